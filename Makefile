@@ -1,0 +1,41 @@
+# Clarion: everything a newcomer needs. `make help` lists the targets.
+PY := .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench torture scaling clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: .venv/.ready ## make .venv with everything the project needs
+
+.venv/.ready: pyproject.toml scripts/setup
+	@sh scripts/setup
+	@touch $@
+
+demo: setup ## start a broker with publishers and subscribers, show progress, end with a report
+	@.venv/bin/clarion demo
+
+test: setup ## pass the tests
+	@$(PY) -m pytest
+
+check: setup ## format, lint, types, import contracts
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+
+format: setup ## write the format that check asks for
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+bench: setup ## measure speed, in ratio to this machine's raw limits
+	@$(PY) -m bench
+
+torture: setup ## 500 kills of broker and clients under load
+	@$(PY) -m tests.integration.torture --kills 500
+
+scaling: setup ## the reliable-service document's experiments, with plots in out/scaling
+	@$(PY) -m bench.scaling --out out/scaling
+
+clean: ## remove what setup and runs made
+	rm -rf .venv out .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Speed, measured on the machine at hand and told in ratio to its raw limits. `make bench` runs it."""

@@ -1,0 +1,151 @@
+"""`python -m bench`: Clarion's speed end to end, in ratio to the raw limits of the same machine in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.processes import BrokerProcess, Role, running_broker, start_broker, stop_broker
+from bench.raw import append_and_sync_s
+from clarion import Admin
+
+
+def end_to_end(putter: str, getter: str, *, count: int, size: int, chunk: int = 0) -> dict[str, Any]:
+    """Run one publisher and one subscriber at the same time; give the rate from first put to last get."""
+    with running_broker() as broker:
+        reader = Role(getter, broker.url, topic="bench", name="reader", count=count).ready()
+        options = {"topic": "bench", "count": count, "size": size} | ({"chunk": chunk} if chunk else {})
+        writer = Role(putter, broker.url, **options).ready()
+        reader.go()
+        writer.go()
+        wrote, read = writer.result(), reader.result()
+        with Admin(broker.url) as admin:
+            stats = admin.stats()
+        cpu_s = broker.cpu_s()
+    seconds = read["end"] - wrote["begin"]
+    commits = max(1, stats["commits"])
+    return {
+        "messages_per_s": count / seconds,
+        "publish_per_s": count / (wrote["end"] - wrote["begin"]),
+        "megabytes_per_s": stats["bytes_stored"] / seconds / 1e6,
+        "messages_per_batch": count / wrote["batches"],
+        "group_bytes": stats["bytes_stored"] // commits,
+        "commits": commits,
+        "broker_cpu_s": cpu_s,
+    }
+
+
+def ratio_to_append(found: dict[str, Any]) -> dict[str, Any]:
+    """Compare with a bare append of the same number of groups of the same size."""
+    taken = append_and_sync_s([found["group_bytes"]] * found["commits"])
+    bare = found["group_bytes"] * len(taken) / sum(taken) / 1e6
+    return found | {"bare_append_megabytes_per_s": bare, "ratio_to_bare_append": found["megabytes_per_s"] / bare}
+
+
+def one_at_a_time(count: int) -> dict[str, Any]:
+    """Put one message at a time, beside bare fsyncs of the same pace."""
+    with running_broker() as broker:
+        reader = Role("get", broker.url, topic="bench", name="reader", count=0).ready()
+        reader.go()
+        reader.result()
+        writer = Role("put_sync", broker.url, topic="bench", count=count, size=100).ready()
+        writer.go()
+        puts_ms = sorted(1e3 * taken for taken in writer.result()["seconds"])
+    bare_ms = sorted(1e3 * taken for taken in append_and_sync_s([200] * count))
+    paced_ms = sorted(1e3 * taken for taken in append_and_sync_s([200] * (count // 4), pause_s=0.0005))
+    put_ms = statistics.median(puts_ms)
+    return {
+        "put_ms_p50": put_ms,
+        "put_ms_p99": puts_ms[int(0.99 * count)],
+        "bare_fsync_ms_p50": statistics.median(bare_ms),
+        "paced_fsync_ms_p50": statistics.median(paced_ms),
+        "above_bare_fsync_ms": put_ms - statistics.median(bare_ms),
+        "above_paced_fsync_ms": put_ms - statistics.median(paced_ms),
+    }
+
+
+def many_topics(count: int) -> dict[str, Any]:
+    """Store many topics, start a broker on them, and look at its memory and how long it took to be ready."""
+    import tempfile
+
+    from clarion.store import Changes, SubscriptionRow
+    from clarion.store.port import UNTIL_READ, TopicRow
+    from clarion.store.sqlite import SqliteStore
+
+    with tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder:
+        data = Path(folder) / "data"
+        store = SqliteStore(data)
+        for start in range(0, count, 10_000):
+            changes = Changes()
+            for number in range(start + 1, min(start + 10_000, count) + 1):
+                changes.topics[number] = TopicRow(number, b"topic/%d" % number, UNTIL_READ)
+                changes.subscriptions[number, b"reader"] = SubscriptionRow(number, b"reader", 0, b"", 0, b"")
+            store.commit(changes)
+        store.close()
+        begin = time.perf_counter()
+        broker = start_broker(data)
+        ready_s = time.perf_counter() - begin
+        try:
+            with Admin(broker.url) as admin:
+                listed = sum(1 for _ in admin.topics())
+            return {
+                "topics": listed,
+                "ready_s": ready_s,
+                "memory_megabytes": broker.memory_bytes() / 1e6,
+                **_touch(broker, count),
+            }
+        finally:
+            stop_broker(broker)
+
+
+def _touch(broker: BrokerProcess, count: int) -> dict[str, Any]:
+    from clarion import Publisher
+
+    with Publisher(broker.url) as publisher:
+        for number in range(1, count + 1):
+            publisher.put(b"topic/%d" % number, b"x" * 100)
+        publisher.flush()
+    return {"memory_megabytes_after_a_put_on_each": broker.memory_bytes() / 1e6}
+
+
+def main() -> None:
+    """Measure, print a table, and write it as JSON where asked."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", help="names of measurements")
+    parser.add_argument("--json", type=Path, help="write all rounds to this file")
+    options = parser.parse_args()
+    measurements: dict[str, Callable[[], dict[str, Any]]] = {
+        "put 100 B": lambda: end_to_end("put", "get", count=600_000, size=100),
+        "put_many 100 B": lambda: end_to_end("put_many", "get_batches", count=3_000_000, size=100, chunk=10_000),
+        "put_many 1 KB": lambda: ratio_to_append(
+            end_to_end("put_many", "get_batches", count=500_000, size=1000, chunk=1000)
+        ),
+        "put 1 KB": lambda: ratio_to_append(end_to_end("put", "get", count=200_000, size=1000)),
+        "one put at a time": lambda: one_at_a_time(1000),
+        "100,000 topics": lambda: many_topics(100_000),
+    }
+    results: dict[str, list[dict[str, Any]]] = {}
+    for turn in range(options.rounds):
+        for name, measure in measurements.items():
+            if options.only and name not in options.only:
+                continue
+            print(f"round {turn + 1} of {options.rounds}: {name} …", file=sys.stderr, flush=True)
+            results.setdefault(name, []).append(measure())
+    for name, rounds in results.items():
+        print(f"\n{name} (median of {len(rounds)}, lowest to highest)")
+        for field in rounds[0]:
+            values = sorted(found[field] for found in rounds)
+            print(f"  {field:38} {statistics.median(values):14,.3f}   {values[0]:,.3f} to {values[-1]:,.3f}")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Asking a broker about itself, and configuring its topics."""
+
+from clarion.admin.admin import Admin
+
+__all__ = ["Admin"]

@@ -1,0 +1,10 @@
+"""The broker's decisions as pure code: requests and commits in, replies and changes out.
+
+No socket, thread, file or clock: time comes in as an argument, and durable data through the store port.
+"""
+
+from clarion.broker.engine.engine import Engine
+from clarion.broker.engine.limits import Limits
+from clarion.broker.engine.state import Group, Now, Reply
+
+__all__ = ["Engine", "Group", "Limits", "Now", "Reply"]

@@ -1,0 +1,26 @@
+"""How much each publisher of a topic may still put: the room left, shared fairly."""
+
+from __future__ import annotations
+
+from clarion.broker.engine.limits import Limits
+from clarion.broker.engine.topics import Topic
+from clarion.store.port import UNTIL_READ
+
+
+def grant_messages(topic: Topic, limits: Limits, now_s: float) -> int:
+    """Give the messages one publisher may put beyond what it has put, at least one.
+
+    A publisher with nothing in flight may always send one batch, so a small grant slows it and never stops it.
+    """
+    if topic.retention != UNTIL_READ:
+        return limits.credit_max_messages
+    messages = topic.next_offset - topic.first_offset
+    if messages <= 0:
+        return limits.credit_max_messages
+    room_bytes = limits.topic_max_bytes - topic.stored_bytes
+    if room_bytes >= limits.credit_max_messages * limits.max_batch_bytes:  # far from the bound: nothing to share
+        return limits.credit_max_messages
+    bytes_each = max(1, topic.stored_bytes // messages)
+    active = sum(1 for writer in topic.writers.values() if now_s - writer.seen_s <= limits.credit_s)
+    share = room_bytes // (bytes_each * max(1, active))
+    return max(1, min(limits.credit_max_messages, share))

@@ -1,0 +1,196 @@
+"""The serving loop: it moves requests, commits and replies, and decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import zmq
+
+from clarion.broker.committer import Committer
+from clarion.broker.crashpoints import ENVIRONMENT, crash_points_from
+from clarion.broker.engine import Engine, Now, Reply
+from clarion.broker.settings import BrokerSettings
+from clarion.broker.transport import Transport
+from clarion.model.errors import FatalError, StoreFull
+from clarion.store.port import Store
+from clarion.store.sqlite import SqliteStore
+from clarion.wire.frames import BadFrames, Kind, pack_frames
+from clarion.wire.refusals import Code
+from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
+
+log = logging.getLogger("clarion.broker")
+_REQUESTS_A_TURN = 256
+_LINGER_MS = 2000
+_KILLED_EXIT = 130
+
+
+class Broker:
+    """A broker on a data folder. `run` serves until it is told to stop.
+
+    The first SIGINT or SIGTERM (or `stop`) drains: what was taken is committed and answered. A second one
+    ends the process at once, which loses nothing acked either.
+    """
+
+    def __init__(self, settings: BrokerSettings, *, store: Store | None = None) -> None:
+        self._settings = settings
+        self._crash_points = crash_points_from(os.environ.get(ENVIRONMENT))
+        self._store = store or SqliteStore(
+            settings.data, max_bytes=settings.max_store_bytes or None, crash_points=self._crash_points
+        )
+        try:
+            self._engine = Engine(self._store, settings.limits())
+            self._transport = Transport(
+                listen=settings.listen,
+                publishers=settings.listen_publishers or None,
+                subscribers=settings.listen_subscribers or None,
+                max_batch_bytes=settings.max_batch_bytes,
+            )
+        except BaseException:
+            self._store.close()
+            raise
+        self._committer = Committer(self._store)
+        self._stops = 0
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+
+    @property
+    def urls(self) -> list[str]:
+        """Where it listens, with the ports it got."""
+        return [door.url for door in self._transport.doors]
+
+    def stop(self) -> None:
+        """Drain and stop; from any thread or signal handler."""
+        self._stops += 1
+        try:
+            self._wake_in.send(b"\0")
+        except OSError:  # full: the loop has enough reason to wake
+            pass
+
+    def handle_signals(self) -> None:
+        """Let SIGINT and SIGTERM stop the broker; call it from the main thread."""
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.set_wakeup_fd(self._wake_in.fileno(), warn_on_full_buffer=False)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._stops:
+            log.warning("second signal: stopping at once; everything acked is on disk")
+            os._exit(_KILLED_EXIT)
+        log.info("%s: draining; a second one stops at once", signal.Signals(number).name)
+        self.stop()
+
+    def run(self, on_ready: Callable[[list[str]], None] | None = None) -> None:
+        """Serve until stopped. A FatalError (the disk failed) ends it with everything unacked unacknowledged."""
+        try:
+            if on_ready is not None:
+                on_ready(self.urls)
+            self._serve()
+            self._drain()
+        except FatalError:
+            self._transport.close(linger_ms=0)
+            raise
+        finally:
+            self._committer.close()
+            self._store.close()
+        self._transport.close(linger_ms=_LINGER_MS)
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._committer.ready, zmq.POLLIN)
+        poller.register(self._wake_out, zmq.POLLIN)
+        doors = self._transport.doors
+        for door in doors:
+            poller.register(door.socket, zmq.POLLIN)
+        listening = True
+        while not self._stops:
+            wait_s = self._engine.next_deadline_s() - time.monotonic()
+            ready = dict(poller.poll(max(0, int(wait_s * 1000) + 1)))
+            now = _now()
+            if self._committer.ready.fileno() in ready:
+                self._take_outcome(now)
+            for place, door in enumerate(doors):
+                if door.socket in ready:
+                    self._take_requests(place, now)
+            if now.monotonic_s >= self._engine.next_deadline_s():
+                self._engine.tick(now)
+            self._submit()
+            self._send_replies()
+            room = self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
+            if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
+                listening = room
+                for door in doors:
+                    poller.modify(door.socket, zmq.POLLIN if room else 0)
+
+    def _take_requests(self, place: int, now: Now) -> None:
+        engine = self._engine
+        closed_to = self._transport.doors[place].closed_to
+        for peer, frames in self._transport.receive(place, _REQUESTS_A_TURN):
+            try:
+                request = parse_request(frames)
+            except UnknownVersion as error:
+                engine.refuse(peer, request_id_of(frames), Code.VERSION, str(error))
+                continue
+            except BadFrames as error:
+                engine.refuse(peer, request_id_of(frames), Code.MALFORMED, str(error))
+                continue
+            if request.kind in closed_to:
+                engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, "this address does not serve such requests")
+                continue
+            engine.handle(peer, request, now)
+
+    def _submit(self) -> None:
+        if not self._committer.busy:
+            group = self._engine.take_group()
+            if group is not None:
+                self._committer.submit(group)
+
+    def _take_outcome(self, now: Now) -> None:
+        outcome = self._committer.take()
+        if outcome is None:
+            return
+        if outcome.error is None:
+            self._engine.committed(outcome.group, now)
+        elif isinstance(outcome.error, StoreFull):
+            log.error("the store is full: %s", outcome.error)
+            self._engine.commit_failed(outcome.group, Code.DISK_FULL, str(outcome.error))
+        else:
+            raise outcome.error
+
+    def _send_replies(self) -> None:
+        replies = self._engine.take_replies()
+        if not replies:
+            return
+        self._crash_points("before-replies")
+        delivered = False
+        for reply in replies:
+            if delivered and reply.kind == Kind.ACK:
+                self._crash_points("after-delivery")
+                delivered = False
+            self._send(reply)
+            delivered = delivered or reply.kind == Kind.MESSAGES
+
+    def _send(self, reply: Reply) -> None:
+        self._transport.send(reply.peer, pack_frames(reply.kind, reply.request_id, reply.body, reply.blobs))
+
+    def _drain(self) -> None:
+        """Commit and answer what was taken; take nothing more."""
+        poller = zmq.Poller()
+        poller.register(self._committer.ready, zmq.POLLIN)
+        while True:
+            self._submit()
+            self._send_replies()
+            if not self._committer.busy:
+                return
+            poller.poll()
+            self._take_outcome(_now())
+
+
+def _now() -> Now:
+    return Now(time.monotonic(), time.time_ns() // 1000)

@@ -1,0 +1,131 @@
+"""Every setting of a broker with its default and meaning; read from TOML, environment and flags, in that order."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clarion.broker.engine import Limits
+from clarion.model.errors import BadSettings
+
+ENVIRONMENT_PREFIX = "CLARION_"
+_DEFAULTS = Limits()
+
+
+def _setting(default: Any, meaning: str, least: float | None = None) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "least": least})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The settings of a broker. `clarion config` prints them."""
+
+    data: Path = _setting(Path("clarion-data"), "folder of the store; made if missing, used by one broker at a time")
+    listen: str = _setting("tcp://127.0.0.1:5590", "address that serves publishers and subscribers")
+    listen_publishers: str = _setting("", "address for publishers alone; empty: they use `listen`")
+    listen_subscribers: str = _setting("", "address for subscribers alone; empty: they use `listen`")
+    log_level: str = _setting("info", "debug, info, warning or error; logs go to standard error as JSON lines")
+    default_retention: str = _setting(_DEFAULTS.default_retention, "of topics made by use: until-read or keep")
+    max_topics_in_memory: int = _setting(
+        _DEFAULTS.max_topics_in_memory, "soft limit of topics in memory; the coldest are unloaded", 1
+    )
+    topic_queue_size: int = _setting(
+        _DEFAULTS.topic_queue_size, "newest messages of a topic kept in memory; older ones are read from disk", 0
+    )
+    memory_bytes: int = _setting(_DEFAULTS.memory_bytes, "bytes of messages kept in memory, all topics together", 0)
+    topic_unload_interval_s: float = _setting(
+        _DEFAULTS.topic_unload_interval_s, "how often topics beyond max_topics_in_memory are unloaded", 0.01
+    )
+    stale_msg_interval_s: float = _setting(
+        _DEFAULTS.stale_msg_interval_s, "how often messages that everybody has read are removed", 0.01
+    )
+    max_get_msgs: int = _setting(_DEFAULTS.max_get_msgs, "most messages one get returns", 1)
+    max_get_bytes: int = _setting(_DEFAULTS.max_get_bytes, "about the most bytes one get returns", 1024)
+    max_get_wait_s: float = _setting(_DEFAULTS.max_get_wait_s, "longest that one get waits at the broker", 0)
+    max_batch_bytes: int = _setting(_DEFAULTS.max_batch_bytes, "largest batch, and so the largest message", 1024)
+    max_topics: int = _setting(_DEFAULTS.max_topics, "topics stored", 1)
+    max_subscriptions_per_topic: int = _setting(_DEFAULTS.max_subscriptions_per_topic, "subscriptions of a topic", 1)
+    max_waiting_gets: int = _setting(_DEFAULTS.max_waiting_gets, "gets that wait at the broker at one time", 1)
+    max_acked_ranges: int = _setting(
+        _DEFAULTS.max_acked_ranges, "ranges acked out of order that a subscription may have", 1
+    )
+    max_uncommitted_bytes: int = _setting(
+        64 * 2**20, "bytes taken but not yet on disk, beyond which sockets are not read", 1024
+    )
+    topic_max_bytes: int = _setting(
+        _DEFAULTS.topic_max_bytes, "unread bytes of an until-read topic, beyond which puts are refused", 1024
+    )
+    disk_reserve_bytes: int = _setting(
+        _DEFAULTS.disk_reserve_bytes, "free disk space below which puts are refused, so that acks go on", 0
+    )
+    max_store_bytes: int = _setting(0, "largest the store's file may get; 0: as large as the disk allows", 0)
+    publisher_expiry_s: float = _setting(
+        _DEFAULTS.publisher_expiry_s, "silence after which a publisher is forgotten and must register again", 1
+    )
+    credit_s: float = _setting(_DEFAULTS.credit_s, "how long a publisher's credit lasts", 0.1)
+    credit_max_messages: int = _setting(_DEFAULTS.credit_max_messages, "most messages of credit granted at once", 1)
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            least = setting.metadata["least"]
+            value = getattr(self, setting.name)
+            if least is not None and value < least:
+                raise BadSettings(f"{setting.name} is at least {least:g}, not {value:g}")
+        if self.default_retention not in ("until-read", "keep"):
+            raise BadSettings(f"default_retention is until-read or keep, not {self.default_retention!r}")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise BadSettings(f"log_level is debug, info, warning or error, not {self.log_level!r}")
+
+    def limits(self) -> Limits:
+        """Give the part that the engine needs."""
+        names = {setting.name for setting in dataclasses.fields(Limits)}
+        ours = {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+        return Limits(**{name: value for name, value in ours.items() if name in names})
+
+
+def load_settings(
+    *, file: Path | None = None, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> BrokerSettings:
+    """Put settings together: file, then environment, then flags; what is unknown is refused.
+
+    In the environment a setting is CLARION_ and its name in capitals.
+    """
+    values: dict[str, Any] = {}
+    known = {setting.name for setting in dataclasses.fields(BrokerSettings)}
+    if file is not None:
+        values.update(_read_file(file, known))
+    for name in known:
+        if (text := environment.get(ENVIRONMENT_PREFIX + name.upper())) is not None:
+            values[name] = text
+    values.update({name: value for name, value in flags.items() if value is not None})
+    return BrokerSettings(**{name: _convert(name, value) for name, value in values.items()})
+
+
+def _read_file(file: Path, known: set[str]) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise BadSettings(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSettings(f"{file} is not valid TOML: {error}") from error
+    if unknown := sorted(set(found) - known):
+        raise BadSettings(f"{file} has settings that do not exist: {', '.join(unknown)} (see `clarion config`)")
+    return found
+
+
+def _convert(name: str, value: Any) -> Any:
+    default: Any = BrokerSettings.__dataclass_fields__[name].default
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        return type(default)(value) if not isinstance(default, Path) else Path(value)
+    except (TypeError, ValueError):
+        raise BadSettings(f"{name} is {_kind(default)}, not {value!r}") from None
+
+
+def _kind(default: Any) -> str:
+    return {int: "a whole number", float: "a number", str: "a text"}.get(type(default), "a path")

@@ -1,0 +1,103 @@
+"""The broker's sockets: frames in from peers, frames out to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import zmq
+
+from clarion.model.errors import BadSettings
+from clarion.wire.frames import Buffer
+from clarion.wire.requests import PUBLISHER_KINDS, SUBSCRIBER_KINDS
+
+_HEARTBEAT_MS = 2000
+_SILENCE_MS = 6000
+_MESSAGES_QUEUED_PER_PEER = 256
+_ENVELOPE_BYTES = 64 * 1024
+
+
+class Peer(NamedTuple):
+    """A connection: which socket it came in on, and ZeroMQ's routing id of it."""
+
+    door: int
+    routing_id: bytes
+
+
+class Door(NamedTuple):
+    """A bound socket and the kinds of requests that are not for it."""
+
+    socket: zmq.Socket[bytes]
+    url: str
+    closed_to: frozenset[int]
+
+
+class Transport:
+    """ROUTER sockets: one that serves everybody, or one for publishers and one for subscribers."""
+
+    def __init__(self, *, listen: str, publishers: str | None, subscribers: str | None, max_batch_bytes: int) -> None:
+        self.counters: Counter[str] = Counter()
+        self._context = zmq.Context()
+        self._max_frame_bytes = max_batch_bytes + _ENVELOPE_BYTES
+        self.doors: list[Door] = []
+        wanted: list[tuple[str | None, frozenset[int]]]
+        wanted = [(publishers, frozenset(SUBSCRIBER_KINDS)), (subscribers, frozenset(PUBLISHER_KINDS))]
+        if not publishers or not subscribers:
+            wanted.append((listen, frozenset()))
+        try:
+            for url, closed_to in wanted:
+                if url:
+                    self.doors.append(self._bind(url, closed_to))
+        except BadSettings:
+            self.close(linger_ms=0)
+            raise
+
+    def _bind(self, url: str, closed_to: frozenset[int]) -> Door:
+        socket = self._context.socket(zmq.ROUTER)
+        options = {
+            zmq.ROUTER_MANDATORY: 1,
+            zmq.LINGER: 0,
+            zmq.SNDHWM: _MESSAGES_QUEUED_PER_PEER,
+            zmq.RCVHWM: _MESSAGES_QUEUED_PER_PEER,
+            zmq.MAXMSGSIZE: self._max_frame_bytes,
+            zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
+            zmq.HEARTBEAT_TIMEOUT: _SILENCE_MS,
+            zmq.BACKLOG: 1024,
+        }
+        for option, value in options.items():
+            socket.setsockopt(option, value)
+        try:
+            socket.bind(url)
+        except zmq.ZMQError as error:
+            socket.close(0)
+            raise BadSettings(f"cannot listen on {url}: {error}. Is another broker running there?") from error
+        bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return Door(socket, bound, closed_to)
+
+    def receive(self, door: int, most: int) -> Iterator[tuple[Peer, list[bytes]]]:
+        """Give up to `most` messages that have come in at a door."""
+        socket = self.doors[door].socket
+        for _ in range(most):
+            try:
+                routing_id, *frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield Peer(door, routing_id), frames
+
+    def send(self, peer: Peer, frames: Sequence[Buffer]) -> None:
+        """Send to a peer. One that is gone, or does not read, gets nothing: if it lives, it asks again."""
+        try:
+            self.doors[peer.door].socket.send_multipart([peer.routing_id, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            self.counters["replies_dropped_slow_peer"] += 1
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self.counters["replies_dropped_gone_peer"] += 1
+
+    def close(self, *, linger_ms: int) -> None:
+        """Close, giving what was sent `linger_ms` to leave."""
+        for door in self.doors:
+            door.socket.close(linger_ms)
+        self._context.term()

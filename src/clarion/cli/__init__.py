@@ -1,0 +1,1 @@
+"""The command line: each command in its file, wired together in `main`."""

@@ -1,0 +1,78 @@
+"""The command line put together; `main` is the `clarion` command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clarion import __version__
+from clarion.cli.config import config
+from clarion.cli.demo import demo
+from clarion.cli.exit_codes import exit_codes_help
+from clarion.cli.get import get
+from clarion.cli.put import put
+from clarion.cli.stats import stats
+from clarion.cli.subscriptions import subscribe, unsubscribe
+from clarion.cli.topics import topics_app
+from clarion.cli.up import up
+
+_HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost, and never repeated.
+
+\b
+Start here:
+  clarion demo                             # see it work, kill -9 and all
+  clarion up                               # a broker, in one terminal
+  clarion subscribe alerts --as reader     # and in another
+  clarion put alerts 'hello'
+  clarion get alerts --as reader
+
+Client commands ask the broker at --url, or CLARION_URL, or
+tcp://127.0.0.1:5590. Names of topics and subscribers that are not UTF-8 are
+written b64: and base64. Each command has its own --help, with examples.
+"""
+_EPILOG = f"""\b
+Exit codes:
+{exit_codes_help()}
+
+Errors are one line on standard error, or a JSON object there with --json.
+"""
+
+app = typer.Typer(
+    help=_HELP,
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"clarion {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("up", rich_help_panel="Broker")(up)
+app.command("config", rich_help_panel="Broker")(config)
+app.command("put", rich_help_panel="Messages")(put)
+app.command("get", rich_help_panel="Messages")(get)
+app.command("subscribe", rich_help_panel="Messages")(subscribe)
+app.command("unsubscribe", rich_help_panel="Messages")(unsubscribe)
+app.add_typer(topics_app, name="topics", rich_help_panel="Look around")
+app.command("stats", rich_help_panel="Look around")(stats)
+app.command("demo", rich_help_panel="Look around")(demo)
+
+
+def main() -> None:
+    """Run the command line; it ends the process with the command's exit code."""
+    app(prog_name="clarion")

@@ -1,0 +1,152 @@
+"""`clarion put`: store one message, or one for each line of standard input."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clarion.cli.failures import note, tells_errors
+from clarion.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    DEFAULT_URL,
+    AsJson,
+    Timeout,
+    Topic,
+    Url,
+    read_headers,
+    read_value,
+)
+from clarion.cli.output import counted, print_json
+from clarion.model.errors import BufferFull, ClarionError, NoSubscriber, TimedOut, TooLarge, Unreachable
+from clarion.model.names import to_text
+
+if TYPE_CHECKING:
+    from clarion.publisher import Publisher
+
+MAX_MESSAGE_BYTES = 2**30  # read before the broker, whose bound is lower, is asked
+
+
+@tells_errors
+def put(
+    topic: Topic,
+    message: Annotated[
+        str | None, typer.Argument(metavar="MESSAGE", help="The message; left out, it is read from standard input.")
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a message.")] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Key of the messages; for other bytes than text, b64: and base64.")
+    ] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Put messages on a topic. When the command ends with 0, they are on the
+    broker's disk.
+
+    The message is the argument, or all of standard input with every byte as it
+    is. With --lines each line is a message, without its newline; they are sent as
+    they come, so the input may be endless or huge.
+
+    \b
+    Examples:
+      clarion put alerts 'the door is open'
+      clarion put photos --key front-door --header type=image/jpeg < photo.jpg
+      clarion put orders --lines < orders.jsonl
+      tail -f /var/log/syslog | clarion put syslog --lines
+
+    Where nobody subscribes to the topic and it does not keep messages, nothing is
+    stored and the exit code is 5.
+    """
+    packed_key = None if key is None else read_value(key)
+    packed_headers = read_headers(headers or [])
+    if lines and message is not None:
+        raise typer.BadParameter("--lines reads standard input; leave the message out")
+    if lines:
+        from clarion.cli.put_lines import put_lines
+
+        with publishing(url, topic, timeout_s) as publisher:
+            told = put_lines(publisher, topic, packed_key, packed_headers, timeout_s=timeout_s)
+    else:
+        payload = os.fsencode(message) if message is not None else _read_message()
+        with publishing(url, topic, timeout_s) as publisher:
+            receipt = publisher.put(topic, payload, packed_key, packed_headers).result(timeout_s)
+        offset = receipt.offset
+        told = {"messages": 1, "first_offset": offset, "last_offset": offset, "id": str(receipt.id)}
+    _print(topic, told, as_json=as_json)
+
+
+def _read_message() -> bytes:
+    if sys.stdin.isatty():
+        note("type the message, then Ctrl-D")
+    payload = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise TooLarge("a message of more than 1 GiB is more than any broker takes; did you mean --lines?")
+    return payload
+
+
+def _print(topic: bytes, told: dict[str, Any], *, as_json: bool) -> None:
+    name, count = to_text(topic), told["messages"]
+    if as_json:
+        print_json({"topic": name, **told})
+    elif count == 0:
+        print(f"no lines, so nothing was stored on {name}")
+    elif count == 1:
+        print(f"1 message stored on {name} at offset {told['first_offset']}, id {told.get('id') or told['first_id']}")
+    else:
+        print(f"{counted(count, 'message')} stored on {name}, offsets {told['first_offset']} to {told['last_offset']}")
+
+
+@contextmanager
+def publishing(url: str, topic: bytes, timeout_s: float) -> Iterator[Publisher]:
+    """Give a publisher, closed when everything is stored; its errors say what became of the messages."""
+    from clarion.publisher import Publisher
+
+    publisher = Publisher(url, block_s=timeout_s)
+    try:
+        yield publisher
+        publisher.close(timeout_s)
+    except ClarionError as error:
+        raise explained(error, publisher.stats, url, topic) from error
+    finally:
+        _abandon(publisher.close)
+
+
+def _abandon(close: Callable[[float], None]) -> None:
+    """Close without waiting for what the broker has not confirmed: the command has failed, and says so."""
+    try:
+        close(0.0)
+    except ClarionError:
+        pass
+
+
+def explained(error: ClarionError, stats: dict[str, Any], url: str, topic: bytes) -> ClarionError:
+    """Give the error in the words of a command that ends: what is stored, what is not, and what to do."""
+    stored = stats["messages_stored"]
+    kept = f"{counted(stored, 'message')} stored before" if stored else "nothing was stored before"
+    name = shlex.quote(to_text(topic))
+    if isinstance(error, NoSubscriber):
+        return NoSubscriber(
+            f"nobody subscribes to {to_text(topic)}, so nothing was stored. Let somebody subscribe:"
+            f" clarion subscribe {name} --as NAME; or keep messages anyway: clarion topics create {name} --retention keep"
+        )
+    if isinstance(error, BufferFull | TimedOut) and not stats["connected"]:
+        return Unreachable(
+            f"no broker answers at {url}; {kept}, what was under way may be. Is one running? `clarion up` starts one"
+        )
+    if isinstance(error, TimedOut) and isinstance(error.__cause__, ClarionError):
+        refusal = error.__cause__
+        return type(refusal)(f"{refusal}; {kept}. Try again later")
+    if isinstance(error, TimedOut):
+        return TimedOut(
+            f"the broker at {url} did not confirm in time; {kept}, what was under way may be. A longer --timeout may help"
+        )
+    return type(error)(f"{error}; {kept}" if stored else str(error))

@@ -1,0 +1,125 @@
+"""The typed errors of the world. Each says what happened, what was kept and what to do."""
+
+from __future__ import annotations
+
+
+class ClarionError(Exception):
+    """Anything that can go wrong in Clarion."""
+
+
+class RetryableError(ClarionError):
+    """The same call may succeed later; nothing was lost by the failure."""
+
+
+class PermanentError(ClarionError):
+    """The same call will fail again; change the request."""
+
+
+class FatalError(ClarionError):
+    """The broker must stop: going on would break a promise."""
+
+
+# What a client may meet.
+
+
+class BufferFull(RetryableError):
+    """The publisher's buffer is at its bound; the message was not accepted.
+
+    `accepted` counts those of a put_many that were, before the bound was met.
+    """
+
+    accepted = 0
+
+
+class TimedOut(RetryableError):
+    """No answer within the time given; the request may still take effect."""
+
+
+class Unreachable(RetryableError):
+    """No broker answers at this address."""
+
+
+class TopicFull(RetryableError):
+    """The topic holds as much as it may; the put was refused until readers catch up."""
+
+
+class DiskFull(RetryableError):
+    """The broker's disk has no room; the put was refused, nothing acked is lost."""
+
+
+class NoSubscriber(PermanentError):
+    """The topic keeps messages until they are read, and nobody subscribes; nothing was stored."""
+
+
+class NotSubscribed(PermanentError):
+    """There is no such subscription at this broker."""
+
+
+class TooLarge(PermanentError):
+    """The message, batch, key, headers or name is larger than the broker takes."""
+
+
+class InvalidRequest(PermanentError):
+    """The broker did not understand or could not allow the request; it changed nothing."""
+
+
+class TakenOver(PermanentError):
+    """Another consumer of the same name took the subscription over; this one can no longer get or ack."""
+
+
+class PublisherExpired(PermanentError):
+    """The broker forgot this publisher after long silence; it must register again, as a new one.
+
+    Whether what was in flight is stored cannot be told any more.
+    """
+
+
+class MessagesGone(PermanentError):
+    """The messages asked for are no longer kept; the text names the gap."""
+
+
+class LimitReached(PermanentError):
+    """A limit of the broker is reached, such as its number of topics; the text names it."""
+
+
+class StoredDataCorrupt(PermanentError):
+    """What the broker stored for this topic is damaged, and is not served."""
+
+
+class VersionMismatch(PermanentError):
+    """Client and broker speak no common version of the protocol."""
+
+
+class Closed(PermanentError):
+    """The client is closed."""
+
+
+class UsedAfterFork(PermanentError):
+    """The client was made before a fork; make a new one in the child process."""
+
+
+# What a broker may meet when it opens or uses its store.
+
+
+class StoreInUse(FatalError):
+    """Another broker has this data folder open."""
+
+
+class StoreTooNew(FatalError):
+    """The store was written by a newer version of Clarion."""
+
+
+class StoreCorrupt(FatalError):
+    """The store's files are damaged."""
+
+
+class StoreFailed(FatalError):
+    """The disk failed under the store; nothing may be acknowledged any more."""
+
+
+class StoreFull(RetryableError):
+    """The store has no room for the change; nothing of it was kept."""
+
+
+class BadSettings(PermanentError):
+    """A setting is unknown, or its value is not usable."""

@@ -1,0 +1,57 @@
+"""Message ids and the stamps inside them."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+MAX_BATCH_MESSAGES = 65_536  # the counter has 2 bytes
+STAMPS_PER_S = 64_000  # a stamp counts 1/64 ms
+STAMP_EPOCH_UNIX_S = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp())
+_STAMP_LIMIT = 1 << 48
+
+_ID = struct.Struct(">II")
+
+
+class MessageId(NamedTuple):
+    """The 16-byte id of a message: broker 4, publisher 4, stamp 6, counter 2, all big-endian.
+
+    Ids of one publisher sort by the order in which they were put.
+    """
+
+    broker: int
+    publisher: int
+    stamp: int
+    counter: int
+
+    def to_bytes(self) -> bytes:
+        """Give the 16 bytes."""
+        tail = self.stamp.to_bytes(6, "big") + self.counter.to_bytes(2, "big")
+        return _ID.pack(self.broker, self.publisher) + tail
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> MessageId:
+        """Read the 16 bytes; anything else is a ValueError."""
+        if len(raw) != 16:
+            raise ValueError(f"a message id has 16 bytes, not {len(raw)}")
+        broker, publisher = _ID.unpack_from(raw)
+        return cls(broker, publisher, int.from_bytes(raw[8:14], "big"), int.from_bytes(raw[14:], "big"))
+
+    def __str__(self) -> str:
+        return self.to_bytes().hex()
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId:
+        """Read the 32 hexadecimal digits that `str` gives."""
+        return cls.from_bytes(bytes.fromhex(text))
+
+
+def stamp_from_unix_s(unix_s: float) -> int:
+    """Give the stamp of a time: 1/64 ms since 2020, at least 0."""
+    return min(_STAMP_LIMIT - 1, max(0, int((unix_s - STAMP_EPOCH_UNIX_S) * STAMPS_PER_S)))
+
+
+def stamp_to_unix_s(stamp: int) -> float:
+    """Give the time of a stamp in seconds since 1970."""
+    return STAMP_EPOCH_UNIX_S + stamp / STAMPS_PER_S

@@ -1,0 +1,88 @@
+"""What a subscription has acked: everything below a cursor, and single ranges above it."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+_PAIR = struct.Struct("<QQ")
+
+
+class AckedRanges:
+    """A cursor and the disjoint, sorted, half-open ranges acked above it.
+
+    Always normal: no range touches another or the cursor, so equal sets compare equal.
+    """
+
+    __slots__ = ("_starts", "_stops", "cursor")
+
+    def __init__(self, cursor: int = 0, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self.cursor = cursor
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        for start, stop in ranges:
+            self.add(start, stop)
+
+    def add(self, start: int, stop: int) -> bool:
+        """Take [start, stop) as acked; say whether that was news."""
+        start = max(start, self.cursor)
+        if start >= stop:
+            return False
+        if start == self.cursor and not self._starts:  # the common case: acks in order
+            self.cursor = stop
+            return True
+        first = bisect_left(self._stops, start)
+        last = bisect_right(self._starts, stop)
+        if first < last:
+            if self._starts[first] <= start and stop <= self._stops[first]:
+                return False
+            start = min(start, self._starts[first])
+            stop = max(stop, self._stops[last - 1])
+        self._starts[first:last] = [start]
+        self._stops[first:last] = [stop]
+        if self._starts[0] <= self.cursor:
+            self.cursor = self._stops[0]
+            del self._starts[0], self._stops[0]
+        return True
+
+    def next_unacked(self, offset: int) -> int:
+        """Give the first offset at or after `offset` that is not acked."""
+        offset = max(offset, self.cursor)
+        place = bisect_right(self._starts, offset) - 1
+        if place >= 0 and offset < self._stops[place]:
+            return self._stops[place]
+        return offset
+
+    def acked_until(self, offset: int, stop: int) -> int:
+        """Give where the unacked run that begins at `offset` ends, at most `stop`."""
+        place = bisect_left(self._starts, offset)
+        return min(stop, self._starts[place]) if place < len(self._starts) else stop
+
+    def __contains__(self, offset: int) -> bool:
+        return self.next_unacked(offset) != offset
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._stops, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AckedRanges):
+            return NotImplemented
+        return self.cursor == other.cursor and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"AckedRanges({self.cursor}, {list(self)})"
+
+    def pack(self) -> bytes:
+        """Give the ranges above the cursor as bytes for the store."""
+        return b"".join(_PAIR.pack(*pair) for pair in self)
+
+    @classmethod
+    def unpack(cls, cursor: int, packed: bytes) -> AckedRanges:
+        """Read what `pack` gave."""
+        return cls(cursor, _PAIR.iter_unpack(packed))

@@ -1,0 +1,148 @@
+"""The session of an asyncio client: the same exchange, on the event loop, without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from clarion.model.errors import Closed, TimedOut, UsedAfterFork
+from clarion.session.backoff import Backoff
+from clarion.session.connection import Connection
+from clarion.session.exchange import Exchange, OnReply, Reply
+from clarion.wire import bodies
+from clarion.wire.frames import Buffer, Kind
+
+log = logging.getLogger("clarion.session")
+_LONGEST_SLEEP_S = 1.0
+
+
+def _no_turn(_now_s: float) -> None:
+    return None
+
+
+class AsyncSession:
+    """Asks a broker from one event loop. It watches the socket's descriptor, which is edge-triggered: so after
+    every send and receive it looks again whether something has come."""
+
+    def __init__(self, url: str, *, on_turn: Callable[[float], float | None] | None = None) -> None:
+        self.url = url
+        self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._on_turn = on_turn or _no_turn
+        self._exchange = Exchange()
+        self._backoff = Backoff(random.random)
+        self._context = zmq.Context()
+        self._connection: Connection | None = None
+        self._closing = False
+        self._turn_planned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._reconnect_at_s = 0.0
+        self.reconnects = -1
+        self._connect(self._loop.time())
+
+    def check_usable(self) -> None:
+        """Raise where the session cannot work any more."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork("this client was made before a fork; make a new one in this process")
+        if self._closing:
+            raise Closed("this client is closed")
+
+    @property
+    def connected(self) -> bool:
+        """Whether a broker is connected right now."""
+        return self._connection is not None and self._connection.established
+
+    def ask(
+        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
+    ) -> None:
+        """Send a request, now or when there is a connection; `on_reply` gets the answer on the event loop."""
+        frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self._loop.time())
+        if self._connection is not None:
+            self._connection.send(frames)
+            self.wake()
+
+    async def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float) -> Reply:
+        """Ask and wait for the answer."""
+        self.check_usable()
+        answer: asyncio.Future[Reply] = self._loop.create_future()
+        self.ask(kind, body, lambda reply: None if answer.done() else answer.set_result(reply))
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise TimedOut(f"the broker at {self.url} did not answer a {kind.name} within {timeout_s:g} s") from None
+
+    def wake(self) -> None:
+        """Take a turn as soon as the event loop is free."""
+        if not self._turn_planned and not self._closing:
+            self._turn_planned = True
+            self._loop.call_soon(self._turn)
+
+    def close(self) -> None:
+        """Let go of the connection; unanswered requests are dropped."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._disconnect()
+        self._context.destroy(linger=0)
+
+    def _connect(self, now_s: float) -> None:
+        self._connection = Connection(self._context, self.url)
+        self.reconnects += 1
+        self._loop.add_reader(self._connection.socket.FD, self.wake)
+        self._loop.add_reader(self._connection.monitor.FD, self.wake)
+        for frames in self._exchange.everything(now_s):
+            self._connection.send(frames)
+        self.wake()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._loop.remove_reader(self._connection.socket.FD)
+            self._loop.remove_reader(self._connection.monitor.FD)
+            self._connection.close()
+            self._connection = None
+
+    def _turn(self) -> None:
+        self._turn_planned = False
+        if self._closing:
+            return
+        now_s = self._loop.time()
+        if self._connection is None and now_s >= self._reconnect_at_s:
+            self._connect(now_s)
+        if self._connection is not None:
+            self._talk(self._connection, now_s)
+        wanted_s = self._on_turn(now_s)
+        if self._connection is not None and self._connection.readable():
+            self.wake()
+        self._sleep(now_s, wanted_s)
+
+    def _talk(self, connection: Connection, now_s: float) -> None:
+        for frames in connection.receive():
+            self._backoff.reset()
+            self._exchange.answer(frames)
+            if self._closing:
+                return
+        for late in self._exchange.overdue(now_s):
+            connection.send(late)
+        connection.look()
+        if connection.lost:
+            wait_s = self._backoff.next_wait_s()
+            log.info("connection to %s lost; trying again in %.2f s", self.url, wait_s)
+            self._disconnect()
+            self._reconnect_at_s = now_s + wait_s
+
+    def _sleep(self, now_s: float, wanted_s: float | None) -> None:
+        until_s = now_s + _LONGEST_SLEEP_S
+        if wanted_s is not None:
+            until_s = min(until_s, wanted_s)
+        if self._connection is None:
+            until_s = min(until_s, self._reconnect_at_s)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(until_s, self.wake)

@@ -1,0 +1,80 @@
+"""One connection to a broker: a DEALER socket and what its monitor tells. Used from one thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from clarion.model.errors import PermanentError
+from clarion.wire.frames import Buffer
+
+_HEARTBEAT_MS = 2000
+_SILENCE_MS = 6000
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+
+class Connection:
+    """Connects in the background; `lost` turns true when an established connection breaks.
+
+    ZeroMQ itself retries a first connect with back-off and jitter, and notices silent peers by heartbeats.
+    """
+
+    def __init__(self, context: zmq.Context[Any], url: str) -> None:
+        self.lost = False
+        self.established = False
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        options = {
+            zmq.LINGER: 0,
+            zmq.SNDHWM: 0,  # bounded above: by the publisher's window and the subscriber's gets
+            zmq.RCVHWM: 0,
+            zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
+            zmq.HEARTBEAT_TIMEOUT: _SILENCE_MS,
+            zmq.RECONNECT_IVL: 50,
+            zmq.RECONNECT_IVL_MAX: 5000,
+            zmq.CONNECT_TIMEOUT: 3000,
+        }
+        for option, value in options.items():
+            self.socket.setsockopt(option, value)
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_LOST | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        try:
+            self.socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise PermanentError(f"{url!r} is not an address to connect to: {error}") from error
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Hand a message to ZeroMQ; it never blocks."""
+        self.socket.send_multipart(frames, copy=False)
+
+    def receive(self) -> Iterator[list[bytes]]:
+        """Give what has come, until there is nothing more."""
+        while True:
+            try:
+                yield self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+
+    def readable(self) -> bool:
+        """Whether something has come; asking re-arms the socket's edge-triggered descriptor."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def look(self) -> None:
+        """Take in what the monitor has to say."""
+        while True:
+            try:
+                event = parse_monitor_message(self.monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            except zmq.Again:
+                return
+            if event & _LOST:
+                self.lost = True
+            else:
+                self.established = True
+
+    def close(self) -> None:
+        """Let go of the sockets at once."""
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(0)

@@ -1,0 +1,85 @@
+"""A store's folder: made when it is missing, and held by one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from clarion.model.errors import BadSettings, StoreInUse
+
+DATABASE = "clarion.db"
+LOCK = "lock"
+
+_log = logging.getLogger(__name__)
+
+
+def take_folder(folder: Path) -> int:
+    """Make the folder if it is missing and lock it; the lock is held until the descriptor given is closed.
+
+    The operating system lets go of the lock when the process dies, so a crash leaves nothing to clean up.
+    """
+    _make(folder)
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise BadSettings(f"the data folder {folder} cannot be used: {error.strerror}; choose another one") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise StoreInUse(
+            f"another broker (process {holder}) has the data folder {folder} open; stop it, or use another folder"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Give what the file system under the folder still takes from an ordinary user."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def lengthen(file: Path, size: int) -> None:
+    """Make a file at least so long, with zeros, if there is room; what it holds stays.
+
+    Writing over what a file has is twice as fast to sync as writing beyond its end, where the file system must note
+    the new length each time. The room also stays the file's own when the disk fills up. In a log of SQLite zeros are
+    no frame, so they are where the log ends.
+    """
+    with file.open("r+b", buffering=0) as opened:
+        found = opened.seek(0, os.SEEK_END)
+        try:
+            while opened.tell() < size:
+                opened.write(bytes(min(1 << 20, size - opened.tell())))
+            os.fsync(opened.fileno())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _log.warning("%s was not lengthened: %s", file, error.strerror)
+            os.ftruncate(opened.fileno(), found)
+
+
+def _make(folder: Path) -> None:
+    try:
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:  # A folder whose name is not on disk would take its content with it in a power cut.
+            _sync_folder(made.parent)
+    except OSError as error:
+        raise BadSettings(
+            f"the data folder {folder} cannot be made: {error.strerror} ({error.filename}); choose another one"
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

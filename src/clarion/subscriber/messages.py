@@ -1,0 +1,157 @@
+"""What a subscriber is handed: batches as they are, or single messages that look into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from clarion.model.errors import PermanentError
+from clarion.model.ids import MessageId
+from clarion.model.names import to_text
+from clarion.wire.batch import Batch, Headers
+
+if TYPE_CHECKING:
+    import pyarrow
+
+AckRange = Callable[[int, int], None]
+
+
+class MessageBatch:
+    """Messages [start, stop) of a stored batch, in columns; nothing is copied until it is asked for."""
+
+    __slots__ = ("_ack", "batch", "batch_offset", "committed_at_us", "start", "stop", "topic")
+
+    def __init__(
+        self, topic: bytes, batch: Batch, batch_offset: int, committed_at_us: int, start: int, stop: int, ack: AckRange
+    ) -> None:
+        self.topic = topic
+        self.batch = batch
+        self.batch_offset = batch_offset  # of the batch's first message
+        self.committed_at_us = committed_at_us
+        self.start = start
+        self.stop = stop
+        self._ack = ack
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages())
+
+    def __repr__(self) -> str:
+        return f"MessageBatch({to_text(self.topic)}, offsets {self.offsets.start} to {self.offsets.stop - 1})"
+
+    @property
+    def offsets(self) -> range:
+        """The offsets of the messages."""
+        return range(self.batch_offset + self.start, self.batch_offset + self.stop)
+
+    @property
+    def committed_at(self) -> datetime:
+        """When the broker committed the batch."""
+        return datetime.fromtimestamp(self.committed_at_us / 1e6, UTC)
+
+    def payloads(self) -> list[bytes]:
+        """Give the payloads."""
+        return self.batch.payloads(self.start, self.stop)
+
+    def keys(self) -> list[bytes | None]:
+        """Give the keys."""
+        return [self.batch.key(place) for place in range(self.start, self.stop)]
+
+    def messages(self) -> list[Message]:
+        """Give single messages."""
+        return [Message(self, place, payload) for place, payload in enumerate(self.payloads(), self.start)]
+
+    def ack(self) -> None:
+        """Say that all of it is done (with ack="explicit")."""
+        self._ack(self.offsets.start, self.offsets.stop)
+
+    def cut(self, start: int, stop: int) -> MessageBatch:
+        """Give messages [start, stop), counted in the whole batch."""
+        return MessageBatch(self.topic, self.batch, self.batch_offset, self.committed_at_us, start, stop, self._ack)
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """Give a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.
+
+        Needs `pip install clarion[arrow]`.
+        """
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise PermanentError("to_arrow needs pyarrow: pip install 'clarion[arrow]'") from None
+        return _to_arrow(self, pa)
+
+
+class Message:
+    """One message. Payload is at hand; key, headers, id and offset are looked up when asked for."""
+
+    __slots__ = ("_batch", "_place", "payload")
+
+    def __init__(self, batch: MessageBatch, place: int, payload: bytes) -> None:
+        self._batch = batch
+        self._place = place
+        self.payload = payload
+
+    @property
+    def topic(self) -> bytes:
+        """The topic it was put on."""
+        return self._batch.topic
+
+    @property
+    def offset(self) -> int:
+        """Its place in the topic."""
+        return self._batch.batch_offset + self._place
+
+    @property
+    def id(self) -> MessageId:
+        """Its id, the same wherever it goes."""
+        return self._batch.batch.message_id(self._place)
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self._batch.batch.key(self._place)
+
+    @property
+    def headers(self) -> Headers:
+        """Its headers; empty where there are none."""
+        return self._batch.batch.headers(self._place) or {}
+
+    @property
+    def committed_at(self) -> datetime:
+        """When the broker committed it."""
+        return self._batch.committed_at
+
+    def alone(self) -> MessageBatch:
+        """Give a batch of this message alone."""
+        return self._batch.cut(self._place, self._place + 1)
+
+    def ack(self) -> None:
+        """Say that it is done (with ack="explicit"); it is sent at once, and durable after `flush_acks`."""
+        self._batch._ack(self.offset, self.offset + 1)
+
+    def __repr__(self) -> str:
+        return f"Message({to_text(self.topic)} offset {self.offset}, {len(self.payload)} bytes)"
+
+
+def _to_arrow(part: MessageBatch, pa: Any) -> pyarrow.RecordBatch:
+    count = part.batch.count
+    columns = []
+    for buffers in part.batch.column_buffers():
+        if buffers is None:
+            columns.append(pa.nulls(count, pa.binary()))
+            continue
+        validity, offsets, data = (None if buffer is None else pa.py_buffer(buffer) for buffer in buffers)
+        column = pa.Array.from_buffers(pa.binary(), count, [validity, offsets, data])
+        column.validate(full=True)  # offsets come from outside: a wrong one must not become a wild read
+        columns.append(column)
+    payload, key, headers = (column.slice(part.start, len(part)) for column in columns)
+    offsets = pa.array(part.offsets, pa.int64())
+    committed_at = pa.repeat(pa.scalar(part.committed_at_us, pa.timestamp("us", "UTC")), len(part))
+    ids = pa.array([part.batch.message_id(place).to_bytes() for place in range(part.start, part.stop)], pa.binary(16))
+    return pa.record_batch(
+        [offsets, committed_at, ids, key, headers, payload],
+        names=["offset", "committed_at", "id", "key", "headers", "payload"],
+    )

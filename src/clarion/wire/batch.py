@@ -1,0 +1,299 @@
+"""The batch layout: a 64-byte header and Arrow binary columns for payload, key and headers.
+
+A batch is packed once by its publisher and stays so at rest, on links and up to Spark. Each column is
+[validity bitmap, only where nullable] [int32 offsets] [bytes], every section padded to 8 bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
+
+MAGIC = b"CLRB"
+LAYOUT_VERSION = 1
+HEADER_BYTES = 64
+HAS_KEYS = 1
+HAS_HEADERS = 2
+_KNOWN_FLAGS = HAS_KEYS | HAS_HEADERS
+
+# magic, version, flags, first counter | checksum | count, broker, publisher, payload bytes | stamp, number
+# | key bytes, headers bytes, body bytes, reserved
+_HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
+_CHECKSUM = struct.Struct("<Q")
+_CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
+assert _HEADER.size == HEADER_BYTES
+
+Headers = dict[str, bytes]
+_encode_headers = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+
+class BadBatch(ValueError):
+    """These bytes are not a batch, or are damaged."""
+
+
+def encode_batch(
+    payloads: Sequence[bytes],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+    broker: int,
+    publisher: int,
+    stamp: int,
+    number: int,
+) -> bytearray:
+    """Pack messages into one batch; `keys` and `headers`, where given, are as long as `payloads`."""
+    assert 0 < len(payloads) <= MAX_BATCH_MESSAGES
+    parts: list[bytes | bytearray] = [bytes(HEADER_BYTES)]
+    payload_bytes = _add_column(parts, payloads)
+    flags = key_bytes = header_bytes = 0
+    if keys is not None:
+        flags |= HAS_KEYS
+        key_bytes = _add_nullable_column(parts, keys)
+    if headers is not None:
+        flags |= HAS_HEADERS
+        header_bytes = _add_nullable_column(parts, [None if h is None else _encode_headers(h) for h in headers])
+    return _seal(
+        parts,
+        flags=flags,
+        first_counter=0,
+        count=len(payloads),
+        broker=broker,
+        publisher=publisher,
+        stamp=stamp,
+        number=number,
+        sizes=(payload_bytes, key_bytes, header_bytes),
+    )
+
+
+def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
+    """Give messages [start, stop) of a batch as a batch of its own; ids stay what they were."""
+    assert 0 <= start < stop <= batch.count
+    parts: list[bytes | bytearray] = [bytes(HEADER_BYTES)]
+    payload_bytes = _add_column(parts, batch.payloads(start, stop))
+    key_bytes = header_bytes = 0
+    if batch.flags & HAS_KEYS:
+        key_bytes = _add_nullable_column(parts, [batch.key(i) for i in range(start, stop)])
+    if batch.flags & HAS_HEADERS:
+        header_bytes = _add_nullable_column(parts, [batch.packed_headers(i) for i in range(start, stop)])
+    return _seal(
+        parts,
+        flags=batch.flags,
+        first_counter=batch.first_counter + start,
+        count=stop - start,
+        broker=batch.broker,
+        publisher=batch.publisher,
+        stamp=batch.stamp,
+        number=batch.number,
+        sizes=(payload_bytes, key_bytes, header_bytes),
+    )
+
+
+def _seal(
+    parts: list[bytes | bytearray],
+    *,
+    flags: int,
+    first_counter: int,
+    count: int,
+    broker: int,
+    publisher: int,
+    stamp: int,
+    number: int,
+    sizes: tuple[int, int, int],
+) -> bytearray:
+    packed = bytearray().join(parts)  # the only copy of the payloads
+    payload_bytes, key_bytes, header_bytes = sizes
+    body_bytes = len(packed) - HEADER_BYTES
+    _HEADER.pack_into(
+        packed, 0, MAGIC, LAYOUT_VERSION, flags, first_counter, 0, count, broker, publisher,
+        payload_bytes, stamp, number, key_bytes, header_bytes, body_bytes, 0,
+    )  # fmt: skip
+    _CHECKSUM.pack_into(packed, 8, _checksum(packed))
+    return packed
+
+
+def _checksum(packed: bytes | bytearray) -> int:
+    view = memoryview(packed)
+    return xxh3_64_intdigest(view[_CHECKED_FROM:], seed=int.from_bytes(view[:8], "little"))
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % 8)
+
+
+def _add_column(parts: list[bytes | bytearray], values: Sequence[bytes]) -> int:
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    size = offsets[-1]
+    parts.append(offsets.tobytes())
+    parts.append(_padding(4 * len(offsets)))
+    parts.extend(values)
+    parts.append(_padding(size))
+    return size
+
+
+def _add_nullable_column(parts: list[bytes | bytearray], values: Sequence[bytes | None]) -> int:
+    bitmap = bytearray((len(values) + 7) // 8)
+    for place, value in enumerate(values):
+        if value is not None:
+            bitmap[place >> 3] |= 1 << (place & 7)
+    parts.append(bitmap)
+    parts.append(_padding(len(bitmap)))
+    return _add_column(parts, [b"" if value is None else value for value in values])
+
+
+class _Column:
+    """Where a column's sections begin inside the packed batch."""
+
+    __slots__ = ("bitmap_at", "data_at", "offsets_at", "size")
+
+    def __init__(self, at: int, count: int, size: int, *, nullable: bool) -> None:
+        self.bitmap_at = at
+        if nullable:
+            at += _padded((count + 7) // 8)
+        self.offsets_at = at
+        self.data_at = at + _padded(4 * (count + 1))
+        self.size = size
+
+    @property
+    def end(self) -> int:
+        return self.data_at + _padded(self.size)
+
+
+def _padded(size: int) -> int:
+    return size + -size % 8
+
+
+class Batch:
+    """A packed batch seen through its header; single messages are only touched when asked for.
+
+    `Batch.parse` checks structure and checksum; the constructor trusts that somebody did.
+    """
+
+    __slots__ = (
+        "_columns", "_payload_offsets", "broker", "count", "first_counter", "flags", "number", "publisher", "raw",
+        "stamp",
+    )  # fmt: skip
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        _, _, self.flags, self.first_counter, _, self.count, self.broker, self.publisher, *_ = header = (
+            _HEADER.unpack_from(raw)
+        )
+        self.stamp, self.number = header[9], header[10]
+        self._columns: tuple[_Column, _Column | None, _Column | None] | None = None
+        self._payload_offsets: list[int] | None = None
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Batch:
+        """Read bytes from outside; whatever is not a whole, undamaged batch is a BadBatch that says why."""
+        if len(raw) < HEADER_BYTES:
+            raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, this has {len(raw)}")
+        header = _HEADER.unpack_from(raw)
+        if header[0] != MAGIC:
+            raise BadBatch(f"a batch begins with {MAGIC!r}, this with {raw[:4]!r}")
+        if header[1] != LAYOUT_VERSION:
+            raise BadBatch(f"batch layout version {header[1]} is not known here (version {LAYOUT_VERSION} is)")
+        if header[2] & ~_KNOWN_FLAGS:
+            raise BadBatch(f"batch flags {header[2]:#x} are not all known here")
+        if header[4] != _checksum(raw):
+            raise BadBatch("the batch's checksum does not match its bytes")
+        count = header[5]
+        if not 0 < count <= MAX_BATCH_MESSAGES - header[3]:
+            raise BadBatch(f"a batch holds 1 to {MAX_BATCH_MESSAGES} messages, this says {count}")
+        if header[13] != len(raw) - HEADER_BYTES:
+            raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
+        batch = cls(raw)
+        batch._check_columns()
+        return batch
+
+    def _check_columns(self) -> None:
+        columns = [column for column in self._layout() if column is not None]
+        if columns[-1].end != len(self.raw):
+            raise BadBatch("the batch's columns do not fill its body")
+        for column in columns:
+            offsets = self._offsets(column)
+            # Offsets in between are checked where they could do harm: when they become an Arrow array.
+            if offsets[0] != 0 or offsets[-1] != column.size:
+                raise BadBatch("a column's offsets do not span its bytes")
+
+    @property
+    def checksum(self) -> int:
+        return int.from_bytes(self.raw[8:16], "little")
+
+    def _layout(self) -> tuple[_Column, _Column | None, _Column | None]:
+        if self._columns is None:
+            header = _HEADER.unpack_from(self.raw)
+            payload = _Column(HEADER_BYTES, self.count, header[8], nullable=False)
+            key = headers = None
+            at = payload.end
+            if self.flags & HAS_KEYS:
+                key = _Column(at, self.count, header[11], nullable=True)
+                at = key.end
+            if self.flags & HAS_HEADERS:
+                headers = _Column(at, self.count, header[12], nullable=True)
+            self._columns = (payload, key, headers)
+        return self._columns
+
+    def _offsets(self, column: _Column) -> memoryview[int]:
+        end = column.offsets_at + 4 * (self.count + 1)
+        return memoryview(self.raw)[column.offsets_at : end].cast("i")
+
+    def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
+        """Give the payloads of messages [start, stop) as a list of bytes."""
+        stop = self.count if stop is None else stop
+        column = self._layout()[0]
+        offsets = self._offsets(column)[start : stop + 1].tolist()
+        data = self.raw[column.data_at : column.data_at + column.size]
+        return [data[low:high] for low, high in pairwise(offsets)]
+
+    def payload(self, index: int) -> bytes:
+        """Give one message's payload."""
+        column = self._layout()[0]
+        low, high = self._offsets(column)[index : index + 2].tolist()
+        return self.raw[column.data_at + low : column.data_at + high]
+
+    def key(self, index: int) -> bytes | None:
+        """Give one message's key."""
+        return self._nullable(self._layout()[1], index)
+
+    def packed_headers(self, index: int) -> bytes | None:
+        """Give one message's headers as packed msgpack."""
+        return self._nullable(self._layout()[2], index)
+
+    def headers(self, index: int) -> Headers | None:
+        """Give one message's headers."""
+        packed = self.packed_headers(index)
+        try:
+            return None if packed is None else _decode_headers(packed)
+        except msgspec.MsgspecError as error:
+            raise BadBatch(f"headers of message {index} are not a map of text to bytes: {error}") from error
+
+    def _nullable(self, column: _Column | None, index: int) -> bytes | None:
+        if column is None or not self.raw[column.bitmap_at + (index >> 3)] >> (index & 7) & 1:
+            return None
+        low, high = self._offsets(column)[index : index + 2].tolist()
+        return self.raw[column.data_at + low : column.data_at + high]
+
+    def message_id(self, index: int) -> MessageId:
+        """Give one message's id."""
+        return MessageId(self.broker, self.publisher, self.stamp, self.first_counter + index)
+
+    def column_buffers(self) -> list[tuple[memoryview | None, memoryview, memoryview] | None]:
+        """Give (validity, offsets, bytes) of payload, key and headers, as Arrow's binary arrays take them."""
+        view = memoryview(self.raw)
+        found: list[tuple[memoryview | None, memoryview, memoryview] | None] = []
+        for place, column in enumerate(self._layout()):
+            if column is None:
+                found.append(None)
+                continue
+            bitmap = view[column.bitmap_at : column.bitmap_at + (self.count + 7) // 8] if place else None
+            offsets = view[column.offsets_at : column.offsets_at + 4 * (self.count + 1)]
+            found.append((bitmap, offsets, view[column.data_at : column.data_at + column.size]))
+        return found

@@ -1,0 +1,53 @@
+"""Why a broker refused, as a code on the wire and as an error in Python."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from clarion.model import errors
+
+
+class Code(IntEnum):
+    """The codes of INVALID, NO_SUBSCRIBER, NOT_SUBSCRIBED and REFUSED replies."""
+
+    MALFORMED = 1
+    VERSION = 2
+    CHECKSUM_DIFFERS = 3
+    WRONG_SOCKET = 4
+    TOO_LARGE = 5
+    NO_SUBSCRIBER = 6
+    NOT_SUBSCRIBED = 7
+    TAKEN_OVER = 8
+    PUBLISHER_EXPIRED = 9
+    GAP = 10
+    TOPIC_FULL = 11
+    DISK_FULL = 12
+    CORRUPT = 13
+    GONE = 14
+    LIMIT = 15
+
+
+_ERRORS: dict[int, type[errors.ClarionError]] = {
+    Code.MALFORMED: errors.InvalidRequest,
+    Code.VERSION: errors.VersionMismatch,
+    Code.CHECKSUM_DIFFERS: errors.InvalidRequest,
+    Code.WRONG_SOCKET: errors.InvalidRequest,
+    Code.TOO_LARGE: errors.TooLarge,
+    Code.NO_SUBSCRIBER: errors.NoSubscriber,
+    Code.NOT_SUBSCRIBED: errors.NotSubscribed,
+    Code.TAKEN_OVER: errors.TakenOver,
+    Code.PUBLISHER_EXPIRED: errors.PublisherExpired,
+    Code.TOPIC_FULL: errors.TopicFull,
+    Code.DISK_FULL: errors.DiskFull,
+    Code.CORRUPT: errors.StoredDataCorrupt,
+    Code.GONE: errors.MessagesGone,
+    Code.LIMIT: errors.LimitReached,
+}
+
+# A client sends the same request again after these; everything else it raises.
+RETRIED = frozenset({Code.GAP, Code.TOPIC_FULL, Code.DISK_FULL})
+
+
+def error_of(code: int, text: str) -> errors.ClarionError:
+    """Give the typed error for a refusal."""
+    return _ERRORS.get(code, errors.InvalidRequest)(text)

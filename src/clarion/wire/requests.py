@@ -1,0 +1,71 @@
+"""From the frames of a request to its kind, id and typed body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from clarion.wire import bodies
+from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, BadFrames, Kind, unpack_prefix
+
+_BODIES: dict[int, type[bodies.Body]] = {
+    Kind.HELLO: bodies.Hello,
+    Kind.REGISTER: bodies.Register,
+    Kind.FORGET: bodies.Forget,
+    Kind.PUT: bodies.Put,
+    Kind.SUBSCRIBE: bodies.Subscribe,
+    Kind.UNSUBSCRIBE: bodies.Unsubscribe,
+    Kind.ATTACH: bodies.Attach,
+    Kind.GET: bodies.Get,
+    Kind.ACK: bodies.Ack,
+    Kind.CONFIGURE: bodies.Configure,
+    Kind.TOPICS: bodies.ListTopics,
+    Kind.STATS: bodies.AskStats,
+}
+_DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
+PUBLISHER_KINDS = frozenset({Kind.REGISTER, Kind.FORGET, Kind.PUT})
+SUBSCRIBER_KINDS = frozenset({Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.ATTACH, Kind.GET, Kind.ACK})
+
+
+class UnknownVersion(BadFrames):
+    """The request is of a protocol version that is not spoken here."""
+
+
+class Request(NamedTuple):
+    """A request as it came in; `blob` is the frame after the body, where there is one."""
+
+    kind: int
+    request_id: int
+    body: bodies.Body
+    blob: bytes | None
+
+
+def parse_request(frames: Sequence[bytes]) -> Request:
+    """Read the frames of a request; whatever cannot be understood is a BadFrames that says why."""
+    if not 2 <= len(frames) <= 3:
+        raise BadFrames(f"a request has 2 or 3 frames, this has {len(frames)}")
+    version, kind, request_id = unpack_prefix(frames[0])
+    if not OLDEST_VERSION <= version <= PROTOCOL_VERSION:
+        raise UnknownVersion(
+            f"protocol version {version} is not spoken here; versions {OLDEST_VERSION} to {PROTOCOL_VERSION} are"
+        )
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise BadFrames(f"request kind {kind} is not known here")
+    if (len(frames) == 3) != (kind == Kind.PUT):
+        raise BadFrames(f"a {Kind(kind).name} has {3 if kind == Kind.PUT else 2} frames, this has {len(frames)}")
+    try:
+        body = decode(frames[1])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadFrames(f"the body of this {Kind(kind).name} cannot be read: {error}") from error
+    return Request(kind, request_id, body, frames[2] if len(frames) == 3 else None)
+
+
+def request_id_of(frames: Sequence[bytes]) -> int:
+    """Give the id a reply to frames that cannot be read should carry; 0 when even that cannot be told."""
+    try:
+        return unpack_prefix(frames[0])[2] if frames else 0
+    except BadFrames:
+        return 0

@@ -1,0 +1,161 @@
+"""A broker in a process of its own, with any settings: `python -m tests.integration.broker_process JSON`.
+
+It prints its addresses as one JSON line when it is ready. A typed error ends it with its name on standard error
+and exit code 3, or 2 where it is not fatal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from clarion.broker import Broker
+from clarion.broker.crashpoints import ENVIRONMENT
+from clarion.broker.settings import load_settings
+from clarion.model.errors import ClarionError, FatalError
+
+ROOT = Path(__file__).resolve().parents[2]
+_READY_WITHIN_S = 60.0
+
+
+class BrokerDied(AssertionError):
+    """The broker ended before it was ready; `said` is what it wrote on standard error."""
+
+    def __init__(self, code: int | None, said: str) -> None:
+        super().__init__(f"the broker ended with {code} before it was ready: {said[-2000:]}")
+        self.code = code
+        self.said = said
+
+
+class BrokerProcess:
+    """Starts, kills and restarts one broker on one data folder and one address."""
+
+    def __init__(self, data: Path, listen: str = "tcp://127.0.0.1:*", **settings: Any) -> None:
+        self.data = data
+        self.log = data.with_name(data.name + ".log")
+        self.settings: dict[str, Any] = {"data": str(data), "listen": listen, **settings}
+        self.urls: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens; stays the same over restarts."""
+        return self.urls[-1]
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process that runs, or ran last."""
+        assert self._process is not None
+        return self._process
+
+    def start(self, *, crash_at: str | None = None, wait: bool = True) -> BrokerProcess:
+        """Start it, and wait until it is ready; raise BrokerDied if it ends before."""
+        assert self._process is None or self._process.poll() is not None
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("CLARION_")}
+        environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
+        if crash_at is not None:
+            environment[ENVIRONMENT] = crash_at
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.broker_process", json.dumps(self.settings)],
+                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self) -> None:
+        """Wait for the line that says it is ready."""
+        stdout = self.process.stdout
+        assert stdout is not None
+        line = _read_line(stdout.fileno(), time.monotonic() + _READY_WITHIN_S)
+        stdout.close()
+        if not line:
+            raise BrokerDied(self.process.wait(_READY_WITHIN_S), self.said())
+        self.urls = json.loads(line)
+        self.settings["listen"] = self.url
+
+    def said(self) -> str:
+        """Give what it wrote on standard error since it was started last."""
+        return self.log.read_bytes()[self._log_start :].decode(errors="replace")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = 60.0) -> int:
+        """Wait until it has ended; give its exit code."""
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL it and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self, *, crash_at: str | None = None) -> None:
+        """SIGKILL it and start it again on the same data and address."""
+        self.kill()
+        self.start(crash_at=crash_at)
+
+    def stop(self) -> int:
+        """SIGTERM it; give its exit code."""
+        self.process.terminate()
+        return self.wait()
+
+    def close(self) -> None:
+        """See to it that nothing is left running."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self.kill()
+
+
+def free_url() -> str:
+    """Give an address on this machine where nobody listens right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def _read_line(descriptor: int, until_s: float) -> bytes:
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            assert selector.select(until_s - time.monotonic()), "the broker was not ready in time"
+            if not (some := os.read(descriptor, 4096)):
+                return b""
+            line += some
+    return line
+
+
+def _say_ready(urls: list[str]) -> None:
+    sys.stdout.write(json.dumps(urls) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Run a broker until it is told to stop."""
+    settings = load_settings(environment={}, flags=json.loads(sys.argv[1]))
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    try:
+        broker = Broker(settings)
+        broker.handle_signals()
+        broker.run(on_ready=_say_ready)
+    except ClarionError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 3 if isinstance(error, FatalError) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

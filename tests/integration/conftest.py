@@ -1,0 +1,42 @@
+"""Real brokers for the integration tests: none outlives its test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.broker_process import BrokerProcess
+
+StartBroker = Callable[..., BrokerProcess]
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Start brokers with settings; `data` names the folder below the test's own."""
+    started: list[BrokerProcess] = []
+
+    def start(data: str = "data", **settings: Any) -> BrokerProcess:
+        broker = BrokerProcess(tmp_path / data, **settings)
+        started.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in started:
+        broker.close()
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    """A broker of the test's own."""
+    return start_broker()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker that the tests of a file share; each uses topics of its own."""
+    shared = BrokerProcess(tmp_path_factory.mktemp("shared") / "data").start()
+    yield shared.url
+    shared.close()
