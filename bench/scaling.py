@@ -1,7 +1,8 @@
 """`make scaling`: the reliable-service document's two experiments and its memory figure, with plots.
 
-Subscriber scaling: 5000 messages to 1 … 200 subscribers. Message scaling: 100 subscribers, 1000 … 20,000 messages. Every
-subscriber checks that it got every message once and in order. Memory: a broker under load on more topics than it keeps.
+Subscriber scaling: 5000 messages to 1 … 200 subscribers. Message scaling: 100 subscribers, 1000 … 20,000 messages.
+Every subscriber checks that it got every message once and in order. Memory: a broker under load on more topics than it
+keeps.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def report(
         fixed_s, slope_s, explained = line_through(points)
         found[name] = {"fixed_s": fixed_s, "us_a_delivery": 1e6 * slope_s, "explained": explained, "points": points}
         console.print(
-            f"{name}: seconds = {fixed_s:.3f} + {1e6 * slope_s:.2f} µs × deliveries explains {explained:.1%} of the variance"
+            f"{name}: {fixed_s:.3f} s and {1e6 * slope_s:.2f} µs a delivery explain {explained:.1%} of the variance"
         )
     console.print(f"memory under load: at most {found['memory_megabytes_highest']:.0f} MB")
     console.print("validity: every subscriber got every message once, in order")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from typing import NamedTuple
 
 from clarion.broker.engine import Group
@@ -25,6 +26,7 @@ class Committer:
         self._store = store
         self._group: Group | None = None
         self._outcome: Outcome | None = None
+        self.seconds = 0.0  # spent committing, in all
         self._work = threading.Semaphore(0)
         self.ready, self._tell = socket.socketpair()
         self.ready.setblocking(False)
@@ -66,6 +68,7 @@ class Committer:
             if group is None:
                 return
             error: ClarionError | None = None
+            begin_s = time.perf_counter()
             try:
                 if group.changes:
                     self._store.commit(group.changes)
@@ -75,5 +78,6 @@ class Committer:
                 # Whatever it was, it cannot be said that the group is on disk: that is a failed store.
                 error = StoreFailed(f"the commit failed unexpectedly: {unforeseen!r}")
                 error.__cause__ = unforeseen
+            self.seconds += time.perf_counter() - begin_s
             self._outcome = Outcome(group, error)
             self._tell.send(b"\0")

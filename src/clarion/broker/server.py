@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import zmq
 
@@ -20,6 +21,7 @@ from clarion.broker.transport import Transport
 from clarion.model.errors import FatalError, StoreFull
 from clarion.store.port import Store
 from clarion.store.sqlite import SqliteStore
+from clarion.version import __version__
 from clarion.wire.frames import BadFrames, Kind, pack_frames
 from clarion.wire.refusals import Code
 from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
@@ -27,6 +29,7 @@ from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
 _LINGER_MS = 2000
+_HELD_BACK_RETRY_S = 0.002
 _KILLED_EXIT = 130
 
 
@@ -44,7 +47,7 @@ class Broker:
             settings.data, max_bytes=settings.max_store_bytes or None, crash_points=self._crash_points
         )
         try:
-            self._engine = Engine(self._store, settings.limits())
+            self._engine = Engine(self._store, settings.limits(), more_stats=self._stats)
             self._transport = Transport(
                 listen=settings.listen,
                 publishers=settings.listen_publishers or None,
@@ -55,6 +58,7 @@ class Broker:
             self._store.close()
             raise
         self._committer = Committer(self._store)
+        self._started_s = time.monotonic()
         self._stops = 0
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -64,6 +68,16 @@ class Broker:
     def urls(self) -> list[str]:
         """Where it listens, with the ports it got."""
         return [door.url for door in self._transport.doors]
+
+    def _stats(self) -> dict[str, Any]:
+        """What the loop has to add to the engine's counters."""
+        return {
+            **self._transport.counters,
+            "commit_seconds": round(self._committer.seconds, 3),
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
+            "pid": os.getpid(),
+            "version": __version__,
+        }
 
     def stop(self) -> None:
         """Drain and stop; from any thread or signal handler."""
@@ -109,8 +123,11 @@ class Broker:
         for door in doors:
             poller.register(door.socket, zmq.POLLIN)
         listening = True
+        held_back = False
         while not self._stops:
             wait_s = self._engine.next_deadline_s() - time.monotonic()
+            if held_back:
+                wait_s = min(wait_s, _HELD_BACK_RETRY_S)
             ready = dict(poller.poll(max(0, int(wait_s * 1000) + 1)))
             now = _now()
             if self._committer.ready.fileno() in ready:
@@ -122,6 +139,7 @@ class Broker:
                 self._engine.tick(now)
             self._submit()
             self._send_replies()
+            held_back = self._transport.send_held_back()
             room = self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
                 listening = room
@@ -183,12 +201,14 @@ class Broker:
         """Commit and answer what was taken; take nothing more."""
         poller = zmq.Poller()
         poller.register(self._committer.ready, zmq.POLLIN)
+        patience_s = time.monotonic() + _LINGER_MS / 1000
         while True:
             self._submit()
             self._send_replies()
-            if not self._committer.busy:
+            held_back = self._transport.send_held_back()
+            if not self._committer.busy and (not held_back or time.monotonic() > patience_s):
                 return
-            poller.poll()
+            poller.poll(1 if held_back else None)
             self._take_outcome(_now())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
 _MESSAGES_QUEUED_PER_PEER = 256
 _ENVELOPE_BYTES = 64 * 1024
+_HELD_BACK_BYTES_PER_PEER = 64 * 2**20
 
 
 class Peer(NamedTuple):
@@ -33,6 +34,16 @@ class Door(NamedTuple):
     closed_to: frozenset[int]
 
 
+class Backlog:
+    """Replies that a peer's socket did not take yet."""
+
+    __slots__ = ("size", "waiting")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.waiting: deque[Sequence[Buffer]] = deque()
+
+
 class Transport:
     """ROUTER sockets: one that serves everybody, or one for publishers and one for subscribers."""
 
@@ -41,6 +52,7 @@ class Transport:
         self._context = zmq.Context()
         self._max_frame_bytes = max_batch_bytes + _ENVELOPE_BYTES
         self.doors: list[Door] = []
+        self._backlogs: dict[Peer, Backlog] = {}
         wanted: list[tuple[str | None, frozenset[int]]]
         wanted = [(publishers, frozenset(SUBSCRIBER_KINDS)), (subscribers, frozenset(PUBLISHER_KINDS))]
         if not publishers or not subscribers:
@@ -86,15 +98,40 @@ class Transport:
             yield Peer(door, routing_id), frames
 
     def send(self, peer: Peer, frames: Sequence[Buffer]) -> None:
-        """Send to a peer. One that is gone, or does not read, gets nothing: if it lives, it asks again."""
+        """Send to a peer. What it does not take off its socket yet waits here, within bounds; beyond them, and for
+        one that is gone, a reply is dropped: a client that lives asks again."""
+        if peer in self._backlogs or not self._try(peer, frames):
+            self._hold_back(peer, frames)
+
+    def _try(self, peer: Peer, frames: Sequence[Buffer]) -> bool:
         try:
             self.doors[peer.door].socket.send_multipart([peer.routing_id, *frames], zmq.NOBLOCK, copy=False)
         except zmq.Again:
-            self.counters["replies_dropped_slow_peer"] += 1
+            return False
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self.counters["replies_dropped_gone_peer"] += 1
+        return True
+
+    def _hold_back(self, peer: Peer, frames: Sequence[Buffer]) -> None:
+        backlog = self._backlogs.setdefault(peer, Backlog())
+        size = sum(map(len, frames))
+        if backlog.size + size > _HELD_BACK_BYTES_PER_PEER:
+            self.counters["replies_dropped_slow_peer"] += 1
+            return
+        backlog.size += size
+        backlog.waiting.append(frames)
+        self.counters["replies_held_back"] += 1
+
+    def send_held_back(self) -> bool:
+        """Try again what peers did not take; say whether something still waits."""
+        for peer, backlog in list(self._backlogs.items()):
+            while backlog.waiting and self._try(peer, backlog.waiting[0]):
+                backlog.size -= sum(map(len, backlog.waiting.popleft()))
+            if not backlog.waiting:
+                del self._backlogs[peer]
+        return bool(self._backlogs)
 
     def close(self, *, linger_ms: int) -> None:
         """Close, giving what was sent `linger_ms` to leave."""

@@ -34,23 +34,25 @@ class Setting(NamedTuple):
 @tells_errors
 def config(
     config: ConfigFile = None,
-    as_toml: Annotated[bool, typer.Option("--toml", help="Print a TOML file to save, change and give to --config.")] = False,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print a TOML file to save, change and give to --config.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print every setting of a broker: its value here and now, its default and its
-    meaning.
+    """Print every setting of a broker, with its default and meaning.
 
-    Values that are not the default are marked, with where they come from. Nothing
-    is asked of a running broker.
+    The value is what `clarion up` would use here and now. Values that are not the
+    default are marked, with where they come from. Nothing is asked of a running
+    broker.
 
     \b
     Examples:
-      clarion config                              # what `clarion up` would use in this folder
-      clarion config --config clarion.toml        # ... with this file
-      clarion config --toml > clarion.toml        # a file to begin with
+      clarion config
+      clarion config --toml > clarion.toml     # a file to begin with
+      clarion config --config clarion.toml     # what it comes to
       clarion up --config clarion.toml
-      clarion up --set max_topics=1000            # for one run
-      CLARION_MAX_TOPICS=1000 clarion up          # the same from the environment
+      clarion up --set max_topics=1000         # for one run
+      CLARION_MAX_TOPICS=1000 clarion up       # the same
     """
     from clarion.broker.settings import load_settings
 
@@ -74,10 +76,7 @@ def describe(settings: BrokerSettings, environment: Mapping[str, str]) -> list[S
     for field in dataclasses.fields(settings):
         value, default = _plain(getattr(settings, field.name)), _plain(field.default)
         variable = ENVIRONMENT_PREFIX + field.name.upper()
-        if variable in environment:
-            source = "environment"
-        else:
-            source = "default" if value == default else "file"
+        source = "environment" if variable in environment else "default" if value == default else "file"
         rows.append(Setting(field.name, value, default, source, variable, field.metadata["meaning"]))
     return rows
 
@@ -86,7 +85,7 @@ def to_toml(rows: list[Setting]) -> str:
     """Give a TOML file with every setting explained; those at their default are commented out."""
     lines = [
         "# Settings of a Clarion broker: clarion up --config THIS-FILE",
-        "# What begins with # is the default. The environment (CLARION_NAME) and options of `clarion up` win over this.",
+        "# Lines that begin with # are the defaults. The environment (CLARION_NAME) and options win over this file.",
     ]
     for row in rows:
         lines.append("")

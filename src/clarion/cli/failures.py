@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, ParamSpec
 
 import typer
 
 from clarion.cli.exit_codes import ExitCode, exit_code_of
-from clarion.model.errors import ClarionError
+from clarion.model.errors import ClarionError, TimedOut, Unreachable
 
 Parameters = ParamSpec("Parameters")
 
@@ -31,6 +32,15 @@ def tells_errors(command: Callable[Parameters, None]) -> Callable[Parameters, No
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
     return told
+
+
+@contextmanager
+def asking(url: str) -> Iterator[None]:
+    """Say it the same way in every command when no broker answers."""
+    try:
+        yield
+    except (TimedOut, Unreachable):
+        raise Unreachable(f"no broker answers at {url}. Is one running there? `clarion up` starts one") from None
 
 
 def tell_error(error: ClarionError, *, as_json: bool) -> None:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clarion.cli.exit_codes import ExitCode
-from clarion.cli.failures import end_cleanly_on_sigterm, note, tells_errors
+from clarion.cli.failures import asking, end_cleanly_on_sigterm, note, tells_errors
 from clarion.cli.options import (
     DEFAULT_TIMEOUT_S,
     DEFAULT_URL,
-    AsJson,
     Start,
     SubscriberName,
     Timeout,
@@ -53,8 +52,7 @@ def get(
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a message; errors too.")] = False,
 ) -> None:
-    """Get the messages that a subscriber has not read yet, and print them, one a
-    line.
+    """Print the messages that a subscriber has not read yet, one a line.
 
     A message counts as read once it is written to standard output; what could not
     be written comes again next time. One consumer reads a subscription at a time:
@@ -85,10 +83,13 @@ def get(
 
     end_cleanly_on_sigterm()
     shape = json_lines if as_json else whole_payloads if no_newline else text_lines
-    with Subscriber(url, name, ack="explicit", timeout_s=timeout_s, prefetch=follow or most is None) as reader:
-        if subscribe:
-            reader.subscribe(topic, first)
+    with (
+        asking(url),
+        Subscriber(url, name, ack="explicit", timeout_s=timeout_s, prefetch=follow or most is None) as reader,
+    ):
         try:
+            if subscribe:
+                reader.subscribe(topic, first)
             printed = _print_all(reader, topic, shape, most=most, wait_s=wait_s, follow=follow)
         except NotSubscribed:
             raise NotSubscribed(_how_to_subscribe(topic, name)) from None

@@ -44,8 +44,10 @@ def read_headers(pairs: list[str]) -> dict[str, bytes] | None:
 
 def read_start(text: str) -> Literal["new", "earliest"] | int | datetime:
     """Read where a subscription starts: new, earliest, an offset or a date and time."""
-    if text == "new" or text == "earliest":
-        return text
+    if text == "new":
+        return "new"
+    if text == "earliest":
+        return "earliest"
     if text.isascii() and text.isdigit():
         return int(text)
     try:

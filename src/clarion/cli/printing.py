@@ -55,7 +55,7 @@ def value_text(value: bytes) -> str:
 
 
 def write_records(descriptor: int, records: Sequence[bytes]) -> tuple[int, OSError | None]:
-    """Write records one after the other; give how many were written whole, and what ended it early, if something did."""
+    """Write records in order; give how many were written whole, and the error that ended it early, if one did."""
     view = memoryview(b"".join(records))
     done = 0
     while done < len(view):

@@ -49,12 +49,12 @@ def put(
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Put messages on a topic. When the command ends with 0, they are on the
-    broker's disk.
+    """Put messages on a topic, durably.
 
-    The message is the argument, or all of standard input with every byte as it
-    is. With --lines each line is a message, without its newline; they are sent as
-    they come, so the input may be endless or huge.
+    When the command ends with 0, they are on the broker's disk. The message is
+    the argument, or all of standard input with every byte as it is. With --lines
+    each line is a message, without its newline; they are sent as they come, so
+    the input may be endless or huge.
 
     \b
     Examples:
@@ -131,22 +131,19 @@ def _abandon(close: Callable[[float], None]) -> None:
 def explained(error: ClarionError, stats: dict[str, Any], url: str, topic: bytes) -> ClarionError:
     """Give the error in the words of a command that ends: what is stored, what is not, and what to do."""
     stored = stats["messages_stored"]
-    kept = f"{counted(stored, 'message')} stored before" if stored else "nothing was stored before"
+    kept = f"{counted(stored, 'message')} confirmed as stored, no more" if stored else "nothing was confirmed as stored"
     name = shlex.quote(to_text(topic))
     if isinstance(error, NoSubscriber):
         return NoSubscriber(
-            f"nobody subscribes to {to_text(topic)}, so nothing was stored. Let somebody subscribe:"
-            f" clarion subscribe {name} --as NAME; or keep messages anyway: clarion topics create {name} --retention keep"
+            f"nobody subscribes to {to_text(topic)}, so nothing was stored."
+            f" Let somebody subscribe: clarion subscribe {name} --as NAME;"
+            f" or keep messages anyway: clarion topics create {name} --retention keep"
         )
     if isinstance(error, BufferFull | TimedOut) and not stats["connected"]:
-        return Unreachable(
-            f"no broker answers at {url}; {kept}, what was under way may be. Is one running? `clarion up` starts one"
-        )
-    if isinstance(error, TimedOut) and isinstance(error.__cause__, ClarionError):
-        refusal = error.__cause__
+        return Unreachable(f"no broker answers at {url}; {kept}. Is one running there? `clarion up` starts one")
+    refusal = stats.get("refusal")
+    if isinstance(error, BufferFull | TimedOut) and isinstance(refusal, ClarionError):
         return type(refusal)(f"{refusal}; {kept}. Try again later")
     if isinstance(error, TimedOut):
-        return TimedOut(
-            f"the broker at {url} did not confirm in time; {kept}, what was under way may be. A longer --timeout may help"
-        )
+        return TimedOut(f"the broker at {url} did not answer in time; {kept}. A longer --timeout may help")
     return type(error)(f"{error}; {kept}" if stored else str(error))

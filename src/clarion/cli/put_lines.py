@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 2**28
 _READ_BYTES = 2**18
-_PENDING_MAX = 1000  # chunks that wait for their receipts
+_PENDING_MAX = 50_000  # receipts that are waited for
 _PROGRESS_AFTER_S = 1.0
 
 
@@ -63,6 +63,7 @@ def put_lines(
     with progress:
         for lines, size in split_lines(read_chunks(descriptor)):
             count += len(lines)
+            progress.advance(len(lines), size)
             if first is None:
                 first = publisher.put(topic, lines.pop(0), key, headers)
                 pending.append(first)
@@ -74,18 +75,23 @@ def put_lines(
             # Told at once, a refusal ends even an input that never does.
             while pending and (pending[0].done() or len(pending) > _PENDING_MAX):
                 pending.popleft().result(timeout_s)
-            progress.advance(len(lines), size)
         while pending:
             pending.popleft().result(timeout_s)
             progress.advance(0, 0)
     if first is None or last is None:
         return {"messages": 0, "first_offset": None, "last_offset": None}
-    return {"messages": count, "first_offset": first.offset, "last_offset": _last_offset(last), "first_id": str(first.id)}
+    return {
+        "messages": count,
+        "first_offset": first.offset,
+        "last_offset": _last_offset(last),
+        "first_id": str(first.id),
+    }
 
 
 def _last_offset(last: Receipt | Receipts) -> int:
-    offsets = getattr(last, "offsets", None)
-    return last.offset if offsets is None else offsets[-1][-1]  # type: ignore[union-attr,no-any-return]
+    from clarion.publisher import Receipts
+
+    return last.offsets[-1][-1] if isinstance(last, Receipts) else last.offset
 
 
 class LineProgress:
@@ -122,7 +128,14 @@ class LineProgress:
         self._bar.update(self._task, completed=self._bytes, messages=f"{self._messages:,}")
 
     def _show(self) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TransferSpeedColumn,
+        )
 
         from clarion.cli.output import console
 

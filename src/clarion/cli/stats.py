@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.failures import tells_errors
+from clarion.cli.failures import asking, tells_errors
 from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Url
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
 
@@ -30,18 +30,20 @@ def stats(
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show the broker's counters since its start, and what it holds now.
+    """Show the broker's counters, once or live.
+
+    They count since its start; what it holds now comes after them.
 
     \b
     Examples:
       clarion stats
       clarion stats --watch 1                    # live, with rates
       clarion stats --json | jq .messages_stored
-      clarion stats --json --watch 10            # a JSON object a line, every 10 s
+      clarion stats --json --watch 10            # a JSON object every 10 s
     """
     from clarion.admin import Admin
 
-    with Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
         if watch_s is None:
             values = admin.stats()
             if as_json:

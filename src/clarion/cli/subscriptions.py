@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clarion.cli.failures import tells_errors
+from clarion.cli.failures import asking, tells_errors
 from clarion.cli.options import (
     DEFAULT_TIMEOUT_S,
     DEFAULT_URL,
@@ -28,10 +28,10 @@ def subscribe(
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Subscribe to a topic: from now on the broker keeps its messages until this
-    subscriber has read them.
+    """Subscribe to a topic, from now on or from an earlier message on.
 
-    A subscription lasts until it is ended, whether anybody reads or not.
+    The broker then keeps every message until this subscriber has read it. A
+    subscription lasts until it is ended, whether anybody reads or not.
     Subscribing again changes nothing.
 
     \b
@@ -43,7 +43,7 @@ def subscribe(
     from clarion.subscriber import Subscriber
 
     first = read_start(start)
-    with Subscriber(url, name, timeout_s=timeout_s) as reader:
+    with asking(url), Subscriber(url, name, timeout_s=timeout_s) as reader:
         is_new = reader.subscribe(topic, first)
     if as_json:
         print_json({"topic": to_text(topic), "subscriber": to_text(name), "new": is_new})
@@ -71,7 +71,7 @@ def unsubscribe(
     """
     from clarion.subscriber import Subscriber
 
-    with Subscriber(url, name, timeout_s=timeout_s) as reader:
+    with asking(url), Subscriber(url, name, timeout_s=timeout_s) as reader:
         if not reader.unsubscribe(topic):
             raise NotSubscribed(f"{to_text(name)} does not subscribe to {to_text(topic)}; nothing changed")
     if as_json:

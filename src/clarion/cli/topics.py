@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.failures import tells_errors
+from clarion.cli.failures import asking, tells_errors
 from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Topic, Url
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
 from clarion.model.names import to_text
@@ -34,7 +34,7 @@ def topics(
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics of a broker with their subscriptions, or make one.
+    """List topics and their subscriptions, or make a topic.
 
     A topic is made by the first subscribe or put; make it yourself to choose what
     it keeps. For each subscription the table says how many messages it has not
@@ -50,7 +50,7 @@ def topics(
         return
     from clarion.admin import Admin
 
-    with Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
         rows = list(admin.topics())
     if as_json:
         print_json([describe_topic(row) for row in rows])
@@ -85,7 +85,7 @@ def create(
     """
     from clarion.admin import Admin
 
-    with Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
         admin.configure_topic(topic, retention=retention.value)
     if as_json:
         print_json({"topic": to_text(topic), "retention": retention.value})

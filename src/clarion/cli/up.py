@@ -11,7 +11,6 @@ import typer
 
 from clarion.cli.exit_codes import ExitCode, exit_code_of
 from clarion.cli.failures import tells_errors
-from clarion.cli.options import AsJson
 from clarion.cli.output import print_json
 from clarion.model.errors import BadSettings, ClarionError
 
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 _SWITCH_INTERVAL_S = 0.0005
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="TOML file of settings; `clarion config --toml` makes one.")
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file of settings; `clarion config --toml` makes one."),
 ]
 
 
@@ -31,7 +31,9 @@ ConfigFile = Annotated[
 def up(
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="Folder of the store; made if missing.", show_default="clarion-data"),
+        typer.Option(
+            "--data", metavar="DIR", help="Folder of the store; made if missing.", show_default="clarion-data"
+        ),
     ] = None,
     listen: Annotated[
         str | None,

@@ -12,7 +12,7 @@ from typing import Any
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.ids import MessageId
 from clarion.model.names import to_bytes
-from clarion.publisher.publisher import DEFAULT_URL
+from clarion.publisher.publisher import DEFAULT_URL, FORGET_S, log
 from clarion.publisher.sending import Part, Sending
 from clarion.publisher.sheaf import Sheaf, as_headers
 from clarion.session.aio import AsyncSession
@@ -140,7 +140,7 @@ class AsyncPublisher:
             except BufferFull as error:
                 error.accepted = start
                 raise
-            stop = self._sending.chunk_end(payloads, start)
+            stop = self._sending.chunk_end(payloads, keys, start)
             parts.append(
                 self._sending.add_many(topic, payloads[start:stop], None if keys is None else keys[start:stop])
             )
@@ -162,7 +162,11 @@ class AsyncPublisher:
         try:
             await self.flush(timeout_s)
             for publisher in self._sending.identities():
-                await self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=timeout_s)
+                await self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
+        except TimedOut:
+            if self._sending.unfinished():
+                raise
+            log.info("the broker was not told that this publisher is gone; it forgets it in time")
         finally:
             self._closed = True
             self._session.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -9,28 +10,30 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
-from clarion.model.ids import MessageId
+from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
 from clarion.model.names import to_bytes
-from clarion.publisher.sending import Part, Sending
-from clarion.publisher.sheaf import Sheaf, as_headers
+from clarion.publisher.sending import Lane, Part, Sending
+from clarion.publisher.sheaf import OVERHEAD_BYTES, Sheaf, as_headers
 from clarion.session.exchange import OnReply, Reply
+from clarion.session.forks import watch_forks
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 
+log = logging.getLogger("clarion.publisher")
 DEFAULT_URL = "tcp://127.0.0.1:5590"
+FORGET_S = 2.0  # how long a close waits to tell the broker that the publisher is gone
 
 
-class Receipt:
+class Receipt(msgspec.Struct, gc=False, eq=False):
     """A slim hold on one message's fate; costs no thread, event or future of its own."""
 
-    __slots__ = ("_place", "_publisher", "_sheaf")
-
-    def __init__(self, publisher: Publisher, sheaf: Sheaf, place: int) -> None:
-        self._publisher = publisher
-        self._sheaf = sheaf
-        self._place = place
+    _publisher: Publisher
+    _sheaf: Sheaf
+    _place: int
 
     def done(self) -> bool:
         """Whether the message is durable or refused; never blocks."""
@@ -106,12 +109,13 @@ class Publisher:
     ) -> None:
         assert 1 <= in_flight <= 64
         self._buffer_bytes = buffer_bytes
+        self._batch_bytes = batch_bytes
         self._block_s = block_s
+        self._known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._closed = False
-        self._pid = os.getpid()
         self._sending = Sending(
             self._ask,
             time.monotonic,
@@ -122,6 +126,7 @@ class Publisher:
             batch_bytes=batch_bytes,
         )
         self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        watch_forks(self)
         with self._lock:
             self._sending.greet()
 
@@ -137,20 +142,48 @@ class Publisher:
     ) -> Receipt:
         """Queue a message and give its receipt. Where the buffer is full, wait `block_s` for room, or raise
         BufferFull; with `wait=False` at once."""
-        if type(topic) is not bytes:
-            topic = to_bytes(topic)
-        if type(payload) is not bytes:
-            payload = to_bytes(payload)
-        if key is not None and type(key) is not bytes:
-            key = to_bytes(key)
+        if key is None and headers is None and type(payload) is bytes:
+            # The short way: a plain message joins a batch that is gathering already.
+            size = len(payload) + OVERHEAD_BYTES
+            sending = self._sending
+            with self._lock:
+                lane = self._known.get(topic)
+                if lane is not None and (sheaf := lane.gathering) is not None:
+                    payloads = sheaf.payloads
+                    place = len(payloads)
+                    if (
+                        sheaf.keys is None
+                        and sheaf.headers is None
+                        and sheaf.size + size <= self._batch_bytes
+                        and place < MAX_BATCH_MESSAGES
+                        and sending.buffered_bytes < self._buffer_bytes
+                    ):
+                        payloads.append(payload)
+                        sheaf.size += size
+                        sending.buffered_bytes += size
+                        return Receipt(self, sheaf, place)
+        return self._put_the_long_way(topic, payload, key, headers, wait, block_s)
+
+    def _put_the_long_way(
+        self,
+        topic: bytes | str,
+        payload: bytes | str,
+        key: bytes | str | None,
+        headers: Mapping[str, bytes | str] | None,
+        wait: bool,
+        block_s: float | None,
+    ) -> Receipt:
+        name = to_bytes(topic)
+        payload = to_bytes(payload)
+        key = None if key is None else to_bytes(key)
         packed_headers = None if headers is None else as_headers(headers)
-        sending = self._sending
+        self._session.check_usable()
         with self._lock:
-            if self._closed or os.getpid() != self._pid or sending.broken:
-                self._raise_unusable()
-            if sending.buffered_bytes >= self._buffer_bytes:
+            self._check_usable()
+            if self._sending.buffered_bytes >= self._buffer_bytes:
                 self._wait_for_room(wait, block_s)
-            sheaf, place, _ = sending.add(topic, payload, key, packed_headers)
+            sheaf, place, _ = self._sending.add(name, payload, key, packed_headers)
+            self._known[topic] = self._sending.lanes[name]
         self._session.wake()
         return Receipt(self, sheaf, place)
 
@@ -170,7 +203,7 @@ class Publisher:
         parts: list[Part] = []
         start = 0
         while start < len(payloads):
-            stop = self._sending.chunk_end(payloads, start)
+            stop = self._sending.chunk_end(payloads, keys, start)
             some_keys = None if keys is None else keys[start:stop]
             with self._lock:
                 self._check_usable()
@@ -206,9 +239,14 @@ class Publisher:
         try:
             self.flush(timeout_s)
             for publisher in self._sending.identities():
-                self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=timeout_s)
+                self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
+        except TimedOut:
+            if self._sending.unfinished():
+                raise
+            log.info("the broker was not told that this publisher is gone; it forgets it in time")
         finally:
             self._closed = True
+            self._known.clear()
             self._session.close()
 
     def __enter__(self) -> Publisher:
@@ -247,18 +285,22 @@ class Publisher:
 
     def _on_failure(self, error: ClarionError) -> None:
         with self._lock:
+            self._known.clear()
             self._sending.broken = error
             self._sending.give_up(error)
             self._changed.notify_all()
 
     def _check_usable(self) -> None:
-        if self._closed or os.getpid() != self._pid or self._sending.broken:
-            self._raise_unusable()
-
-    def _raise_unusable(self) -> None:
         self._session.check_usable()
         if self._sending.broken:
+            self._known.clear()
             raise self._sending.broken
+
+    def after_fork(self) -> None:
+        """In a child process there is no session: whatever is put next takes the long way, which says so."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._known = {}
 
     def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
         patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0

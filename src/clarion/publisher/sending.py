@@ -89,6 +89,7 @@ class Sending:
         self.unobserved: list[Sheaf] = []  # failed, and nobody was told yet
         self.messages_stored = 0
         self.batches_stored = 0
+        self.refusal: ClarionError | None = None  # the broker's last "not now", until it takes something again
 
     def greet(self) -> None:
         """Ask the broker for its version and limits."""
@@ -98,10 +99,10 @@ class Sending:
     def _on_welcome(self, reply: Reply) -> None:
         try:
             self.max_batch_bytes = reply.read(bodies.Welcome).max_batch_bytes
+            self._batch_bytes = min(self._batch_bytes, self.max_batch_bytes - _HEADER_BYTES)
         except ClarionError as error:
             self.broken = error
-            for lane in self.lanes.values():
-                self._fail_lane(lane, error)
+            self.give_up(error)
         self._on_change()
 
     def add(self, topic: bytes, payload: bytes, key: bytes | None, headers: dict[str, bytes] | None) -> Part:
@@ -120,9 +121,7 @@ class Sending:
 
     def add_many(self, topic: bytes, payloads: Sequence[bytes], keys: Sequence[bytes | None] | None) -> Part:
         """Take messages that fit into one batch (see `chunk`)."""
-        size = sum(map(len, payloads)) + OVERHEAD_BYTES * len(payloads)
-        if keys is not None:
-            size += sum(len(key) for key in keys if key is not None) + OVERHEAD_BYTES * len(payloads)
+        size = _packed_bytes(payloads, keys)
         self.check_size(size)
         lane = self.lanes.get(topic) or self._new_lane(topic)
         sheaf = self._gathering(lane, len(payloads), size)
@@ -130,11 +129,11 @@ class Sending:
         place = sheaf.extend(payloads, keys, size)
         return sheaf, place, place + len(payloads)
 
-    def chunk_end(self, payloads: Sequence[bytes], start: int) -> int:
+    def chunk_end(self, payloads: Sequence[bytes], keys: Sequence[bytes | None] | None, start: int) -> int:
         """Give where a batch of the usual size ends that begins at `start`; at least one message goes in."""
         stop = min(len(payloads), start + MAX_BATCH_MESSAGES)
         while stop > start + 1:
-            size = sum(map(len, payloads[start:stop])) + OVERHEAD_BYTES * (stop - start)
+            size = _packed_bytes(payloads[start:stop], None if keys is None else keys[start:stop])
             if size <= self._batch_bytes:
                 break
             # Shrink in proportion, and by at least a fifth, so that it ends soon whatever the sizes are.
@@ -232,6 +231,8 @@ class Sending:
             self._stored(lane, sheaf, reply.read(bodies.PutDone))
         elif refusal.code in RETRIED:
             sheaf.refused = True
+            if refusal.code != Code.GAP:
+                self.refusal = reply.error()
             again_s = self._clock_s() + refusal.retry_after_s
             lane.resend_at_s = max(lane.resend_at_s or 0.0, again_s)
         else:
@@ -252,6 +253,7 @@ class Sending:
         self.buffered_bytes -= sheaf.size
         self.messages_stored += sheaf.count
         self.batches_stored += 1
+        self.refusal = None
         sheaf.end(first_offset=done.first_offset)
 
     def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
@@ -326,7 +328,15 @@ class Sending:
             "messages_stored": self.messages_stored,
             "batches_stored": self.batches_stored,
             "lanes": len(self.lanes),
+            "refusal": self.refusal,
         }
+
+
+def _packed_bytes(payloads: Sequence[bytes], keys: Sequence[bytes | None] | None) -> int:
+    size = sum(map(len, payloads)) + OVERHEAD_BYTES * len(payloads)
+    if keys is not None:
+        size += sum(len(key) for key in keys if key is not None) + OVERHEAD_BYTES * len(payloads)
+    return size
 
 
 __all__ = ["Lane", "Part", "Sending"]

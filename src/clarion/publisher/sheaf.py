@@ -15,7 +15,7 @@ class Sheaf:
     """Gathers messages, is sealed with an identity and a number, and ends stored or refused."""
 
     __slots__ = (
-        "broker", "count", "done", "error", "first_offset", "headers", "keys", "number", "observed", "on_done",
+        "_count", "broker", "done", "error", "first_offset", "headers", "keys", "number", "observed", "on_done",
         "packed", "payloads", "publisher", "refused", "size", "stamp", "topic",
     )  # fmt: skip
 
@@ -24,7 +24,7 @@ class Sheaf:
         self.payloads: list[bytes] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers | None] | None = None
-        self.count = 0
+        self._count = 0  # once sealed
         self.size = 0  # bytes it will take, roughly
         self.broker = self.publisher = self.stamp = self.number = 0
         self.packed: bytearray | None = None
@@ -35,9 +35,14 @@ class Sheaf:
         self.observed = False  # somebody was told of the error
         self.on_done: list[Callable[[], None]] | None = None
 
+    @property
+    def count(self) -> int:
+        """How many messages it holds."""
+        return self._count or len(self.payloads)
+
     def add(self, payload: bytes, key: bytes | None, headers: Headers | None, size: int) -> int:
         """Add one message; give its place."""
-        place = self.count
+        place = len(self.payloads)
         self.payloads.append(payload)
         if key is not None or self.keys is not None:
             if self.keys is None:
@@ -47,13 +52,12 @@ class Sheaf:
             if self.headers is None:
                 self.headers = [None] * place
             self.headers.append(headers)
-        self.count = place + 1
         self.size += size
         return place
 
     def extend(self, payloads: Sequence[bytes], keys: Sequence[bytes | None] | None, size: int) -> int:
         """Add many messages without headers; give the place of the first."""
-        place = self.count
+        place = len(self.payloads)
         self.payloads.extend(payloads)
         if keys is not None or self.keys is not None:
             if self.keys is None:
@@ -61,7 +65,6 @@ class Sheaf:
             self.keys.extend(keys if keys is not None else [None] * len(payloads))
         if self.headers is not None:
             self.headers.extend([None] * len(payloads))
-        self.count = place + len(payloads)
         self.size += size
         return place
 
@@ -81,6 +84,7 @@ class Sheaf:
             stamp=stamp,
             number=number,
         )
+        self._count = len(self.payloads)
         self.payloads = []
         self.keys = self.headers = None
         return self.packed

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from clarion.model.errors import PermanentError
 from clarion.model.ids import MessageId
 from clarion.model.names import to_text
@@ -84,15 +86,12 @@ class MessageBatch:
         return _to_arrow(self, pa)
 
 
-class Message:
+class Message(msgspec.Struct, gc=False, eq=False):
     """One message. Payload is at hand; key, headers, id and offset are looked up when asked for."""
 
-    __slots__ = ("_batch", "_place", "payload")
-
-    def __init__(self, batch: MessageBatch, place: int, payload: bytes) -> None:
-        self._batch = batch
-        self._place = place
-        self.payload = payload
+    _batch: MessageBatch
+    _place: int
+    payload: bytes
 
     @property
     def topic(self) -> bytes:

@@ -7,7 +7,6 @@ A batch is packed once by its publisher and stays so at rest, on links and up to
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -27,6 +26,7 @@ _KNOWN_FLAGS = HAS_KEYS | HAS_HEADERS
 # | key bytes, headers bytes, body bytes, reserved
 _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
 _CHECKSUM = struct.Struct("<Q")
+_LAST_OFFSET = struct.Struct("<i")
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
 
@@ -129,10 +129,10 @@ def _padding(size: int) -> bytes:
 
 
 def _add_column(parts: list[bytes | bytearray], values: Sequence[bytes]) -> int:
-    offsets = array("i", accumulate(map(len, values), initial=0))
-    size = offsets[-1]
-    parts.append(offsets.tobytes())
-    parts.append(_padding(4 * len(offsets)))
+    offsets = struct.pack(f"<{len(values) + 1}i", *accumulate(map(len, values), initial=0))
+    size: int = _LAST_OFFSET.unpack_from(offsets, len(offsets) - 4)[0]
+    parts.append(offsets)
+    parts.append(_padding(len(offsets)))
     parts.extend(values)
     parts.append(_padding(size))
     return size

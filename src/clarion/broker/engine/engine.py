@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from clarion.broker.engine.getting import Getting
@@ -26,7 +27,10 @@ class Engine:
     are on disk. Nothing is delivered or acknowledged before that.
     """
 
-    def __init__(self, store: Store, limits: Limits | None = None) -> None:
+    def __init__(
+        self, store: Store, limits: Limits | None = None, *, more_stats: Callable[[], Mapping[str, Any]] = dict
+    ) -> None:
+        self._more_stats = more_stats
         self._state = State(store, limits or Limits())
         self._putting = Putting(self._state)
         self._getting = Getting(self._state)
@@ -177,7 +181,7 @@ class Engine:
     def _stats(self, waiter: Waiter, body: bodies.AskStats, now: Now) -> None:
         self._state.say(waiter, Kind.ACK, bodies.Stats(self.stats()))
 
-    def stats(self) -> dict[str, int | float | str]:
+    def stats(self) -> dict[str, Any]:
         """Give the counters since the start, and what is held now."""
         state = self._state
         return {
@@ -191,6 +195,7 @@ class Engine:
             "uncommitted_bytes": self.uncommitted_bytes(),
             "used_bytes": state.store.used_bytes(),
             "free_bytes": state.store.free_bytes(),
+            **self._more_stats(),
         }
 
 

@@ -11,6 +11,7 @@ from clarion.store.port import UNTIL_READ, Trim
 _PUBLISHERS_AT_ONCE = 1000
 _PUBLISHERS_EVERY_S = 60.0
 _DISK_EVERY_S = 1.0
+_CROWDED_S = 0.1
 
 
 class Housekeeping:
@@ -20,7 +21,8 @@ class Housekeeping:
         self._state = state
         self._getting = getting
         self._putting = putting
-        self._trim_at_s = self._unload_at_s = self._publishers_at_s = self._disk_at_s = 0.0
+        self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
+        self._unloaded_at_s = 0.0
 
     def tick(self, now: Now) -> None:
         """Do what is due."""
@@ -33,8 +35,8 @@ class Housekeeping:
         if now_s >= self._trim_at_s:
             self._trim_at_s = now_s + limits.stale_msg_interval_s
             self._trim()
-        if now_s >= self._unload_at_s:
-            self._unload_at_s = now_s + limits.topic_unload_interval_s
+        if now_s >= self._next_unload_s():
+            self._unloaded_at_s = now_s
             self._unload()
         if now_s >= self._publishers_at_s:
             self._publishers_at_s = now_s + _PUBLISHERS_EVERY_S
@@ -42,9 +44,16 @@ class Housekeeping:
 
     def next_deadline_s(self) -> float:
         """Give when `tick` has something to do again."""
-        own = min(self._trim_at_s, self._unload_at_s, self._disk_at_s)
+        own = min(self._trim_at_s, self._next_unload_s(), self._disk_at_s)
         waiting = self._getting.next_deadline_s()
         return own if waiting is None else min(own, waiting)
+
+    def _next_unload_s(self) -> float:
+        """The limit is soft, but twice the limit is not waited for."""
+        limits = self._state.limits
+        crowded = len(self._state.topics) > 2 * limits.max_topics_in_memory
+        interval_s = min(_CROWDED_S, limits.topic_unload_interval_s) if crowded else limits.topic_unload_interval_s
+        return self._unloaded_at_s + interval_s
 
     def _trim(self) -> None:
         """Forget messages that every subscriber has read (the document's stale message removal)."""

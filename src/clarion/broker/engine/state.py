@@ -11,6 +11,8 @@ from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, Wait
 from clarion.store.port import Changes, PublisherRow, Receipt, Store, StoredBatch, TopicRow
 from clarion.wire import bodies
 
+_OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
+
 
 class Now(NamedTuple):
     """The time of a decision: monotonic seconds for timers, unix microseconds for what is stored."""
@@ -140,7 +142,7 @@ class State:
         topic.recent_messages += batch.count
         self.cached[topic] = None
         self.cached.move_to_end(topic)
-        self.cached_bytes += len(batch.data)
+        self.cached_bytes += len(batch.data) + _OVERHEAD_BYTES
         while topic.recent_messages > self.limits.topic_queue_size:
             self.drop_oldest(topic)
         while self.cached_bytes > self.limits.memory_bytes:
@@ -150,7 +152,7 @@ class State:
         """Let go of a topic's oldest batch in memory."""
         dropped = topic.recent.popleft()
         topic.recent_messages -= dropped.count
-        self.cached_bytes -= len(dropped.data)
+        self.cached_bytes -= len(dropped.data) + _OVERHEAD_BYTES
         if not topic.recent:
             del self.cached[topic]
 

@@ -1,0 +1,323 @@
+"""What publisher and subscriber promise their users: bounds, acks, streams, threads, forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from clarion import Admin, Publisher, Subscriber
+from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable, UsedAfterFork
+from tests.integration.broker_process import BrokerProcess, free_url
+from tests.integration.conftest import StartBroker
+from tests.integration.waiting import eventually
+
+
+def _offsets(reader: Subscriber, topic: str, count: int, most: int = 100) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        got = reader.get(topic, max_messages=most, wait_s=30)
+        assert got, f"nothing more came after {found[-5:]}"
+        found += [message.offset for message in got]
+    return found
+
+
+def _fill(url: str, topic: str, count: int, *names: str) -> None:
+    """Have subscriptions and one message a batch."""
+    for name in names:
+        with Subscriber(url, name) as reader:
+            reader.subscribe(topic)
+    with Publisher(url) as publisher:
+        for place in range(count):
+            publisher.put(topic, b"%d" % place).result(30)
+
+
+# Bounds.
+
+
+def test_a_put_without_a_broker_fills_the_buffer_and_then_says_so(start_broker: StartBroker) -> None:
+    url = free_url()
+    publisher = Publisher(url, buffer_bytes=10_000, block_s=0.05)
+    with pytest.raises(BufferFull):
+        for _ in range(100):
+            publisher.put("t", bytes(1000), wait=False)
+    with pytest.raises(BufferFull):
+        publisher.put("t", b"x")
+    with pytest.raises(BufferFull):
+        publisher.put("t", b"x", block_s=0.01)
+    with pytest.raises(BufferFull) as full:
+        publisher.put_many("t", [b"x"] * 3, wait=False)
+    assert full.value.accepted == 0
+    with pytest.raises(TimedOut):
+        publisher.flush(0.05)
+    with pytest.raises(TimedOut, match="not confirmed"):
+        publisher.close(0.05)
+    with pytest.raises(Closed):
+        publisher.put("t", b"x")
+
+
+def test_what_was_accepted_before_there_was_a_broker_arrives(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    with Subscriber(broker.url, "reader") as reader:
+        reader.subscribe("t")
+    broker.kill()
+    publisher = Publisher(broker.url, buffer_bytes=100_000, block_s=0.0)
+    accepted = 0
+    with pytest.raises(BufferFull):
+        while True:
+            publisher.put("t", b"%d" % accepted * 100)
+            accepted += 1
+    broker.start()
+    publisher.close(60)
+    with Subscriber(broker.url, "reader") as reader:
+        assert _offsets(reader, "t", accepted) == list(range(accepted))
+
+
+def test_a_subscriber_without_a_broker_says_so(start_broker: StartBroker) -> None:
+    with Subscriber(free_url(), "reader", timeout_s=0.1) as reader:
+        with pytest.raises(Unreachable):
+            reader.get("t")
+        with pytest.raises(TimedOut):
+            reader.subscribe("t")
+    with pytest.raises(Closed):
+        reader.get("t")
+
+
+@pytest.mark.parametrize("wrong", ["tcp://", "nonsense", "tcp://127.0.0.1:99999", ""])
+def test_an_address_that_is_none_is_told_at_once(wrong: str) -> None:
+    with pytest.raises(ClarionError, match="not an address"):
+        Publisher(wrong)
+    with pytest.raises(ClarionError, match="not an address"):
+        Subscriber(wrong, "reader")
+
+
+# Acks.
+
+
+def test_a_block_left_normally_acks_and_one_left_by_an_exception_does_not(url: str) -> None:
+    _fill(url, "blocks", 6, "reader")
+    with pytest.raises(ZeroDivisionError), Subscriber(url, "reader") as reader:
+        assert _offsets(reader, "blocks", 2, most=2) == [0, 1]
+        raise ZeroDivisionError
+    with Subscriber(url, "reader") as reader:
+        assert _offsets(reader, "blocks", 2, most=2) == [0, 1]
+        assert _offsets(reader, "blocks", 2, most=2) == [2, 3]
+    with Subscriber(url, "reader") as reader:
+        assert _offsets(reader, "blocks", 2) == [4, 5]
+        reader.close(ack=False)
+    with Subscriber(url, "reader") as reader:
+        assert _offsets(reader, "blocks", 2) == [4, 5]
+
+
+def test_explicit_acks_are_kept_in_any_order_and_nothing_else_is(url: str) -> None:
+    _fill(url, "explicit", 10, "reader")
+    with Subscriber(url, "reader", ack="explicit") as reader:
+        messages = []
+        while len(messages) < 10:
+            messages += reader.get("explicit", max_messages=4, wait_s=30)
+        for place in (7, 2, 0, 3):
+            messages[place].ack()
+        messages[7].ack()
+        reader.flush_acks()
+    with Subscriber(url, "reader", ack="explicit") as reader:
+        left = []
+        while len(left) < 6:
+            left += reader.get("explicit", wait_s=30)
+        assert [message.offset for message in left] == [1, 4, 5, 6, 8, 9]
+        for message in left:
+            message.ack()
+    with Subscriber(url, "reader") as reader:
+        assert reader.get("explicit", wait_s=0) == []
+
+
+def test_a_batch_is_acked_as_a_whole(url: str) -> None:
+    _fill(url, "whole", 3, "reader")
+    with Subscriber(url, "reader", ack="explicit") as reader:
+        parts = []
+        while sum(map(len, parts)) < 3:
+            parts += reader.get_batches("whole", wait_s=30)
+        parts[1].ack()
+        reader.flush_acks()
+    with Subscriber(url, "reader") as reader:
+        assert _offsets(reader, "whole", 2) == [0, 2]
+
+
+def test_an_ack_after_unsubscribing_says_so(url: str) -> None:
+    _fill(url, "too late", 1, "reader")
+    with Subscriber(url, "reader", ack="explicit") as reader:
+        (message,) = reader.get("too late", wait_s=30)
+        reader.unsubscribe("too late")
+        with pytest.raises(NotSubscribed):
+            message.ack()
+
+
+def test_at_most_once_is_acked_before_it_is_handed_out(url: str) -> None:
+    _fill(url, "once", 5, "reader")
+    reader = Subscriber(url, "reader", delivery="at-most-once")
+    assert _offsets(reader, "once", 2, most=2) == [0, 1]
+    for message in reader.stream("once"):
+        assert message.offset == 2
+        break
+    reader.close(ack=False)
+    with Subscriber(url, "reader") as other:
+        assert _offsets(other, "once", 2) == [3, 4]
+
+
+# Streams.
+
+
+def test_a_stream_goes_on_where_it_was_left(url: str) -> None:
+    _fill(url, "stream", 3, "reader")
+    with Publisher(url) as publisher:
+        publisher.put_many("stream", [b"%d" % place for place in range(3, 20)]).result(30)
+    with Subscriber(url, "reader") as reader:
+        found: list[int] = []
+        for stay in (1, 1, 3, 5):
+            for message in reader.stream("stream"):
+                found.append(message.offset)
+                if len(found) % stay == 0:
+                    break
+        found += _offsets(reader, "stream", 4, most=4)
+        found += [message.offset for message in reader.stream("stream", wait_s=0.2)]
+        assert found == list(range(20))
+
+
+def test_a_stream_acks_only_what_was_used(url: str) -> None:
+    _fill(url, "used", 1, "reader")
+    with Publisher(url) as publisher:
+        publisher.put_many("used", [b"x"] * 9).result(30)
+    reader = Subscriber(url, "reader")
+    stream = reader.stream("used")
+    assert [next(stream).offset for _ in range(4)] == [0, 1, 2, 3]
+    reader.flush_acks()
+    reader.close(ack=False)  # as a crash would, as far as acks go
+    with Subscriber(url, "reader") as again:
+        assert _offsets(again, "used", 7) == [3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_stream_and_a_get_on_the_same_topic_share_it(url: str) -> None:
+    _fill(url, "shared", 12, "reader")
+    with Subscriber(url, "reader") as reader:
+        stream = reader.stream("shared", wait_s=5)
+        found = [next(stream).offset]
+        found += _offsets(reader, "shared", 3, most=3)[:]
+        found += [next(stream).offset for _ in range(2)]
+        found += _offsets(reader, "shared", 6)
+        assert found == list(range(12))
+    with Subscriber(url, "reader") as reader:
+        assert reader.get("shared", wait_s=0) == []
+
+
+# Threads.
+
+
+def _together(*works: Callable[[], None]) -> None:
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 it is raised below
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failures, failures
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_many_threads_share_a_publisher_and_a_subscriber(url: str) -> None:
+    each, threads = 2000, 6
+    with Subscriber(url, "reader") as reader, Publisher(url, buffer_bytes=200_000) as publisher:
+        reader.subscribe("threads")
+        got: list[tuple[int, bytes]] = []
+
+        def put(number: int) -> None:
+            for place in range(each):
+                publisher.put("threads", b"%d %d" % (number, place), key=b"k" if place % 2 else None)
+
+        def get() -> None:
+            while len(got) < each * threads:
+                got.extend((message.offset, message.payload) for message in reader.get("threads", 50, wait_s=0.2))
+
+        _together(*[lambda n=n: put(n) for n in range(threads)], *[get] * 4)  # type: ignore[misc]
+        assert sorted(offset for offset, _ in got) == list(range(each * threads))
+        for number in range(threads):
+            mine = [int(payload.split()[1]) for _, payload in sorted(got) if payload.split()[0] == b"%d" % number]
+            assert mine == list(range(each))
+    with Subscriber(url, "reader") as reader:
+        assert reader.get("threads", wait_s=0) == []  # all that any thread was handed is acked
+
+
+def test_a_short_get_beside_a_long_one_ends_by_itself(url: str) -> None:
+    with Subscriber(url, "reader") as reader, Publisher(url) as publisher, Admin(url) as admin:
+        reader.subscribe("beside")
+        long_one = threading.Thread(target=lambda: reader.get("beside", wait_s=60))
+        long_one.start()
+        eventually(lambda: admin.stats()["waiting_gets"] == 1, "the long get waits")
+        assert reader.get("beside", wait_s=0) == []
+        assert reader.get("beside", wait_s=0.1) == []
+        assert long_one.is_alive()  # the short ones did not wait for it
+        publisher.put("beside", b"x").result(30)
+        long_one.join(30)
+        assert not long_one.is_alive()
+
+
+def test_one_thread_on_each_of_many_topics(url: str) -> None:
+    counts: Counter[str] = Counter()
+    with Subscriber(url, "reader") as reader, Publisher(url) as publisher:
+        topics = [f"lane {number}" for number in range(8)]
+        for topic in topics:
+            reader.subscribe(topic)
+
+        def read(topic: str) -> None:
+            while counts[topic] < 500:
+                counts[topic] += len(reader.get(topic, wait_s=30))
+                reader.flush_acks(60)
+
+        def put() -> None:
+            for place in range(500):
+                for topic in topics:
+                    publisher.put(topic, b"%d" % place)
+
+        _together(put, *[lambda t=topic: read(t) for topic in topics])  # type: ignore[misc]
+        assert counts == dict.fromkeys(topics, 500)
+
+
+# Forks.
+
+
+def _in_child(work: Callable[[], None]) -> int:
+    """Run it in a forked child; give 0 where it raised UsedAfterFork."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+        except UsedAfterFork:
+            code = 0
+        except BaseException:  # noqa: BLE001 the child must end here, whatever it was
+            code = 2
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_client_made_before_a_fork_says_so_in_the_child(broker: BrokerProcess) -> None:
+    with Subscriber(broker.url, "reader") as reader, Publisher(broker.url) as publisher, Admin(broker.url) as admin:
+        reader.subscribe("fork")
+        publisher.put("fork", b"before").result(30)
+        assert _in_child(lambda: publisher.put("fork", b"child") and None) == 0
+        assert _in_child(lambda: publisher.put_many("fork", [b"child"]) and None) == 0
+        assert _in_child(lambda: reader.get("fork") and None) == 0
+        assert _in_child(lambda: next(reader.stream("fork")) and None) == 0
+        assert _in_child(lambda: reader.subscribe("other") and None) == 0
+        assert _in_child(lambda: admin.stats() and None) == 0
+        publisher.put("fork", b"after").result(30)
+        assert _offsets(reader, "fork", 2) == [0, 1]

@@ -1,0 +1,404 @@
+"""The engine keeps its promises (DESIGN.md, Delivery) whatever comes in whatever order, and whenever it dies."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from clarion.broker.engine import Limits, Reply
+from clarion.store.port import KEEP, UNTIL_READ
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+from tests.property.plain_broker import PlainBatch, PlainBroker, PlainSubscription, runs
+from tests.property.side_by_side import Key, Parked, SideBySide
+
+PEERS = (b"peer 1", b"peer 2")
+TOPICS = (b"a", b"b", b"c")
+NAMES = (b"reader", b"other")
+peers, topics, names = st.sampled_from(PEERS), st.sampled_from(TOPICS), st.sampled_from(NAMES)
+small, pick = st.integers(1, 6), st.integers(0, 10_000)
+
+
+class EnginePromises(RuleBasedStateMachine):
+    """Publishers, subscribers, the disk and the grim reaper, in any order."""
+
+    @initialize(
+        retention=st.sampled_from((UNTIL_READ, UNTIL_READ, KEEP)),
+        topics_in_memory=st.integers(1, 2),
+        queue=st.sampled_from((0, 3, 1000)),
+        memory_bytes=st.sampled_from((0, 500, 100_000)),
+        topic_max_bytes=st.sampled_from((600, 2_000, 1 << 40)),
+        ranges=st.sampled_from((1, 3, 1000)),
+    )
+    def start(
+        self, retention: str, topics_in_memory: int, queue: int, memory_bytes: int, topic_max_bytes: int, ranges: int
+    ) -> None:
+        self.both = SideBySide(
+            Limits(
+                max_topics_in_memory=topics_in_memory,
+                topic_queue_size=queue,
+                memory_bytes=memory_bytes,
+                topic_unload_interval_s=0.1,
+                stale_msg_interval_s=0.1,
+                max_batch_bytes=400,
+                max_acked_ranges=ranges,
+                topic_max_bytes=topic_max_bytes,
+                disk_reserve_bytes=300,
+                default_retention=retention,
+            )
+        )
+        self.sent: dict[tuple[int, bytes, int], PlainBatch] = {}  # by publisher, topic, number
+        self.publishers: list[int] = []
+        self.nonces = [b"nonce %d of generation 0" % place for place in range(3)]
+        self.counter = 0
+        for place in range(2):
+            self.register(place)
+        self.subscribe(PEERS[0], TOPICS[0], NAMES[0], "new", 0)
+        self.both.settle()
+        self.attach(PEERS[0], TOPICS[0], NAMES[0], 0)
+        self.both.settle()
+
+    # Publishers.
+
+    @rule(place=st.integers(0, 2))
+    def register(self, place: int) -> None:
+        nonce = self.nonces[place]
+        key = self.both.ask(PEERS[0], Kind.REGISTER, bodies.Register(nonce))
+        publisher = self.both.current.register(nonce)
+
+        def check(reply: Reply) -> None:
+            assert reply.body == bodies.Registered(1, publisher)
+            if publisher not in self.publishers:
+                self.publishers.append(publisher)
+
+        self.both.expect(key, check, lambda durable: publisher <= durable.last_publisher)
+
+    def new_batch(self, publisher: int, number: int, count: int, padding: int = 0) -> PlainBatch:
+        payloads = []
+        for _ in range(count):
+            self.counter += 1
+            payloads.append(b"publisher %d message %d" % (publisher, self.counter) + bytes(padding))
+        return self.both.pack(publisher, number, tuple(payloads))
+
+    def last_number(self, publisher: int, topic: bytes) -> int:
+        found = self.both.current.topics.get(topic)
+        return len(found.writers.get(publisher, [])) if found else 0
+
+    @rule(peer=peers, place=pick, topic=topics, count=small)
+    def put(self, peer: bytes, place: int, topic: bytes, count: int) -> None:
+        """The next number; where that was sent before and lost, what was sent then."""
+        publisher = self.publishers[place % len(self.publishers)]
+        number = self.last_number(publisher, topic) + 1
+        batch = self.sent.get((publisher, topic, number)) or self.new_batch(publisher, number, count)
+        self.sent[publisher, topic, number] = batch
+        self.both.put(peer, topic, batch)
+
+    @rule(peer=peers, place=pick, topic=topics)
+    def put_too_large(self, peer: bytes, place: int, topic: bytes) -> None:
+        publisher = self.publishers[place % len(self.publishers)]
+        number = self.last_number(publisher, topic) + 1
+        if (publisher, topic, number) not in self.sent:
+            self.sent[publisher, topic, number] = self.new_batch(publisher, number, 1, padding=500)
+            self.both.put(peer, topic, self.sent[publisher, topic, number])
+
+    @precondition(lambda self: self.sent)
+    @rule(peer=peers, place=pick)
+    def send_again(self, peer: bytes, place: int) -> None:
+        publisher, topic, number = sorted(self.sent)[place % len(self.sent)]
+        self.both.put(peer, topic, self.sent[publisher, topic, number])
+
+    @rule(peer=peers, place=pick, topic=topics, ahead=st.integers(2, 4))
+    def overtake(self, peer: bytes, place: int, topic: bytes, ahead: int) -> None:
+        publisher = self.publishers[place % len(self.publishers)]
+        self.both.put(peer, topic, self.new_batch(publisher, self.last_number(publisher, topic) + ahead, 1))
+
+    @precondition(lambda self: self.sent)
+    @rule(peer=peers, place=pick)
+    def send_other_contents(self, peer: bytes, place: int) -> None:
+        publisher, topic, number = sorted(self.sent)[place % len(self.sent)]
+        if number <= self.last_number(publisher, topic):
+            self.both.put(peer, topic, self.new_batch(publisher, number, 1))
+
+    @precondition(lambda self: len(self.publishers) < 6)
+    @rule(place=pick)
+    def forget(self, place: int) -> None:
+        publisher = self.publishers[place % len(self.publishers)]
+        key = self.both.ask(PEERS[0], Kind.FORGET, bodies.Forget(publisher))
+        nonce = self.both.current.publishers.get(publisher)
+        self.both.current.forget(publisher)
+        if nonce in self.nonces:
+            self.nonces[self.nonces.index(nonce)] = nonce + b"'"
+        self.both.expect(key, _done, lambda durable: publisher not in durable.publishers)
+
+    # Subscribers.
+
+    @rule(peer=peers, topic=topics, name=names, start=st.sampled_from(("new", "earliest", "offset", "time")), at=pick)
+    def subscribe(self, peer: bytes, topic: bytes, name: bytes, start: str, at: int) -> None:
+        both = self.both
+        plain = both.current.topic(topic)
+        end, unread_from = len(plain.log), plain.unread_from()
+        if start == "offset":
+            at %= end + 2
+        elif start == "time":
+            at = both.now_us - at * 10
+        key = both.ask(peer, Kind.SUBSCRIBE, bodies.Subscribe(topic, name, start, at))
+        old = plain.subscriptions.get(name)
+        if old is not None:
+            _expect_subscribed(both, key, topic, name, Kind.ALREADY_SUBSCRIBED, old.cursor())
+            return
+        if start == "offset" and at > end:
+            both.expect_at_once(key, Kind.INVALID, Code.MALFORMED)
+            return
+        if (reply := both.answers.get(key)) is not None and reply.kind == Kind.REFUSED:
+            both.expect_at_once(key, Kind.REFUSED, Code.GONE)
+            assert start == "offset"
+            assert at < unread_from, "what somebody has not read is not gone"
+            return
+        held = both.held(topic, name)
+        cursor: int = held.acked.cursor
+        if start in ("new", "offset"):
+            assert cursor == (end if start == "new" else at)
+        elif start == "earliest":
+            assert cursor <= (unread_from if plain.ever_trimmed else 0)
+        else:
+            later = [b.first_offset for b in plain.batches if b.committed_at_us >= at]
+            kept = unread_from if plain.ever_trimmed else 0
+            assert cursor <= max(kept, min(later, default=end)), "began after what it asked for"
+        plain.subscriptions[name] = PlainSubscription(cursor, held.token)
+        _expect_subscribed(both, key, topic, name, Kind.ACK, cursor)
+
+    @rule(peer=peers, topic=topics, name=names)
+    def unsubscribe(self, peer: bytes, topic: bytes, name: bytes) -> None:
+        both = self.both
+        key = both.ask(peer, Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, name))
+        subscription = both.subscription(topic, name)
+        if subscription is None:
+            both.expect_at_once(key, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED)
+            return
+        del both.current.topics[topic].subscriptions[name]
+        both.turn_away(topic, name, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED)
+        both.expect(key, _done, lambda durable: _token(durable, topic, name) != subscription.token)
+
+    @rule(peer=peers, topic=topics, name=names, consumer=st.integers(0, 3))
+    def attach(self, peer: bytes, topic: bytes, name: bytes, consumer: int) -> None:
+        both = self.both
+        nonce = b"consumer %d" % consumer
+        key = both.ask(peer, Kind.ATTACH, bodies.Attach(topic, name, nonce))
+        subscription = both.subscription(topic, name)
+        if subscription is None:
+            both.expect_at_once(key, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED)
+            return
+        if subscription.nonce != nonce:
+            token: int = both.held(topic, name).token
+            assert token > subscription.token
+            subscription.token, subscription.nonce = token, nonce
+            both.turn_away(topic, name, Kind.REFUSED, Code.TAKEN_OVER)
+        due = bodies.Attached(subscription.token, subscription.cursor(), subscription.ranges())
+
+        def check(reply: Reply) -> None:
+            assert reply.body == due, "a consumer must be told what is acked, and nothing else"
+            told = both.tokens.setdefault((topic, name), {})
+            assert told.setdefault(due.token, nonce) == nonce, "two consumers were given one token"
+
+        both.expect(key, check, lambda durable: (_token(durable, topic, name) or ALL_TOKENS) >= due.token)
+
+    def told_token(self, topic: bytes, name: bytes, place: int) -> int:
+        """Give the newest token a consumer was told, often, or an older one."""
+        told = sorted(self.both.tokens.get((topic, name), {0: b""}), reverse=True)
+        return told[max(0, place % (len(told) + 5) - 5)]
+
+    @rule(peer=peers, topic=topics, name=names, token=pick, position=pick, most=small, wait=st.sampled_from((0, 50)))
+    def get(self, peer: bytes, topic: bytes, name: bytes, token: int, position: int, most: int, wait: int) -> None:
+        position %= len(self.both.current.topic(topic).log) + 2 if topic in self.both.current.topics else 2
+        self.both.get(peer, topic, name, self.told_token(topic, name, token), position, most, wait)
+
+    @rule(
+        peer=peers,
+        topic=topics,
+        name=names,
+        token=pick,
+        wanted=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), min_size=1, max_size=3),
+    )
+    def ack(self, peer: bytes, topic: bytes, name: bytes, token: int, wanted: list[tuple[int, int]]) -> None:
+        both = self.both
+        end = both.durable.visible_end(topic)
+        subscription = both.subscription(topic, name)
+        low = subscription.cursor() if subscription else 0
+        acked = tuple((low + start % max(1, end - low), low + start % max(1, end - low) + size) for start, size in wanted)
+        if end > low and sum(size for _, size in wanted) % 4:  # mostly within the topic
+            acked = tuple((start, min(stop, end)) for start, stop in acked)
+        body = bodies.Ack(topic, name, self.told_token(topic, name, token), acked)
+        key = both.ask(peer, Kind.ACK, body)
+        subscription = both.find(key, topic, name, body.token)
+        if subscription is None:
+            return
+        if any(stop > end for _, stop in acked):
+            both.expect_at_once(key, Kind.INVALID, Code.MALFORMED)
+            return
+        after = subscription.copy()
+        after.acked |= {offset for start, stop in acked for offset in range(start, stop) if offset >= low}
+        if (reply := both.answers.get(key)) is not None and reply.kind == Kind.REFUSED:
+            both.expect_at_once(key, Kind.REFUSED, Code.LIMIT)
+            assert len(after.ranges()) > both.limits.max_acked_ranges
+            return
+        assert len(after.ranges()) <= both.limits.max_acked_ranges + 1
+        subscription.acked = after.acked
+        born = subscription.start
+        both.expect(key, _done, lambda durable: _has_acked(durable, topic, name, born, acked))
+
+    @rule(topic=topics, retention=st.sampled_from((UNTIL_READ, KEEP)))
+    def configure(self, topic: bytes, retention: str) -> None:
+        key = self.both.ask(PEERS[0], Kind.CONFIGURE, bodies.Configure(topic, retention))
+        if topic in self.both.current.topics:
+            plain = self.both.current.topics[topic]
+            plain.ever_trimmed |= retention == UNTIL_READ
+        else:
+            plain = self.both.current.topic(topic)
+            plain.ever_trimmed = retention == UNTIL_READ
+        plain.retention = retention
+        self.both.expect(key, _done, lambda durable: topic in durable.topics)
+
+    # The disk, the clock and the end.
+
+    @precondition(lambda self: self.both.group is None)
+    @rule()
+    def begin_commit(self) -> None:
+        self.both.take_group()
+
+    @precondition(lambda self: self.both.group is not None and not self.both.stored)
+    @rule()
+    def reach_the_disk(self) -> None:
+        if not self.both.store_group():
+            self.both.tell_failed()
+
+    @precondition(lambda self: self.both.stored)
+    @rule()
+    def hear_of_the_commit(self) -> None:
+        self.both.tell_committed()
+
+    @precondition(lambda self: self.both.group is not None and not self.both.stored)
+    @rule()
+    def fail_the_commit(self) -> None:
+        self.both.tell_failed()
+
+    @rule()
+    def settle(self) -> None:
+        self.both.settle()
+
+    @rule(room=st.sampled_from((0, 400, 1 << 40, 1 << 40)))
+    def change_the_room(self, room: int) -> None:
+        self.both.store.capacity_bytes = self.both.store.used_bytes() + self.both.limits.disk_reserve_bytes + room
+        self.both.capacity_changed = True
+
+    @rule()
+    def crash(self) -> None:
+        self.both.crash()
+
+    @rule(seconds=st.sampled_from((0.01, 0.2, 2.0)))
+    def tick(self, seconds: float) -> None:
+        both = self.both
+        both.pass_time(seconds)
+        both.engine.tick(both.now)
+        both.hear()
+        if seconds > 1:
+            both.capacity_changed = False
+        for key, parked in list(both.parked.items()):
+            if parked.deadline_s <= both.now_s:
+                del both.parked[key]
+                both.expect_at_once(key, Kind.NO_MESSAGES)
+        if seconds >= 0.2:
+            state = both.engine._state
+            busy = sum(1 for topic in state.topics.values() if topic.uncommitted or topic.waiting)
+            assert len(state.topics) <= max(both.limits.max_topics_in_memory, busy)
+
+    @invariant()
+    def memory_is_bounded_and_counted(self) -> None:
+        state = self.both.engine._state
+        held = sum(len(batch.data) for topic in state.topics.values() for batch in topic.recent)
+        assert held == state.cached_bytes <= self.both.limits.memory_bytes
+        for topic in state.topics.values():
+            assert topic.recent_messages <= self.both.limits.topic_queue_size
+
+    @invariant()
+    def everybody_who_waits_is_counted(self) -> None:
+        state = self.both.engine._state
+        waiting = sum(len(topic.waiting) for topic in state.topics.values())
+        assert waiting == state.waiting_gets == len(self.both.parked)
+
+    @invariant()
+    def nobody_is_answered_unasked(self) -> None:
+        assert not self.both.answers
+
+    def teardown(self) -> None:
+        """Whoever comes back, after one more crash, reads everything it has not acked, once and in order."""
+        if not hasattr(self, "both"):
+            return
+        both = self.both
+        both.store.capacity_bytes = 1 << 62
+        both.settle()
+        assert not both.asked, "somebody was never answered"
+        both.crash()
+        for topic, plain in both.durable.topics.items():
+            for name, subscription in plain.subscriptions.items():
+                self.attach(PEERS[1], topic, name, 99)
+                both.settle()
+                self.read_the_rest(topic, name, subscription)
+
+    def read_the_rest(self, topic: bytes, name: bytes, subscription: PlainSubscription) -> None:
+        both = self.both
+        current = both.subscription(topic, name)
+        assert current is not None
+        position, read = subscription.cursor(), []
+        while position < both.durable.visible_end(topic):
+            body = bodies.Get(topic, name, current.token, position, 4, 300, 0)
+            key = both.ask(PEERS[1], Kind.GET, body)
+            wanted = both.check_delivery(Parked(topic, name, position, 1, 0), both.expect_at_once(key, Kind.MESSAGES))
+            read += wanted
+            position = wanted[-1] + 1
+        unread = [offset for offset in read if offset not in subscription.acked]
+        assert runs(read) == runs(range(subscription.cursor(), both.durable.visible_end(topic)))
+        assert len(unread) == len(set(unread)) == len(read) - sum(1 for o in subscription.acked if o in set(read))
+
+
+ALL_TOKENS = 1 << 62
+
+
+def _done(reply: Reply) -> None:
+    assert (reply.kind, reply.body) == (Kind.ACK, bodies.Done())
+
+
+def _token(broker: PlainBroker, topic: bytes, name: bytes) -> int | None:
+    found = broker.topics.get(topic)
+    subscription = found.subscriptions.get(name) if found else None
+    return subscription.token if subscription else None
+
+
+def _has_acked(
+    broker: PlainBroker, topic: bytes, name: bytes, born: int, acked: tuple[tuple[int, int], ...]
+) -> bool:
+    """Whether these are done; also where the subscription has ended since."""
+    found = broker.topics[topic].subscriptions.get(name)
+    if found is None or found.start != born:
+        return True
+    wanted = {offset for start, stop in acked for offset in range(start, stop)}
+    return all(offset < found.start or offset in found.acked for offset in wanted)
+
+
+def _expect_subscribed(both: SideBySide, key: Key, topic: bytes, name: bytes, kind: Kind, cursor: int) -> None:
+    def check(reply: Reply) -> None:
+        assert (reply.kind, reply.body) == (kind, bodies.Subscribed(cursor))
+
+    both.expect(key, check, lambda durable: topic in durable.topics)
+
+
+TestEnginePromises = EnginePromises.TestCase
+TestEnginePromises.settings = settings(
+    max_examples=150,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
