@@ -39,9 +39,11 @@ class BrokerDied(AssertionError):
 class BrokerProcess:
     """Starts, kills and restarts one broker on one data folder and one address."""
 
-    def __init__(self, data: Path, listen: str = "tcp://127.0.0.1:*", **settings: Any) -> None:
+    def __init__(
+        self, data: Path, listen: str = "tcp://127.0.0.1:*", *, log: Path | None = None, **settings: Any
+    ) -> None:
         self.data = data
-        self.log = data.with_name(data.name + ".log")
+        self.log = log or data.with_name(data.name + ".log")
         self.settings: dict[str, Any] = {"data": str(data), "listen": listen, **settings}
         self.urls: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None

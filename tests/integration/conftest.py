@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.integration.broker_process import BrokerProcess
 
 StartBroker = Callable[..., BrokerProcess]

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-
-from clarion import Admin, Publisher, Subscriber
-from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable, UsedAfterFork
 from tests.integration.broker_process import BrokerProcess, free_url
 from tests.integration.conftest import StartBroker
 from tests.integration.waiting import eventually
+
+from clarion import Admin, Message, MessageBatch, Publisher, Subscriber
+from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable, UsedAfterFork
 
 
 def _offsets(reader: Subscriber, topic: str, count: int, most: int = 100) -> list[int]:
@@ -35,15 +35,23 @@ def _fill(url: str, topic: str, count: int, *names: str) -> None:
             publisher.put(topic, b"%d" % place).result(30)
 
 
+def _put_until_full(publisher: Publisher) -> int:
+    """Put until the buffer is full; give how many were accepted."""
+    for accepted in range(10_000):
+        try:
+            publisher.put("t", bytes(1000), wait=False)
+        except BufferFull:
+            return accepted
+    raise AssertionError("the buffer never filled up")
+
+
 # Bounds.
 
 
 def test_a_put_without_a_broker_fills_the_buffer_and_then_says_so(start_broker: StartBroker) -> None:
     url = free_url()
     publisher = Publisher(url, buffer_bytes=10_000, block_s=0.05)
-    with pytest.raises(BufferFull):
-        for _ in range(100):
-            publisher.put("t", bytes(1000), wait=False)
+    assert 5 < _put_until_full(publisher) < 100
     with pytest.raises(BufferFull):
         publisher.put("t", b"x")
     with pytest.raises(BufferFull):
@@ -65,11 +73,7 @@ def test_what_was_accepted_before_there_was_a_broker_arrives(start_broker: Start
         reader.subscribe("t")
     broker.kill()
     publisher = Publisher(broker.url, buffer_bytes=100_000, block_s=0.0)
-    accepted = 0
-    with pytest.raises(BufferFull):
-        while True:
-            publisher.put("t", b"%d" % accepted * 100)
-            accepted += 1
+    accepted = _put_until_full(publisher)
     broker.start()
     publisher.close(60)
     with Subscriber(broker.url, "reader") as reader:
@@ -86,7 +90,7 @@ def test_a_subscriber_without_a_broker_says_so(start_broker: StartBroker) -> Non
         reader.get("t")
 
 
-@pytest.mark.parametrize("wrong", ["tcp://", "nonsense", "tcp://127.0.0.1:99999", ""])
+@pytest.mark.parametrize("wrong", ["tcp://", "nonsense", ""])
 def test_an_address_that_is_none_is_told_at_once(wrong: str) -> None:
     with pytest.raises(ClarionError, match="not an address"):
         Publisher(wrong)
@@ -97,11 +101,16 @@ def test_an_address_that_is_none_is_told_at_once(wrong: str) -> None:
 # Acks.
 
 
+def _fail_with(subscriber: Subscriber, topic: str) -> None:
+    with subscriber as reader:
+        assert _offsets(reader, topic, 2, most=2) == [0, 1]
+        raise ZeroDivisionError
+
+
 def test_a_block_left_normally_acks_and_one_left_by_an_exception_does_not(url: str) -> None:
     _fill(url, "blocks", 6, "reader")
-    with pytest.raises(ZeroDivisionError), Subscriber(url, "reader") as reader:
-        assert _offsets(reader, "blocks", 2, most=2) == [0, 1]
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        _fail_with(Subscriber(url, "reader"), "blocks")
     with Subscriber(url, "reader") as reader:
         assert _offsets(reader, "blocks", 2, most=2) == [0, 1]
         assert _offsets(reader, "blocks", 2, most=2) == [2, 3]
@@ -115,7 +124,7 @@ def test_a_block_left_normally_acks_and_one_left_by_an_exception_does_not(url: s
 def test_explicit_acks_are_kept_in_any_order_and_nothing_else_is(url: str) -> None:
     _fill(url, "explicit", 10, "reader")
     with Subscriber(url, "reader", ack="explicit") as reader:
-        messages = []
+        messages: list[Message] = []
         while len(messages) < 10:
             messages += reader.get("explicit", max_messages=4, wait_s=30)
         for place in (7, 2, 0, 3):
@@ -123,7 +132,7 @@ def test_explicit_acks_are_kept_in_any_order_and_nothing_else_is(url: str) -> No
         messages[7].ack()
         reader.flush_acks()
     with Subscriber(url, "reader", ack="explicit") as reader:
-        left = []
+        left: list[Message] = []
         while len(left) < 6:
             left += reader.get("explicit", wait_s=30)
         assert [message.offset for message in left] == [1, 4, 5, 6, 8, 9]
@@ -136,8 +145,8 @@ def test_explicit_acks_are_kept_in_any_order_and_nothing_else_is(url: str) -> No
 def test_a_batch_is_acked_as_a_whole(url: str) -> None:
     _fill(url, "whole", 3, "reader")
     with Subscriber(url, "reader", ack="explicit") as reader:
-        parts = []
-        while sum(map(len, parts)) < 3:
+        parts: list[MessageBatch] = []
+        while sum(len(part) for part in parts) < 3:
             parts += reader.get_batches("whole", wait_s=30)
         parts[1].ack()
         reader.flush_acks()
@@ -246,7 +255,7 @@ def test_many_threads_share_a_publisher_and_a_subscriber(url: str) -> None:
             while len(got) < each * threads:
                 got.extend((message.offset, message.payload) for message in reader.get("threads", 50, wait_s=0.2))
 
-        _together(*[lambda n=n: put(n) for n in range(threads)], *[get] * 4)  # type: ignore[misc]
+        _together(*[lambda n=n: put(n) for n in range(threads)], *[get] * 4)
         assert sorted(offset for offset, _ in got) == list(range(each * threads))
         for number in range(threads):
             mine = [int(payload.split()[1]) for _, payload in sorted(got) if payload.split()[0] == b"%d" % number]
@@ -286,14 +295,14 @@ def test_one_thread_on_each_of_many_topics(url: str) -> None:
                 for topic in topics:
                     publisher.put(topic, b"%d" % place)
 
-        _together(put, *[lambda t=topic: read(t) for topic in topics])  # type: ignore[misc]
+        _together(put, *[lambda t=topic: read(t) for topic in topics])
         assert counts == dict.fromkeys(topics, 500)
 
 
 # Forks.
 
 
-def _in_child(work: Callable[[], None]) -> int:
+def _in_child(work: Callable[[], object]) -> int:
     """Run it in a forked child; give 0 where it raised UsedAfterFork."""
     child = os.fork()
     if child == 0:
@@ -313,11 +322,11 @@ def test_a_client_made_before_a_fork_says_so_in_the_child(broker: BrokerProcess)
     with Subscriber(broker.url, "reader") as reader, Publisher(broker.url) as publisher, Admin(broker.url) as admin:
         reader.subscribe("fork")
         publisher.put("fork", b"before").result(30)
-        assert _in_child(lambda: publisher.put("fork", b"child") and None) == 0
-        assert _in_child(lambda: publisher.put_many("fork", [b"child"]) and None) == 0
-        assert _in_child(lambda: reader.get("fork") and None) == 0
-        assert _in_child(lambda: next(reader.stream("fork")) and None) == 0
-        assert _in_child(lambda: reader.subscribe("other") and None) == 0
-        assert _in_child(lambda: admin.stats() and None) == 0
+        assert _in_child(lambda: publisher.put("fork", b"child")) == 0
+        assert _in_child(lambda: publisher.put_many("fork", [b"child"])) == 0
+        assert _in_child(lambda: reader.get("fork")) == 0
+        assert _in_child(lambda: next(reader.stream("fork"))) == 0
+        assert _in_child(lambda: reader.subscribe("other")) == 0
+        assert _in_child(admin.stats) == 0
         publisher.put("fork", b"after").result(30)
         assert _offsets(reader, "fork", 2) == [0, 1]

@@ -87,7 +87,9 @@ def test_the_oracle_sees_at_most_once_broken(tmp_path: Path) -> None:
 def test_the_oracle_sees_a_message_stored_twice_and_order_broken(tmp_path: Path) -> None:
     publisher = ("p", "publish", ["I t 0 3"])
     twice = [*_received(0, 1), "R t 2 ff p 1", "E"]
-    assert any("p's 1 is there again" in text for text in _judge(tmp_path, {"p": publisher, "r": ("r", "auto", twice)}, 3))
+    assert any(
+        "p's 1 is there again" in text for text in _judge(tmp_path, {"p": publisher, "r": ("r", "auto", twice)}, 3)
+    )
     swapped = ["R t 0 a p 1", "R t 1 b p 0", "E"]
     found = _judge(tmp_path, {"p": publisher, "r": ("r", "auto", swapped)}, 2)
     assert any("p's 1 is there too early" in text for text in found)
@@ -98,7 +100,11 @@ def test_the_oracle_sees_an_id_used_twice_and_readers_that_differ(tmp_path: Path
     same_id = ["R t 0 a p 0", "R t 1 a p 1", "E"]
     found = _judge(tmp_path, {"p": publisher, "r": ("r", "auto", same_id)}, 2)
     assert any("id a is at" in text for text in found)
-    logs = {"p": publisher, "r": ("r", "auto", [*_received(0, 1), "E"]), "q": ("q", "auto", ["R t 0 9 p 0", *_received(1), "E"])}
+    logs = {
+        "p": publisher,
+        "r": ("r", "auto", [*_received(0, 1), "E"]),
+        "q": ("q", "auto", ["R t 0 9 p 0", *_received(1), "E"]),
+    }
     assert any("for one reader" in text for text in _judge(tmp_path, logs, 2))
 
 

@@ -7,6 +7,9 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.waiting import eventually
 
 from clarion import Admin, Publisher, Subscriber
 from clarion.model.errors import (
@@ -18,9 +21,6 @@ from clarion.model.errors import (
     TooLarge,
 )
 from clarion.wire.bodies import TopicRow
-from tests.integration.broker_process import BrokerProcess
-from tests.integration.conftest import StartBroker
-from tests.integration.waiting import eventually
 
 NAMES = [b"\x00", b"\xff\xfe", bytes(range(256)), b"a/b c", "käse".encode(), b"b64:x", b"n" * 1024, b"\n"]
 
@@ -66,7 +66,11 @@ def test_text_is_utf_8(url: str) -> None:
         reader.subscribe("tøpic")
         publisher.put("tøpic", "grüße", key="schlüssel", headers={"a": "ß"}).result(30)
         (message,) = reader.get("tøpic".encode(), wait_s=30)
-    assert (message.payload, message.key, message.headers) == ("grüße".encode(), "schlüssel".encode(), {"a": "ß".encode()})
+    assert (message.payload, message.key, message.headers) == (
+        "grüße".encode(),
+        "schlüssel".encode(),
+        {"a": "ß".encode()},
+    )
 
 
 def test_put_many_and_get_batches_carry_columns(url: str) -> None:
@@ -164,7 +168,16 @@ def test_a_subscription_starts_where_it_asks_to(url: str) -> None:
             while len(messages) < 5:
                 messages += reader.get("starts", wait_s=30)
         third = messages[3].committed_at
-        starts = {"earliest": 0, 0: 0, 3: 3, 5: 5, third: 3, third - timedelta(days=1): 0, datetime.now(UTC): 5, "new": 5}
+        starts = {
+            "earliest": 0,
+            0: 0,
+            3: 3,
+            5: 5,
+            third: 3,
+            third - timedelta(days=1): 0,
+            datetime.now(UTC): 5,
+            "new": 5,
+        }
         for start, first in starts.items():
             with Subscriber(url, f"from {start}") as reader:
                 assert reader.subscribe("starts", start=start)  # type: ignore[arg-type]
@@ -254,6 +267,12 @@ def test_publishers_and_subscribers_may_have_addresses_of_their_own(start_broker
                 assert admin.stats()["topics"] == 1
 
 
+def _get_until_refused(reader: Subscriber, topic: str) -> None:
+    """What it has at hand it may still give."""
+    for _ in range(5):
+        reader.get(topic, wait_s=1)
+
+
 def test_a_second_consumer_of_the_same_name_takes_over(url: str) -> None:
     with Publisher(url) as publisher, Subscriber(url, "one") as first:
         first.subscribe("fought over")
@@ -265,8 +284,7 @@ def test_a_second_consumer_of_the_same_name_takes_over(url: str) -> None:
         with Subscriber(url, "one") as second:
             assert second.get("fought over", max_messages=1, wait_s=30)[0].offset == 1
             with pytest.raises(TakenOver):
-                for _ in range(5):  # what it has at hand it may still give
-                    first.get("fought over", wait_s=1)
+                _get_until_refused(first, "fought over")
             found = [message.offset for message in second.get("fought over", wait_s=30)]
             while len(found) < 2:
                 found += [message.offset for message in second.get("fought over", wait_s=30)]

@@ -19,11 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clarion import Admin, Subscriber
 from tests.integration.broker_process import ROOT, BrokerProcess, free_url
 from tests.integration.torture_clients import Task
 from tests.integration.torture_oracle import Life, Oracle, Verdict, describe
 from tests.integration.waiting import eventually
+
+from clarion import Admin, Subscriber
 
 CRASH_POINTS = ("before-commit", "inside-commit", "after-commit", "after-delivery", "before-replies")
 _CRASH_WITHIN_S = 20.0
@@ -187,7 +188,9 @@ class Campaign:
     def _caught_up(self, admin: Admin) -> bool:
         self._check_living([client for client in self._clients if client.role != "publish"])
         return all(
-            cursor == row.next_offset == row.first_offset for row in admin.topics() for _, cursor, _ in row.subscriptions
+            cursor == row.next_offset == row.first_offset
+            for row in admin.topics()
+            for _, cursor, _ in row.subscriptions
         )
 
     def _check_living(self, clients: list[Client]) -> None:

@@ -168,7 +168,9 @@ class Oracle:
                 places[identity] = (topic, offset)
                 if counter != expected[publisher]:
                     what = "again" if counter < expected[publisher] else "too early"
-                    verdict.accuse(f"{topic} {offset}: {publisher}'s {counter} is there {what}, not {expected[publisher]}")
+                    verdict.accuse(
+                        f"{topic} {offset}: {publisher}'s {counter} is there {what}, not {expected[publisher]}"
+                    )
                 expected[publisher] = max(expected[publisher], counter + 1)
 
     def _check_publisher(self, life: Life) -> None:
@@ -184,7 +186,9 @@ class Oracle:
                 for place in range(count):
                     found = self._stored[topic].get(offset + place)
                     if found is None or found[1] != (life.name, first + place):
-                        verdict.accuse(f"{life.name}'s acked {topic} {first + place} is not at {offset + place}: {found}")
+                        verdict.accuse(
+                            f"{life.name}'s acked {topic} {first + place} is not at {offset + place}: {found}"
+                        )
         for topic, count in put.items():
             stored = [whose[1] for _, whose in self._stored[topic].values() if whose[0] == life.name]
             verdict.counts["put"] += count

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.property.plain_broker import Answer, PlainBatch, PlainBroker, PlainSubscription, PlainTopic
+
 from clarion.broker.engine import Engine, Group, Limits, Now, Reply
 from clarion.model import AckedRanges
 from clarion.model.errors import StoreFull
@@ -16,7 +18,6 @@ from clarion.wire.batch import Batch, encode_batch
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
 from clarion.wire.requests import Request
-from tests.property.plain_broker import Answer, PlainBatch, PlainBroker, PlainSubscription, PlainTopic
 
 ALL = 1 << 40
 FULL = frozenset({Code.TOPIC_FULL, Code.DISK_FULL})
@@ -137,7 +138,10 @@ class SideBySide:
             self._check_put(name, answer)(self.expect_at_once(key, answer.kind, answer.code))
         else:
             assert at_once is None, f"answered before it was on disk: {at_once}"
-            self.asked[key] = Asked(self._check_put(name, answer), lambda durable: durable.has(name, batch))
+            self.asked[key] = Asked(
+                self._check_put(name, answer),
+                lambda durable: durable.has(name, batch) or batch.publisher not in durable.publishers,
+            )
 
     def _check_full(self, name: bytes, batch: PlainBatch, code: int) -> None:
         """Only a batch that would be stored may be refused for want of room, and only where there is none."""
@@ -202,6 +206,8 @@ class SideBySide:
         parked = Parked(topic, name, max(position, subscription.cursor()), max_messages, self.now_s + wait_ms / 1000)
         if parked.position < self.durable.visible_end(topic):
             self.check_delivery(parked, self.expect_at_once(key, Kind.MESSAGES))
+        elif parked.position > self.durable.visible_end(topic):
+            self.expect_at_once(key, Kind.INVALID, Code.MALFORMED)
         elif not wait_ms:
             self.expect_at_once(key, Kind.NO_MESSAGES)
         else:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.property.plain_broker import PlainBatch, PlainBroker, PlainSubscription, runs
+from tests.property.side_by_side import Key, Parked, SideBySide
 
 from clarion.broker.engine import Limits, Reply
 from clarion.store.port import KEEP, UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
-from tests.property.plain_broker import PlainBatch, PlainBroker, PlainSubscription, runs
-from tests.property.side_by_side import Key, Parked, SideBySide
 
 PEERS = (b"peer 1", b"peer 2")
 TOPICS = (b"a", b"b", b"c")
 NAMES = (b"reader", b"other")
-peers, topics, names = st.sampled_from(PEERS), st.sampled_from(TOPICS), st.sampled_from(NAMES)
+# Most of it happens in one place, so that much happens there.
+peers, names = st.sampled_from(PEERS), st.sampled_from((*NAMES, NAMES[0]))
+topics = st.sampled_from((*TOPICS, *TOPICS[:2], TOPICS[0], TOPICS[0], TOPICS[0]))
+rarely = st.sampled_from((False, False, True))
 small, pick = st.integers(1, 6), st.integers(0, 10_000)
 
 
@@ -28,7 +31,7 @@ class EnginePromises(RuleBasedStateMachine):
         retention=st.sampled_from((UNTIL_READ, UNTIL_READ, KEEP)),
         topics_in_memory=st.integers(1, 2),
         queue=st.sampled_from((0, 3, 1000)),
-        memory_bytes=st.sampled_from((0, 500, 100_000)),
+        memory_bytes=st.sampled_from((0, 1_000, 100_000)),
         topic_max_bytes=st.sampled_from((600, 2_000, 1 << 40)),
         ranges=st.sampled_from((1, 3, 1000)),
     )
@@ -55,9 +58,9 @@ class EnginePromises(RuleBasedStateMachine):
         self.counter = 0
         for place in range(2):
             self.register(place)
-        self.subscribe(PEERS[0], TOPICS[0], NAMES[0], "new", 0)
-        self.both.settle()
-        self.attach(PEERS[0], TOPICS[0], NAMES[0], 0)
+        for topic in TOPICS[:2]:
+            self.subscribe(PEERS[0], topic, NAMES[0], "new", 0)
+            self.attach(PEERS[0], topic, NAMES[0], 0)
         self.both.settle()
 
     # Publishers.
@@ -95,6 +98,12 @@ class EnginePromises(RuleBasedStateMachine):
         self.sent[publisher, topic, number] = batch
         self.both.put(peer, topic, batch)
 
+    @rule(peer=peers, topic=topics, counts=st.lists(small, min_size=1, max_size=4))
+    def put_and_settle(self, peer: bytes, topic: bytes, counts: list[int]) -> None:
+        for place, count in enumerate(counts):
+            self.put(peer, place, topic, count)
+        self.both.settle()
+
     @rule(peer=peers, place=pick, topic=topics)
     def put_too_large(self, peer: bytes, place: int, topic: bytes) -> None:
         publisher = self.publishers[place % len(self.publishers)]
@@ -122,8 +131,10 @@ class EnginePromises(RuleBasedStateMachine):
             self.both.put(peer, topic, self.new_batch(publisher, number, 1))
 
     @precondition(lambda self: len(self.publishers) < 6)
-    @rule(place=pick)
-    def forget(self, place: int) -> None:
+    @rule(place=pick, really=rarely)
+    def forget(self, place: int, really: bool) -> None:
+        if not really:
+            return
         publisher = self.publishers[place % len(self.publishers)]
         key = self.both.ask(PEERS[0], Kind.FORGET, bodies.Forget(publisher))
         nonce = self.both.current.publishers.get(publisher)
@@ -142,7 +153,7 @@ class EnginePromises(RuleBasedStateMachine):
         if start == "offset":
             at %= end + 2
         elif start == "time":
-            at = both.now_us - at * 10
+            at = both.now_us - at * 100
         key = both.ask(peer, Kind.SUBSCRIBE, bodies.Subscribe(topic, name, start, at))
         old = plain.subscriptions.get(name)
         if old is not None:
@@ -169,9 +180,11 @@ class EnginePromises(RuleBasedStateMachine):
         plain.subscriptions[name] = PlainSubscription(cursor, held.token)
         _expect_subscribed(both, key, topic, name, Kind.ACK, cursor)
 
-    @rule(peer=peers, topic=topics, name=names)
-    def unsubscribe(self, peer: bytes, topic: bytes, name: bytes) -> None:
+    @rule(peer=peers, topic=topics, name=names, really=rarely)
+    def unsubscribe(self, peer: bytes, topic: bytes, name: bytes, really: bool) -> None:
         both = self.both
+        if not really and both.subscription(topic, name) is not None:
+            return
         key = both.ask(peer, Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, name))
         subscription = both.subscription(topic, name)
         if subscription is None:
@@ -211,34 +224,53 @@ class EnginePromises(RuleBasedStateMachine):
 
     @rule(peer=peers, topic=topics, name=names, token=pick, position=pick, most=small, wait=st.sampled_from((0, 50)))
     def get(self, peer: bytes, topic: bytes, name: bytes, token: int, position: int, most: int, wait: int) -> None:
-        position %= len(self.both.current.topic(topic).log) + 2 if topic in self.both.current.topics else 2
+        subscription, end = self.both.subscription(topic, name), self.both.durable.visible_end(topic)
+        if subscription is not None and position % 4:  # mostly where a reader would be
+            position = end - position % max(1, end - subscription.cursor() + 1)
+        else:
+            position %= end + 2
         self.both.get(peer, topic, name, self.told_token(topic, name, token), position, most, wait)
+
+    @rule(peer=peers, topic=topics, name=names, most=small, leave=st.integers(0, 2))
+    def consume(self, peer: bytes, topic: bytes, name: bytes, most: int, leave: int) -> None:
+        """Get from the cursor on and ack what came, as a good consumer does, but perhaps not all of it."""
+        subscription = self.both.subscription(topic, name)
+        if subscription is None or subscription.token not in self.both.tokens.get((topic, name), {}):
+            return
+        cursor, end = subscription.cursor(), self.both.durable.visible_end(topic)
+        self.both.get(peer, topic, name, subscription.token, 0, most, 0)
+        stop = min(end, cursor + most) - leave
+        if stop > cursor:
+            self.send_ack(peer, bodies.Ack(topic, name, subscription.token, ((cursor, stop),)))
 
     @rule(
         peer=peers,
         topic=topics,
         name=names,
         token=pick,
-        wanted=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), min_size=1, max_size=3),
+        wanted=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), min_size=1, max_size=3),
     )
     def ack(self, peer: bytes, topic: bytes, name: bytes, token: int, wanted: list[tuple[int, int]]) -> None:
-        both = self.both
-        end = both.durable.visible_end(topic)
-        subscription = both.subscription(topic, name)
-        low = subscription.cursor() if subscription else 0
-        acked = tuple((low + start % max(1, end - low), low + start % max(1, end - low) + size) for start, size in wanted)
-        if end > low and sum(size for _, size in wanted) % 4:  # mostly within the topic
+        end = self.both.durable.visible_end(topic)
+        subscription = self.both.subscription(topic, name)
+        low = min(subscription.cursor(), end) if subscription else 0
+        starts = [low + start % max(1, end - low) for start, _ in wanted]
+        acked = tuple((start, start + size) for start, (_, size) in zip(starts, wanted, strict=True))
+        if end > low and sum(size for _, size in wanted) % 5:  # mostly within the topic
             acked = tuple((start, min(stop, end)) for start, stop in acked)
-        body = bodies.Ack(topic, name, self.told_token(topic, name, token), acked)
+        self.send_ack(peer, bodies.Ack(topic, name, self.told_token(topic, name, token), acked))
+
+    def send_ack(self, peer: bytes, body: bodies.Ack) -> None:
+        both = self.both
         key = both.ask(peer, Kind.ACK, body)
-        subscription = both.find(key, topic, name, body.token)
+        subscription = both.find(key, body.topic, body.name, body.token)
         if subscription is None:
             return
-        if any(stop > end for _, stop in acked):
+        if any(stop > both.durable.visible_end(body.topic) for _, stop in body.acked):
             both.expect_at_once(key, Kind.INVALID, Code.MALFORMED)
             return
-        after = subscription.copy()
-        after.acked |= {offset for start, stop in acked for offset in range(start, stop) if offset >= low}
+        cursor, after = subscription.cursor(), subscription.copy()
+        after.acked |= {offset for start, stop in body.acked for offset in range(start, stop) if offset >= cursor}
         if (reply := both.answers.get(key)) is not None and reply.kind == Kind.REFUSED:
             both.expect_at_once(key, Kind.REFUSED, Code.LIMIT)
             assert len(after.ranges()) > both.limits.max_acked_ranges
@@ -246,7 +278,7 @@ class EnginePromises(RuleBasedStateMachine):
         assert len(after.ranges()) <= both.limits.max_acked_ranges + 1
         subscription.acked = after.acked
         born = subscription.start
-        both.expect(key, _done, lambda durable: _has_acked(durable, topic, name, born, acked))
+        both.expect(key, _done, lambda durable: _has_acked(durable, body, born))
 
     @rule(topic=topics, retention=st.sampled_from((UNTIL_READ, KEEP)))
     def configure(self, topic: bytes, retention: str) -> None:
@@ -261,6 +293,27 @@ class EnginePromises(RuleBasedStateMachine):
         self.both.expect(key, _done, lambda durable: topic in durable.topics)
 
     # The disk, the clock and the end.
+
+    @rule(topic=topics, count=small, most=small)
+    def read_what_is_stored_but_not_told(self, topic: bytes, count: int, most: int) -> None:
+        """The disk has the group, the engine does not know yet, and somebody reads."""
+        self.both.settle()
+        self.put(PEERS[0], count, topic, count)
+        if self.both.take_group() and self.both.store_group():
+            self.consume(PEERS[1], topic, NAMES[0], 5 * most, 0)
+
+    @rule(topic=topics, most=small, tell=st.booleans(), start=st.sampled_from(("earliest", "time", "offset")), at=pick)
+    def come_late_to_what_is_trimmed(self, topic: bytes, most: int, tell: bool, start: str, at: int) -> None:
+        """Somebody reads, what was read goes, and with or without a commit in between somebody else comes."""
+        self.consume(PEERS[0], topic, NAMES[0], 3 * most, 0)
+        self.tick(0.2)
+        if self.both.group is None:
+            self.begin_commit()
+        elif not self.both.stored:
+            self.reach_the_disk()
+        elif tell:
+            self.hear_of_the_commit()
+        self.subscribe(PEERS[1], topic, NAMES[1], start, at)
 
     @precondition(lambda self: self.both.group is None)
     @rule()
@@ -279,9 +332,10 @@ class EnginePromises(RuleBasedStateMachine):
         self.both.tell_committed()
 
     @precondition(lambda self: self.both.group is not None and not self.both.stored)
-    @rule()
-    def fail_the_commit(self) -> None:
-        self.both.tell_failed()
+    @rule(really=rarely)
+    def fail_the_commit(self, really: bool) -> None:
+        if really:
+            self.both.tell_failed()
 
     @rule()
     def settle(self) -> None:
@@ -292,9 +346,10 @@ class EnginePromises(RuleBasedStateMachine):
         self.both.store.capacity_bytes = self.both.store.used_bytes() + self.both.limits.disk_reserve_bytes + room
         self.both.capacity_changed = True
 
-    @rule()
-    def crash(self) -> None:
-        self.both.crash()
+    @rule(really=rarely)
+    def crash(self, really: bool) -> None:
+        if really:
+            self.both.crash()
 
     @rule(seconds=st.sampled_from((0.01, 0.2, 2.0)))
     def tick(self, seconds: float) -> None:
@@ -316,8 +371,9 @@ class EnginePromises(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded_and_counted(self) -> None:
         state = self.both.engine._state
-        held = sum(len(batch.data) for topic in state.topics.values() for batch in topic.recent)
-        assert held == state.cached_bytes <= self.both.limits.memory_bytes
+        batches = [batch for topic in state.topics.values() for batch in topic.recent]
+        assert sum(len(batch.data) for batch in batches) <= state.cached_bytes <= self.both.limits.memory_bytes
+        assert bool(batches) == bool(state.cached_bytes)
         for topic in state.topics.values():
             assert topic.recent_messages <= self.both.limits.topic_queue_size
 
@@ -345,6 +401,22 @@ class EnginePromises(RuleBasedStateMachine):
                 self.attach(PEERS[1], topic, name, 99)
                 both.settle()
                 self.read_the_rest(topic, name, subscription)
+        self.check_nothing_is_kept_for_nobody()
+
+    def check_nothing_is_kept_for_nobody(self) -> None:
+        both = self.both
+        for topic in both.durable.topics:
+            both.ask(PEERS[1], Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, b"nobody"))  # loads the topic
+        both.answers.clear()
+        both.pass_time(2.0)
+        both.engine.tick(both.now)
+        both.settle()
+        for name, plain in both.durable.topics.items():
+            row = both.store.topic(name)
+            assert row is not None
+            oldest = both.store.batches(row.number, 0, 1, 1)
+            if plain.retention == UNTIL_READ and oldest:
+                assert oldest[0].first_offset + oldest[0].count > plain.unread_from(), "kept though everybody has it"
 
     def read_the_rest(self, topic: bytes, name: bytes, subscription: PlainSubscription) -> None:
         both = self.both
@@ -375,14 +447,12 @@ def _token(broker: PlainBroker, topic: bytes, name: bytes) -> int | None:
     return subscription.token if subscription else None
 
 
-def _has_acked(
-    broker: PlainBroker, topic: bytes, name: bytes, born: int, acked: tuple[tuple[int, int], ...]
-) -> bool:
+def _has_acked(broker: PlainBroker, body: bodies.Ack, born: int) -> bool:
     """Whether these are done; also where the subscription has ended since."""
-    found = broker.topics[topic].subscriptions.get(name)
+    found = broker.topics[body.topic].subscriptions.get(body.name)
     if found is None or found.start != born:
         return True
-    wanted = {offset for start, stop in acked for offset in range(start, stop)}
+    wanted = {offset for start, stop in body.acked for offset in range(start, stop)}
     return all(offset < found.start or offset in found.acked for offset in wanted)
 
 
@@ -395,8 +465,8 @@ def _expect_subscribed(both: SideBySide, key: Key, topic: bytes, name: bytes, ki
 
 TestEnginePromises = EnginePromises.TestCase
 TestEnginePromises.settings = settings(
-    max_examples=150,
-    stateful_step_count=50,
+    max_examples=400,
+    stateful_step_count=60,
     deadline=None,
     derandomize=True,
     database=None,

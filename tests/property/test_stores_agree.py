@@ -1,13 +1,15 @@
-"""Whatever is committed, the SQLite store tells the same as the store in memory, reopened or not."""
+"""Whatever is committed, a store on disk tells the same as the store in memory, reopened or not."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.store.making import Maker, everything, open_store, subscribe
+from tests.unit.store.making import Maker, everything, open_segmented, open_store, subscribe
 
 from clarion.store.memory import MemoryStore
 from clarion.store.port import KEEP, UNTIL_READ, Changes, PublisherRow, Store
@@ -83,18 +85,31 @@ def _told(store: Store, driver: _Driver) -> object:
     return everything(store, PUBLISHERS), offsets
 
 
-@settings(max_examples=60, deadline=None)
-@given(life=_life, reopen_every=st.integers(1, 4))
-def test_sqlite_tells_the_same_as_memory(life: list[list[tuple[str, int, object]]], reopen_every: int) -> None:
+def _agree(life: list[list[tuple[str, int, object]]], reopen_every: int, opened: Callable[[Path], Store]) -> None:
     driver, memory = _Driver(), MemoryStore()
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(Path(folder), checkpoint_bytes=64 << 10, page_bytes=1024)
+        store = opened(Path(folder))
         for place, steps in enumerate(life):
             changes = driver.changes(steps)
             memory.commit(changes)
             store.commit(changes)
             if place % reopen_every == 0:
                 store.close()
-                store = open_store(Path(folder), checkpoint_bytes=64 << 10, page_bytes=1024)
+                store = opened(Path(folder))
             assert _told(store, driver) == _told(memory, driver)
         store.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(life=_life, reopen_every=st.integers(1, 4))
+def test_sqlite_tells_the_same_as_memory(life: list[list[tuple[str, int, object]]], reopen_every: int) -> None:
+    _agree(life, reopen_every, partial(open_store, checkpoint_bytes=64 << 10, page_bytes=1024))
+
+
+@settings(max_examples=60, deadline=None)
+@given(life=_life, reopen_every=st.integers(1, 4), segment_bytes=st.sampled_from([4096, 32768, 1 << 20]))
+def test_segments_tell_the_same_as_memory(
+    life: list[list[tuple[str, int, object]]], reopen_every: int, segment_bytes: int
+) -> None:
+    sizes = {"checkpoint_bytes": 64 << 10, "page_bytes": 1024, "segment_bytes": segment_bytes}
+    _agree(life, reopen_every, partial(open_segmented, **sizes))

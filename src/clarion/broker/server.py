@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
 _LINGER_MS = 2000
+_LONGEST_SLEEP_S = 1.0
 _HELD_BACK_RETRY_S = 0.002
 _KILLED_EXIT = 130
 
@@ -128,7 +130,7 @@ class Broker:
             wait_s = self._engine.next_deadline_s() - time.monotonic()
             if held_back:
                 wait_s = min(wait_s, _HELD_BACK_RETRY_S)
-            ready = dict(poller.poll(max(0, int(wait_s * 1000) + 1)))
+            ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
             now = _now()
             if self._committer.ready.fileno() in ready:
                 self._take_outcome(now)

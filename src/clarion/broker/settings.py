@@ -13,6 +13,7 @@ from clarion.broker.engine import Limits
 from clarion.model.errors import BadSettings
 
 ENVIRONMENT_PREFIX = "CLARION_"
+_NOT_SETTINGS = {"url", "crash_at"}  # other variables with our prefix
 _DEFAULTS = Limits()
 
 
@@ -73,7 +74,7 @@ class BrokerSettings:
         for setting in dataclasses.fields(self):
             least = setting.metadata["least"]
             value = getattr(self, setting.name)
-            if least is not None and value < least:
+            if least is not None and not value >= least:  # not a number is not at least anything
                 raise BadSettings(f"{setting.name} is at least {least:g}, not {value:g}")
         if self.default_retention not in ("until-read", "keep"):
             raise BadSettings(f"default_retention is until-read or keep, not {self.default_retention!r}")
@@ -98,9 +99,7 @@ def load_settings(
     known = {setting.name for setting in dataclasses.fields(BrokerSettings)}
     if file is not None:
         values.update(_read_file(file, known))
-    for name in known:
-        if (text := environment.get(ENVIRONMENT_PREFIX + name.upper())) is not None:
-            values[name] = text
+    values.update(_read_environment(environment, known))
     values.update({name: value for name, value in flags.items() if value is not None})
     return BrokerSettings(**{name: _convert(name, value) for name, value in values.items()})
 
@@ -117,10 +116,21 @@ def _read_file(file: Path, known: set[str]) -> dict[str, Any]:
     return found
 
 
+def _read_environment(environment: Mapping[str, str], known: set[str]) -> dict[str, str]:
+    ours = {name: text for name, text in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    found = {name.removeprefix(ENVIRONMENT_PREFIX).lower(): text for name, text in ours.items()}
+    if unknown := sorted(set(found) - known - _NOT_SETTINGS):
+        names = ", ".join(ENVIRONMENT_PREFIX + name.upper() for name in unknown)
+        raise BadSettings(f"the environment has settings that do not exist: {names} (see `clarion config`)")
+    return {name: text for name, text in found.items() if name in known}
+
+
 def _convert(name: str, value: Any) -> Any:
     default: Any = BrokerSettings.__dataclass_fields__[name].default
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or (isinstance(default, str) and not isinstance(value, str)):
+            raise ValueError
+        if isinstance(default, int) and isinstance(value, float):
             raise ValueError
         return type(default)(value) if not isinstance(default, Path) else Path(value)
     except (TypeError, ValueError):

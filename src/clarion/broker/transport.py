@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -83,7 +84,8 @@ class Transport:
             socket.bind(url)
         except zmq.ZMQError as error:
             socket.close(0)
-            raise BadSettings(f"cannot listen on {url}: {error}. Is another broker running there?") from error
+            hint = " Is another broker running there?" if error.errno == errno.EADDRINUSE else ""
+            raise BadSettings(f"cannot listen on {url}: {error.strerror}.{hint}") from error
         bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return Door(socket, bound, closed_to)
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from clarion.broker.settings import BrokerSettings
 
 
+_WIDE = 140  # columns; on narrower terminals the default is only told where it is not the value
+
+
 class Setting(NamedTuple):
     """One setting, as it is told."""
 
@@ -116,9 +119,17 @@ def _shown(value: str | float) -> str:
 
 
 def _print_table(rows: list[Setting]) -> None:
-    table = plain_table(["setting", "value", "default", "meaning"])
+    screen = console()
+    wide = screen.width >= _WIDE
+    table = plain_table(["setting", "value", "default", "meaning"] if wide else ["setting", "value", "meaning"])
+    table.columns[0].no_wrap = True
     for row in rows:
         changed = row.source != "default"
-        value = f"{_shown(row.value)} ({row.source})" if changed else _shown(row.value)
-        add_row(table, row.name, value, _shown(row.default), row.meaning, style="bold yellow" if changed else None)
-    console().print(table)
+        value, default = _shown(row.value), _shown(row.default)
+        if changed:
+            value += f" ({row.source})" if wide else f" ({row.source})\ndefault {default}"
+        cells = (row.name, value, default, row.meaning) if wide else (row.name, value, row.meaning)
+        add_row(table, *cells, style="bold yellow" if changed else None)
+    screen.print(table)
+    if not wide:
+        screen.print("\nValues are the defaults, but where it says otherwise.")

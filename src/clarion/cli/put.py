@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,24 +107,23 @@ def _print(topic: bytes, told: dict[str, Any], *, as_json: bool) -> None:
 
 @contextmanager
 def publishing(url: str, topic: bytes, timeout_s: float) -> Iterator[Publisher]:
-    """Give a publisher, closed when everything is stored; its errors say what became of the messages."""
+    """Give a publisher and close it. Who uses it waits for the receipts; errors say what became of the messages."""
     from clarion.publisher import Publisher
 
     publisher = Publisher(url, block_s=timeout_s)
     try:
         yield publisher
-        publisher.close(timeout_s)
+        _close(publisher, timeout_s)
     except ClarionError as error:
         raise explained(error, publisher.stats, url, topic) from error
     finally:
-        _abandon(publisher.close)
+        _close(publisher, 0.0)  # does nothing where all went well, and waits for nothing where it did not
 
 
-def _abandon(close: Callable[[float], None]) -> None:
-    """Close without waiting for what the broker has not confirmed: the command has failed, and says so."""
+def _close(publisher: Publisher, timeout_s: float) -> None:
     try:
-        close(0.0)
-    except ClarionError:
+        publisher.close(timeout_s)
+    except ClarionError:  # the receipts have told by now what is stored, and the broker forgets us in time
         pass
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clarion.admin import Admin
 
 # What is held now; everything else counts since the start, and so has a rate.
-_GAUGES = frozenset({"topics", "topics_in_memory", "waiting_gets"})
+_GAUGES = frozenset({"topics", "topics_in_memory", "waiting_gets", "pid"})
 
 
 @tells_errors
@@ -103,10 +103,12 @@ def stats_table(values: Mapping[str, Any], speeds: Mapping[str, float] | None = 
 
 
 def _label(name: str) -> str:
-    return name.removesuffix("_bytes").replace("_", " ") if name.endswith("_bytes") else name.replace("_", " ")
+    return name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
 
 
 def _shown(name: str, value: object) -> str:
-    if isinstance(value, int | float) and (name.endswith("_bytes") or name == "bytes_stored"):
+    if not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("_bytes") or name == "bytes_stored":
         return readable_bytes(value)
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"{value:,} s" if name.endswith("_s") else f"{value:,}"

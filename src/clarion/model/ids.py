@@ -9,7 +9,7 @@ from typing import NamedTuple
 MAX_BATCH_MESSAGES = 65_536  # the counter has 2 bytes
 STAMPS_PER_S = 64_000  # a stamp counts 1/64 ms
 STAMP_EPOCH_UNIX_S = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp())
-_STAMP_LIMIT = 1 << 48
+STAMP_LIMIT = 1 << 48
 
 _ID = struct.Struct(">II")
 
@@ -49,7 +49,7 @@ class MessageId(NamedTuple):
 
 def stamp_from_unix_s(unix_s: float) -> int:
     """Give the stamp of a time: 1/64 ms since 2020, at least 0."""
-    return min(_STAMP_LIMIT - 1, max(0, int((unix_s - STAMP_EPOCH_UNIX_S) * STAMPS_PER_S)))
+    return min(STAMP_LIMIT - 1, max(0, int((unix_s - STAMP_EPOCH_UNIX_S) * STAMPS_PER_S)))
 
 
 def stamp_to_unix_s(stamp: int) -> float:

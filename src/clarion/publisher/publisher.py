@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -248,6 +248,8 @@ class Publisher:
             self._closed = True
             self._known.clear()
             self._session.close()
+            with self._changed:
+                self._changed.notify_all()  # whoever still waits hears that it is closed
 
     def __enter__(self) -> Publisher:
         return self
@@ -303,29 +305,35 @@ class Publisher:
         self._known = {}
 
     def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
+        # Called with the lock held; it is given away while this thread waits.
         patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
-        self._waiting += 1
+        self._lock.release()
         try:
-            self._session.wake()
-            if not self._changed.wait_for(lambda: self._sending.buffered_bytes < self._buffer_bytes, patience_s):
-                raise BufferFull(
-                    f"the publisher's buffer of {self._buffer_bytes} bytes is full and did not drain within"
-                    f" {patience_s:g} s; this message was not queued, those before it still are"
-                )
+            drained = self._wait_until(lambda: self._sending.buffered_bytes < self._buffer_bytes, patience_s)
         finally:
-            self._waiting -= 1
+            self._lock.acquire()
+        self._check_usable()
+        if not drained:
+            raise BufferFull(
+                f"the publisher's buffer of {self._buffer_bytes} bytes is full and did not drain within"
+                f" {patience_s:g} s; this message was not queued, those before it still are"
+            )
 
     def _wait_for(self, sheaf: Sheaf, timeout_s: float | None) -> None:
-        if sheaf.done:
-            return
+        if not self._wait_until(lambda: sheaf.done, timeout_s):
+            raise TimedOut(
+                f"{sheaf.count} messages were not confirmed by {self._session.url} within {timeout_s:g} s;"
+                " they are still queued and will be sent"
+            )
+
+    def _wait_until(self, holds: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait for something that replies bring about."""
         with self._changed:
-            self._session.check_usable()
             self._waiting += 1
             try:
-                if not self._changed.wait_for(lambda: sheaf.done, timeout_s):
-                    raise TimedOut(
-                        f"{sheaf.count} messages were not confirmed by {self._session.url} within {timeout_s:g} s;"
-                        " they are still queued and will be sent"
-                    )
+                done = self._changed.wait_for(lambda: holds() or not self._session.usable, timeout_s)
             finally:
                 self._waiting -= 1
+        if done and not holds():
+            self._session.check_usable()
+        return done

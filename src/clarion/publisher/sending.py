@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clarion.model.errors import ClarionError, TooLarge
+from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.ids import MAX_BATCH_MESSAGES, stamp_from_unix_s
 from clarion.publisher.sheaf import OVERHEAD_BYTES, Sheaf
 from clarion.session.exchange import Reply
@@ -22,6 +22,7 @@ Part = tuple[Sheaf, int, int]  # messages [start, stop) of a sheaf
 _USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _HEADER_BYTES = 128
+_UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
 
 
 class Lane:
@@ -87,6 +88,7 @@ class Sending:
         self.broken: ClarionError | None = None
         self.buffered_bytes = 0
         self.unobserved: list[Sheaf] = []  # failed, and nobody was told yet
+        self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
         self.messages_stored = 0
         self.batches_stored = 0
         self.refusal: ClarionError | None = None  # the broker's last "not now", until it takes something again
@@ -111,7 +113,7 @@ class Sending:
         if key is not None:
             size += len(key) + OVERHEAD_BYTES
         if headers is not None:
-            size += sum(len(name) + len(value) + 16 for name, value in headers.items()) + OVERHEAD_BYTES
+            size += sum(len(name.encode()) + len(value) + 16 for name, value in headers.items()) + OVERHEAD_BYTES
         self.check_size(size)
         lane = self.lanes.get(topic) or self._new_lane(topic)
         sheaf = self._gathering(lane, 1, size)
@@ -166,6 +168,9 @@ class Sending:
         """Send what may be sent; give when to come back, if something waits for a time."""
         wanted_s: float | None = None
         for lane in list(self._busy):
+            if not lane.flying and not lane.unsent():
+                del self._busy[lane]
+                continue
             if self._identity is None and lane.identity is None:
                 if now_s < self._register_at_s:
                     return self._register_at_s
@@ -200,12 +205,16 @@ class Sending:
             assert lane.gathering is not None
             sheaf, lane.gathering = lane.gathering, None
         self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(self._unix_s()))
-        sheaf.seal(
-            broker=lane.identity.broker,
-            publisher=lane.identity.publisher,
-            stamp=self._last_stamp,
-            number=lane.next_number,
-        )
+        try:
+            sheaf.seal(
+                broker=lane.identity.broker,
+                publisher=lane.identity.publisher,
+                stamp=self._last_stamp,
+                number=lane.next_number,
+            )
+        except (TypeError, ValueError, OverflowError) as error:  # something in it is not bytes; the rest goes on
+            self._fail(sheaf, InvalidRequest(f"these messages cannot be packed, and were not sent: {error}"))
+            return
         lane.flying[lane.next_number] = sheaf
         lane.next_number += 1
         lane.sent += sheaf.count
@@ -229,6 +238,9 @@ class Sending:
         refusal = reply.refusal()
         if refusal is None:
             self._stored(lane, sheaf, reply.read(bodies.PutDone))
+        elif refusal.code == Code.GAP and refusal.expected < next(iter(lane.flying)):
+            text = f"the broker lost batches it had confirmed, from {refusal.expected} on: is this another store?"
+            self._fail_lane(lane, InvalidRequest(text))
         elif refusal.code in RETRIED:
             sheaf.refused = True
             if refusal.code != Code.GAP:
@@ -258,7 +270,12 @@ class Sending:
 
     def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
         self.buffered_bytes -= sheaf.size
-        self.unobserved.append(sheaf)
+        if len(self.unobserved) >= _UNOBSERVED_MAX:
+            self.unobserved = [failed for failed in self.unobserved if not failed.observed]
+        if len(self.unobserved) < _UNOBSERVED_MAX:
+            self.unobserved.append(sheaf)
+        else:
+            self._unobserved_more += sheaf.count
         sheaf.end(error=error)
 
     def _fail_lane(self, lane: Lane, error: ClarionError) -> None:
@@ -312,7 +329,8 @@ class Sending:
             return None
         error = failed[0].error
         assert error is not None
-        count = sum(sheaf.count for sheaf in failed)
+        count = sum(sheaf.count for sheaf in failed) + self._unobserved_more
+        self._unobserved_more = 0
         return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")
 
     def identities(self) -> set[int]:

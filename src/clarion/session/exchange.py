@@ -87,11 +87,12 @@ class Exchange:
         """Hand a reply to who asked; what nobody asked for, or asked for twice, is counted and dropped."""
         try:
             _, kind, request_id = unpack_prefix(frames[0])
-            asked = self._asked.pop(request_id, None)
-            if asked is None or len(frames) < 2:
-                self.strays += 1
-                return
         except (BadFrames, IndexError):
+            self.strays += 1
+            return
+        # Half a reply is no reply: its request stays, and is sent again.
+        asked = self._asked.pop(request_id, None) if len(frames) >= 2 else None
+        if asked is None:
             self.strays += 1
             return
         asked.on_reply(Reply(kind, frames[1], frames[2:]))

@@ -74,6 +74,11 @@ class ThreadSession:
             raise self._failed
 
     @property
+    def usable(self) -> bool:
+        """Whether requests are still sent."""
+        return not self._closing and self._failed is None
+
+    @property
     def connected(self) -> bool:
         """Whether a broker is connected right now."""
         return self._reconnect_at_s is None and self._connection.established

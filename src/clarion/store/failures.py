@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import apsw
@@ -37,3 +38,24 @@ def described(error: apsw.Error) -> str:
 def extended_code(error: apsw.Error) -> int:
     """Give the extended result code, 0 where there is none."""
     return int(getattr(error, "extendedresult", 0))
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full(error: OSError) -> bool:
+    """Tell whether the operating system had no room for a write."""
+    return error.errno in _NO_ROOM
+
+
+def disk_full(folder: Path) -> StoreFull:
+    """Give the error for a lack of room under a folder."""
+    return StoreFull(f"the disk under {folder} is full; nothing of the change was kept. Free space")
+
+
+def disk_failed(error: OSError, file: Path) -> StoreFailed:
+    """Give the error for anything else that the operating system said about writing to a file."""
+    return StoreFailed(
+        f"the disk failed under {file} ({error.strerror or error}); what was acked before is kept, "
+        "nothing more is acknowledged. Check the disk, then start the broker again"
+    )

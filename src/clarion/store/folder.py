@@ -70,14 +70,15 @@ def _make(folder: Path) -> None:
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for made in missing:  # A folder whose name is not on disk would take its content with it in a power cut.
-            _sync_folder(made.parent)
+            sync_folder(made.parent)
     except OSError as error:
         raise BadSettings(
             f"the data folder {folder} cannot be made: {error.strerror} ({error.filename}); choose another one"
         ) from error
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -81,9 +81,7 @@ class SqliteStore(Reads):
             self._writer.pragma("max_page_count", max(1, self._max_bytes // page_bytes))
         self._writer.pragma("journal_size_limit", 2 * checkpoint_bytes)
         self._writer.set_wal_hook(self._wal_grew)
-        self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)  # wal.py rests on a log begun anew
-        if self._failure is not None:
-            raise StoreFailed(self._failure)
+        self._move_log(apsw.SQLITE_CHECKPOINT_RESTART)  # wal.py rests on a log begun anew
         lengthen(Path(f"{self.file}-wal"), checkpoint_bytes + checkpoint_bytes // 8)
 
     @property
@@ -139,13 +137,17 @@ class SqliteStore(Reads):
     def _checkpoint(self, mode: int) -> None:
         """Move the log into the database. What was committed is safe in the log whether this succeeds or not."""
         try:
+            self._move_log(mode)
+        except apsw.Error as error:
+            self._failure = str(typed(error, self.file))
+            _log.error("a checkpoint of %s failed: %s", self.file, described(error))
+
+    def _move_log(self, mode: int) -> None:
+        try:
             self._writer.wal_checkpoint(mode=mode)
         except (apsw.FullError, apsw.BusyError) as error:
             self.checkpoints_put_off += 1
             _log.warning("a checkpoint of %s was put off: %s", self.file, described(error))
-        except apsw.Error as error:
-            self._failure = str(typed(error, self.file))
-            _log.error("a checkpoint of %s failed: %s", self.file, described(error))
 
     def _wal_grew(self, _connection: apsw.Connection, _database: str, frames: int) -> int:
         self._wal_frames = frames

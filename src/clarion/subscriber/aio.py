@@ -14,7 +14,7 @@ from clarion.model.names import to_bytes, to_text
 from clarion.session.aio import AsyncSession
 from clarion.subscriber.messages import Message, MessageBatch
 from clarion.subscriber.reading import Reading, check_choices, no_answer, start_fields
-from clarion.subscriber.subscriber import DEFAULT_URL, LONG_WAIT_S, MANY, AckMode, Delivery, Start
+from clarion.subscriber.subscriber import DEFAULT_URL, GRACE_S, LONG_WAIT_S, MANY, AckMode, Delivery, Start
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 
@@ -121,11 +121,11 @@ class AsyncSubscriber:
                 for part in parts:
                     reading.ack(part.offsets.start, part.offsets.stop)
                 await self._acks_are_durable(reading, self._timeout_s)
-            except Unreachable:
+            except (Unreachable, asyncio.CancelledError):
                 reading.put_back(parts)
                 raise
         elif self._auto_ack:
-            reading.handed = [(part.offsets.start, part.offsets.stop) for part in parts]
+            reading.handed += [(part.offsets.start, part.offsets.stop) for part in parts]
 
     async def _messages_came(self, reading: Reading, most: int, deadline_s: float) -> bool:
         gets_before = reading.gets_sent
@@ -140,7 +140,8 @@ class AsyncSubscriber:
             if now_s >= give_up_s:
                 raise no_answer(self._session.url)
             reading.want(max(0.0, deadline_s - now_s), most)
-            await self._change(give_up_s - now_s)
+            ask_again_s = deadline_s + GRACE_S  # see Subscriber
+            await self._change((ask_again_s if now_s < ask_again_s else give_up_s) - now_s)
 
     async def _acks_are_durable(self, reading: Reading, patience_s: float) -> None:
         deadline_s = self._loop.time() + patience_s

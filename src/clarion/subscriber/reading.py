@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 
-from clarion.model.errors import ClarionError, StoredDataCorrupt, Unreachable
+from clarion.model.errors import ClarionError, MessagesGone, StoredDataCorrupt, Unreachable
+from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges
 from clarion.session.exchange import Reply
 from clarion.subscriber.messages import Message, MessageBatch
@@ -139,6 +140,9 @@ class Reading:
 
     def _buffer_unacked(self, batch: Batch, first_offset: int, committed_at_us: int) -> None:
         stop = first_offset + batch.count
+        missed = self._skip.next_unacked(self._position)
+        if first_offset > missed:
+            raise MessagesGone(f"offsets {missed} to {first_offset - 1} of {to_text(self.topic)} are gone")
         offset = self._skip.next_unacked(max(self._position, first_offset))
         while offset < stop:
             run_stop = self._skip.acked_until(offset, stop)
@@ -203,6 +207,7 @@ class Reading:
 
     def put_back(self, parts: list[MessageBatch]) -> None:
         """Take back what was not used after all; it comes out first again."""
+        self._gather_loose()
         for part in reversed(parts):
             self._buffer.appendleft(part)
             self.buffered += len(part)
@@ -243,6 +248,8 @@ class Reading:
     def _pump_acks(self) -> None:
         if self._acking or not self._acks or self._token is None or self.error or self._ack_again_at_s is not None:
             return
+        if len(self._acks) > 1:
+            self._acks = _merged(self._acks)
         self._acking = tuple(self._acks[:_ACK_RANGES_AT_ONCE])
         del self._acks[:_ACK_RANGES_AT_ONCE]
         self._ask(Kind.ACK, bodies.Ack(self.topic, self._name, self._token, self._acking), self._on_acked)
@@ -276,6 +283,17 @@ def no_answer(url: str) -> Unreachable:
         f"no broker answered at {url}; what was acked is acked, nothing is lost: call again,"
         " or start a broker there with `clarion up`"
     )
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Give the same offsets in as few ranges as they need, oldest first."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        else:
+            found.append((start, stop))
+    return found
 
 
 def start_fields(start: object) -> tuple[str, int]:

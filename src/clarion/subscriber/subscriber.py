@@ -27,6 +27,7 @@ AckMode = Literal["auto", "explicit"]
 Delivery = Literal["at-least-once", "at-most-once"]
 MANY = 65_536
 LONG_WAIT_S = 30.0
+GRACE_S = 0.05  # for the broker to answer a get whose wait is over
 
 
 class Subscriber:
@@ -56,7 +57,7 @@ class Subscriber:
         self._timeout_s = timeout_s
         self._fetch_bytes = fetch_bytes
         self._prefetch = prefetch
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._readings: dict[bytes, Reading] = {}
         self._closed = False
@@ -141,7 +142,7 @@ class Subscriber:
                 reading.put_back(parts)
                 raise
         elif self._auto_ack:
-            reading.handed = [(part.offsets.start, part.offsets.stop) for part in parts]
+            reading.handed += [(part.offsets.start, part.offsets.stop) for part in parts]
 
     def _wait_for_messages(self, reading: Reading, most: int, deadline_s: float) -> bool:
         gets_before = reading.gets_sent
@@ -156,7 +157,9 @@ class Subscriber:
             if now_s >= give_up_s:
                 raise no_answer(self._session.url)
             reading.want(max(0.0, deadline_s - now_s), most)
-            self._changed.wait(give_up_s - now_s)
+            # The get under way may be another thread's that waits longer: then an own one asks when time is up.
+            ask_again_s = deadline_s + GRACE_S
+            self._changed.wait((ask_again_s if now_s < ask_again_s else give_up_s) - now_s)
 
     def _reading(self, topic: bytes) -> Reading:
         reading = self._readings.get(topic)
@@ -196,8 +199,13 @@ class Subscriber:
                 self._wait_for_acks(reading, patience_s)
 
     def _wait_for_acks(self, reading: Reading, patience_s: float) -> None:
-        if not self._changed.wait_for(lambda: reading.acks_done() or reading.error is not None, patience_s):
-            raise no_answer(self._session.url)
+        deadline_s = time.monotonic() + patience_s
+        while not reading.acks_done():
+            self._raise_error(reading)
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise no_answer(self._session.url)
+            self._changed.wait(left_s)
         self._raise_error(reading)
 
     def close(self, *, ack: bool = True) -> None:
@@ -214,6 +222,8 @@ class Subscriber:
         finally:
             self._closed = True
             self._session.close()
+            with self._changed:
+                self._changed.notify_all()  # whoever still waits hears that it is closed
 
     def __enter__(self) -> Subscriber:
         return self

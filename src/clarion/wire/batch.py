@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
+from clarion.model.ids import MAX_BATCH_MESSAGES, STAMP_LIMIT, MessageId
 
 MAGIC = b"CLRB"
 LAYOUT_VERSION = 1
@@ -207,6 +207,8 @@ class Batch:
         count = header[5]
         if not 0 < count <= MAX_BATCH_MESSAGES - header[3]:
             raise BadBatch(f"a batch holds 1 to {MAX_BATCH_MESSAGES} messages, this says {count}")
+        if header[9] >= STAMP_LIMIT:
+            raise BadBatch(f"a stamp has 6 bytes, this says {header[9]}")
         if header[13] != len(raw) - HEADER_BYTES:
             raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
         batch = cls(raw)
@@ -219,9 +221,22 @@ class Batch:
             raise BadBatch("the batch's columns do not fill its body")
         for column in columns:
             offsets = self._offsets(column)
-            # Offsets in between are checked where they could do harm: when they become an Arrow array.
+            # Offsets in between are checked where they could do harm: by the broker that takes the batch, and when
+            # they become an Arrow array.
             if offsets[0] != 0 or offsets[-1] != column.size:
                 raise BadBatch("a column's offsets do not span its bytes")
+
+    def check_offsets(self) -> None:
+        """Raise BadBatch where a column's offsets go back: cutting such a batch could take any amount of memory."""
+        tops = int.from_bytes(b"\0\0\0\x80" * self.count, "little")
+        for column in self._layout():
+            if column is None:
+                continue
+            at, stop = column.offsets_at, column.offsets_at + 4 * self.count
+            lows, highs = (int.from_bytes(self.raw[a:b], "little") for a, b in ((at, stop), (at + 4, stop + 4)))
+            # All pairs in one subtraction: where an offset is below the one before it, the top bit is lost.
+            if (lows | highs) & tops or ((highs | tops) - lows) & tops != tops:
+                raise BadBatch("a column's offsets go back")
 
     @property
     def checksum(self) -> int:
@@ -272,7 +287,7 @@ class Batch:
         packed = self.packed_headers(index)
         try:
             return None if packed is None else _decode_headers(packed)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadBatch(f"headers of message {index} are not a map of text to bytes: {error}") from error
 
     def _nullable(self, column: _Column | None, index: int) -> bytes | None:

@@ -58,7 +58,7 @@ def parse_request(frames: Sequence[bytes]) -> Request:
         raise BadFrames(f"a {Kind(kind).name} has {3 if kind == Kind.PUT else 2} frames, this has {len(frames)}")
     try:
         body = decode(frames[1])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrames(f"the body of this {Kind(kind).name} cannot be read: {error}") from error
     return Request(kind, request_id, body, frames[2] if len(frames) == 3 else None)
 

@@ -19,11 +19,13 @@ from clarion.store.port import (
     TopicRow,
     Trim,
 )
+from clarion.store.segmented import SegmentedStore
 from clarion.store.sqlite import SqliteStore
 from clarion.wire.batch import Batch, encode_batch
 
 ALL = 1 << 40
 SMALL_LOG = 1 << 20
+SMALL_SEGMENT = 1 << 20
 
 
 def open_store(folder: Path, **settings: Any) -> SqliteStore:
@@ -31,7 +33,12 @@ def open_store(folder: Path, **settings: Any) -> SqliteStore:
     return SqliteStore(folder, **{"checkpoint_bytes": SMALL_LOG, **settings})
 
 
-def crash_image(store: SqliteStore, to: Path) -> Path:
+def open_segmented(folder: Path, **settings: Any) -> SegmentedStore:
+    """Open a store whose files are small."""
+    return SegmentedStore(folder, **{"checkpoint_bytes": SMALL_LOG, "segment_bytes": SMALL_SEGMENT, **settings})
+
+
+def crash_image(store: SqliteStore | SegmentedStore, to: Path) -> Path:
     """Copy the folder of a store while it is open, as a killed process leaves it."""
     shutil.copytree(store.path, to)
     return to
@@ -59,7 +66,7 @@ class Maker:
         number = self.numbers.get((publisher, topic), 0) + 1
         first, count = self.next_offset[topic], len(payloads)
         self.clock_us += 1000
-        data = encode_batch(payloads, broker=1, publisher=publisher, stamp=self.clock_us, number=number)
+        data = encode_batch(payloads, broker=1, publisher=publisher, stamp=number, number=number)
         self.numbers[publisher, topic] = number
         self.next_offset[topic] = first + count
         self.bytes_total[topic] += len(data)

@@ -18,9 +18,9 @@ def grant_messages(topic: Topic, limits: Limits, now_s: float) -> int:
     if messages <= 0:
         return limits.credit_max_messages
     room_bytes = limits.topic_max_bytes - topic.stored_bytes
-    if room_bytes >= limits.credit_max_messages * limits.max_batch_bytes:  # far from the bound: nothing to share
-        return limits.credit_max_messages
     bytes_each = max(1, topic.stored_bytes // messages)
+    if room_bytes >= limits.credit_max_messages * bytes_each * len(topic.writers):  # enough for all: nothing to share
+        return limits.credit_max_messages
     active = sum(1 for writer in topic.writers.values() if now_s - writer.seen_s <= limits.credit_s)
     share = room_bytes // (bytes_each * max(1, active))
     return max(1, min(limits.credit_max_messages, share))

@@ -121,7 +121,8 @@ class Engine:
         for topic in group.trimmed:
             row = state.store.topic(topic.name)
             if row is not None:
-                topic.first_offset = row.first_offset
+                later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
+                topic.first_offset = max(row.first_offset, later.below) if later else row.first_offset
                 topic.stored_bytes = row.stored_bytes + topic.bytes_total - row.bytes_total
         for topic in group.topics:
             topic.uncommitted -= 1
@@ -138,7 +139,10 @@ class Engine:
                     state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=0.2)
             for reply in failed.replies:
                 state.refuse(Waiter(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=0.2)
+        trims = {topic.name for topic in (*state.read_topics, *group.trimmed, *state.open.trimmed)}
         state.forget_all()
+        for name in trims:  # a full disk needs them more than ever
+            state.find_topic(name, 0.0)
 
     def _hello(self, waiter: Waiter, body: bodies.Hello, now: Now) -> None:
         state = self._state

@@ -17,6 +17,8 @@ from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
 
 _MAX_ACK_RANGES = 65_536  # in one request
+_LATEST_US = (1 << 63) - 1  # the latest time a store can be asked for
+_ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
 class Getting:
@@ -50,7 +52,8 @@ class Getting:
         cursor = self._start(waiter, topic, body)
         if cursor is None:
             return
-        subscription = Subscription(topic.number, body.name, AckedRanges(cursor))
+        # Tokens begin at the time, so that a consumer of an ended subscription never holds one of its successor.
+        subscription = Subscription(topic.number, body.name, AckedRanges(cursor), token=now.unix_us)
         topic.subscriptions[body.name] = subscription
         state.open.changes.gone_subscriptions.discard((topic.number, body.name))
         self._changed(topic, subscription)
@@ -64,8 +67,10 @@ class Getting:
         if body.start == "earliest":
             return topic.first_offset
         if body.start == "time":
-            found = state.store.offset_at(topic.number, body.at) if topic.visible_end else None
-            return topic.visible_end if found is None else found
+            at_us = min(max(0, body.at), _LATEST_US)
+            found = state.store.offset_at(topic.number, at_us) if topic.visible_end else None
+            # The store may still hold what a trim under way takes: nobody is promised that.
+            return topic.visible_end if found is None else max(found, topic.first_offset)
         if body.start != "offset":
             text = f"a start is new, earliest, offset or time, not {body.start!r}"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
@@ -128,7 +133,7 @@ class Getting:
             text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
             return
-        if len(subscription.acked) + len(body.acked) > state.limits.max_acked_ranges + 1:
+        if not self._ranges_fit(subscription, body.acked):
             text = f"a subscription keeps at most {state.limits.max_acked_ranges} ranges above its cursor"
             state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text + "; ack its oldest messages first")
             return
@@ -140,6 +145,12 @@ class Getting:
             if subscription.acked.cursor > cursor:
                 state.read_topics.add(topic)
         state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+
+    def _ranges_fit(self, subscription: Subscription, acked: tuple[tuple[int, int], ...]) -> bool:
+        most = self._state.limits.max_acked_ranges
+        if len(subscription.acked) + len(acked) <= most + 1:
+            return True
+        return len(AckedRanges(subscription.acked.cursor, [*subscription.acked, *acked])) <= most
 
     def get(self, waiter: Waiter, body: bodies.Get, now: Now) -> None:
         """Hand out what is there from a position on, or wait for it."""
@@ -160,6 +171,9 @@ class Getting:
         )
         if get.position < topic.visible_end:
             self._deliver(topic, get)
+        elif get.position > topic.visible_end:
+            text = f"position {get.position} is beyond the end of {to_text(topic.name)}, {topic.visible_end}"
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text + ": is this another store than before?")
         elif body.wait_ms <= 0:
             state.say(waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         elif state.waiting_gets >= limits.max_waiting_gets:
@@ -177,6 +191,9 @@ class Getting:
         topic.waiting[key] = get
         self._parked += 1
         heapq.heappush(self._deadlines, (get.deadline_s, self._parked, topic, get))
+        if len(self._deadlines) > 2 * self._state.waiting_gets + _ANSWERED_KEPT:
+            self._deadlines = [entry for entry in self._deadlines if _still_waits(entry[2], entry[3])]
+            heapq.heapify(self._deadlines)
 
     def wake(self, topic: Topic) -> None:
         """Deliver to those who wait, now that the topic has grown."""
@@ -188,7 +205,7 @@ class Getting:
         """Answer those whose wait is over."""
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, _, topic, get = heapq.heappop(self._deadlines)
-            if topic.waiting.get((get.waiter.peer, get.name)) is get:
+            if _still_waits(topic, get):
                 self._state.stop_waiting(topic, get)
                 self._state.say(get.waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
 
@@ -196,7 +213,7 @@ class Getting:
         """Give when `expire` has something to do."""
         while self._deadlines:
             deadline_s, _, topic, get = self._deadlines[0]
-            if topic.waiting.get((get.waiter.peer, get.name)) is get:
+            if _still_waits(topic, get):
                 return deadline_s
             heapq.heappop(self._deadlines)
         return None
@@ -266,7 +283,9 @@ class Getting:
         place = topic.recent_from(get.position)
         if place is None:
             self._state.counters["store_reads"] += 1
-            return self._state.store.batches(topic.number, get.position, get.max_messages, get.max_bytes)
+            stored = self._state.store.batches(topic.number, get.position, get.max_messages, get.max_bytes)
+            # The group in flight may be in the store already: until its commit is told, it is not to be seen.
+            return [batch for batch in stored if batch.first_offset < topic.visible_end]
         found: list[StoredBatch] = []
         messages = size = 0
         while place < len(topic.recent) and messages < get.max_messages and size < get.max_bytes:
@@ -276,6 +295,10 @@ class Getting:
             size += len(batch.data)
             place += 1
         return found
+
+
+def _still_waits(topic: Topic, get: WaitingGet) -> bool:
+    return topic.waiting.get((get.waiter.peer, get.name)) is get
 
 
 def _taken_over(topic: Topic, subscription: Subscription) -> str:

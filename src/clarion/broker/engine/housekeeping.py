@@ -81,17 +81,19 @@ class Housekeeping:
         excess = len(state.topics) - state.limits.max_topics_in_memory
         if excess <= 0:
             return
-        idle = [topic for topic in state.topics.values() if not topic.uncommitted and not topic.waiting]
+        idle = [
+            topic
+            for topic in state.topics.values()
+            if not topic.uncommitted and not topic.waiting and topic not in state.read_topics  # its trim comes first
+        ]
         idle.sort(key=lambda topic: topic.touched_s)
         for topic in idle[:excess]:
-            if topic in state.read_topics:
-                continue  # its trim comes first
             state.unload(topic)
 
     def _expire_publishers(self, now: Now) -> None:
         """Forget publishers that were silent for so long that they are taken for gone."""
         before_us = now.unix_us - int(self._state.limits.publisher_expiry_s * 1e6)
         for publisher in self._state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
-            if publisher not in self._state.open.changes.publishers:
+            if not any(group and publisher in group.changes.publishers for group in self._state.groups()):
                 self._putting.drop_publisher(publisher)
                 self._state.counters["publishers_expired"] += 1

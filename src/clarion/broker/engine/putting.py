@@ -47,7 +47,8 @@ class Putting:
 
     def forget(self, waiter: Waiter, body: bodies.Forget, now: Now) -> None:
         """Drop a publisher that closed cleanly; one that is not there is already forgotten."""
-        self.drop_publisher(body.publisher)
+        if 0 < body.publisher < self._state.next_publisher:
+            self.drop_publisher(body.publisher)
         self._state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
     def drop_publisher(self, publisher: int) -> None:
@@ -69,6 +70,7 @@ class Putting:
             return
         try:
             batch = Batch.parse(blob)
+            batch.check_offsets()
         except BadBatch as error:
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
             return
@@ -104,7 +106,8 @@ class Putting:
             text = f"publisher {batch.publisher} is not known here (closed, or silent for too long); register again"
             state.refuse(waiter, Kind.REFUSED, Code.PUBLISHER_EXPIRED, text)
             return False
-        if now.unix_us - row.seen_at_us > _SEEN_EVERY_US:
+        seen_every_us = min(_SEEN_EVERY_US, int(state.limits.publisher_expiry_s * 250_000))
+        if now.unix_us - row.seen_at_us > seen_every_us:
             row = row._replace(seen_at_us=now.unix_us)
             state.open.changes.publishers[row.publisher] = row
         state.publishers[row.publisher] = row
@@ -151,7 +154,8 @@ class Putting:
             text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
             state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=_FULL_RETRY_S)
             return False
-        if topic.retention == UNTIL_READ and topic.stored_bytes + size > state.limits.topic_max_bytes:
+        held = topic.stored_bytes if topic.retention == UNTIL_READ else 0
+        if held and held + size > state.limits.topic_max_bytes:  # an empty topic takes one batch, whatever its size
             state.read_topics.add(topic)  # the next housekeeping looks whether something can go
             text = f"topic {to_text(topic.name)} holds {topic.stored_bytes} unread bytes, as many as it may"
             state.refuse(waiter, Kind.REFUSED, Code.TOPIC_FULL, text, retry_after_s=_FULL_RETRY_S)

@@ -97,6 +97,8 @@ class State:
             topic = Topic(row, self.store.subscriptions(row.number), now_s)
             self.topics[name] = topic
             self.counters["topics_loaded"] += 1
+            if topic.needed_from() > topic.first_offset:  # read by all, but not trimmed before a crash
+                self.read_topics.add(topic)
         topic.touched_s = now_s
         return topic
 

@@ -1,0 +1,221 @@
+"""The index: SQLite tables that say where every batch is and how everything else stands.
+
+The log is the truth; the index follows it, record by record. It is written without fsync, so a power cut may take its
+last transactions away: opening the store applies those records again. The row of `segment` with the highest number
+says up to which record the index has come.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import apsw
+import apsw.sqlite_extra
+
+from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreTooNew
+from clarion.store.port import Identity
+
+APPLICATION_ID = 0x434C524E  # "CLRN"
+SCHEMA_VERSION = 2
+CHECKSUM_VFS = "cksmvfs"
+CHECKSUM_BYTES = 8  # that the checksum VFS keeps at the end of each page; with another count it checks nothing
+CACHE_KIB = 16_384  # for each of the two connections
+STATEMENTS_CACHED = 128
+
+_SQLITE_MAGIC = b"SQLite format 3\x00"
+_RESERVED_AT = 20  # in the file's header
+
+# A plain put touches three b-trees: log, receipt and segment. Where a topic stands follows from its last log row; only
+# when a trim empties the log is it written to the topic row. `segment` is made first and so has the lowest page, which
+# a checkpoint moves first: `_moved_sequence` rests on that.
+_TABLES = """
+CREATE TABLE segment (
+    number INTEGER PRIMARY KEY, last_at INTEGER NOT NULL, end INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    batches INTEGER NOT NULL, batch_bytes INTEGER NOT NULL
+) STRICT;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+CREATE TABLE topic (
+    number INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, retention TEXT NOT NULL,
+    next_offset INTEGER NOT NULL DEFAULT 0, last_commit_us INTEGER NOT NULL DEFAULT 0,
+    bytes_total INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE log (
+    topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, count INTEGER NOT NULL,
+    committed_at_us INTEGER NOT NULL, bytes_total INTEGER NOT NULL, size INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    segment INTEGER NOT NULL, position INTEGER NOT NULL,
+    PRIMARY KEY (topic, first_offset)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE receipt (
+    publisher INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    code INTEGER NOT NULL, first_offset INTEGER NOT NULL, committed_at_us INTEGER NOT NULL,
+    messages_total INTEGER NOT NULL,
+    PRIMARY KEY (publisher, topic, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE subscription (
+    topic INTEGER NOT NULL, name BLOB NOT NULL, cursor INTEGER NOT NULL, acked BLOB NOT NULL,
+    token INTEGER NOT NULL, nonce BLOB NOT NULL,
+    PRIMARY KEY (topic, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE publisher (
+    publisher INTEGER PRIMARY KEY AUTOINCREMENT, nonce BLOB NOT NULL, seen_at_us INTEGER NOT NULL
+) STRICT;
+CREATE INDEX publisher_nonce ON publisher (nonce);
+CREATE INDEX publisher_seen ON publisher (seen_at_us);
+"""
+_SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM segment"
+
+
+class SegmentRow(NamedTuple):
+    """A segment as the index knows it: its last record, where that ends, and the batches still stored in it."""
+
+    number: int
+    last_at: int
+    end: int
+    sequence: int
+    batches: int
+    batch_bytes: int
+
+
+def load_checksum_vfs() -> str:
+    """Register the VFS that puts a checksum on every page, once for the process, and give its name."""
+    if CHECKSUM_VFS not in apsw.vfs_names():
+        carrier = apsw.Connection(":memory:")
+        try:
+            apsw.sqlite_extra.load(carrier, "cksumvfs")
+        except (LookupError, apsw.sqlite_extra.NotAvailable, apsw.ExtensionLoadingError) as error:
+            raise StoreFailed(
+                "this build of apsw has no cksumvfs, so damaged pages would go unseen; install apsw's own wheel"
+            ) from error
+        finally:
+            carrier.close()
+    return CHECKSUM_VFS
+
+
+def open_writer(file: Path, *, vfs: str, page_bytes: int, found: Identity | None) -> apsw.Connection:
+    """Open the index for writing, make it if it is new, and refuse what is damaged, foreign or of another version.
+
+    A new one is of the store whose identity the log was `found` to have, or of a new store.
+    """
+    _check_header(file)
+    moved = _moved_sequence(file, vfs)
+    connection = connect(file, vfs)
+    try:
+        is_new = not connection.pragma("schema_version")
+        if is_new:
+            connection.reserve_bytes(reserve=CHECKSUM_BYTES)
+            connection.pragma("page_size", page_bytes)
+            connection.pragma("journal_mode", "wal")
+        _check_version(connection, file)
+        if is_new:
+            _make_tables(connection, found or _new_identity())
+        if connection.pragma("checksum_verification") != "1":
+            raise StoreCorrupt(f"{file} does not keep page checksums, so damage would go unseen; restore a backup")
+        if connection.execute(_SEQUENCE).get < moved:
+            raise StoreCorrupt(
+                f"{file}-wal is damaged: record {moved} of the log had been moved from it into {file.name}, and it "
+                "no longer holds that. The store was left as it is. Restore a backup"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(file: Path, *, vfs: str) -> apsw.Connection:
+    """Open the index, as made by `open_writer`, for reading beside the writer."""
+    connection = connect(file, vfs)
+    connection.pragma("query_only", True)
+    return connection
+
+
+def connect(file: Path, vfs: str) -> apsw.Connection:
+    """Open a connection that never checkpoints by itself and syncs only when it checkpoints."""
+    connection = apsw.Connection(str(file), vfs=vfs, statementcachesize=STATEMENTS_CACHED)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.wal_autocheckpoint(0)
+    connection.pragma("synchronous", "normal")
+    connection.pragma("cache_size", -CACHE_KIB)
+    connection.pragma("temp_store", "memory")
+    return connection
+
+
+def read_identity(connection: apsw.Connection) -> Identity:
+    """Give which store this is."""
+    found = dict(connection.execute("SELECT key, value FROM meta"))
+    return Identity(found["broker"], found["store_uuid"], found["timeline"])
+
+
+def read_segments(connection: apsw.Connection) -> dict[int, SegmentRow]:
+    """Give what the index knows of the segments, oldest first."""
+    return {row[0]: SegmentRow(*row) for row in connection.execute("SELECT * FROM segment ORDER BY number")}
+
+
+def _moved_sequence(file: Path, vfs: str) -> int:
+    """Give the last record whose changes a checkpoint moved into the database itself, 0 if that cannot be told.
+
+    SQLite ends the recovery of its own log in silence at the first bad frame. What is lost that way is applied again,
+    unless a checkpoint had moved later pages already: they would stand beside older ones.
+    """
+    wal = Path(f"{file}-wal")
+    if not file.exists() or not wal.exists() or not wal.stat().st_size:
+        return 0
+    try:
+        address = f"file:{quote(str(file.absolute()))}?immutable=1"
+        alone = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, vfs=vfs)
+        try:
+            return int(alone.execute(_SEQUENCE).get)
+        finally:
+            alone.close()
+    except apsw.Error:  # It has no tables yet, or a power cut in a checkpoint tore a page that the log still has.
+        return 0
+
+
+def _check_header(file: Path) -> None:
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(100)
+    except FileNotFoundError:
+        return
+    if not header:
+        return
+    if len(header) < 100 or not header.startswith(_SQLITE_MAGIC):
+        raise StoreCorrupt(f"{file} is not a Clarion store, or its header is damaged; restore a backup")
+    if header[_RESERVED_AT] != CHECKSUM_BYTES:
+        raise StoreCorrupt(
+            f"{file} is not a Clarion store, or its header is damaged: "
+            f"it reserves {header[_RESERVED_AT]} bytes a page, not {CHECKSUM_BYTES}; restore a backup"
+        )
+
+
+def _check_version(connection: apsw.Connection, file: Path) -> None:
+    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if (application, version, tables) == (0, 0, 0):
+        return  # made, and then the process died before its first commit
+    if application != APPLICATION_ID:
+        raise StoreCorrupt(f"{file} is a database of something else (application id {application:#x}), not Clarion's")
+    if version > SCHEMA_VERSION:
+        raise StoreTooNew(
+            f"{file} has schema version {version}, this Clarion knows up to {SCHEMA_VERSION}; use a newer Clarion"
+        )
+    if version < SCHEMA_VERSION:
+        raise BadSettings(
+            f"{file} has schema version {version}, from a trial version of Clarion; this one reads {SCHEMA_VERSION}. "
+            "Use another data folder"
+        )
+
+
+def _new_identity() -> Identity:
+    return Identity(int.from_bytes(os.urandom(4)) or 1, os.urandom(16), 1)
+
+
+def _make_tables(connection: apsw.Connection, identity: Identity) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(_TABLES)
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", identity._asdict().items())
+    connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", SCHEMA_VERSION)
+    connection.execute("COMMIT")

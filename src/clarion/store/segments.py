@@ -1,0 +1,231 @@
+"""The files of the log: the segment that is written to, those before it, and spare ones for the next.
+
+A segment has its full size from the start, so writing to it changes no file length (which makes fdatasync dearer)
+and needs no more room on the disk: what is left in it, or a spare, is the reserve from which a full disk still takes
+acks and trims. A segment that holds nothing any more becomes a spare, since files written before are twice as fast
+to write as new ones.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from clarion.model.errors import StoreFull
+from clarion.store.folder import sync_folder
+from clarion.store.records import ALIGNMENT, HEADER_BYTES, Bytes
+
+SPARES_KEPT = 2
+READERS_OPEN = 64
+_BUFFERS_AT_ONCE = 1024  # IOV_MAX
+_STARTED_EARLY_BYTES = 64 << 10
+_RESERVE = 16  # this part of a segment is left to acks when no other segment can be had
+
+
+def segment_name(number: int) -> str:
+    """Give the name of a segment's file."""
+    return f"{number:010d}.seg"
+
+
+class Segments:
+    """The log's folder. `read` is for one thread, the rest for another.
+
+    `may_grow` tells whether files of so many bytes may be added for batches; acks are not asked.
+    """
+
+    def __init__(self, folder: Path, *, segment_bytes: int, may_grow: Callable[[int], bool]) -> None:
+        self.folder = folder
+        self.reading = threading.Lock()  # held while positions are looked up and read, and while a file is given up
+        self.segment_bytes = segment_bytes + -segment_bytes % ALIGNMENT
+        self.number = 0  # of the segment that is written to
+        self.position = 0  # where its next record goes
+        self.total_bytes = 0  # of all files
+        self.spare_bytes = 0
+        self._may_grow = may_grow
+        self._descriptor = -1
+        self._sizes: dict[int, int] = {}
+        self._spares: list[Path] = []
+        self._readers: OrderedDict[int, int] = OrderedDict()
+        if not folder.exists():
+            folder.mkdir()
+            sync_folder(folder.parent)
+        for file in sorted(folder.iterdir()):
+            if file.suffix == ".seg" and file.stem.isdigit():
+                self._sizes[int(file.stem)] = file.stat().st_size
+            elif file.suffix == ".spare":
+                self._spares.append(file)
+        self.total_bytes = sum(self._sizes.values()) + self._count_spares()
+
+    @property
+    def numbers(self) -> list[int]:
+        """The segments there are, oldest first."""
+        return sorted(self._sizes)
+
+    @property
+    def left_bytes(self) -> int:
+        """What the segment that is written to still takes."""
+        return self._sizes.get(self.number, 0) - self.position
+
+    @property
+    def spares(self) -> int:
+        """How many spare files there are."""
+        return len(self._spares)
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of all segments but those not written yet."""
+        return self.total_bytes - self.spare_bytes - self.left_bytes
+
+    def path(self, number: int) -> Path:
+        """Give where a segment is."""
+        return self.folder / segment_name(number)
+
+    def go_on(self, number: int, position: int) -> None:
+        """Write the next record here."""
+        self._let_go()
+        self.number, self.position = number, position
+        self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
+        sync_folder(self.folder)
+
+    def make_room(self, record_bytes: int, *, holds_batches: bool) -> bool:
+        """See that a record fits at `number` and `position`, with batches also that acks still fit after it.
+
+        Says whether that is a new segment; raises StoreFull, or OSError from the disk, when it cannot be done.
+        """
+        begins_segment = record_bytes > self.left_bytes
+        if begins_segment:
+            self._begin_segment(record_bytes, holds_batches)
+        if holds_batches and not self._spares and self.left_bytes - record_bytes < self.segment_bytes // _RESERVE:
+            self._make_spare(self.segment_bytes, holds_batches)
+        return begins_segment
+
+    def write(self, buffers: Sequence[Bytes]) -> None:
+        """Write a record at the position. It is not durable, and not passed by, before `sync` and `advance`."""
+        at = self.position
+        for start in range(0, len(buffers), _BUFFERS_AT_ONCE):
+            some = buffers[start : start + _BUFFERS_AT_ONCE]
+            size = sum(map(len, some))
+            written = os.pwritev(self._descriptor, some, at)
+            if written < size:
+                self._write_rest(memoryview(b"".join(some))[written:], at + written)
+            at += size
+        if at - self.position >= _STARTED_EARLY_BYTES:  # The disk begins while the index is written, before the sync.
+            os.posix_fadvise(self._descriptor, self.position, at - self.position, os.POSIX_FADV_DONTNEED)
+
+    def wipe(self) -> None:
+        """Have nothing at the position pass for a record: the bytes missing of one may be there by chance."""
+        if self.left_bytes >= HEADER_BYTES:
+            os.pwrite(self._descriptor, bytes(HEADER_BYTES), self.position)
+            self.sync()
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        os.fdatasync(self._descriptor)
+
+    def advance(self, position: int) -> None:
+        """Have the next record go here."""
+        self.position = position
+
+    def read(self, number: int, position: int, size: int) -> bytes:
+        """Give bytes of a segment, fewer where it ends."""
+        descriptor = self._readers.get(number)
+        if descriptor is None:
+            descriptor = self._readers[number] = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+            if len(self._readers) > READERS_OPEN:
+                os.close(self._readers.popitem(last=False)[1])
+        else:
+            self._readers.move_to_end(number)
+        return os.pread(descriptor, size, position)
+
+    def give_up(self, number: int) -> None:
+        """Make a spare of a segment that holds nothing, or remove it; `reading` must be held."""
+        reader = self._readers.pop(number, None)
+        if reader is not None:
+            os.close(reader)
+        size = self._sizes.pop(number)
+        file = self.path(number)
+        if size == self.segment_bytes and len(self._spares) < SPARES_KEPT:
+            file = file.rename(self._spare_path(number))
+            self._spares.append(file)
+            self.spare_bytes += size
+        else:
+            file.unlink()
+            self.total_bytes -= size
+
+    def drop_spare(self) -> None:
+        """Give the room of a spare file back to the disk."""
+        file = self._spares.pop()
+        size = file.stat().st_size
+        file.unlink()
+        self.total_bytes -= size
+        self.spare_bytes -= size
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._let_go()
+        for descriptor in self._readers.values():
+            os.close(descriptor)
+        self._readers.clear()
+
+    def _begin_segment(self, record_bytes: int, holds_batches: bool) -> None:
+        if record_bytes > self.segment_bytes:
+            self._make_spare(record_bytes, holds_batches)
+        elif not self._spares:
+            self._make_spare(self.segment_bytes, holds_batches)
+        spare = self._spares.pop()
+        number = max(self._sizes, default=0) + 1
+        size = spare.stat().st_size
+        spare.rename(self.path(number))
+        sync_folder(self.folder)
+        self.spare_bytes -= size
+        self._sizes[number] = size
+        self._let_go()
+        self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
+        self.number, self.position = number, 0
+
+    def _make_spare(self, size: int, holds_batches: bool) -> None:
+        if holds_batches and not self._may_grow(size):
+            raise StoreFull(
+                f"the store in {self.folder.parent} is as large as it may be; nothing of the change was kept. "
+                "Allow it more bytes, or trim topics"
+            )
+        file = self._spare_path(max(self._sizes, default=0) + 1)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            os.fsync(descriptor)
+        except BaseException:
+            file.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        self._spares.append(file)
+        self.total_bytes += size
+        self.spare_bytes += size
+
+    def _spare_path(self, number: int) -> Path:
+        taken = {file.name for file in self._spares}
+        names = (f"{number:010d}-{again}.spare" for again in range(len(taken) + 1))
+        return self.folder / next(name for name in names if name not in taken)
+
+    def _count_spares(self) -> int:
+        """Keep only spares that are as large as a segment; a crash may have left one half-made."""
+        for file in list(self._spares):
+            if file.stat().st_size != self.segment_bytes or len(self._spares) > SPARES_KEPT:
+                self._spares.remove(file)
+                file.unlink()
+        self.spare_bytes = len(self._spares) * self.segment_bytes
+        return self.spare_bytes
+
+    def _write_rest(self, rest: memoryview, at: int) -> None:
+        while rest:
+            written = os.pwrite(self._descriptor, rest, at)
+            rest, at = rest[written:], at + written
+
+    def _let_go(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1

@@ -1,0 +1,104 @@
+"""A TCP proxy of the tests' own that cuts connections, or swallows everything for a while."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from types import TracebackType
+
+_TURN_S = 0.05
+_PIECE_BYTES = 65_536
+
+
+class Proxy:
+    """Passes bytes between clients and the broker at `target`, until told otherwise; loopback only."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.removeprefix("tcp://").rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.blackhole = False  # while it is set, bytes are taken and vanish; ends in cuts, as no stream has holes
+        self.cuts = 0
+        self.swallowed = 0  # pieces of what was sent
+        self._cut_wanted = threading.Event()
+        self._closing = threading.Event()
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="proxy")
+        self._thread.start()
+
+    def cut(self) -> None:
+        """Break every connection, soon."""
+        self._cut_wanted.set()
+
+    def swallow(self) -> None:
+        """Take everything and pass nothing on, until `relent`."""
+        self.blackhole = True
+
+    def relent(self) -> None:
+        """Pass bytes on again, for new connections; the old ones have lost some and are cut."""
+        self.blackhole = False
+        self.cut()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            for key, _ in self._selector.select(_TURN_S):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj in self._pairs:
+                    self._pass_on(key.fileobj)
+            if self._cut_wanted.is_set():
+                self._cut_wanted.clear()
+                self._cut_all()
+        self._cut_all()
+        self._listener.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        try:
+            broker = socket.create_connection(self._target, timeout=5)
+        except OSError:
+            client.close()
+            return
+        for one, other in ((client, broker), (broker, client)):
+            one.settimeout(10)
+            self._pairs[one] = other
+            self._selector.register(one, selectors.EVENT_READ)
+
+    def _pass_on(self, source: socket.socket) -> None:
+        try:
+            piece = source.recv(_PIECE_BYTES)
+            if self.blackhole:
+                self.swallowed += 1
+            elif piece:
+                self._pairs[source].sendall(piece)
+        except OSError:
+            piece = b""
+        if not piece:
+            self._drop(source)
+
+    def _drop(self, one: socket.socket) -> None:
+        other = self._pairs.pop(one)
+        del self._pairs[other]
+        for each in (one, other):
+            self._selector.unregister(each)
+            each.close()
+
+    def _cut_all(self) -> None:
+        while self._pairs:
+            self._drop(next(iter(self._pairs)))
+            self.cuts += 1

@@ -1,0 +1,278 @@
+"""A store at its bound, in use, from the future or damaged: said clearly, and nothing acked is lost or wrong."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.integration.broker_process import BrokerDied, BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.waiting import eventually
+
+from clarion import Admin, Publisher, Subscriber
+from clarion.broker import Broker, BrokerSettings
+from clarion.model.errors import BufferFull, ClarionError, StoreCorrupt, StoredDataCorrupt, TimedOut
+from clarion.publisher import Receipt
+from clarion.store.schema import load_checksum_vfs
+
+MAX_STORE_BYTES = 3_000_000
+
+
+def _put_until_full(publisher: Publisher, topic: str, size: int) -> list[Receipt]:
+    """Put numbered messages until the publisher says that its buffer is full, and stays so."""
+    receipts: list[Receipt] = []
+    while len(receipts) < 10_000:
+        try:
+            receipts.append(publisher.put(topic, b"%d " % len(receipts) + bytes(size)))
+        except BufferFull:
+            return receipts
+    raise AssertionError("the buffer never filled up")
+
+
+@pytest.mark.parametrize("reserve_bytes", [0, 500_000])
+def test_a_full_store_refuses_puts_takes_acks_and_recovers(start_broker: StartBroker, reserve_bytes: int) -> None:
+    broker = start_broker(max_store_bytes=MAX_STORE_BYTES, disk_reserve_bytes=reserve_bytes, stale_msg_interval_s=0.05)
+    with (
+        Subscriber(broker.url, "reader", ack="explicit") as reader,
+        Publisher(broker.url, buffer_bytes=200_000, batch_bytes=50_000, block_s=1.0) as publisher,
+        Admin(broker.url) as admin,
+    ):
+        reader.subscribe("full")
+        receipts = _put_until_full(publisher, "full", 10_000)
+        with pytest.raises(TimedOut):
+            receipts[-1].result(0.5)
+        stored = [receipt.offset for receipt in receipts if receipt.done()]
+        assert stored == list(range(len(stored)))
+        assert len(stored) * 10_000 > MAX_STORE_BYTES / 4
+        assert admin.stats()["refused"] > 0
+        got: list[bytes] = []
+        while len(got) < len(receipts):  # acks work, and what is acked makes room for what waits
+            messages = reader.get("full", wait_s=30)
+            got += [message.payload.split()[0] for message in messages]
+            for message in messages:
+                message.ack()
+            reader.flush_acks(30)
+        publisher.flush(60)
+        assert got == [b"%d" % place for place in range(len(receipts))]
+        assert publisher.put("full", b"again").result(30).offset == len(receipts)
+
+
+def test_a_full_store_keeps_what_it_has_over_a_kill(start_broker: StartBroker) -> None:
+    broker = start_broker(max_store_bytes=MAX_STORE_BYTES, disk_reserve_bytes=0)
+    with Subscriber(broker.url, "reader") as reader:
+        reader.subscribe("full")
+    publisher = Publisher(broker.url, buffer_bytes=200_000, batch_bytes=50_000, block_s=0.5)
+    receipts = _put_until_full(publisher, "full", 10_000)
+    acked = sum(receipt.done() for receipt in receipts)
+    broker.restart()
+    with Subscriber(broker.url, "reader", timeout_s=60) as reader:
+        found = 0
+        while found < len(receipts):
+            found += len(reader.get("full", wait_s=30))
+        assert acked <= found == len(receipts)
+    publisher.close(60)
+
+
+def test_a_topic_at_its_bound_slows_its_publisher_and_no_other(start_broker: StartBroker) -> None:
+    broker = start_broker(topic_max_bytes=100_000, stale_msg_interval_s=0.05)
+    with (
+        Subscriber(broker.url, "reader") as reader,
+        Publisher(broker.url, buffer_bytes=50_000, block_s=1.0) as publisher,
+    ):
+        reader.subscribe("small")
+        reader.subscribe("other")
+        receipts = _put_until_full(publisher, "small", 1000)
+        with Publisher(broker.url) as second:
+            second.put("other", b"free").result(30)
+        found = 0
+        while found < len(receipts):
+            found += len(reader.get("small", max_messages=10, wait_s=30))
+        publisher.flush(60)
+        assert found == len(receipts)
+
+
+# Files that are not right.
+
+
+def test_a_store_of_a_newer_version_is_refused_by_name(broker: BrokerProcess) -> None:
+    with Subscriber(broker.url, "reader") as reader:
+        reader.subscribe("t")
+    broker.stop()
+    connection = apsw.Connection(str(broker.data / "clarion.db"), vfs=load_checksum_vfs())
+    connection.pragma("user_version", 99)
+    connection.close()
+    with pytest.raises(BrokerDied, match="StoreTooNew") as died:
+        broker.start()
+    assert died.value.code == 3
+    assert str(broker.data / "clarion.db") in died.value.said
+
+
+@pytest.mark.parametrize("content", [b"not a database", b"SQLite format 3\x00" + bytes(84), bytes(8192)])
+def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "clarion.db").write_bytes(content)
+    broker = BrokerProcess(data)
+    with pytest.raises(BrokerDied, match="StoreCorrupt") as died:
+        broker.start()
+    assert died.value.code == 3
+    assert str(data / "clarion.db") in died.value.said
+    assert (data / "clarion.db").read_bytes() == content
+
+
+def test_a_data_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(BrokerDied, match="BadSettings") as died:
+        BrokerProcess(tmp_path / "file" / "data", log=tmp_path / "log").start()
+    assert died.value.code == 2
+
+
+# Damage.
+
+
+class ThreadBroker:
+    """A broker in a thread, for the many starts that damage takes; `error` is what ended it."""
+
+    def __init__(self, data: Path) -> None:
+        self._broker = Broker(BrokerSettings(data=data, listen="tcp://127.0.0.1:*"))
+        self.url = self._broker.urls[0]
+        self.error: ClarionError | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._broker.run()
+        except ClarionError as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self._broker.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+TOPICS = {b"wide": 40_000, b"many": 50, b"deep": 3_000}
+
+
+def _payload(topic: bytes, place: int) -> bytes:
+    return b"%s %d " % (topic, place) + random.Random(place).randbytes(TOPICS[topic])
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[bytes, int]]]:
+    """A store whose broker was killed, with data both in the database and in its log; and what was acked."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data", default_retention="keep").start()
+    acked: dict[bytes, int] = dict.fromkeys(TOPICS, 0)
+
+    def put(rounds: int) -> None:
+        with Publisher(broker.url) as publisher:
+            for _ in range(rounds):
+                receipts = []
+                for topic in TOPICS:
+                    receipts.append(publisher.put(topic, _payload(topic, acked[topic])))
+                    acked[topic] += 1
+                for receipt in receipts:
+                    receipt.result(30)
+
+    put(30)
+    broker.stop()  # this moves the log into the database
+    broker.start()
+    put(30)
+    with Subscriber(broker.url, "half") as reader:
+        reader.subscribe(b"deep", start="earliest")
+        while reader.get(b"deep", max_messages=10, wait_s=30)[-1].offset < 29:
+            pass
+    broker.kill()
+    yield broker.data, acked
+    broker.close()
+
+
+def _flip(file: Path, dice: random.Random) -> str:
+    content = bytearray(file.read_bytes().rstrip(b"\x00"))
+    place, bit = dice.randrange(len(content)), dice.randrange(8)
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(bytes([content[place] ^ 1 << bit]))
+    return f"bit {bit} of byte {place} of {file.name} flipped"
+
+
+def _tear(file: Path, dice: random.Random) -> str:
+    place = dice.randrange(len(file.read_bytes().rstrip(b"\x00")))
+    with file.open("r+b") as opened:
+        opened.truncate(place)
+    return f"{file.name} cut at byte {place}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("damage", [_flip, _tear])
+def test_damage_is_told_or_does_not_matter(
+    tmp_path: Path, killed: tuple[Path, dict[bytes, int]], seed: int, damage: Callable[[Path, random.Random], str]
+) -> None:
+    pristine, acked = killed
+    told = 0
+    for number in range(12):
+        data = tmp_path / f"{number}"
+        shutil.copytree(pristine, data)
+        dice = random.Random(f"{seed} {number}")
+        what = damage(dice.choice(_data_files(data)), dice)
+        told += _is_told(data, acked, what)
+        shutil.rmtree(data)
+    assert told > 0  # most of it matters
+
+
+def _data_files(data: Path) -> list[Path]:
+    """Give every file that holds what was acked; the log's index and the lock hold nothing of it."""
+    files = (file for file in data.rglob("*") if file.is_file() and file.name not in ("lock", "clarion.db-shm"))
+    return sorted(file for file in files if file.read_bytes().rstrip(b"\x00"))
+
+
+def _is_told(data: Path, acked: dict[bytes, int], what: str) -> bool:
+    """Say whether a typed error names the damage; whatever is served before that must be right."""
+    try:
+        broker = ThreadBroker(data)
+    except StoreCorrupt as error:
+        return _names_file(error, data, what)
+    told = False
+    try:
+        with Subscriber(broker.url, "probe", timeout_s=10) as probe:
+            for topic, count in acked.items():
+                try:
+                    _read_right(probe, topic, count, what)
+                except StoredDataCorrupt as error:
+                    told = _names_file(error, data, what)
+    except ClarionError:
+        eventually(lambda: broker.error, f"a broker that does not answer has ended ({what})")
+        assert isinstance(broker.error, StoreCorrupt), (what, broker.error)
+        told = True
+    finally:
+        broker.stop()
+    return told
+
+
+def _names_file(error: ClarionError, data: Path, what: str) -> bool:
+    assert any(str(file) in str(error) for file in _data_files(data)), (what, str(error))
+    return True
+
+
+def _read_right(probe: Subscriber, topic: bytes, count: int, what: str) -> None:
+    probe.subscribe(topic, start="earliest")
+    place = 0
+    while place < count:
+        messages = probe.get(topic, wait_s=5)
+        assert messages, f"{topic!r} ends at {place} of {count} after {what}"
+        for message in messages:
+            assert (message.offset, message.payload) == (place, _payload(topic, place)), what
+            place += 1
+    assert probe.get(topic, wait_s=0) == [], what
+
+
+def test_the_undamaged_store_is_served_in_full(tmp_path: Path, killed: tuple[Path, dict[bytes, int]]) -> None:
+    pristine, acked = killed
+    shutil.copytree(pristine, tmp_path / "copy")
+    assert not _is_told(tmp_path / "copy", acked, "nothing")

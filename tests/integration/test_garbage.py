@@ -1,0 +1,274 @@
+"""Whatever a stranger sends gets INVALID or a refusal with a reason, and does no harm."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.waiting import eventually
+
+from clarion import Admin, Publisher, Subscriber
+from clarion.wire import bodies
+from clarion.wire.batch import _checksum, encode_batch
+from clarion.wire.frames import MAGIC, PREFIX, Kind, unpack_prefix
+from clarion.wire.refusals import Code
+
+_encode = msgspec.msgpack.encode
+HUGE = 2**64 - 1
+
+
+class Stranger:
+    """A raw DEALER that says what it likes."""
+
+    def __init__(self, url: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.connect(url)
+
+    def send(self, *frames: bytes) -> None:
+        self._socket.send_multipart(frames)
+
+    def hear(self) -> tuple[int, int, bytes]:
+        """Give (kind, request id, body) of the next answer."""
+        assert self._socket.poll(30_000), "no answer"
+        frames = self._socket.recv_multipart()
+        _, kind, request_id = unpack_prefix(frames[0])
+        return kind, request_id, frames[1]
+
+    def refused(self, *frames: bytes) -> bodies.Refused:
+        """Send, and expect to be refused with a reason."""
+        self.send(*frames)
+        kind, request_id, body = self.hear()
+        refusal = msgspec.msgpack.decode(body, type=bodies.Refused)
+        assert kind in (Kind.INVALID, Kind.REFUSED, Kind.NOT_SUBSCRIBED, Kind.NO_SUBSCRIBER), kind
+        assert refusal.text
+        if len(frames[0]) == PREFIX.size and frames[0].startswith(MAGIC):
+            assert request_id == PREFIX.unpack(frames[0])[3]
+        return refusal
+
+    def ask(self, kind: int, body: object, *blobs: bytes) -> tuple[int, bytes]:
+        """Ask properly; give kind and body of the answer."""
+        self.send(prefix(kind), _encode(body), *blobs)
+        answer, _, packed = self.hear()
+        return answer, packed
+
+    def close(self) -> None:
+        self._socket.close(0)
+        self._context.term()
+
+
+def prefix(kind: int, request_id: int = 77, version: int = 1, magic: bytes = MAGIC) -> bytes:
+    return PREFIX.pack(magic, version, kind, request_id)
+
+
+@contextmanager
+def harmless(url: str) -> Iterator[Stranger]:
+    """Give a stranger, and check that earlier data and later service do not suffer from it."""
+    name = os.urandom(8).hex()
+    with Subscriber(url, name) as reader, Publisher(url) as publisher:
+        reader.subscribe(name)
+        publisher.put_many(name, [b"earlier %d" % place for place in range(100)]).result(30)
+        stranger = Stranger(url)
+        try:
+            yield stranger
+        finally:
+            stranger.close()
+        publisher.put(name, b"later").result(30)
+        found: list[bytes] = []
+        while len(found) < 101:
+            found += [message.payload for message in reader.get(name, wait_s=30)]
+        assert found == [*(b"earlier %d" % place for place in range(100)), b"later"]
+        reader.flush_acks()
+        reader.unsubscribe(name)
+
+
+def test_frames_that_are_no_request(url: str) -> None:
+    good = _encode(bodies.AskStats())
+    with harmless(url) as stranger:
+        for frames in (
+            [b""], [b"garbage"], [b"x" * 12], [b"", b""], [os.urandom(12), os.urandom(30)], [b"\x00" * 5000],
+            [prefix(Kind.STATS)], [prefix(Kind.STATS), good, b""], [prefix(Kind.STATS), good, b"", b""],
+            [prefix(Kind.PUT), _encode(bodies.Put(b"t"))], [b"f"] * 1000,
+            [prefix(Kind.STATS, magic=b"XX"), good], [prefix(Kind.STATS) + b"\x00", good],
+        ):  # fmt: skip
+            assert stranger.refused(*frames).code == Code.MALFORMED
+
+
+def test_other_versions_are_told_which_are_spoken(url: str) -> None:
+    with harmless(url) as stranger:
+        for version in (0, 2, 255):
+            refusal = stranger.refused(prefix(Kind.STATS, version=version), _encode(bodies.AskStats()))
+            assert refusal.code == Code.VERSION
+            assert "1 to 1" in refusal.text
+        kind, body = stranger.ask(Kind.HELLO, bodies.Hello(5, 9, "from the future"))
+        assert (kind, msgspec.msgpack.decode(body, type=bodies.Refused).code) == (Kind.INVALID, Code.VERSION)
+        kind, _ = stranger.ask(Kind.HELLO, bodies.Hello(0, HUGE, "polyglot"))
+        assert kind == Kind.ACK
+
+
+def test_kinds_that_are_none(url: str) -> None:
+    with harmless(url) as stranger:
+        for kind in sorted(set(range(256)) - set(_requests())):
+            assert "kind" in stranger.refused(prefix(kind), _encode([])).text
+
+
+def _requests() -> dict[int, Any]:
+    """One request of each kind, that nobody can fulfil or that does not matter."""
+    return {
+        Kind.SUBSCRIBE: ["t", "n"], Kind.UNSUBSCRIBE: ["t", "n"], Kind.GET: ["t"], Kind.PUT: [], Kind.ACK: [],
+        Kind.HELLO: [], Kind.REGISTER: [], Kind.FORGET: [], Kind.ATTACH: [], Kind.CONFIGURE: [], Kind.TOPICS: [1],
+        Kind.STATS: 1,
+    }  # fmt: skip
+
+
+WRONG_BODIES: list[Any] = [
+    None, True, 1, -1.5, "text", b"bytes", {}, {"a": 1}, [None] * 7, [[]] * 7, [{}] * 7, ["text"] * 7, [-1] * 7,
+    [HUGE] * 7, [1.5] * 7, [b"t", b"n", "x", [[1]]], [b"t", b"n", 1, [[1, 2, 3]]], [b"t", b"n", 1, [["a", "b"]]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(_requests()), ids=lambda kind: Kind(kind).name)
+def test_bodies_of_wrong_types(url: str, kind: int) -> None:
+    blobs = [b"blob"] if kind == Kind.PUT else []
+    raw = [b"", b"\xc1", b"\xff" * 100, b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 100_000]
+    with harmless(url) as stranger:
+        for body in [*map(_encode, WRONG_BODIES), *raw]:
+            stranger.send(prefix(kind), body, *blobs)
+            answer, request_id, packed = stranger.hear()
+            assert request_id == 77
+            if answer != Kind.ACK:  # the few that happen to be a proper request
+                assert msgspec.msgpack.decode(packed, type=bodies.Refused).text
+
+
+def test_absurd_numbers(url: str) -> None:
+    with harmless(url) as stranger:
+        stranger.ask(Kind.SUBSCRIBE, bodies.Subscribe(b"absurd", b"n"))
+        _, packed = stranger.ask(Kind.ATTACH, bodies.Attach(b"absurd", b"n", os.urandom(16)))
+        token = msgspec.msgpack.decode(packed, type=bodies.Attached).token
+        for number in (-(2**63), -1, 2**31, 2**63 - 1, 2**63, HUGE):
+            answers = [
+                stranger.ask(Kind.GET, [b"absurd", b"n", token, number, number, number, 0])[0],
+                stranger.ask(Kind.GET, [b"absurd", b"n", token, 0, number, number, min(number, 0)])[0],
+                stranger.ask(Kind.GET, [b"absurd", b"n", number, 0, 1, 1, 0])[0],
+                stranger.ask(Kind.ACK, [b"absurd", b"n", token, [[number, number]]])[0],
+                stranger.ask(Kind.ACK, [b"absurd", b"n", token, [[0, number]]])[0],
+                stranger.ask(Kind.ACK, [b"absurd", b"n", number, [[0, 1]]])[0],
+                stranger.ask(Kind.FORGET, [number])[0],
+                stranger.ask(Kind.TOPICS, [b"", number])[0],
+                stranger.ask(Kind.SUBSCRIBE, [b"absurd", b"m", "offset", number])[0],
+                stranger.ask(Kind.SUBSCRIBE, [b"absurd", b"t%d" % number, "time", number])[0],
+                stranger.ask(Kind.HELLO, [number, number, ""])[0],
+            ]
+            assert all(answer in set(Kind) for answer in answers)
+        assert stranger.refused(prefix(Kind.ACK), _encode([b"absurd", b"n", token, [[0, 1]] * 70_000]))
+        assert stranger.refused(prefix(Kind.REGISTER), _encode([b"short"])).code == Code.MALFORMED
+        assert stranger.refused(prefix(Kind.REGISTER), _encode([b"n" * 65])).code == Code.MALFORMED
+        assert stranger.refused(prefix(Kind.ATTACH), _encode([b"absurd", b"n", b""])).code == Code.MALFORMED
+        assert stranger.refused(prefix(Kind.CONFIGURE), _encode([b"absurd", "sometimes"])).code == Code.MALFORMED
+        assert stranger.refused(prefix(Kind.CONFIGURE), _encode([b"", "keep"])).code == Code.MALFORMED
+        assert stranger.refused(prefix(Kind.SUBSCRIBE), _encode([b"absurd", b"x", "when"])).code == Code.MALFORMED
+        assert stranger.refused(prefix(Kind.SUBSCRIBE), _encode([b"t" * 1025, b"x"])).code == Code.TOO_LARGE
+
+
+def _batch(registered: bodies.Registered, **changed: int) -> bytes:
+    header: dict[str, Any] = {"broker": registered.broker, "publisher": registered.publisher, "stamp": 1, "number": 1}
+    return bytes(encode_batch([b"one", b"two"], **{**header, **changed}))
+
+
+def test_batches_that_are_damaged_or_foreign(url: str) -> None:
+    with harmless(url) as stranger, Subscriber(url, "reader") as reader:
+        reader.subscribe("batches")
+        _, packed = stranger.ask(Kind.REGISTER, bodies.Register(os.urandom(16)))
+        me = msgspec.msgpack.decode(packed, type=bodies.Registered)
+        put = [prefix(Kind.PUT), _encode(bodies.Put(b"batches"))]
+        good = _batch(me)
+        dice = random.Random(3)
+        for _ in range(100):
+            damaged = bytearray(good)
+            damaged[dice.randrange(len(good))] ^= 1 << dice.randrange(8)
+            assert stranger.refused(*put, bytes(damaged)).code == Code.MALFORMED
+        for cut in range(0, len(good), 7):
+            assert stranger.refused(*put, good[:cut]).code == Code.MALFORMED
+        assert stranger.refused(*put, good + b"more").code == Code.MALFORMED
+        assert "broker" in stranger.refused(*put, _batch(me, broker=me.broker ^ 1)).text
+        assert stranger.refused(*put, _batch(me, publisher=0xFFFF_FFFF)).code == Code.PUBLISHER_EXPIRED
+        assert stranger.refused(*put, _batch(me, number=5)).code == Code.GAP
+        assert stranger.refused(*put, _batch(me, number=HUGE)).code == Code.GAP
+        assert stranger.refused(*put, _batch(me, number=0))
+        assert stranger.refused(*put, _batch(me, stamp=1 << 48)).code == Code.MALFORMED
+        assert stranger.refused(prefix(Kind.PUT), _encode(bodies.Put(b"")), good).text
+        assert stranger.ask(Kind.PUT, bodies.Put(b"batches"), good)[0] == Kind.ACK
+        assert stranger.refused(*put, _batch(me, stamp=2)).code == Code.CHECKSUM_DIFFERS
+        assert stranger.ask(Kind.PUT, bodies.Put(b"batches"), good)[0] == Kind.ACK  # again: the same receipt
+        assert [message.payload for message in reader.get("batches", wait_s=30)] == [b"one", b"two"]
+        assert reader.get("batches", wait_s=0) == []
+
+
+def test_a_batch_whose_columns_lie_is_never_more_than_its_publishers_own_harm(url: str) -> None:
+    """Offsets inside a column are the publisher's; a reader gets some bytes or an error, and the broker lives."""
+    with harmless(url) as stranger, Subscriber(url, "reader") as reader:
+        reader.subscribe("lies")
+        _, packed = stranger.ask(Kind.REGISTER, bodies.Register(os.urandom(16)))
+        me = msgspec.msgpack.decode(packed, type=bodies.Registered)
+        lying = bytearray(_batch(me))
+        struct.pack_into("<i", lying, 64 + 4, -(2**31))  # where the second message begins
+        struct.pack_into("<Q", lying, 8, _checksum(lying))
+        answer, _ = stranger.ask(Kind.PUT, bodies.Put(b"lies"), bytes(lying))
+        assert answer in (Kind.ACK, Kind.INVALID)
+        if answer == Kind.ACK:
+            assert len(reader.get("lies", max_messages=1, wait_s=30)) == 1
+
+
+def test_a_frame_beyond_the_limit_ends_the_connection_and_nothing_else(start_broker: StartBroker) -> None:
+    broker = start_broker(max_batch_bytes=100_000)
+    with harmless(broker.url) as stranger:
+        stranger.send(prefix(Kind.PUT), _encode(bodies.Put(b"t")), bytes(10_000_000))
+        stranger.send(prefix(Kind.STATS), _encode(bodies.AskStats()))
+        kind, _, _ = stranger.hear()  # on the connection that ZeroMQ made anew
+        assert kind == Kind.ACK
+
+
+def test_bytes_that_are_not_even_zeromq(url: str) -> None:
+    host, _, port = url.removeprefix("tcp://").rpartition(":")
+    dice = random.Random(4)
+    with harmless(url):
+        for _ in range(50):
+            with socket.create_connection((host, int(port)), timeout=10) as raw:
+                raw.sendall(
+                    dice.choice([b"GET / HTTP/1.1\r\n\r\n", dice.randbytes(200), b"\xff" + bytes(8) + b"\x7f", b""])
+                )
+
+
+def test_connections_that_vanish_leave_nothing_behind(start_broker: StartBroker) -> None:
+    broker = start_broker(max_get_wait_s=3.0)
+    with Subscriber(broker.url, "0") as reader, Admin(broker.url) as admin:
+        for name in range(200):
+            with Subscriber(broker.url, f"{name}") as each:
+                each.subscribe("vanish")
+        strangers = [_waiting(broker, f"{name}".encode()) for name in range(200)]
+        eventually(lambda: admin.stats()["waiting_gets"] > 100, "most of them wait")
+        for stranger in strangers:
+            stranger.close()
+        eventually(lambda: admin.stats()["waiting_gets"] == 0, "their gets are forgotten")
+        with Publisher(broker.url) as publisher:
+            publisher.put("vanish", b"still here").result(30)
+        assert [message.payload for message in reader.get("vanish", wait_s=30)] == [b"still here"]
+
+
+def _waiting(broker: BrokerProcess, name: bytes) -> Stranger:
+    stranger = Stranger(broker.url)
+    _, packed = stranger.ask(Kind.ATTACH, bodies.Attach(b"vanish", name, os.urandom(16)))
+    token = msgspec.msgpack.decode(packed, type=bodies.Attached).token
+    stranger.send(prefix(Kind.GET), _encode(bodies.Get(b"vanish", name, token, 0, 1, 1, 3_600_000)))
+    return stranger

@@ -1,0 +1,218 @@
+"""Publisher, subscriber and engine on a network that loses, repeats and reorders, on a clock of its own."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from clarion.broker.engine import Engine, Limits, Now
+from clarion.model.errors import DiskFull, StoreFull
+from clarion.publisher.sending import Sending
+from clarion.session.exchange import Exchange, OnReply
+from clarion.store.memory import MemoryStore
+from clarion.subscriber.reading import Reading
+from clarion.wire import bodies
+from clarion.wire.frames import Buffer, Kind, pack_frames
+from clarion.wire.refusals import Code
+from clarion.wire.requests import parse_request
+
+Frames = list[bytes]
+
+
+class Wire:
+    """One connection: two queues in order. A broken one loses its replies, and may still deliver requests."""
+
+    def __init__(self) -> None:
+        self.requests: deque[Frames] = deque()
+        self.replies: deque[Frames] = deque()
+
+
+class World:
+    """The broker's side, the clock and the dice."""
+
+    def __init__(self, seed: int, limits: Limits) -> None:
+        self.dice = random.Random(seed)
+        self.now_s = 1000.0
+        self.limits = limits
+        self.store = MemoryStore()
+        self.engine = Engine(self.store, limits)
+        self.wires: dict[Wire, None] = {}
+        self.group: Any = None
+        self.faults = True
+        self.crashes = self.failures = self.breaks = 0
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_s, 1_700_000_000_000_000 + int(self.now_s * 1e6))
+
+    def chance(self, likelihood: float) -> bool:
+        return self.faults and self.dice.random() < likelihood
+
+    def turn(self) -> None:
+        """Let the broker read, tick, commit and answer, and some of it go wrong."""
+        self.now_s += self.dice.random() * 0.02
+        wires = list(self.wires)
+        self.dice.shuffle(wires)
+        for wire in wires:
+            for _ in range(self.dice.randrange(1, 6)):
+                if wire.requests:
+                    self._handle(wire, wire.requests.popleft())
+        if self.now_s >= self.engine.next_deadline_s():
+            self.engine.tick(self.now)
+        self._commit()
+        for reply in self.engine.take_replies():
+            frames = pack_frames(reply.kind, reply.request_id, reply.body, reply.blobs)
+            for _ in range(2 if self.chance(0.02) else 1):
+                if not self.chance(0.005):
+                    reply.peer.replies.append([bytes(frame) for frame in frames])
+        if self.chance(0.01):
+            self._crash()
+
+    def _handle(self, wire: Wire, frames: Frames) -> None:
+        if self.chance(0.005):
+            return
+        for _ in range(2 if self.chance(0.03) else 1):
+            self.engine.handle(wire, parse_request(frames), self.now)
+
+    def _commit(self) -> None:
+        """Begin, end or fail a commit; it takes a few turns, and requests come in meanwhile."""
+        if self.group is None:
+            self.group = self.engine.take_group()
+        elif self.dice.random() < 0.5:
+            group, self.group = self.group, None
+            try:
+                if self.chance(0.03):
+                    raise StoreFull("for want of luck")
+                self.store.commit(group.changes)
+                self.engine.committed(group, self.now)
+            except StoreFull as error:
+                self.failures += 1
+                self.engine.commit_failed(group, Code.DISK_FULL, str(error))
+
+    def _crash(self) -> None:
+        """Die, with the group in flight on disk or not; every connection breaks."""
+        self.crashes += 1
+        if self.group is not None and self.dice.random() < 0.5:
+            self.store.commit(self.group.changes)
+        self.group = None
+        self.engine = Engine(self.store, self.limits)
+        for wire in self.wires:
+            wire.requests.clear()
+        self.wires.clear()
+
+
+class Client:
+    """A session without sockets: it reconnects when its wire is gone, and sends what was not answered."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.exchange = Exchange()
+        self.wire = Wire()
+        world.wires[self.wire] = None
+
+    def ask(
+        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
+    ) -> None:
+        frames = self.exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self.world.now_s)
+        self._send(frames)
+
+    def _send(self, frames: Sequence[Buffer]) -> None:
+        self.wire.requests.append([bytes(frame) for frame in frames])
+
+    def session_turn(self) -> None:
+        world = self.world
+        if world.chance(0.005) and self.wire in world.wires:
+            world.breaks += 1
+            if world.dice.random() < 0.5:  # what was under way may still arrive, later than what is sent again
+                del world.wires[self.wire]
+            self._reconnect()
+        elif self.wire not in world.wires:
+            self._reconnect()
+        for _ in range(world.dice.randrange(0, 6)):
+            if self.wire.replies:
+                self.exchange.answer(self.wire.replies.popleft())
+        for frames in self.exchange.overdue(world.now_s):
+            self._send(frames)
+
+    def _reconnect(self) -> None:
+        self.wire = Wire()
+        self.world.wires[self.wire] = None
+        for frames in self.exchange.everything(self.world.now_s):
+            self._send(frames)
+
+
+class PublisherClient(Client):
+    """Puts numbered payloads, and remembers where each went."""
+
+    def __init__(self, world: World, name: bytes) -> None:
+        super().__init__(world)
+        self.name = name
+        self.nonces = 0
+        self.put: list[tuple[bytes, bytes, Any, int]] = []  # topic, payload, sheaf, place
+        self.sending = Sending(
+            self.ask,
+            lambda: world.now_s,
+            lambda: world.now.unix_us / 1e6,
+            self._nonce,
+            lambda: None,
+            in_flight=world.dice.randrange(1, 6),
+            batch_bytes=200,
+        )
+        self.sending.greet()
+
+    def _nonce(self) -> bytes:
+        self.nonces += 1
+        return b"nonce %d of %s" % (self.nonces, self.name)
+
+    def add(self, topic: bytes) -> None:
+        payload = b"%s %d" % (self.name, len(self.put))
+        sheaf, place, _ = self.sending.add(topic, payload, None, None)
+        self.put.append((topic, payload, sheaf, place))
+
+    def turn(self) -> None:
+        self.session_turn()
+        self.sending.pump(self.world.now_s)
+
+    def done(self) -> bool:
+        return all(sheaf.done for _, _, sheaf, _ in self.put)
+
+
+class SubscriberClient(Client):
+    """Reads one topic, notes what it gets, and acks it."""
+
+    def __init__(self, world: World, topic: bytes, name: bytes, nonce: bytes) -> None:
+        super().__init__(world)
+        self.got: list[tuple[int, bytes]] = []
+        self._who = (topic, name, nonce)
+        self._prefetch = world.dice.random() < 0.5
+        self.reading = self._new_reading()
+
+    def _new_reading(self) -> Reading:
+        return Reading(
+            *self._who,
+            self.ask,
+            lambda: self.world.now_s,
+            lambda: None,
+            lambda start, stop: self.reading.ack(start, stop),
+            fetch_bytes=300,
+            prefetch=self._prefetch,
+        )
+
+    def turn(self) -> None:
+        self.session_turn()
+        if isinstance(self.reading.error, DiskFull):  # it could not attach: the subscriber starts afresh
+            assert not self.got
+            self.reading = self._new_reading()
+        self.reading.pump(self.world.now_s)
+        self.reading.want(self.world.dice.choice((0.0, 0.05, 1.0)), 5)
+        parts = self.reading.take(self.world.dice.randrange(1, 8))
+        if parts and self.world.chance(0.1):
+            self.reading.put_back(parts)
+            return
+        self.world.dice.shuffle(parts)  # they are acked in any order, but noted in theirs
+        for part in sorted(parts, key=lambda part: part.offsets.start):
+            self.got += [(message.offset, message.payload) for message in part]
+        for part in parts:
+            part.ack()

@@ -1,0 +1,91 @@
+"""Settings come from file, environment and flags; what is not understood is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clarion.broker.engine import Limits
+from clarion.broker.settings import BrokerSettings, load_settings
+from clarion.model.errors import BadSettings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "clarion.toml"
+    file.write_text('max_topics = 10\nlisten = "tcp://127.0.0.1:1"\ncredit_s = 1\n')
+    return file
+
+
+def test_flags_go_before_environment_and_environment_before_the_file(file: Path) -> None:
+    environment = {"CLARION_MAX_TOPICS": "20", "CLARION_LISTEN": "tcp://127.0.0.1:2", "HOME": "/"}
+    flags = {"listen": "tcp://127.0.0.1:3", "data": None}
+    settings = load_settings(file=file, environment=environment, flags=flags)
+    assert (settings.credit_s, settings.max_topics, settings.listen) == (1.0, 20, "tcp://127.0.0.1:3")
+    assert settings.data == BrokerSettings().data, "a flag that was not given changes nothing"
+
+
+def test_without_anything_the_defaults_hold_and_are_the_engines_own() -> None:
+    settings = load_settings(environment={}, flags={})
+    assert settings == BrokerSettings()
+    assert settings.limits() == Limits()
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert all(setting.metadata["meaning"] for setting in dataclasses.fields(BrokerSettings))
+
+
+def test_every_bound_of_the_engine_that_is_a_setting_reaches_it() -> None:
+    assert load_settings(environment={"CLARION_MAX_GET_MSGS": "7"}, flags={}).limits().max_get_msgs == 7
+
+
+def test_an_unknown_setting_in_the_file_is_refused_by_name(file: Path) -> None:
+    file.write_text("max_topics = 1\nmax_topcis = 2\n[listen_on]\nport = 1\n")
+    with pytest.raises(BadSettings, match="listen_on, max_topcis"):
+        load_settings(file=file, environment={}, flags={})
+
+
+def test_an_unknown_setting_in_the_environment_is_refused_by_name() -> None:
+    with pytest.raises(BadSettings, match="CLARION_MAX_TOPCIS"):
+        load_settings(environment={"CLARION_MAX_TOPCIS": "2"}, flags={})
+    load_settings(environment={"CLARION_URL": "tcp://somewhere:1"}, flags={})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_topics", "many"),
+        ("max_topics", "0"),
+        ("max_topics", 1.5),
+        ("max_topics", True),
+        ("max_topics", [1]),
+        ("credit_s", "soon"),
+        ("credit_s", "nan"),
+        ("credit_s", -1),
+        ("listen", 5590),
+        ("default_retention", "for ever"),
+        ("log_level", "loud"),
+        ("max_batch_bytes", 1023),
+    ],
+)
+def test_a_bad_value_is_refused_by_the_name_of_its_setting(name: str, value: Any) -> None:
+    with pytest.raises(BadSettings, match=name):
+        load_settings(environment={}, flags={name: value})
+
+
+@pytest.mark.parametrize("text", ["max_topics = ", "\x00", 'listen = "unclosed'])
+def test_a_file_that_is_not_toml_is_refused_by_name(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(BadSettings, match=r"clarion\.toml"):
+        load_settings(file=file, environment={}, flags={})
+
+
+def test_a_file_that_is_not_text_or_not_there_is_refused_by_name(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(BadSettings, match=r"clarion\.toml"):
+        load_settings(file=file, environment={}, flags={})
+    with pytest.raises(BadSettings, match=r"missing\.toml"):
+        load_settings(file=file.parent / "missing.toml", environment={}, flags={})

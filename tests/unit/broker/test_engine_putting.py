@@ -1,0 +1,250 @@
+"""What the engine promises publishers."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from clarion.store.port import RECEIPTS_KEPT
+from clarion.wire import bodies
+from clarion.wire.batch import HEADER_BYTES
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+from tests.unit.broker.asking import Asker, body_of, code_of
+
+NEWS = b"news"
+
+
+@pytest.fixture
+def asker() -> Asker:
+    asker = Asker()
+    asker.register()
+    asker.subscribe(NEWS)
+    return asker
+
+
+def test_a_put_is_answered_with_its_offset_once_it_is_on_disk(asker: Asker) -> None:
+    key = asker.send_put(NEWS, asker.batch(1, 1, b"one", b"two"))
+    assert key not in asker.replies
+    group = asker.take_group()
+    asker.store.commit(group.changes)
+    asker.hear()
+    assert key not in asker.replies, "the engine was not told yet"
+    asker.engine.committed(group, asker.now)
+    asker.hear()
+    done = body_of(asker.replies[key], bodies.PutDone)
+    assert (done.number, done.first_offset) == (1, 0)
+    assert body_of(asker.put(NEWS, asker.batch(1, 2, b"three")), bodies.PutDone).first_offset == 2
+
+
+def test_a_retry_gets_the_first_receipt(asker: Asker) -> None:
+    packed = asker.batch(1, 1, b"one")
+    first = asker.put(NEWS, packed)
+    asker.put(NEWS, asker.batch(1, 2, b"two"))
+    again = body_of(asker.put(NEWS, packed), bodies.PutDone)
+    assert (again.number, again.first_offset, again.committed_at_us) == (
+        1,
+        0,
+        body_of(first, bodies.PutDone).committed_at_us,
+    )
+    topic = asker.store.topic(NEWS)
+    assert topic is not None
+    assert topic.next_offset == 2
+
+
+def test_a_retry_gets_the_first_receipt_after_a_crash_and_after_an_unload(asker: Asker) -> None:
+    packed = asker.batch(1, 1, b"one")
+    first = body_of(asker.put(NEWS, packed), bodies.PutDone)
+    asker.crash()
+    again = body_of(asker.put(NEWS, packed), bodies.PutDone)
+    assert (again.first_offset, again.committed_at_us) == (first.first_offset, first.committed_at_us)
+    asker.state.unload(asker.state.topics[NEWS])
+    assert body_of(asker.put(NEWS, packed), bodies.PutDone).first_offset == first.first_offset
+
+
+def test_a_retry_while_the_first_is_under_way_is_answered_with_it(asker: Asker) -> None:
+    packed = asker.batch(1, 1, b"one")
+    keys = [asker.send_put(NEWS, packed)]
+    group = asker.take_group()
+    keys.append(asker.send_put(NEWS, packed))
+    assert not asker.replies.keys() & set(keys)
+    asker.commit(group)
+    assert [body_of(asker.replies[key], bodies.PutDone).first_offset for key in keys] == [0, 0]
+
+
+def test_a_retry_of_any_batch_that_may_be_in_flight_is_known(asker: Asker) -> None:
+    batches = [asker.batch(1, number, b"%d" % number) for number in range(1, RECEIPTS_KEPT + 2)]
+    for packed in batches:
+        asker.put(NEWS, packed)
+    asker.crash()
+    assert [body_of(asker.put(NEWS, packed), bodies.PutDone).number for packed in batches[1:]] == list(
+        range(2, RECEIPTS_KEPT + 2)
+    )
+    assert code_of(asker.put(NEWS, batches[0])) == (Kind.INVALID, Code.MALFORMED)
+
+
+def test_a_gap_is_answered_with_what_is_expected(asker: Asker) -> None:
+    refused = asker.put(NEWS, asker.batch(1, 3, b"three"))
+    assert code_of(refused) == (Kind.REFUSED, Code.GAP)
+    assert body_of(refused, bodies.Refused).expected == 1
+
+
+def test_the_same_number_with_other_contents_is_invalid(asker: Asker) -> None:
+    asker.put(NEWS, asker.batch(1, 1, b"one"))
+    assert code_of(asker.put(NEWS, asker.batch(1, 1, b"other"))) == (Kind.INVALID, Code.CHECKSUM_DIFFERS)
+    asker.crash()
+    assert code_of(asker.put(NEWS, asker.batch(1, 1, b"other"))) == (Kind.INVALID, Code.CHECKSUM_DIFFERS)
+
+
+def test_a_refusal_for_want_of_subscribers_uses_its_number_and_stays(asker: Asker) -> None:
+    packed = asker.batch(1, 1, b"one")
+    assert code_of(asker.put(b"quiet", packed)) == (Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER)
+    asker.subscribe(b"quiet")
+    asker.crash()
+    assert code_of(asker.put(b"quiet", packed)) == (Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER)
+    assert body_of(asker.put(b"quiet", asker.batch(1, 2, b"two")), bodies.PutDone).first_offset == 0
+
+
+def test_a_topic_that_keeps_needs_no_subscriber(asker: Asker) -> None:
+    asker.ask(Kind.CONFIGURE, bodies.Configure(b"kept", "keep"))
+    assert asker.put(b"kept", asker.batch(1, 1, b"one")).kind == Kind.ACK
+
+
+def test_a_batch_that_is_too_large_uses_its_number_and_stays_refused() -> None:
+    asker = Asker(max_batch_bytes=200)
+    asker.register()
+    asker.subscribe(NEWS)
+    packed = asker.batch(1, 1, bytes(300))
+    assert code_of(asker.put(NEWS, packed)) == (Kind.REFUSED, Code.TOO_LARGE)
+    asker.crash()
+    assert code_of(asker.put(NEWS, packed)) == (Kind.REFUSED, Code.TOO_LARGE)
+    assert asker.put(NEWS, asker.batch(1, 2, b"two")).kind == Kind.ACK
+
+
+def test_a_full_topic_refuses_until_its_readers_caught_up() -> None:
+    asker = Asker(topic_max_bytes=300)
+    asker.register()
+    asker.subscribe(NEWS)
+    token = asker.attach(NEWS).token
+    packed = asker.batch(1, 2, bytes(100))
+    asker.put(NEWS, asker.batch(1, 1, bytes(100)))
+    assert code_of(asker.put(NEWS, packed)) == (Kind.REFUSED, Code.TOPIC_FULL)
+    asker.ack(NEWS, token, (0, 1))
+    asker.tick(2)
+    asker.settle()
+    assert asker.put(NEWS, packed).kind == Kind.ACK
+
+
+def test_an_empty_topic_takes_a_batch_that_is_larger_than_the_topic_may_be() -> None:
+    asker = Asker(topic_max_bytes=100)
+    asker.register()
+    asker.subscribe(NEWS)
+    assert asker.put(NEWS, asker.batch(1, 1, bytes(500))).kind == Kind.ACK
+    assert code_of(asker.put(NEWS, asker.batch(1, 2, b"x"))) == (Kind.REFUSED, Code.TOPIC_FULL)
+
+
+def test_the_reserve_of_the_disk_is_not_for_puts() -> None:
+    asker = Asker(disk_reserve_bytes=1000)
+    asker.register()
+    asker.subscribe(NEWS)
+    token = asker.attach(NEWS).token
+    packed = asker.batch(1, 1, b"one")
+    asker.put(NEWS, packed)
+    asker.store.capacity_bytes = asker.store.used_bytes() + 1050
+    asker.tick(2)
+    assert code_of(asker.put(NEWS, asker.batch(1, 2, bytes(100)))) == (Kind.REFUSED, Code.DISK_FULL)
+    assert asker.ack(NEWS, token, (0, 1)).kind == Kind.ACK, "acks go on"
+    assert asker.put(NEWS, packed).kind == Kind.ACK, "a retry of what is stored needs no room"
+
+
+def test_the_same_nonce_gives_the_same_publisher(asker: Asker) -> None:
+    key = asker.send(Kind.REGISTER, bodies.Register(b"a new nonce"))
+    group = asker.take_group()
+    second = asker.send(Kind.REGISTER, bodies.Register(b"a new nonce"))
+    asker.commit(group)
+    asker.settle()
+    asker.crash()
+    third = asker.register(b"a new nonce")
+    assert asker.replies[key].body == asker.replies[second].body == bodies.Registered(1, third)
+    assert asker.register(b"another nonce") > third
+
+
+def test_a_publisher_id_is_never_given_out_again(asker: Asker) -> None:
+    publisher = asker.register(b"short lived")
+    asker.ask(Kind.FORGET, bodies.Forget(publisher))
+    asker.crash()
+    assert asker.register(b"short lived") > publisher
+
+
+def test_a_forgotten_publisher_must_register_again(asker: Asker) -> None:
+    packed = asker.batch(1, 1, b"one")
+    asker.put(NEWS, packed)
+    asker.send(Kind.FORGET, bodies.Forget(1))
+    for _ in range(2):
+        key = asker.send_put(NEWS, packed)
+        assert code_of(asker.replies[key]) == (Kind.REFUSED, Code.PUBLISHER_EXPIRED)
+        asker.settle()
+    asker.crash()
+    assert code_of(asker.put(NEWS, packed)) == (Kind.REFUSED, Code.PUBLISHER_EXPIRED)
+
+
+@pytest.mark.parametrize("publisher", [0, -1, 99, 1 << 32, (1 << 64) - 1])
+def test_forgetting_a_publisher_that_never_was_changes_nothing(asker: Asker, publisher: int) -> None:
+    key = asker.send(Kind.FORGET, bodies.Forget(publisher))
+    assert asker.replies[key].body == bodies.Done()
+    assert asker.engine.take_group() is None
+
+
+def test_a_batch_made_for_another_broker_is_invalid(asker: Asker) -> None:
+    packed = bytearray(asker.batch(1, 1, b"one"))
+    struct.pack_into("<I", packed, 20, 2)
+    assert code_of(asker.put(NEWS, _seal(packed))) == (Kind.INVALID, Code.MALFORMED)
+
+
+def test_a_batch_whose_offsets_go_back_is_invalid(asker: Asker) -> None:
+    packed = bytearray(asker.batch(1, 1, b"abcd", b"efgh"))
+    struct.pack_into("<i", packed, HEADER_BYTES + 4, 100)
+    assert code_of(asker.put(NEWS, _seal(packed))) == (Kind.INVALID, Code.MALFORMED)
+
+
+def test_a_damaged_batch_is_invalid_and_uses_no_number(asker: Asker) -> None:
+    packed = asker.batch(1, 1, b"one")
+    assert code_of(asker.put(NEWS, packed[:-1] + b"?")) == (Kind.INVALID, Code.MALFORMED)
+    assert asker.put(NEWS, packed).kind == Kind.ACK
+
+
+def test_commit_time_never_goes_back_within_a_topic(asker: Asker) -> None:
+    first = body_of(asker.put(NEWS, asker.batch(1, 1, b"one")), bodies.PutDone)
+    asker.now_s -= 50
+    second = body_of(asker.put(NEWS, asker.batch(1, 2, b"two")), bodies.PutDone)
+    assert second.committed_at_us == first.committed_at_us
+
+
+def test_credit_is_shared_among_publishers_and_never_runs_out() -> None:
+    asker = Asker(topic_max_bytes=2000, credit_max_messages=1000)
+    asker.subscribe(NEWS)
+    one, two = asker.register(b"publisher one"), asker.register(b"publisher two")
+    alone = body_of(asker.put(NEWS, asker.batch(one, 1, b"x" * 20)), bodies.PutDone).credit
+    shared = body_of(asker.put(NEWS, asker.batch(two, 1, b"x" * 20)), bodies.PutDone).credit
+    assert 1 < shared < alone <= 1000
+    number = 2
+    while (reply := asker.put(NEWS, asker.batch(one, number, b"x" * 20))).kind == Kind.ACK:
+        assert body_of(reply, bodies.PutDone).credit >= number + 1
+        number += 1
+    assert code_of(reply) == (Kind.REFUSED, Code.TOPIC_FULL)
+
+
+def test_topics_are_bounded() -> None:
+    asker = Asker(max_topics=1)
+    asker.register()
+    asker.subscribe(NEWS)
+    assert code_of(asker.put(b"second", asker.batch(1, 1, b"x"))) == (Kind.REFUSED, Code.LIMIT)
+    assert code_of(asker.subscribe(b"second")) == (Kind.REFUSED, Code.LIMIT)
+    assert code_of(asker.ask(Kind.CONFIGURE, bodies.Configure(b"second", "keep"))) == (Kind.REFUSED, Code.LIMIT)
+
+
+def _seal(packed: bytearray) -> bytes:
+    packed[8:16] = struct.pack("<Q", xxh3_64_intdigest(bytes(packed[16:]), seed=int.from_bytes(packed[:8], "little")))
+    return bytes(packed)

@@ -1,0 +1,109 @@
+"""What is printed: readable numbers, whole records, JSON that says what bytes were."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from clarion.cli.output import counted, readable_bytes
+from clarion.cli.printing import count_whole, json_lines, text_lines, whole_payloads, write_records
+from clarion.cli.stats import is_counter, rates
+from clarion.cli.topics import describe_topic
+from clarion.subscriber import MessageBatch
+from clarion.wire.batch import Batch, Headers, encode_batch
+from clarion.wire.bodies import TopicRow
+
+
+def _part(payloads: list[bytes], key: bytes | None = None, headers: Headers | None = None) -> MessageBatch:
+    count = len(payloads)
+    raw = encode_batch(
+        payloads, keys=[key] * count, headers=[headers] * count, broker=1, publisher=2, stamp=3, number=1
+    )
+    return MessageBatch(b"\xff", Batch.parse(bytes(raw)), 10, 1_000_000, 0, count, lambda _start, _stop: None)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (999_960, "1.0 MB"), (2_500_000_000, "2.5 GB"), (3e15, "3000.0 TB")],
+)
+def test_bytes_are_readable(count: float, text: str) -> None:
+    assert readable_bytes(count) == text
+
+
+def test_nouns_follow_their_number() -> None:
+    assert counted(1, "message") == "1 message"
+    assert counted(1200, "message") == "1,200 messages"
+
+
+def test_payloads_are_lines_or_just_bytes() -> None:
+    part = _part([b"a", b"", b"\xff\n"])
+    assert text_lines(part) == [b"a\n", b"\n", b"\xff\n\n"]
+    assert whole_payloads(part) == [b"a", b"", b"\xff\n"]
+
+
+def test_json_says_what_every_byte_was() -> None:
+    text, binary = json_lines(_part(["é\n".encode(), b"\xff"], key=b"\xfe", headers={"type": b"x", "odd": b"\xfd"}))
+    assert text.endswith(b"}\n")
+    assert text.count(b"\n") == 1
+    told = msgspec.json.decode(text)
+    assert told == {
+        "topic": "b64:_w==",
+        "offset": 10,
+        "id": "0000000100000002" + "000000000003" + "0000",
+        "key": "b64:_g==",
+        "headers": {"type": "x", "odd": "b64:_Q=="},
+        "committed_at": "1970-01-01T00:00:01+00:00",
+        "payload": "é\n",
+    }
+    other = msgspec.json.decode(binary)
+    assert "payload" not in other
+    assert base64.b64decode(other["payload_b64"]) == b"\xff"
+
+
+def test_records_that_lie_whole_within_what_was_written_are_counted() -> None:
+    records = [b"aa", b"", b"bbb"]
+    assert [count_whole(records, size) for size in range(6)] == [0, 0, 2, 2, 2, 3]
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    yield reading, writing
+    for descriptor in (reading, writing):
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue
+
+
+def test_all_records_are_written(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    assert write_records(writing, [b"a\n", b"b\n"]) == (2, None)
+    assert os.read(reading, 100) == b"a\nb\n"
+
+
+def test_a_reader_that_went_away_leaves_records_unwritten(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    os.close(reading)
+    written, error = write_records(writing, [b"a\n", b"b\n"])
+    assert written == 0
+    assert isinstance(error, BrokenPipeError)
+
+
+def test_only_counters_have_rates_and_a_restart_has_none() -> None:
+    before = {"commits": 5, "topics": 1, "used_bytes": 10, "bytes_stored": 0, "broker": "00ff", "acks": 9}
+    now = {"commits": 15, "topics": 9, "used_bytes": 90, "bytes_stored": 40, "broker": "00ff", "acks": 2}
+    assert rates(before, now, 2.0) == {"commits": 5.0, "bytes_stored": 20.0}
+    assert not is_counter("broker", "00ff")
+
+
+def test_a_topic_says_what_each_subscriber_has_not_read() -> None:
+    row = TopicRow(b"\xff", "until-read", 5, 20, 1000, ((b"a", 18, 0), (b"b", 20, 2)))
+    told = describe_topic(row)
+    assert told["topic"] == "b64:_w=="
+    assert told["messages"] == 15
+    assert [(reader["subscriber"], reader["unread"]) for reader in told["subscriptions"]] == [("a", 2), ("b", 0)]

@@ -1,0 +1,312 @@
+"""What leaves when, what is sent again, and what fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clarion.model.errors import (
+    DiskFull,
+    InvalidRequest,
+    LimitReached,
+    NoSubscriber,
+    PublisherExpired,
+    TooLarge,
+    VersionMismatch,
+)
+from clarion.publisher import sending as sending_module
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
+
+
+def test_nothing_leaves_before_the_publisher_has_an_id() -> None:
+    talk = Talk(registered=False)
+    talk.add(b"one", b"two")
+    assert [asked.kind for asked in talk.pump()] == [Kind.REGISTER]
+    assert talk.pump() == [], "it asks once"
+
+
+def test_what_gathered_leaves_as_one_batch_and_is_numbered_from_one() -> None:
+    talk = Talk(registered=False)
+    sheaves = talk.add(b"one", b"two")
+    talk.sending.pump(0)
+    talk.register(7)
+    (asked,) = talk.pump()
+    batch = asked.batch
+    assert (batch.payloads(), batch.number, batch.publisher) == ([b"one", b"two"], 1, 7)
+    talk.store(asked, first_offset=5)
+    assert sheaves[0] is sheaves[1]
+    assert (sheaves[0].done, sheaves[0].first_offset, sheaves[0].error) == (True, 5, None)
+    assert talk.sending.buffered_bytes == 0
+
+
+def test_numbers_have_no_gaps_and_stamps_strictly_increase() -> None:
+    talk = Talk()
+    asked = talk.add_and_pump(b"a", b"b", b"c")
+    assert numbers(asked) == [2, 3, 4]
+    stamps = [item.batch.stamp for item in asked]
+    assert stamps == sorted(set(stamps))
+
+
+def test_no_more_than_the_window_is_under_way_and_meanwhile_the_next_batch_gathers() -> None:
+    talk = Talk(in_flight=2)
+    asked = talk.add_and_pump(b"a", b"b", b"c", b"d")
+    assert payloads(asked) == [[b"a"], [b"b"]]
+    talk.store(asked[0])
+    assert payloads(talk.pump()) == [[b"c", b"d"]]
+
+
+def test_credit_holds_back_all_but_one_batch() -> None:
+    talk = Talk(in_flight=8)
+    (first,) = talk.add_and_pump(b"a")
+    talk.store(first, credit=0)
+    lane = talk.sending.lanes[TOPIC]
+    lane.credit = lane.sent + 2
+    asked = talk.add_and_pump(b"b", b"c", b"d", b"e")
+    assert payloads(asked) == [[b"b"], [b"c"]]
+    talk.store(asked[0], credit=0)
+    assert talk.pump() == [], "one is under way, and there is no credit for more"
+    talk.store(asked[1], credit=0)
+    assert payloads(talk.pump()) == [[b"d", b"e"]], "one batch may always be under way"
+
+
+def test_credit_expires() -> None:
+    talk = Talk(in_flight=8)
+    (first,) = talk.add_and_pump(b"a")
+    talk.store(first, credit=1 << 40, credit_s=5.0)
+    assert payloads(talk.add_and_pump(b"b", b"c")) == [[b"b"], [b"c"]]
+    talk.now_s += 5.0
+    assert talk.add_and_pump(b"d") == []
+
+
+def test_after_a_full_disk_only_what_was_refused_is_sent_again_in_order() -> None:
+    talk = Talk()
+    asked = talk.add_and_pump(b"a", b"b", b"c")
+    talk.store(asked[0], credit=1 << 40)
+    asked[1].refuse(Code.DISK_FULL, retry_after_s=0.2)
+    asked[2].refuse(Code.GAP, expected=3)
+    assert talk.pump() == []
+    assert talk.sending.pump(talk.now_s) == pytest.approx(talk.now_s + 0.2)
+    assert isinstance(talk.sending.stats()["refusal"], DiskFull)
+    talk.now_s += 0.2
+    again = talk.pump()
+    assert [item.blobs for item in again] == [asked[1].blobs, asked[2].blobs], "the very same bytes"
+    assert talk.pump() == []
+    talk.store(again[0], credit=1 << 40)
+    talk.store(again[1], credit=1 << 40)
+    assert talk.sending.buffered_bytes == 0
+    assert talk.sending.stats()["refusal"] is None
+
+
+def test_nothing_new_overtakes_what_waits_to_be_sent_again() -> None:
+    talk = Talk()
+    (asked,) = talk.add_and_pump(b"a")
+    asked.refuse(Code.TOPIC_FULL, retry_after_s=1.0)
+    assert talk.add_and_pump(b"b") == []
+    talk.now_s += 1.0
+    assert payloads(talk.pump()) == [[b"a"], [b"b"]]
+
+
+@pytest.mark.parametrize(("code", "error"), [(Code.NO_SUBSCRIBER, NoSubscriber), (Code.TOO_LARGE, TooLarge)])
+def test_a_refusal_that_used_its_number_fails_that_batch_alone(code: Code, error: type[Exception]) -> None:
+    talk = Talk()
+    (sheaf,) = talk.add(b"a")
+    (asked,) = talk.pump()
+    (later,) = talk.add_and_pump(b"b")
+    asked.refuse(code, kind=Kind.NO_SUBSCRIBER if code == Code.NO_SUBSCRIBER else Kind.REFUSED)
+    assert isinstance(sheaf.error, error)
+    talk.store(later)
+    assert numbers(talk.add_and_pump(b"c")) == [4], "numbering goes on"
+
+
+def test_an_expired_publisher_fails_what_is_under_way_and_starts_over_as_a_new_one() -> None:
+    talk = Talk()
+    sheaves = talk.add(b"a")
+    asked = talk.pump()
+    sheaves += talk.add(b"b")
+    asked += talk.pump()
+    talk.add(b"c")
+    for item in asked:
+        item.refuse(Code.PUBLISHER_EXPIRED)
+    assert [type(sheaf.error) for sheaf in sheaves] == [PublisherExpired, PublisherExpired]
+    talk.sending.pump(talk.now_s)
+    talk.register(2)
+    (again,) = talk.pump()
+    assert (again.batch.publisher, again.batch.number, again.batch.payloads()) == (2, 1, [b"c"])
+
+
+def test_an_expired_publisher_with_nothing_to_send_does_not_register_again() -> None:
+    talk = Talk()
+    (asked,) = talk.add_and_pump(b"a")
+    asked.refuse(Code.PUBLISHER_EXPIRED)
+    assert talk.pump() == []
+    assert talk.sending.identities() == set()
+
+
+def test_lanes_fail_alone_and_each_goes_over_to_the_new_id() -> None:
+    talk = Talk()
+    (first,) = talk.add_and_pump(b"a")
+    talk.add(b"b", topic=b"other")
+    (other,) = talk.pump()
+    first.refuse(Code.PUBLISHER_EXPIRED)
+    talk.add(b"c")
+    talk.sending.pump(talk.now_s)
+    talk.register(2)
+    (mine,) = talk.pump()
+    talk.store(other)
+    assert (mine.batch.publisher, other.batch.publisher) == (2, 1)
+    assert talk.sending.identities() == {1, 2}
+
+
+def test_a_broker_that_lost_what_it_confirmed_fails_the_lane_instead_of_asking_for_ever() -> None:
+    talk = Talk()
+    (sheaf,) = talk.add(b"a")
+    (asked,) = talk.pump()
+    asked.refuse(Code.GAP, expected=1)
+    assert isinstance(sheaf.error, InvalidRequest)
+
+
+def test_an_answer_that_comes_twice_changes_nothing() -> None:
+    talk = Talk()
+    (asked,) = talk.add_and_pump(b"a")
+    talk.store(asked)
+    stored = talk.sending.messages_stored
+    talk.store(asked)
+    asked.refuse(Code.PUBLISHER_EXPIRED)
+    assert (talk.sending.messages_stored, talk.sending.identities()) == (stored, {1})
+
+
+def test_registering_is_tried_again_after_a_full_disk() -> None:
+    talk = Talk(registered=False)
+    talk.add(b"a")
+    (asked,) = talk.pump()
+    asked.refuse(Code.DISK_FULL, retry_after_s=0.5)
+    assert talk.sending.pump(talk.now_s) == pytest.approx(talk.now_s + 0.5)
+    assert talk.take() == []
+    talk.now_s += 0.5
+    talk.sending.pump(talk.now_s)
+    talk.register(1)
+    assert payloads(talk.pump()) == [[b"a"]]
+
+
+def test_a_broker_that_gives_no_id_fails_everything_and_is_not_asked_for_ever() -> None:
+    talk = Talk(registered=False)
+    sheaves = talk.add(b"a")
+    (asked,) = talk.pump()
+    asked.refuse(Code.LIMIT)
+    assert isinstance(sheaves[0].error, LimitReached)
+    assert talk.pump() == []
+    assert talk.sending.buffered_bytes == 0
+    talk.add(b"b")
+    assert [item.kind for item in talk.pump()] == [Kind.REGISTER], "a new message is a new try"
+
+
+def test_a_broker_of_another_version_fails_everything() -> None:
+    talk = Talk(registered=False)
+    talk.sending.greet()
+    (hello,) = talk.take()
+    (sheaf,) = talk.add(b"a")
+    hello.refuse(Code.VERSION, kind=Kind.INVALID)
+    assert isinstance(sheaf.error, VersionMismatch)
+    assert isinstance(talk.sending.broken, VersionMismatch)
+
+
+def welcome(talk: Talk, max_batch_bytes: int) -> None:
+    talk.sending.greet()
+    (hello,) = talk.take()
+    hello.answer(Kind.ACK, bodies.Welcome(1, 1, bytes(16), 1, max_batch_bytes, 64, 1 << 20))
+
+
+def test_a_message_no_batch_can_hold_is_too_large_and_not_queued() -> None:
+    talk = Talk()
+    welcome(talk, 1000)
+    for add in (
+        lambda: talk.sending.add(TOPIC, bytes(1000), None, None),
+        lambda: talk.sending.add(TOPIC, b"", bytes(1000), None),
+        lambda: talk.sending.add(TOPIC, b"", None, {"name": bytes(1000)}),
+        lambda: talk.sending.add(TOPIC, b"", None, {"ä" * 450: b""}),
+        lambda: talk.sending.add_many(TOPIC, [bytes(600)] * 2, None),
+    ):
+        with pytest.raises(TooLarge):
+            add()
+    assert talk.sending.buffered_bytes == 0
+    assert talk.pump() == []
+
+
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 7, 100])
+def test_batches_stay_within_what_the_broker_takes(size: int, keys: bool) -> None:
+    talk = Talk(in_flight=64)
+    welcome(talk, 2000)
+    messages: list[bytes] = [bytes([place % 256]) * size for place in range(300)]
+    some_keys: list[bytes | None] | None = [b"key"] * 300 if keys else None
+    start = 0
+    while start < len(messages):
+        stop = talk.sending.chunk_end(messages, some_keys, start)
+        talk.sending.add_many(TOPIC, messages[start:stop], some_keys and some_keys[start:stop])
+        start = stop
+    asked = talk.pump()
+    assert len(asked) > 1
+    assert all(len(item.blobs[0]) <= 2000 for item in asked)
+    assert [payload for some in payloads(asked) for payload in some] == messages
+
+
+def test_a_chunk_has_at_least_one_message_and_at_most_what_fits() -> None:
+    talk = Talk(batch_bytes=1000)
+    end = talk.sending.chunk_end
+    assert end([bytes(5000), b"x"], None, 0) == 1
+    assert end([b"x"] * 10, None, 3) == 10
+    assert 1 <= end([bytes(100)] * 100, None, 0) <= 10
+    assert end([b""] * 100_000, None, 0) <= 65_536
+    assert end([b"x"], [bytes(5000)], 0) == 1
+
+
+def test_what_cannot_be_packed_fails_alone() -> None:
+    talk = Talk()
+    wrong: Any = ["text"]
+    sheaf, _, _ = talk.sending.add_many(TOPIC, wrong, None)
+    assert talk.pump() == []
+    assert isinstance(sheaf.error, InvalidRequest)
+    assert numbers(talk.add_and_pump(b"a")) == [2], "and uses no number"
+    with pytest.raises(UnicodeEncodeError):
+        talk.sending.add(TOPIC, b"", None, {"\ud800": b""})
+
+
+def test_what_failed_unobserved_is_told_once_with_how_much_it_was() -> None:
+    talk = Talk()
+    for asked in talk.add_and_pump(b"a", b"b"):
+        asked.refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    error = talk.sending.take_unobserved()
+    assert isinstance(error, NoSubscriber)
+    assert "2 messages not stored" in str(error)
+    assert talk.sending.take_unobserved() is None
+
+
+def test_what_failed_and_was_observed_is_not_told_again() -> None:
+    talk = Talk()
+    (sheaf,) = talk.add(b"a")
+    talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    with pytest.raises(NoSubscriber):
+        sheaf.raise_error()
+    assert talk.sending.take_unobserved() is None
+
+
+def test_failures_that_nobody_asks_for_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending_module, "_UNOBSERVED_MAX", 3)
+    talk = Talk()
+    for _ in range(10):
+        talk.add_and_pump(b"a")[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    assert len(talk.sending.unobserved) == 3
+    assert "10 messages not stored" in str(talk.sending.take_unobserved())
+
+
+def test_the_newest_unfinished_sheaf_of_each_lane_is_last_to_be_done() -> None:
+    talk = Talk()
+    talk.add_and_pump(b"a")
+    (flying,) = talk.sending.unfinished()
+    (gathering,) = talk.add(b"b")
+    assert flying is not gathering
+    assert talk.sending.unfinished() == [gathering]

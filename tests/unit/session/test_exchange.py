@@ -1,0 +1,112 @@
+"""Requests under way: every one is answered once, whatever the connection does."""
+
+from __future__ import annotations
+
+import pytest
+
+from clarion.model.errors import DiskFull, InvalidRequest, NoSubscriber, TakenOver
+from clarion.session.exchange import Exchange, Reply
+from clarion.wire import bodies
+from clarion.wire.frames import Kind, pack_frames, unpack_prefix
+from clarion.wire.refusals import Code
+
+
+def ask(exchange: Exchange, got: list[Reply], now_s: float = 0.0, wait_s: float = 0.0) -> int:
+    frames = exchange.ask(Kind.STATS, bodies.AskStats(), (), got.append, wait_s=wait_s, now_s=now_s)
+    return unpack_prefix(bytes(frames[0]))[2]
+
+
+def reply(request_id: int, body: bodies.Body | None = None, kind: Kind = Kind.ACK) -> list[bytes]:
+    return [bytes(frame) for frame in pack_frames(kind, request_id, body or bodies.Done(), [b"blob"])]
+
+
+def ids(requests: list[list[bytes | bytearray | memoryview]]) -> list[int]:
+    return [unpack_prefix(bytes(frames[0]))[2] for frames in requests]
+
+
+def test_a_reply_goes_to_who_asked_with_what_came_behind_it() -> None:
+    exchange, first, second = Exchange(), list[Reply](), list[Reply]()
+    ask(exchange, first)
+    exchange.answer(reply(ask(exchange, second)))
+    assert first == []
+    assert second[0].read(bodies.Done) == bodies.Done()
+    assert list(second[0].blobs) == [b"blob"]
+    assert len(exchange) == 1
+
+
+def test_what_nobody_asked_or_was_answered_before_is_counted_and_dropped() -> None:
+    exchange, got = Exchange(), list[Reply]()
+    number = ask(exchange, got)
+    for frames in (reply(number), reply(number), reply(99), [], [b"garbage"], [b"", b""]):
+        exchange.answer(frames)
+    assert (len(got), exchange.strays, len(exchange)) == (1, 5, 0)
+
+
+def test_half_a_reply_leaves_the_request_to_be_sent_again() -> None:
+    exchange, got = Exchange(), list[Reply]()
+    number = ask(exchange, got)
+    exchange.answer(reply(number)[:1])
+    assert ids(exchange.everything(0.0)) == [number]
+    exchange.answer(reply(number))
+    assert len(got) == 1
+
+
+def test_a_new_connection_gets_everything_unanswered_in_order_and_unchanged() -> None:
+    exchange, got = Exchange(), list[Reply]()
+    frames = [exchange.ask(Kind.STATS, bodies.AskStats(), (), got.append, wait_s=0, now_s=0) for _ in range(4)]
+    exchange.answer(reply(2))
+    assert exchange.everything(1.0) == [frames[0], frames[2], frames[3]]
+    assert exchange.everything(2.0) == [frames[0], frames[2], frames[3]]
+    assert exchange.resent == 6
+
+
+def test_a_request_is_sent_again_when_its_answer_is_overdue_and_not_before() -> None:
+    exchange, got = Exchange(resend_after_s=10), list[Reply]()
+    early, late = ask(exchange, got, now_s=0), ask(exchange, got, now_s=0, wait_s=60)
+    assert exchange.overdue(9.9) == []
+    assert ids(exchange.overdue(20.0)) == [early]
+    assert exchange.overdue(29.0) == [], "sent again at 20"
+    assert ids(exchange.overdue(71.0)) == [early, late], "a long wait at the broker is not overdue"
+    exchange.answer(reply(early))
+    exchange.answer(reply(late))
+    assert exchange.overdue(1000.0) == []
+
+
+def test_a_new_connection_gives_every_request_its_full_time_again() -> None:
+    exchange, got = Exchange(resend_after_s=10), list[Reply]()
+    ask(exchange, got, now_s=0)
+    exchange.everything(9.0)
+    assert exchange.overdue(15.0) == []
+    assert len(exchange.overdue(20.0)) == 1
+
+
+def test_dropped_requests_are_never_answered() -> None:
+    exchange, got = Exchange(), list[Reply]()
+    number = ask(exchange, got)
+    exchange.drop_all()
+    exchange.answer(reply(number))
+    assert (got, len(exchange), exchange.everything(0)) == ([], 0, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "error"),
+    [
+        (Kind.REFUSED, Code.TAKEN_OVER, TakenOver),
+        (Kind.REFUSED, Code.DISK_FULL, DiskFull),
+        (Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER, NoSubscriber),
+        (Kind.INVALID, Code.MALFORMED, InvalidRequest),
+        (Kind.REFUSED, 999, InvalidRequest),
+    ],
+)
+def test_a_refusal_is_raised_as_its_typed_error(kind: Kind, code: int, error: type[Exception]) -> None:
+    refused = Reply(kind, reply(1, bodies.Refused(code, "because"))[1])
+    refusal = refused.refusal()
+    assert refusal is not None
+    assert refusal.code == code
+    with pytest.raises(error, match="because"):
+        refused.read(bodies.Done)
+
+
+def test_an_answer_that_cannot_be_read_is_a_typed_error() -> None:
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        Reply(Kind.ACK, b"\xc1").read(bodies.Registered)

@@ -1,0 +1,335 @@
+"""A full or failing disk: nothing half-done stays, nothing is acked that may not be there."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.unit.store.making import Maker, crash_image, everything, fill, open_segmented, put_everywhere, subscribe
+
+from clarion.model.errors import StoreFailed, StoreFull
+from clarion.store.index import load_checksum_vfs
+from clarion.store.port import Changes
+from clarion.store.segmented import SegmentedStore
+
+MAX_BYTES = 2 << 20
+
+
+class _Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+class Disk(apsw.VFS):
+    """A file system on which SQLite's calls can be made to fail, by the end of the file's name."""
+
+    def __init__(self, name: str) -> None:
+        self.failing: dict[tuple[str, str], type[apsw.Error]] = {}
+        super().__init__(name, load_checksum_vfs())
+        self.vfs_name = name
+
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 (the base class names it)
+        return _DiskFile(self, name, flags)
+
+    def meet(self, call: str, file: str | None) -> None:
+        """Fail if this call on this file is to fail."""
+        for (failing_call, ending), error in self.failing.items():
+            if call == failing_call and file is not None and file.endswith(ending):
+                raise error(f"{call} of {file} fails for the test")
+
+
+class _DiskFile(apsw.VFSFile):
+    def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
+        self._disk = disk
+        self._name = name.filename() if isinstance(name, apsw.URIFilename) else name
+        super().__init__(load_checksum_vfs(), name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        self._disk.meet("write", self._name)
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self._disk.meet("sync", self._name)
+        super().xSync(flags)
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    made = Disk("failing disk")
+    yield made
+    made.unregister()
+
+
+@contextmanager
+def failing(call: str, number: int) -> Iterator[None]:
+    """Have a call of the operating system fail."""
+
+    def fail(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, call, fail)
+        yield
+
+
+def test_a_change_that_does_not_fit_is_refused_and_the_store_goes_on(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data", max_bytes=MAX_BYTES)
+    maker = fill(store, commits=3)
+    before = everything(store)
+    too_much = Changes()
+    copy.deepcopy(maker).put(too_much, 1, [bytes(3 << 20)])
+    subscribe(too_much, 1, b"in the same change")
+    with pytest.raises(StoreFull, match="nothing of the change was kept"):
+        store.commit(too_much)
+    assert everything(store) == before
+    put_everywhere(store, maker, b"a smaller one")
+    after = everything(store)
+    store.close()
+    again = open_segmented(tmp_path / "data")
+    assert everything(again) == after
+    again.close()
+
+
+def test_a_full_store_still_takes_acks_and_trims_and_has_room_again(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path, max_bytes=MAX_BYTES)
+    maker = fill(store, commits=0, topics=1)
+    for _ in range(3):
+        _put_until_refused(store, maker)
+        assert store.free_bytes() < 200_000
+        assert sum(file.stat().st_size for file in (tmp_path / "log").iterdir()) <= MAX_BYTES
+        for place in range(20):
+            acking = Changes()
+            subscribe(acking, 1, b"reader", cursor=place)
+            store.commit(acking)
+        trimming = Changes()
+        maker.trim(trimming, 1, maker.next_offset[1])
+        store.commit(trimming)
+        assert store.free_bytes() > MAX_BYTES - 400_000
+    put_everywhere(store, maker, bytes(100_000))
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["pwritev", "posix_fallocate"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_that_is_full_is_no_failed_disk(tmp_path: Path, call: str, number: int) -> None:
+    store = open_segmented(tmp_path / "data", segment_bytes=64 << 10)
+    maker = fill(store)
+    before = everything(store)
+    refused = Changes()
+    copy.deepcopy(maker).put(refused, 1, [bytes(100_000)])
+    with failing(call, number), pytest.raises(StoreFull):
+        store.commit(refused)
+    assert everything(store) == before
+    put_everywhere(store, maker, b"there is room again")
+    after = everything(store)
+    assert after["topics"][0].topic.next_offset == 9
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert everything(image) == after
+    image.close()
+    store.close()
+
+
+def test_a_record_that_was_written_in_part_is_not_there(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data", segment_bytes=4 << 20)
+    maker = fill(store)
+    before = everything(store)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        refused = Changes()
+        copy.deepcopy(maker).put(refused, 1, [bytes(3 << 20)])
+        with pytest.raises(StoreFull):
+            store.commit(refused)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert everything(store) == before
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert everything(image) == before
+    image.close()
+    put_everywhere(store, maker, b"over the parts")
+    image = open_segmented(crash_image(store, tmp_path / "another"))
+    assert everything(image) == everything(store)
+    image.close()
+    store.close()
+
+
+def test_a_full_disk_takes_acks_and_trims_from_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_segmented(tmp_path, segment_bytes=256 << 10)
+    maker = fill(store, commits=0, topics=1)
+    store.close()
+    monkeypatch.setattr("clarion.store.segmented.free_disk_bytes", lambda _: 0)
+    store = open_segmented(tmp_path, segment_bytes=256 << 10)
+    with failing("posix_fallocate", errno.ENOSPC):
+        with pytest.raises(StoreFull, match="the disk under"):
+            put_everywhere(store, copy.deepcopy(maker), b"no room for its index rows")
+        for place in range(30):
+            acking = Changes()
+            subscribe(acking, 1, b"reader", cursor=place)
+            store.commit(acking)
+        trimming = Changes()
+        maker.trim(trimming, 1, 0)
+        store.commit(trimming)
+    assert store.subscriptions(1)[0].cursor == 29
+    store.close()
+
+
+def test_puts_leave_acks_their_reserve_when_no_segment_can_be_made(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path, segment_bytes=256 << 10)
+    maker = fill(store, commits=0, topics=1)
+    with failing("posix_fallocate", errno.ENOSPC):
+        _put_until_refused(store, maker, size=1000)
+        for place in range(40):
+            acking = Changes()
+            subscribe(acking, 1, b"reader", cursor=place)
+            store.commit(acking)
+    put_everywhere(store, maker, b"there is room again")
+    store.close()
+
+
+def test_a_disk_short_of_room_gives_up_a_spare_segment_for_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_segmented(tmp_path, segment_bytes=64 << 10)
+    maker = fill(store, commits=12, payload=bytes(60_000), topics=1)
+    trimming = Changes()
+    maker.trim(trimming, 1, maker.next_offset[1])
+    store.commit(trimming)
+    store.close()
+    assert len(list((tmp_path / "log").glob("*.spare"))) == 2
+    monkeypatch.setattr("clarion.store.segmented.free_disk_bytes", lambda _: 1000)
+    store = open_segmented(tmp_path, segment_bytes=64 << 10)
+    put_everywhere(store, maker, b"taken")
+    assert len(list((tmp_path / "log").glob("*.spare"))) == 1
+    with pytest.raises(StoreFull):
+        put_everywhere(store, copy.deepcopy(maker), b"refused")
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_after_a_failed_write_or_sync_nothing_is_acked_any_more(tmp_path: Path, call: str, number: int) -> None:
+    if (call, number) == ("pwritev", errno.ENOSPC):
+        return  # that is a full disk
+    store = open_segmented(tmp_path / "data")
+    maker = fill(store)
+    before = everything(store)
+    with failing(call, number), pytest.raises(StoreFailed, match=r"0000000001\.seg"):
+        put_everywhere(store, maker, b"never acked")
+    with pytest.raises(StoreFailed):  # The disk says that all is well again, and may have lost what it took.
+        store.commit(Changes())
+    assert everything(store) == before
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert [batch.first_offset for batch in image.batches(1, 0, 8, 1 << 30)] == list(range(8))
+    image.close()
+    store.close()
+
+
+@pytest.mark.parametrize("error", [apsw.FullError, apsw.IOError])
+def test_what_the_index_cannot_take_is_in_the_log_and_there_after_opening_again(
+    tmp_path: Path, disk: Disk, error: type[apsw.Error]
+) -> None:
+    store = open_segmented(tmp_path / "data", vfs=disk.vfs_name)
+    maker = fill(store, topics=1)
+    disk.failing["write", "-wal"] = error
+    with pytest.raises(StoreFailed, match="has the change"):
+        put_everywhere(store, maker, b"durable, not acked")
+    disk.failing.clear()
+    with pytest.raises(StoreFailed):
+        store.commit(Changes())
+    assert store.topics(b"", 1)[0].topic.next_offset == 8
+    store.close()
+    again = open_segmented(tmp_path / "data")
+    assert again.topics(b"", 1)[0].topic.next_offset == 9
+    put_everywhere(again, maker, b"going on")
+    again.close()
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_checkpoint_that_fails_keeps_its_commit_and_refuses_the_next(tmp_path: Path, disk: Disk, call: str) -> None:
+    store = open_segmented(tmp_path / "data", vfs=disk.vfs_name, checkpoint_bytes=1)
+    maker = fill(store, topics=1)
+    disk.failing[call, "clarion.db"] = apsw.IOError
+    put_everywhere(store, maker, b"acked")
+    with pytest.raises(StoreFailed):
+        put_everywhere(store, maker, b"not acked")
+    before = everything(store)
+    assert before["topics"][0].topic.next_offset == 9
+    store.close()
+    disk.failing.clear()
+    again = open_segmented(tmp_path / "data")
+    assert everything(again) == before
+    again.close()
+
+
+def test_a_checkpoint_without_room_is_put_off(tmp_path: Path, disk: Disk) -> None:
+    store = open_segmented(tmp_path / "data", vfs=disk.vfs_name, checkpoint_bytes=1)
+    maker = fill(store)
+    disk.failing["write", "clarion.db"] = apsw.FullError
+    put_everywhere(store, maker, b"acked")
+    put_everywhere(store, maker, b"acked, too")
+    assert store.checkpoints_put_off == 2
+    disk.failing.clear()
+    before = everything(store)
+    store.close()
+    again = open_segmented(tmp_path / "data")
+    assert everything(again) == before
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("point", "is_kept"), [("before-commit", False), ("inside-commit", True), ("after-commit", True)]
+)
+def test_a_crash_at_each_point_keeps_a_commit_or_nothing_of_it(tmp_path: Path, point: str, is_kept: bool) -> None:
+    armed = False
+
+    def crash_at(reached: str) -> None:
+        if armed and reached == point:
+            crash_image(store, tmp_path / "image")
+            raise _Killed
+
+    store = open_segmented(tmp_path / "data", crash_points=crash_at)
+    maker = fill(store)
+    before = everything(store)
+    armed = True
+    with pytest.raises(_Killed):
+        put_everywhere(store, maker, b"p" * 100_000)
+    image = open_segmented(tmp_path / "image")
+    assert (everything(image) == before) is not is_kept
+    assert {row.topic.next_offset for row in image.topics(b"", 9)} == {9 if is_kept else 8}
+    image.close()
+    store.close()
+
+
+def test_a_mistake_of_the_caller_leaves_no_half_commit(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path)
+    maker = fill(store)
+    before = everything(store)
+    twice = Changes()
+    maker.put(twice, 1, [b"m"])
+    twice.batches *= 2
+    with pytest.raises(apsw.ConstraintError):
+        store.commit(twice)
+    assert everything(store) == before
+    twice.batches.pop()
+    store.commit(twice)
+    assert store.topics(b"", 1)[0].topic.next_offset == 9
+    store.close()
+
+
+def _put_until_refused(store: SegmentedStore, maker: Maker, size: int = 100_000) -> None:
+    for _ in range(1000):
+        changes, kept = Changes(), copy.deepcopy(maker)
+        try:
+            maker.put(changes, 1, [bytes(size)])
+            store.commit(changes)
+        except StoreFull:
+            vars(maker).update(vars(kept))
+            return
+    raise AssertionError("the store was never full")
