@@ -76,11 +76,11 @@ def many_topics(count: int) -> dict[str, Any]:
 
     from clarion.store import Changes, SubscriptionRow
     from clarion.store.port import UNTIL_READ, TopicRow
-    from clarion.store.sqlite import SqliteStore
+    from clarion.store.segmented import SegmentedStore
 
     with tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder:
         data = Path(folder) / "data"
-        store = SqliteStore(data)
+        store = SegmentedStore(data)
         for start in range(0, count, 10_000):
             changes = Changes()
             for number in range(start + 1, min(start + 10_000, count) + 1):

@@ -10,7 +10,7 @@ from typing import Any
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.model.errors import DiskFull, StoreFull
 from clarion.publisher.sending import Sending
-from clarion.session.exchange import Exchange, OnReply
+from clarion.session.exchange import Exchange, OnReply, Reply
 from clarion.store.memory import MemoryStore
 from clarion.subscriber.reading import Reading
 from clarion.wire import bodies
@@ -110,6 +110,7 @@ class Client:
         self.world = world
         self.exchange = Exchange()
         self.wire = Wire()
+        self.dropped: list[Reply] = []  # answers nobody looks at
         world.wires[self.wire] = None
 
     def ask(
@@ -135,6 +136,10 @@ class Client:
                 self.exchange.answer(self.wire.replies.popleft())
         for frames in self.exchange.overdue(world.now_s):
             self._send(frames)
+
+    def turn(self) -> None:
+        """Do what this client does."""
+        self.session_turn()
 
     def _reconnect(self) -> None:
         self.wire = Wire()
@@ -195,10 +200,13 @@ class SubscriberClient(Client):
             self.ask,
             lambda: self.world.now_s,
             lambda: None,
-            lambda start, stop: self.reading.ack(start, stop),
+            self._ack,
             fetch_bytes=300,
             prefetch=self._prefetch,
         )
+
+    def _ack(self, start: int, stop: int) -> None:
+        self.reading.ack(start, stop)
 
     def turn(self) -> None:
         self.session_turn()

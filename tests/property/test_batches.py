@@ -14,6 +14,11 @@ from clarion.model import MessageId
 from clarion.subscriber.messages import MessageBatch
 from clarion.wire.batch import HEADER_BYTES, BadBatch, Batch, Headers, encode_batch, slice_batch
 
+
+def no_ack(start: int, stop: int) -> None:
+    raise AssertionError(f"nobody acks {start} to {stop} here")
+
+
 quick = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 keys = st.none() | st.binary(max_size=12)
 headers = st.none() | st.dictionaries(st.text(max_size=6), st.binary(max_size=6), max_size=3)
@@ -23,8 +28,9 @@ Content = tuple[list[bytes], list[bytes | None] | None, list[Headers | None] | N
 @st.composite
 def contents(draw: st.DrawFn) -> Content:
     payloads = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=20))
-    size = {"min_size": len(payloads), "max_size": len(payloads)}
-    return payloads, draw(st.none() | st.lists(keys, **size)), draw(st.none() | st.lists(headers, **size))
+    count = len(payloads)
+    some_keys = draw(st.none() | st.lists(keys, min_size=count, max_size=count))
+    return payloads, some_keys, draw(st.none() | st.lists(headers, min_size=count, max_size=count))
 
 
 def pack(content: Content) -> bytes:
@@ -138,7 +144,7 @@ def test_columns_become_arrow_as_they_are(content: Content, data: st.DataObject)
     payloads, some_keys, some_headers = content
     start = data.draw(st.integers(0, len(payloads) - 1))
     stop = data.draw(st.integers(start + 1, len(payloads)))
-    part = MessageBatch(b"topic", Batch.parse(pack(content)), 100, 5_000_000, start, stop, lambda low, high: None)
+    part = MessageBatch(b"topic", Batch.parse(pack(content)), 100, 5_000_000, start, stop, no_ack)
     table = part.to_arrow().to_pydict()
     nothing = [None] * len(payloads)
     packed_headers = [None if item is None else msgspec.msgpack.encode(item) for item in some_headers or nothing]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
+from tests.property.lossy_network import Client, PublisherClient, SubscriberClient, World
 
 from clarion.broker.engine import Limits
 from clarion.model.errors import NoSubscriber, PublisherExpired
-from clarion.store.port import KEEP, UNTIL_READ
+from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
-from tests.property.lossy_network import PublisherClient, SubscriberClient, World
 
 TOPIC, NOBODY = b"news", b"nobody reads this"
 MESSAGES = 60
@@ -38,13 +40,12 @@ def make_world(seed: int) -> World:
 def subscribe(world: World, topic: bytes, name: bytes) -> None:
     """Make the subscription before anything goes wrong."""
     client = SubscriberClient(world, topic, name, b"makes it")
-    client.ask(Kind.SUBSCRIBE, bodies.Subscribe(topic, name), lambda reply: None)
+    client.ask(Kind.SUBSCRIBE, bodies.Subscribe(topic, name), client.dropped.append)
     run(world, [client], lambda: not len(client.exchange), only_session=True)
 
 
-def run(world: World, clients: list[PublisherClient | SubscriberClient] | list[SubscriberClient], done: object,
-        only_session: bool = False) -> None:  # fmt: skip
-    assert callable(done)
+def run(world: World, clients: Sequence[Client], done: Callable[[], bool], *, only_session: bool = False) -> None:
+    """Let time pass until it is done."""
     for _ in range(TURNS_AT_MOST):
         if done():
             return
@@ -125,9 +126,8 @@ def test_a_publisher_that_is_forgotten_fails_what_was_under_way_and_goes_on(seed
             turn(world, [publisher], reader)
         if count % 20 == 10:
             for identity in publisher.sending.identities():
-                reader.ask(Kind.FORGET, bodies.Forget(identity), lambda reply: None)
+                reader.ask(Kind.FORGET, bodies.Forget(identity), reader.dropped.append)
     world.faults = False
-    confirmed = [item for item in publisher.put if item[2].error is None]
     run(world, [publisher, reader], lambda: publisher.done() and acked(reader))
     confirmed = [item for item in publisher.put if item[2].error is None]
     last = max(sheaf.first_offset + place for _, _, sheaf, place in confirmed)
@@ -151,4 +151,3 @@ def test_the_dice_do_their_work() -> None:
         publisher.add(TOPIC)
         turn(world, [publisher], reader)
     assert min(world.crashes, world.failures, world.breaks, publisher.exchange.resent, publisher.exchange.strays) > 2
-    assert KEEP != world.limits.default_retention

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.plain_broker import runs
 
 from clarion.model import AckedRanges, MessageId, from_text, to_text
-from tests.property.plain_broker import runs
 
 many = settings(max_examples=400, deadline=None, derandomize=True, database=None)
 ids = st.builds(

@@ -21,7 +21,7 @@ from clarion.broker.settings import BrokerSettings
 from clarion.broker.transport import Transport
 from clarion.model.errors import FatalError, StoreFull
 from clarion.store.port import Store
-from clarion.store.sqlite import SqliteStore
+from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
 from clarion.wire.frames import BadFrames, Kind, pack_frames
 from clarion.wire.refusals import Code
@@ -45,7 +45,7 @@ class Broker:
     def __init__(self, settings: BrokerSettings, *, store: Store | None = None) -> None:
         self._settings = settings
         self._crash_points = crash_points_from(os.environ.get(ENVIRONMENT))
-        self._store = store or SqliteStore(
+        self._store = store or SegmentedStore(
             settings.data, max_bytes=settings.max_store_bytes or None, crash_points=self._crash_points
         )
         try:

@@ -77,6 +77,7 @@ class Transport:
             zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
             zmq.HEARTBEAT_TIMEOUT: _SILENCE_MS,
             zmq.BACKLOG: 1024,
+            zmq.HANDSHAKE_IVL: 10_000,
         }
         for option, value in options.items():
             socket.setsockopt(option, value)

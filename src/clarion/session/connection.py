@@ -35,6 +35,7 @@ class Connection:
             zmq.RECONNECT_IVL: 50,
             zmq.RECONNECT_IVL_MAX: 5000,
             zmq.CONNECT_TIMEOUT: 3000,
+            zmq.HANDSHAKE_IVL: 3000,
         }
         for option, value in options.items():
             self.socket.setsockopt(option, value)

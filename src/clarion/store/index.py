@@ -27,6 +27,8 @@ STATEMENTS_CACHED = 128
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _RESERVED_AT = 20  # in the file's header
+_LOCKED_BYTE = 1 << 30
+_WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 
 # A plain put touches three b-trees: log, receipt and segment. Where a topic stands follows from its last log row; only
 # when a trim empties the log is it written to the topic row. `segment` is made first and so has the lowest page, which
@@ -108,6 +110,7 @@ def open_writer(file: Path, *, vfs: str, page_bytes: int, found: Identity | None
             connection.reserve_bytes(reserve=CHECKSUM_BYTES)
             connection.pragma("page_size", page_bytes)
             connection.pragma("journal_mode", "wal")
+        _check_pages(connection, file)
         _check_version(connection, file)
         if is_new:
             _make_tables(connection, found or _new_identity())
@@ -188,6 +191,21 @@ def _check_header(file: Path) -> None:
             f"{file} is not a Clarion store, or its header is damaged: "
             f"it reserves {header[_RESERVED_AT]} bytes a page, not {CHECKSUM_BYTES}; restore a backup"
         )
+
+
+def _check_pages(connection: apsw.Connection, file: Path) -> None:
+    """Refuse a database that was cut short. SQLite takes what it lacks for zeros, without a look at the checksum."""
+    pages, page_bytes = connection.pragma("page_count"), connection.pragma("page_size")
+    missing = set(range(file.stat().st_size // page_bytes + 1, pages + 1))
+    if missing:
+        frames, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        with Path(f"{file}-wal").open("rb") as wal:
+            for frame in range(frames):
+                wal.seek(_WAL_HEADER_BYTES + frame * (_FRAME_HEADER_BYTES + page_bytes))
+                missing.discard(int.from_bytes(wal.read(4)))
+    missing.discard(_LOCKED_BYTE // page_bytes + 1)  # This page SQLite never uses.
+    if missing:
+        raise StoreCorrupt(f"{file} was cut short: page {min(missing)} of {pages} is missing. Restore a backup")
 
 
 def _check_version(connection: apsw.Connection, file: Path) -> None:

@@ -82,8 +82,9 @@ class Recovery:
         for number in [number for number in self._segments.numbers if number >= self.end.segment]:
             at = self.end.position if number == self.end.segment else 0
             self.end = Place(number, at, self.end.sequence)
-            _sync(self._segments.path(number))  # before the index and others come to know what is found in it
             with mapped(self._segments.path(number)) as view:
+                if self._next_whole(view):
+                    _write_again(self._segments.path(number), at)
                 while record := self._next_whole(view):
                     yield record
                     self.end = Place(number, record.end, record.sequence)
@@ -112,9 +113,15 @@ class Recovery:
             )
 
 
-def _sync(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
+def _write_again(file: Path, at: int) -> None:
+    """Make what a segment holds from here on durable, before the index and others come to know of it.
+
+    After a failed sync the system may take pages for clean that never came to the disk; only writing them helps.
+    """
+    with file.open("r+b", buffering=0) as opened:
+        while content := os.pread(opened.fileno(), 1 << 20, at):
+            at += os.pwrite(opened.fileno(), content, at)
+        os.fdatasync(opened.fileno())
 
 
 @contextmanager

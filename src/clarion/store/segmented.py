@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -73,17 +74,16 @@ class SegmentedStore(Reads):
     def _open(self, vfs: str, segment_bytes: int, page_bytes: int, checkpoint_bytes: int) -> None:
         try:
             found = identity_in(self.path / LOG, self.file)
-            self._writer = open_writer(self.file, vfs=vfs, page_bytes=page_bytes, found=found)
-            self._segments = Segments(self.path / LOG, segment_bytes=segment_bytes, may_grow=self._may_grow)
-            try:
+            with ExitStack() as opened:
+                self._writer = open_writer(self.file, vfs=vfs, page_bytes=page_bytes, found=found)
+                opened.callback(self._writer.close)
+                self._segments = Segments(self.path / LOG, segment_bytes=segment_bytes, may_grow=self._may_grow)
+                opened.callback(self._segments.close)
                 self._identity = read_identity(self._writer)
                 self._set_bounds(checkpoint_bytes)
                 self._recover()
                 super().__init__(open_reader(self.file, vfs=vfs), self.file, self._segments)
-            except BaseException:
-                self._segments.close()
-                self._writer.close()
-                raise
+                opened.pop_all()
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
             raise BadSettings(f"{self.path} cannot be opened for writing: {error}; choose another folder") from error
         except apsw.Error as error:
@@ -149,9 +149,12 @@ class SegmentedStore(Reads):
             segments.write([head, *data])
             rows = self._apply(record)
             self._crash_point("inside-commit")
-        except BaseException as error:
+        except (OSError, apsw.Error) as error:
             self._undo()
             raise self._explained(error) from error
+        except BaseException:
+            self._undo()
+            raise
         try:
             segments.sync()
             self._writer.execute("COMMIT")
@@ -180,16 +183,19 @@ class SegmentedStore(Reads):
             self._failure = self._failure or f"a change could not be undone in {self.path} ({error})"
             _log.error("%s", self._failure)
 
-    def _explained(self, error: BaseException) -> BaseException:
-        """Give the error to raise for one that was met before the sync; the disk's failures are final."""
-        told = error
-        if isinstance(error, OSError):
-            file = self._segments.path(self._segments.number)
+    def _explained(self, error: OSError | apsw.Error) -> Exception:
+        """Give the error to raise for one that was met before the sync and undone; the disk's failures are final."""
+        if self._failure is not None:
+            return StoreFailed(self._failure)
+        if isinstance(error, apsw.ConstraintError):  # the caller's mistake, not the disk's
+            return AssertionError(f"the change breaks a rule of the port: {error}")
+        file = self._segments.path(self._segments.number)
+        if isinstance(error, apsw.Error):
+            told = typed(error, self.file)
+        else:
             told = disk_full(file) if is_full(error) else disk_failed(error, file)
-        elif isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
-            told = typed(error, self.file)  # A broken constraint is the caller's mistake, not the disk's.
         if isinstance(told, FatalError):
-            self._failure = self._failure or str(told)
+            self._failure = str(told)
         return told
 
     def _in_doubt(self, error: BaseException) -> StoreFailed:

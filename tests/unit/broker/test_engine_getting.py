@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.broker.asking import START_US, Asker, body_of, code_of, payloads_of
 
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
-from tests.unit.broker.asking import START_US, Asker, body_of, code_of, payloads_of
 
 NEWS = b"news"
 

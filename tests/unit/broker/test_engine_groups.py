@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
 
 from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
-from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
 
 NEWS = b"news"
 

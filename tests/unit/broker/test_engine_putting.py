@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from tests.unit.broker.asking import Asker, body_of, code_of
 from xxhash import xxh3_64_intdigest
 
 from clarion.store.port import RECEIPTS_KEPT
@@ -12,7 +13,6 @@ from clarion.wire import bodies
 from clarion.wire.batch import HEADER_BYTES
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
-from tests.unit.broker.asking import Asker, body_of, code_of
 
 NEWS = b"news"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
 
 from clarion.model.errors import (
     DiskFull,
@@ -19,7 +20,6 @@ from clarion.publisher import sending as sending_module
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
-from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
 
 
 def test_nothing_leaves_before_the_publisher_has_an_id() -> None:
@@ -223,15 +223,16 @@ def welcome(talk: Talk, max_batch_bytes: int) -> None:
 def test_a_message_no_batch_can_hold_is_too_large_and_not_queued() -> None:
     talk = Talk()
     welcome(talk, 1000)
-    for add in (
-        lambda: talk.sending.add(TOPIC, bytes(1000), None, None),
-        lambda: talk.sending.add(TOPIC, b"", bytes(1000), None),
-        lambda: talk.sending.add(TOPIC, b"", None, {"name": bytes(1000)}),
-        lambda: talk.sending.add(TOPIC, b"", None, {"ä" * 450: b""}),
-        lambda: talk.sending.add_many(TOPIC, [bytes(600)] * 2, None),
+    for payload, key, headers in (
+        (bytes(1000), None, None),
+        (b"", bytes(1000), None),
+        (b"", None, {"name": bytes(1000)}),
+        (b"", None, {"ä" * 450: b""}),
     ):
         with pytest.raises(TooLarge):
-            add()
+            talk.sending.add(TOPIC, payload, key, headers)
+    with pytest.raises(TooLarge):
+        talk.sending.add_many(TOPIC, [bytes(600)] * 2, None)
     assert talk.sending.buffered_bytes == 0
     assert talk.pump() == []
 

@@ -197,6 +197,39 @@ def test_a_flipped_bit_in_the_indexs_log_after_a_checkpoint_is_told_or_harmless(
     assert told
 
 
+def test_a_database_cut_short_beside_its_log_is_told_or_harmless(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data", **SETTINGS)
+    maker = fill(store, commits=3, topics=2)
+    changes = Changes()
+    subscribe(changes, 1, b"with many ranges", acked=bytes(range(256)) * 40)  # on pages of its own
+    store.commit(changes)
+    store.close()
+    store = open_segmented(tmp_path / "data", **SETTINGS)
+    put_everywhere(store, maker, b"p" * 500)
+    crash = Crash(crash_image(store, tmp_path / "crash"), [(0, 0, everything(store))])
+    store.close()
+    database = crash.content("clarion.db")
+    for kept in range(1, len(database), 301):
+        told = _told(tmp_path, crash, {"clarion.db": database[:kept]})
+        assert told is not None
+        assert "clarion.db" in told
+
+
+def test_pages_that_a_commit_both_took_and_gave_back_are_not_missed(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data", **SETTINGS)
+    maker = fill(store, commits=1, topics=2)
+    for place in range(3):
+        changes = Changes()
+        for _ in range(300):
+            maker.put(changes, 1 + place % 2, [b"short-lived"])
+        maker.trim(changes, 1 + place % 2, maker.next_offset[1 + place % 2])
+        store.commit(changes)
+        image = open_segmented(crash_image(store, tmp_path / f"{place}"), **SETTINGS)
+        assert everything(image) == everything(store)
+        image.close()
+    store.close()
+
+
 def test_an_older_index_is_brought_up_to_date_or_refused(tmp_path: Path) -> None:
     store = open_segmented(tmp_path / "data", **SETTINGS)
     maker = fill(store, commits=2, topics=2)

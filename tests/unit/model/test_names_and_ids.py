@@ -1,0 +1,72 @@
+"""The text of names, the bytes of ids, the time in stamps."""
+
+from __future__ import annotations
+
+import pytest
+
+from clarion.model import AckedRanges, MessageId, from_text, stamp_from_unix_s, stamp_to_unix_s, to_bytes, to_text
+from clarion.model.errors import ClarionError, FatalError, PermanentError, RetryableError
+from clarion.wire.refusals import RETRIED, Code, error_of
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (b"alerts", "alerts"),
+        ("märz 日".encode(), "märz 日"),
+        (b"\xff\x00", "b64:_wA="),
+        (b"", "b64:"),
+        (b"two\nlines", "b64:dHdvCmxpbmVz"),
+        (b"b64:x", "b64:YjY0Ong="),
+    ],
+)
+def test_a_name_has_one_text_form(name: bytes, text: str) -> None:
+    assert to_text(name) == text
+    assert from_text(text) == name
+
+
+@pytest.mark.parametrize("text", ["b64:_", "b64:ä", "b64:a b="])
+def test_malformed_base64_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="base64"):
+        from_text(text)
+
+
+def test_str_is_encoded_and_bytes_likes_are_copied() -> None:
+    assert to_bytes("ä") == "ä".encode()
+    assert to_bytes(bytearray(b"x")) == to_bytes(b"x") == b"x"  # type: ignore[arg-type]
+
+
+def test_an_id_is_broker_publisher_stamp_counter_big_endian() -> None:
+    number = MessageId(1, 2, 3, 4)
+    assert str(number) == "00000001000000020000000000030004"
+    with pytest.raises(ValueError, match="hex"):
+        MessageId.parse("not hexadecimal")
+
+
+def test_a_stamp_counts_64ths_of_a_millisecond_since_2020() -> None:
+    assert stamp_from_unix_s(1_577_836_800.0) == 0
+    assert stamp_from_unix_s(1_577_836_801.0) == 64_000
+    assert stamp_to_unix_s(64_000) == 1_577_836_801.0
+    assert stamp_from_unix_s(0.0) == 0, "a clock before 2020 does not go below"
+    assert stamp_from_unix_s(1e15) == (1 << 48) - 1, "nor a far one beyond six bytes"
+
+
+def test_equal_acks_are_equal_and_different_ones_are_not() -> None:
+    assert AckedRanges(3, [(5, 7), (7, 9)]) == AckedRanges(3, [(5, 9)])
+    assert AckedRanges(3) != AckedRanges(4)
+    assert AckedRanges(3) != 3
+    assert repr(AckedRanges(3, [(5, 9)])) == "AckedRanges(3, [(5, 9)])"
+
+
+def test_every_code_but_gap_has_an_error_and_those_retried_are_retryable() -> None:
+    for code in Code:
+        error = error_of(code, "because")
+        assert isinstance(error, RetryableError if code in RETRIED - {Code.GAP} else PermanentError), code
+        assert str(error) == "because"
+
+
+def test_every_error_is_retryable_permanent_or_fatal() -> None:
+    kinds = (RetryableError, PermanentError, FatalError)
+    assert set(ClarionError.__subclasses__()) == set(kinds)
+    for kind in kinds:
+        assert all(error.__doc__ for error in kind.__subclasses__())

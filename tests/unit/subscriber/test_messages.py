@@ -1,0 +1,62 @@
+"""What a subscriber is handed looks into the batch it came in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from clarion.model import MessageId
+from clarion.subscriber.messages import MessageBatch
+from clarion.wire.batch import Batch, encode_batch
+
+
+@pytest.fixture
+def acked() -> list[tuple[int, int]]:
+    return []
+
+
+@pytest.fixture
+def part(acked: list[tuple[int, int]]) -> MessageBatch:
+    """Messages 1 to 3 of four, in a batch that begins at offset 10."""
+    packed = encode_batch(
+        [b"0", b"1", b"2", b"3"],
+        keys=[b"k0", None, b"k2", None],
+        headers=[None, {"a": b"b"}, None, None],
+        broker=1,
+        publisher=2,
+        stamp=3,
+        number=4,
+    )
+
+    def ack(start: int, stop: int) -> None:
+        acked.append((start, stop))
+
+    return MessageBatch(b"news", Batch.parse(bytes(packed)), 10, 1_600_000_000_000_000, 1, 4, ack)
+
+
+def test_a_part_of_a_batch_knows_its_offsets_and_columns(part: MessageBatch) -> None:
+    assert (len(part), part.offsets) == (3, range(11, 14))
+    assert (part.payloads(), part.keys()) == ([b"1", b"2", b"3"], [None, b"k2", None])
+    assert part.committed_at == datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)
+    assert repr(part) == "MessageBatch(news, offsets 11 to 13)"
+
+
+def test_a_message_knows_what_it_is(part: MessageBatch) -> None:
+    first, second, _ = part
+    assert (first.payload, first.key, first.headers, first.offset) == (b"1", None, {"a": b"b"}, 11)
+    assert (second.payload, second.key, second.headers, second.offset) == (b"2", b"k2", {}, 12)
+    assert second.id == MessageId(1, 2, 3, 2)
+    assert (second.topic, second.committed_at) == (b"news", part.committed_at)
+    assert repr(second) == "Message(news offset 12, 1 bytes)"
+
+
+def test_cutting_counts_in_the_whole_batch_and_keeps_offsets(part: MessageBatch) -> None:
+    cut = part.cut(2, 3)
+    assert (cut.payloads(), cut.offsets, [message.id.counter for message in cut]) == ([b"2"], range(12, 13), [2])
+
+
+def test_acking_says_exactly_which_offsets(part: MessageBatch, acked: list[tuple[int, int]]) -> None:
+    part.messages()[1].ack()
+    part.ack()
+    assert acked == [(12, 13), (11, 14)]
