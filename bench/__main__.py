@@ -22,12 +22,13 @@ def end_to_end(putter: str, getter: str, *, count: int, size: int, chunk: int = 
         reader = Role(getter, broker.url, topic="bench", name="reader", count=count).ready()
         options = {"topic": "bench", "count": count, "size": size} | ({"chunk": chunk} if chunk else {})
         writer = Role(putter, broker.url, **options).ready()
+        cpu_before_s = broker.cpu_s()
         reader.go()
         writer.go()
         wrote, read = writer.result(), reader.result()
         with Admin(broker.url) as admin:
             stats = admin.stats()
-        cpu_s = broker.cpu_s()
+        broker_cpu_s = broker.cpu_s() - cpu_before_s
     seconds = read["end"] - wrote["begin"]
     commits = max(1, stats["commits"])
     return {
@@ -37,7 +38,9 @@ def end_to_end(putter: str, getter: str, *, count: int, size: int, chunk: int = 
         "messages_per_batch": count / wrote["batches"],
         "group_bytes": stats["bytes_stored"] // commits,
         "commits": commits,
-        "broker_cpu_s": cpu_s,
+        "broker_cpu_s_per_million": 1e6 * broker_cpu_s / count,
+        "publisher_cpu_s_per_million": 1e6 * wrote["cpu_s"] / count,
+        "subscriber_cpu_s_per_million": 1e6 * read["cpu_s"] / count,
     }
 
 

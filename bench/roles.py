@@ -14,9 +14,13 @@ from clarion import AsyncSubscriber, Publisher, Subscriber
 WAIT_S = 60.0
 
 
+_cpu_at_start = [0.0]
+
+
 def _start() -> float:
     print("ready", flush=True)
     sys.stdin.readline()
+    _cpu_at_start[0] = time.process_time()
     return time.perf_counter()
 
 
@@ -155,4 +159,5 @@ ROLES: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps(ROLES[sys.argv[1]](sys.argv[2], **json.loads(sys.argv[3]))))
+    found = ROLES[sys.argv[1]](sys.argv[2], **json.loads(sys.argv[3]))
+    print(json.dumps(found | {"cpu_s": time.process_time() - _cpu_at_start[0]}))

@@ -18,7 +18,7 @@ from clarion import Admin, Publisher, Subscriber
 from clarion.broker import Broker, BrokerSettings
 from clarion.model.errors import BufferFull, ClarionError, StoreCorrupt, StoredDataCorrupt, TimedOut
 from clarion.publisher import Receipt
-from clarion.store.schema import load_checksum_vfs
+from clarion.store.index import load_checksum_vfs
 
 MAX_STORE_BYTES = 3_000_000
 

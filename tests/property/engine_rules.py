@@ -148,7 +148,7 @@ class Subscribing(RuleBasedStateMachine):
             later = [b.first_offset for b in plain.batches if b.committed_at_us >= at]
             kept = unread_from if plain.ever_trimmed else 0
             assert cursor <= max(kept, min(later, default=end)), "began after what it asked for"
-        plain.subscriptions[name] = PlainSubscription(cursor, held.token)
+        plain.subscriptions[name] = PlainSubscription(cursor, held.token, held.token)
         _expect_subscribed(both, key, topic, name, Kind.ACK, cursor)
 
     @rule(peer=peers, topic=topics, name=names, really=rarely)
@@ -193,7 +193,9 @@ class Subscribing(RuleBasedStateMachine):
         told = sorted(self.both.tokens.get((topic, name), {0: b""}), reverse=True)
         return told[max(0, place % (len(told) + 5) - 5)]
 
-    @rule(peer=peers, topic=topics, name=names, token=pick, position=pick, most=small, wait=st.sampled_from((0, 50)))
+    @rule(
+        peer=peers, topic=topics, name=names, token=pick, position=pick, most=small, wait=st.sampled_from((0, 50, 5000))
+    )
     def get(self, peer: bytes, topic: bytes, name: bytes, token: int, position: int, most: int, wait: int) -> None:
         subscription, end = self.both.subscription(topic, name), self.both.durable.visible_end(topic)
         if subscription is not None and position % 4:  # mostly where a reader would be
@@ -248,7 +250,7 @@ class Subscribing(RuleBasedStateMachine):
             return
         assert len(after.ranges()) <= both.limits.max_acked_ranges + 1
         subscription.acked = after.acked
-        born = subscription.start
+        born = subscription.born
         both.expect(key, _done, lambda durable: _has_acked(durable, body, born))
 
     @rule(topic=topics, retention=st.sampled_from((UNTIL_READ, KEEP)))
@@ -280,7 +282,7 @@ def _token(broker: PlainBroker, topic: bytes, name: bytes) -> int | None:
 def _has_acked(broker: PlainBroker, body: bodies.Ack, born: int) -> bool:
     """Whether these are done; also where the subscription has ended since."""
     found = broker.topics[body.topic].subscriptions.get(body.name)
-    if found is None or found.start != born:
+    if found is None or found.born != born:
         return True
     wanted = {offset for start, stop in body.acked for offset in range(start, stop)}
     return all(offset < found.start or offset in found.acked for offset in wanted)

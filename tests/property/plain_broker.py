@@ -39,15 +39,16 @@ class PlainBatch(NamedTuple):
 
 @dataclass
 class PlainSubscription:
-    """Everything below `start` and all of `acked` is done."""
+    """Everything below `start` and all of `acked` is done. `born` tells it from others that had its name."""
 
     start: int
     token: int
+    born: int
     nonce: bytes = b""
     acked: set[int] = field(default_factory=set)
 
     def copy(self) -> PlainSubscription:
-        return PlainSubscription(self.start, self.token, self.nonce, set(self.acked))
+        return PlainSubscription(self.start, self.token, self.born, self.nonce, set(self.acked))
 
     def cursor(self) -> int:
         cursor = self.start

@@ -63,7 +63,7 @@ class SideBySide:
         self.registered: dict[bytes, int] = {}
         self.tokens: dict[tuple[bytes, bytes], dict[int, bytes]] = {}  # told, with the nonce of who was told
         self.failing = False  # a commit failed: everybody who waits for the disk must be told
-        self.capacity_changed = False  # since the last tick, which is when the engine looks
+        self.capacity_changed = False  # or a commit failed, since the last tick, which is when the engine looks
         self.last_request = 0
         self.last_stamp = 0
 
@@ -285,6 +285,7 @@ class SideBySide:
         group, self.group, self.closed = self.group, None, None
         self.current = self.durable.copy()
         self.engine.commit_failed(group, Code.DISK_FULL, "full")
+        self.capacity_changed = True
         waiting = list(self.asked)
         self.failing = True
         self.hear()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.store.making import Maker, everything, open_segmented, open_store, subscribe
+from tests.unit.store.making import Maker, everything, open_segmented, subscribe
 
 from clarion.store.memory import MemoryStore
 from clarion.store.port import KEEP, UNTIL_READ, Changes, PublisherRow, Store
@@ -101,15 +101,9 @@ def _agree(life: list[list[tuple[str, int, object]]], reopen_every: int, opened:
 
 
 @settings(max_examples=60, deadline=None)
-@given(life=_life, reopen_every=st.integers(1, 4))
-def test_sqlite_tells_the_same_as_memory(life: list[list[tuple[str, int, object]]], reopen_every: int) -> None:
-    _agree(life, reopen_every, partial(open_store, checkpoint_bytes=64 << 10, page_bytes=1024))
-
-
-@settings(max_examples=60, deadline=None)
 @given(life=_life, reopen_every=st.integers(1, 4), segment_bytes=st.sampled_from([4096, 32768, 1 << 20]))
 def test_segments_tell_the_same_as_memory(
     life: list[list[tuple[str, int, object]]], reopen_every: int, segment_bytes: int
 ) -> None:
-    sizes = {"checkpoint_bytes": 64 << 10, "page_bytes": 1024, "segment_bytes": segment_bytes}
-    _agree(life, reopen_every, partial(open_segmented, **sizes))
+    opened = partial(open_segmented, checkpoint_bytes=64 << 10, page_bytes=1024, segment_bytes=segment_bytes)
+    _agree(life, reopen_every, opened)

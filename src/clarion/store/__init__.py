@@ -1,6 +1,7 @@
 """Where everything durable lives: the port that the broker sees, and the stores behind it.
 
-SQLite (`sqlite.py`) is the default; the store in memory is for tests and simulations.
+`segmented.py` is the default, a log of segments with an index in SQLite (docs/store.md); the store in memory is for
+tests and simulations.
 """
 
 from clarion.store.memory import MemoryStore

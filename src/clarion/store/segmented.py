@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -24,8 +25,8 @@ from clarion.store.segments import Segments
 
 LOG = "log"
 SEGMENT_BYTES = 64 << 20
-PAGE_BYTES = 8192
-CHECKPOINT_BYTES = 8 << 20
+PAGE_BYTES = 4096
+CHECKPOINT_BYTES = 16 << 20
 _WAIT_FOR_READER_S = 0.01
 _SEGMENTS_AT_LEAST = 16  # in a bounded store, so that trimming gives back room in small pieces
 
@@ -85,6 +86,8 @@ class SegmentedStore(Reads):
                 super().__init__(open_reader(self.file, vfs=vfs), self.file, self._segments)
                 opened.pop_all()
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EIO:
+                raise disk_failed(error, self.path) from error
             raise BadSettings(f"{self.path} cannot be opened for writing: {error}; choose another folder") from error
         except apsw.Error as error:
             raise typed(error, self.file) from error
@@ -247,7 +250,7 @@ class SegmentedStore(Reads):
 
     def _look_for_room(self) -> bool:
         """Note whether the disk has little more room than the index may want before the next look."""
-        self._is_short_of_room = free_disk_bytes(self.path) < 4 * self._checkpoint_bytes
+        self._is_short_of_room = free_disk_bytes(self.path) < 2 * self._checkpoint_bytes
         return self._is_short_of_room
 
     def _may_grow(self, size: int) -> bool:

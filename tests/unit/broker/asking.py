@@ -17,12 +17,20 @@ PEER = b"peer"
 START_US = 1_700_000_000_000_000
 
 
+class NarrowStore(MemoryStore):
+    """A store whose numbers have 64 bits with a sign, as in a database."""
+
+    def offset_at(self, topic: int, committed_at_us: int) -> int | None:
+        assert -(1 << 63) <= committed_at_us < 1 << 63
+        return super().offset_at(topic, committed_at_us)
+
+
 class Asker:
     """Asks and hears; `settle` lets everything reach the disk."""
 
     def __init__(self, **limits: Any) -> None:
         self.limits = Limits(**limits)
-        self.store = MemoryStore()
+        self.store = NarrowStore()
         self.engine = Engine(self.store, self.limits)
         self.now_s = 100.0
         self.replies: dict[tuple[bytes, int], Reply] = {}

@@ -83,6 +83,7 @@ def test_a_failed_commit_is_told_to_everybody_and_keeps_nothing(asker: Asker) ->
     assert asker.engine.stats()["waiting_gets"] == 0
     assert asker.engine.take_group() is None
     assert asker.attach(NEWS).cursor == 0
+    asker.tick(2)
     assert body_of(asker.put(NEWS, packed), bodies.PutDone).first_offset == 1
 
 
@@ -92,9 +93,26 @@ def test_two_groups_fail_and_their_batches_are_taken_again_in_order(asker: Asker
     group = asker.take_group()
     asker.send_put(NEWS, batches[1])
     asker.fail(group)
+    asker.tick(2)
     refused = asker.put(NEWS, batches[1])
     assert (code_of(refused), body_of(refused, bodies.Refused).expected) == ((Kind.REFUSED, Code.GAP), 1)
     assert [body_of(asker.put(NEWS, packed), bodies.PutDone).first_offset for packed in batches] == [0, 1]
+
+
+def test_acks_get_through_to_a_disk_that_says_it_has_room_and_has_none(asker: Asker) -> None:
+    """Puts that fail every commit they are in must not take the acks down with them for ever."""
+    asker.put_many(NEWS, 1, 1, b"0", b"1")
+    ack = bodies.Ack(NEWS, b"reader", asker.attach(NEWS).token, ((0, 1),))
+    packed = asker.batch(1, 3, b"2")
+    refused = [asker.send_put(NEWS, packed), asker.send(Kind.ACK, ack)]
+    asker.fail(asker.take_group())
+    refused.append(asker.send_put(NEWS, packed))
+    again = asker.send(Kind.ACK, ack)
+    assert {code_of(asker.replies[key]) for key in refused} == {(Kind.REFUSED, Code.DISK_FULL)}
+    group = asker.take_group()
+    assert not group.changes.batches
+    asker.commit(group)
+    assert asker.replies[again].body == bodies.Done()
 
 
 def test_a_crash_after_the_commit_and_before_the_answer_stores_once(asker: Asker) -> None:

@@ -101,6 +101,14 @@ def test_after_a_full_disk_only_what_was_refused_is_sent_again_in_order() -> Non
     assert talk.sending.stats()["refusal"] is None
 
 
+def test_what_is_still_under_way_is_not_sent_again_with_what_was_refused() -> None:
+    talk = Talk()
+    asked = talk.add_and_pump(b"a", b"b")
+    asked[0].refuse(Code.DISK_FULL, retry_after_s=0.2)
+    talk.now_s += 0.2
+    assert payloads(talk.pump()) == [[b"a"]]
+
+
 def test_nothing_new_overtakes_what_waits_to_be_sent_again() -> None:
     talk = Talk()
     (asked,) = talk.add_and_pump(b"a")

@@ -20,7 +20,6 @@ from clarion.store.port import (
     Trim,
 )
 from clarion.store.segmented import SegmentedStore
-from clarion.store.sqlite import SqliteStore
 from clarion.wire.batch import Batch, encode_batch
 
 ALL = 1 << 40
@@ -28,17 +27,12 @@ SMALL_LOG = 1 << 20
 SMALL_SEGMENT = 1 << 20
 
 
-def open_store(folder: Path, **settings: Any) -> SqliteStore:
-    """Open a store whose log is small, so that a test makes no large files."""
-    return SqliteStore(folder, **{"checkpoint_bytes": SMALL_LOG, **settings})
-
-
 def open_segmented(folder: Path, **settings: Any) -> SegmentedStore:
     """Open a store whose files are small."""
     return SegmentedStore(folder, **{"checkpoint_bytes": SMALL_LOG, "segment_bytes": SMALL_SEGMENT, **settings})
 
 
-def crash_image(store: SqliteStore | SegmentedStore, to: Path) -> Path:
+def crash_image(store: SegmentedStore, to: Path) -> Path:
     """Copy the folder of a store while it is open, as a killed process leaves it."""
     shutil.copytree(store.path, to)
     return to

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.store.making import ALL, Maker, all_batches, fill, open_segmented, open_store, put_everywhere, subscribe
+from tests.unit.store.making import ALL, Maker, all_batches, fill, open_segmented, put_everywhere, subscribe
 
 from clarion.store.memory import MemoryStore
 from clarion.store.port import KEEP, RECEIPTS_KEPT, UNTIL_READ, Changes, PublisherRow, Receipt, Store, TopicRow
 
 _OPEN: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
-    "sqlite": open_store,
     "segmented": open_segmented,
     "small segments": lambda folder: open_segmented(folder, segment_bytes=4096, checkpoint_bytes=1),
 }

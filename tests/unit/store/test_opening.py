@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.unit.store.making import crash_image, everything, fill, open_segmented, open_store, put_everywhere
+from tests.unit.store.making import crash_image, everything, fill, open_segmented, put_everywhere
 
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreInUse, StoreTooNew
 from clarion.store.index import APPLICATION_ID, SCHEMA_VERSION, connect, load_checksum_vfs
@@ -113,12 +113,6 @@ def test_a_store_of_a_newer_version_is_refused_with_both_versions(tmp_path: Path
     open_segmented(tmp_path).close()
     _change(tmp_path, "PRAGMA user_version = 9")
     with pytest.raises(StoreTooNew, match=f"version 9.*up to {SCHEMA_VERSION}"):
-        open_segmented(tmp_path)
-
-
-def test_a_store_of_the_trial_version_is_refused(tmp_path: Path) -> None:
-    open_store(tmp_path).close()
-    with pytest.raises(BadSettings, match="version 1"):
         open_segmented(tmp_path)
 
 

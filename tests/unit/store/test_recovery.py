@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from tests.unit.store.making import crash_image, everything, fill, open_segmented, put_everywhere, subscribe
 
-from clarion.model.errors import StoreCorrupt
+from clarion.model.errors import StoreCorrupt, StoreFailed
 from clarion.store.port import Changes
 
 SETTINGS = {"segment_bytes": 16 << 10, "page_bytes": 1024, "checkpoint_bytes": 128 << 10}
@@ -64,6 +66,24 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Crash:
 def test_what_the_index_lost_is_applied_again(tmp_path: Path, power_cut: Crash, killed: Crash) -> None:
     assert _reopened(tmp_path, power_cut) == power_cut.last
     assert _reopened(tmp_path, killed) == killed.last
+
+
+def test_what_the_index_lost_is_made_durable_before_it_is_applied(
+    tmp_path: Path, power_cut: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _copied(tmp_path, power_cut)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StoreFailed):
+            open_segmented(folder, **SETTINGS)
+    for segment in (folder / "log").glob("*.seg"):
+        segment.rename(folder / segment.name)
+    with pytest.raises(StoreCorrupt, match=r"up to record 2 in it"):  # nothing was applied
+        open_segmented(folder, **SETTINGS)
 
 
 def test_applying_again_can_be_broken_off_and_begun_anew(tmp_path: Path, power_cut: Crash) -> None:

@@ -46,6 +46,13 @@ def test_what_cannot_be_read_says_why(at: int, value: bytes, reason: str) -> Non
         Batch.parse(KNOWN[:at] + value + KNOWN[at + 1 :])
 
 
+@pytest.mark.parametrize("headers", [b"\x81\xa1\xff\xc4\x01v", b"\x81\xa1h\x01\x01\x01", b"\xc1\xc1\xc1\xc1\xc1\xc1"])
+def test_headers_that_are_no_map_of_text_to_bytes_are_a_bad_batch(headers: bytes) -> None:
+    batch = Batch(KNOWN[:-8] + headers + bytes(2))
+    with pytest.raises(BadBatch, match="headers of message 1"):
+        batch.headers(1)
+
+
 def test_a_batch_holds_65536_messages_and_its_last_can_be_cut_out() -> None:
     packed = encode_batch([b"x"] * MAX_BATCH_MESSAGES, broker=1, publisher=2, stamp=3, number=4)
     whole = Batch.parse(bytes(packed))

@@ -141,6 +141,7 @@ class Engine:
                 state.refuse(Waiter(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=0.2)
         trims = {topic.name for topic in (*state.read_topics, *group.trimmed, *state.open.trimmed)}
         state.forget_all()
+        state.free_bytes = 0  # until housekeeping looks again: acks and trims now go without puts that do not fit
         for name in trims:  # a full disk needs them more than ever
             state.find_topic(name, 0.0)
 
