@@ -10,6 +10,7 @@ from typing import NamedTuple
 import zmq
 
 from clarion.model.errors import BadSettings
+from clarion.session.connection import receive_rest
 from clarion.wire.frames import Buffer
 from clarion.wire.requests import PUBLISHER_KINDS, SUBSCRIBER_KINDS
 
@@ -90,15 +91,15 @@ class Transport:
         bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return Door(socket, bound, closed_to)
 
-    def receive(self, door: int, most: int) -> Iterator[tuple[Peer, list[bytes]]]:
+    def receive(self, door: int, most: int) -> Iterator[tuple[Peer, list[Buffer]]]:
         """Give up to `most` messages that have come in at a door."""
         socket = self.doors[door].socket
         for _ in range(most):
             try:
-                routing_id, *frames = socket.recv_multipart(zmq.NOBLOCK)
+                routing_id = socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            yield Peer(door, routing_id), frames
+            yield Peer(door, routing_id), receive_rest(socket)
 
     def send(self, peer: Peer, frames: Sequence[Buffer]) -> None:
         """Send to a peer. What it does not take off its socket yet waits here, within bounds; beyond them, and for

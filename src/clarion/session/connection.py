@@ -13,7 +13,17 @@ from clarion.wire.frames import Buffer
 
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
+_COPIED_BELOW_BYTES = 32 * 1024
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+
+def receive_rest(socket: zmq.Socket[bytes]) -> list[Buffer]:
+    """Give the frames that follow the first one of a message; a large one stays where ZeroMQ has put it."""
+    frames: list[Buffer] = []
+    while socket.getsockopt(zmq.RCVMORE):
+        frame = socket.recv(copy=False)
+        frames.append(frame.bytes if len(frame) < _COPIED_BELOW_BYTES else frame.buffer)
+    return frames
 
 
 class Connection:
@@ -50,13 +60,14 @@ class Connection:
         """Hand a message to ZeroMQ; it never blocks."""
         self.socket.send_multipart(frames, copy=False)
 
-    def receive(self) -> Iterator[list[bytes]]:
+    def receive(self) -> Iterator[list[Buffer]]:
         """Give what has come, until there is nothing more."""
         while True:
             try:
-                yield self.socket.recv_multipart(zmq.NOBLOCK)
+                first = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            yield [first, *receive_rest(self.socket)]
 
     def readable(self) -> bool:
         """Whether something has come; asking re-arms the socket's edge-triggered descriptor."""

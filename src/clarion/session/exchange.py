@@ -24,8 +24,8 @@ class Reply(NamedTuple):
     """What the broker answered; the body is decoded by who knows what was asked."""
 
     kind: int
-    body: bytes
-    blobs: Sequence[bytes] = ()
+    body: Buffer
+    blobs: Sequence[Buffer] = ()
 
     def refusal(self) -> bodies.Refused | None:
         """Give the refusal, if it is one."""
@@ -83,7 +83,7 @@ class Exchange:
         self._asked[self._last_id] = _Asked(frames, on_reply, wait_s, now_s + wait_s + self._resend_after_s)
         return frames
 
-    def answer(self, frames: Sequence[bytes]) -> None:
+    def answer(self, frames: Sequence[Buffer]) -> None:
         """Hand a reply to who asked; what nobody asked for, or asked for twice, is counted and dropped."""
         try:
             _, kind, request_id = unpack_prefix(frames[0])

@@ -19,7 +19,7 @@ from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreTo
 from clarion.store.port import Identity
 
 APPLICATION_ID = 0x434C524E  # "CLRN"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 1
 CHECKSUM_VFS = "cksmvfs"
 CHECKSUM_BYTES = 8  # that the checksum VFS keeps at the end of each page; with another count it checks nothing
 CACHE_KIB = 16_384  # for each of the two connections
@@ -221,7 +221,7 @@ def _check_version(connection: apsw.Connection, file: Path) -> None:
         )
     if version < SCHEMA_VERSION:
         raise BadSettings(
-            f"{file} has schema version {version}, from a trial version of Clarion; this one reads {SCHEMA_VERSION}. "
+            f"{file} has schema version {version}, which no release of Clarion wrote; this one reads {SCHEMA_VERSION}. "
             "Use another data folder"
         )
 

@@ -76,7 +76,7 @@ class StoredBatch(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     committed_at_us: int
     bytes_total: int  # put on this topic up to and with this batch
-    data: bytes | bytearray
+    data: bytes | bytearray | memoryview
 
 
 class TopicSummary(NamedTuple):

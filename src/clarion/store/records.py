@@ -30,7 +30,7 @@ _CHECKSUM = struct.Struct("<Q")
 _PREFIX = struct.Struct("<4sB3xI")
 assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
 
-Bytes = bytes | bytearray
+Bytes = bytes | bytearray | memoryview
 
 
 class Envelope(NamedTuple):

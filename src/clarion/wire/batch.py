@@ -14,6 +14,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import MAX_BATCH_MESSAGES, STAMP_LIMIT, MessageId
+from clarion.wire.frames import Buffer
 
 MAGIC = b"CLRB"
 LAYOUT_VERSION = 1
@@ -119,7 +120,7 @@ def _seal(
     return packed
 
 
-def _checksum(packed: bytes | bytearray) -> int:
+def _checksum(packed: Buffer) -> int:
     view = memoryview(packed)
     return xxh3_64_intdigest(view[_CHECKED_FROM:], seed=int.from_bytes(view[:8], "little"))
 
@@ -177,27 +178,26 @@ class Batch:
     """
 
     __slots__ = (
-        "_columns", "_payload_offsets", "broker", "count", "first_counter", "flags", "number", "publisher", "raw",
+        "_columns", "broker", "count", "first_counter", "flags", "number", "publisher", "raw",
         "stamp",
     )  # fmt: skip
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: Buffer) -> None:
         self.raw = raw
         _, _, self.flags, self.first_counter, _, self.count, self.broker, self.publisher, *_ = header = (
             _HEADER.unpack_from(raw)
         )
         self.stamp, self.number = header[9], header[10]
         self._columns: tuple[_Column, _Column | None, _Column | None] | None = None
-        self._payload_offsets: list[int] | None = None
 
     @classmethod
-    def parse(cls, raw: bytes) -> Batch:
+    def parse(cls, raw: Buffer) -> Batch:
         """Read bytes from outside; whatever is not a whole, undamaged batch is a BadBatch that says why."""
         if len(raw) < HEADER_BYTES:
             raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, this has {len(raw)}")
         header = _HEADER.unpack_from(raw)
         if header[0] != MAGIC:
-            raise BadBatch(f"a batch begins with {MAGIC!r}, this with {raw[:4]!r}")
+            raise BadBatch(f"a batch begins with {MAGIC!r}, this with {bytes(raw[:4])!r}")
         if header[1] != LAYOUT_VERSION:
             raise BadBatch(f"batch layout version {header[1]} is not known here (version {LAYOUT_VERSION} is)")
         if header[2] & ~_KNOWN_FLAGS:
@@ -265,14 +265,14 @@ class Batch:
         stop = self.count if stop is None else stop
         column = self._layout()[0]
         offsets = self._offsets(column)[start : stop + 1].tolist()
-        data = self.raw[column.data_at : column.data_at + column.size]
+        data = bytes(self.raw[column.data_at : column.data_at + column.size])
         return [data[low:high] for low, high in pairwise(offsets)]
 
     def payload(self, index: int) -> bytes:
         """Give one message's payload."""
         column = self._layout()[0]
         low, high = self._offsets(column)[index : index + 2].tolist()
-        return self.raw[column.data_at + low : column.data_at + high]
+        return bytes(self.raw[column.data_at + low : column.data_at + high])
 
     def key(self, index: int) -> bytes | None:
         """Give one message's key."""
@@ -294,7 +294,7 @@ class Batch:
         if column is None or not self.raw[column.bitmap_at + (index >> 3)] >> (index & 7) & 1:
             return None
         low, high = self._offsets(column)[index : index + 2].tolist()
-        return self.raw[column.data_at + low : column.data_at + high]
+        return bytes(self.raw[column.data_at + low : column.data_at + high])
 
     def message_id(self, index: int) -> MessageId:
         """Give one message's id."""

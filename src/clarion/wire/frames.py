@@ -52,7 +52,7 @@ def pack_frames(kind: int, request_id: int, body: object, blobs: Sequence[Buffer
     return [PREFIX.pack(MAGIC, PROTOCOL_VERSION, kind, request_id), _encode(body), *blobs]
 
 
-def unpack_prefix(frame: bytes) -> tuple[int, int, int]:
+def unpack_prefix(frame: Buffer) -> tuple[int, int, int]:
     """Read (version, kind, request id); whatever else is a BadFrames."""
     if len(frame) != PREFIX.size:
         raise BadFrames(f"the first frame has {PREFIX.size} bytes, not {len(frame)}")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from clarion.wire import bodies
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, BadFrames, Kind, unpack_prefix
+from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, BadFrames, Buffer, Kind, unpack_prefix
 
 _BODIES: dict[int, type[bodies.Body]] = {
     Kind.HELLO: bodies.Hello,
@@ -39,10 +39,10 @@ class Request(NamedTuple):
     kind: int
     request_id: int
     body: bodies.Body
-    blob: bytes | None
+    blob: Buffer | None
 
 
-def parse_request(frames: Sequence[bytes]) -> Request:
+def parse_request(frames: Sequence[Buffer]) -> Request:
     """Read the frames of a request; whatever cannot be understood is a BadFrames that says why."""
     if not 2 <= len(frames) <= 3:
         raise BadFrames(f"a request has 2 or 3 frames, this has {len(frames)}")
@@ -63,7 +63,7 @@ def parse_request(frames: Sequence[bytes]) -> Request:
     return Request(kind, request_id, body, frames[2] if len(frames) == 3 else None)
 
 
-def request_id_of(frames: Sequence[bytes]) -> int:
+def request_id_of(frames: Sequence[Buffer]) -> int:
     """Give the id a reply to frames that cannot be read should carry; 0 when even that cannot be told."""
     try:
         return unpack_prefix(frames[0])[2] if frames else 0

@@ -13,7 +13,7 @@ from clarion.model.ranges import AckedRanges
 from clarion.store.port import StoredBatch
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, slice_batch
-from clarion.wire.frames import Kind
+from clarion.wire.frames import Buffer, Kind
 from clarion.wire.refusals import Code
 
 _MAX_ACK_RANGES = 65_536  # in one request
@@ -262,7 +262,7 @@ class Getting:
             state.refuse(get.waiter, Kind.REFUSED, Code.CORRUPT, str(error))
             return
         envelopes: list[tuple[int, int]] = []
-        blobs: list[bytes | bytearray] = []
+        blobs: list[Buffer] = []
         left = get.max_messages
         for batch in batches:
             start = max(0, get.position - batch.first_offset)

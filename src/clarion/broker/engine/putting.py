@@ -10,7 +10,7 @@ from clarion.model.names import to_text
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, StoredBatch
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
-from clarion.wire.frames import Kind
+from clarion.wire.frames import Buffer, Kind
 from clarion.wire.refusals import Code
 
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
@@ -62,7 +62,7 @@ class Putting:
         for topic in state.topics.values():
             topic.writers.pop(publisher, None)
 
-    def put(self, waiter: Waiter, body: bodies.Put, blob: bytes, now: Now) -> None:
+    def put(self, waiter: Waiter, body: bodies.Put, blob: Buffer, now: Now) -> None:
         """Take a batch, or say why not; the answer to a taken one waits for its commit."""
         state = self._state
         if not 0 < len(body.topic) <= MAX_NAME_BYTES:

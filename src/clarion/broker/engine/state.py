@@ -10,6 +10,7 @@ from clarion.broker.engine.limits import Limits
 from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, WaitingGet, Writer
 from clarion.store.port import Changes, PublisherRow, Receipt, Store, StoredBatch, TopicRow
 from clarion.wire import bodies
+from clarion.wire.frames import Buffer
 
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
@@ -28,7 +29,7 @@ class Reply(NamedTuple):
     kind: int
     request_id: int
     body: bodies.Body
-    blobs: tuple[bytes | bytearray, ...] = ()
+    blobs: tuple[Buffer, ...] = ()
 
 
 class TakenPut(NamedTuple):
@@ -122,7 +123,7 @@ class State:
             self.open.topics.add(topic)
             topic.uncommitted += 1
 
-    def say(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[bytes | bytearray, ...] = ()) -> None:
+    def say(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
         """Answer now."""
         self.out.append(Reply(waiter.peer, kind, waiter.request_id, body, blobs))
 
