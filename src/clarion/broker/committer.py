@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from clarion.broker.engine import Group
@@ -27,7 +28,7 @@ class Committer:
         self._group: Group | None = None
         self._outcome: Outcome | None = None
         self.seconds = 0.0  # spent committing, in all
-        self._work = threading.Semaphore(0)
+        self._work: SimpleQueue[Group | None] = SimpleQueue()
         self.ready, self._tell = socket.socketpair()
         self.ready.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="clarion committer", daemon=True)
@@ -37,7 +38,7 @@ class Committer:
         """Commit a group; the one before must have been taken out."""
         assert self._group is None
         self._group = group
-        self._work.release()
+        self._work.put(group)
 
     def take(self) -> Outcome | None:
         """Give the outcome of the commit, if it has ended."""
@@ -55,16 +56,14 @@ class Committer:
 
     def close(self) -> None:
         """End the thread."""
-        self._group = None
-        self._work.release()
+        self._work.put(None)
         self._thread.join()
         self.ready.close()
         self._tell.close()
 
     def _run(self) -> None:
         while True:
-            self._work.acquire()
-            group = self._group
+            group = self._work.get()
             if group is None:
                 return
             error: ClarionError | None = None
