@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.commits import commits
 from bench.processes import BrokerProcess, Role, running_broker, start_broker, stop_broker
 from bench.raw import append_and_sync_s
 from clarion import Admin
@@ -49,6 +50,18 @@ def ratio_to_append(found: dict[str, Any]) -> dict[str, Any]:
     taken = append_and_sync_s([found["group_bytes"]] * found["commits"])
     bare = found["group_bytes"] * len(taken) / sum(taken) / 1e6
     return found | {"bare_append_megabytes_per_s": bare, "ratio_to_bare_append": found["megabytes_per_s"] / bare}
+
+
+def end_to_end_on_topics(topics: int, seconds: float) -> dict[str, Any]:
+    """Put small messages on many topics in turn while one subscriber reads them all."""
+    with running_broker() as broker:
+        reader = Role("read_all", broker.url, topics=topics, seconds=seconds).ready()
+        writer = Role("load", broker.url, topics=topics, seconds=seconds, size=100).ready()
+        reader.go()
+        writer.go()
+        wrote, read = writer.result(), reader.result()
+    taken_s = wrote["end"] - wrote["begin"]
+    return {"puts_per_s": wrote["messages"] / taken_s, "gets_per_s": read["messages"] / seconds}
 
 
 def one_at_a_time(count: int) -> dict[str, Any]:
@@ -133,6 +146,12 @@ def main() -> None:
         "put 1 KB": lambda: ratio_to_append(end_to_end("put", "get", count=200_000, size=1000)),
         "one put at a time": lambda: one_at_a_time(1000),
         "100,000 topics": lambda: many_topics(100_000),
+        "put on 500 topics": lambda: end_to_end_on_topics(500, seconds=4),
+        "commit 1 x 100 B": lambda: commits(1, 100, 500),
+        "commit 1 x 100 KB": lambda: commits(1, 100_000, 300),
+        "commit 1 x 1 MB": lambda: commits(1, 1_000_000, 150),
+        "commit 64 x 10 KB": lambda: commits(64, 10_000, 150),
+        "commit 64 x 200 B": lambda: commits(64, 200, 300),
     }
     results: dict[str, list[dict[str, Any]]] = {}
     for turn in range(options.rounds):

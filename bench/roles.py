@@ -131,7 +131,7 @@ def load(url: str, *, topics: int, seconds: float, size: int) -> dict[str, Any]:
                 publisher.put_many(f"load/{number}", [payload] * 20)
             count += 20 * topics
         publisher.flush()
-    return {"messages": count, "end": time.perf_counter()}
+    return {"messages": count, "begin": begin, "end": time.perf_counter()}
 
 
 def read_all(url: str, *, topics: int, seconds: float) -> dict[str, Any]:

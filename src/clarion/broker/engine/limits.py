@@ -24,7 +24,6 @@ class Limits:
     max_batch_bytes: int = 16 * 2**20
     max_in_flight: int = RECEIPTS_KEPT
     max_topics: int = 1_000_000
-    max_publishers: int = 1_000_000
     max_subscriptions_per_topic: int = 10_000
     max_waiting_gets: int = 100_000
     max_acked_ranges: int = 10_000

@@ -15,6 +15,7 @@ from clarion.wire.refusals import Code
 
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
 _FULL_RETRY_S = 0.2
+_GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 
 
 class Putting:
@@ -90,7 +91,9 @@ class Putting:
             self._take(waiter, topic, writer, batch, now)
         elif batch.number > writer.last_number:
             text = f"batch {batch.number} overtook batch {writer.last_number + 1}"
-            state.refuse(waiter, Kind.REFUSED, Code.GAP, text, expected=writer.last_number + 1)
+            state.refuse(
+                waiter, Kind.REFUSED, Code.GAP, text, expected=writer.last_number + 1, retry_after_s=_GAP_RETRY_S
+            )
         else:
             self._answer_again(waiter, topic, writer, batch, now)
 
