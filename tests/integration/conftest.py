@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.shell import ANYWHERE, Shell, read_line, running
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -39,3 +41,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     shared = BrokerProcess(tmp_path_factory.mktemp("shared") / "data").start()
     yield shared.url
     shared.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """Client commands against a broker of the test's own."""
+    data = tmp_path / "data"
+    with running("up", "--data", str(data), "--listen", ANYWHERE, "--json") as broker:
+        ready = json.loads(read_line(broker))
+        yield Shell(broker, ready["urls"][0], data)

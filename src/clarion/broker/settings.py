@@ -75,8 +75,10 @@ class BrokerSettings:
         for setting in dataclasses.fields(self):
             least = setting.metadata["least"]
             value = getattr(self, setting.name)
-            if least is not None and not (value >= least and math.isfinite(value)):
-                raise BadSettings(f"{setting.name} is a number of at least {least:g}, not {value:g}")
+            if least is not None and not math.isfinite(value):
+                raise BadSettings(f"{setting.name} is a finite number, not {value:g}")
+            if least is not None and value < least:
+                raise BadSettings(f"{setting.name} is at least {least:g}, not {value:g}")
         if self.default_retention not in ("until-read", "keep"):
             raise BadSettings(f"default_retention is until-read or keep, not {self.default_retention!r}")
         if self.log_level not in ("debug", "info", "warning", "error"):
