@@ -279,3 +279,17 @@ def test_nothing_is_lost_or_repeated_over_restarts(broker: BrokerProcess) -> Non
             assert payloads == [b"%d" % place for place in range(put[topic])]
 
     run(work())
+
+
+def test_closing_wakes_who_still_waits_for_a_receipt() -> None:
+    async def work() -> None:
+        publisher = AsyncPublisher(free_url())
+        receipt = await publisher.put("news", b"never stored")
+        waiting = asyncio.create_task(receipt.result())
+        await asyncio.sleep(0)
+        with pytest.raises(TimedOut):
+            await publisher.close(timeout_s=0.1)
+        with pytest.raises(Closed):
+            await waiting
+
+    run(work())

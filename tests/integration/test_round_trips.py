@@ -308,3 +308,17 @@ def test_a_consumer_that_waits_is_told_at_once_that_it_was_taken_over(url: str) 
         assert second.get("waited for", wait_s=0) == []
         thread.join(30)
         assert len(told) == 1
+
+
+def test_many_small_messages_reach_a_broker_that_takes_only_small_batches(start_broker: StartBroker) -> None:
+    url = start_broker(max_batch_bytes=20_000).url
+    with Subscriber(url, "reader") as reader, Publisher(url) as publisher:
+        reader.subscribe("news")
+        sent = [b"%d" % number for number in range(20_000)]
+        for payload in sent:
+            publisher.put("news", payload)
+        publisher.flush(60)
+        got: list[bytes] = []
+        while len(got) < len(sent):
+            got += [message.payload for message in reader.get("news", max_messages=10_000, wait_s=30)]
+        assert got == sent

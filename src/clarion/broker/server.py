@@ -62,6 +62,7 @@ class Broker:
         self._committer = Committer(self._store)
         self._started_s = time.monotonic()
         self._stops = 0
+        self._handles_signals = False
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -94,6 +95,13 @@ class Broker:
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.set_wakeup_fd(self._wake_in.fileno(), warn_on_full_buffer=False)
+        self._handles_signals = True
+
+    def _let_go_of_signals(self) -> None:
+        if self._handles_signals:
+            signal.set_wakeup_fd(-1)
+        self._wake_in.close()
+        self._wake_out.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._stops:
@@ -115,6 +123,7 @@ class Broker:
         finally:
             self._committer.close()
             self._store.close()
+            self._let_go_of_signals()
         self._transport.close(linger_ms=_LINGER_MS)
 
     def _serve(self) -> None:
@@ -164,6 +173,8 @@ class Broker:
                 engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, "this address does not serve such requests")
                 continue
             engine.handle(peer, request, now)
+            if engine.uncommitted_bytes() >= self._settings.max_uncommitted_bytes:
+                return  # the rest waits in the socket
 
     def _submit(self) -> None:
         if not self._committer.busy:

@@ -170,6 +170,7 @@ class AsyncPublisher:
         finally:
             self._closed = True
             self._session.close()
+            self._on_change()  # whoever still waits hears that it is closed
 
     async def __aenter__(self) -> AsyncPublisher:
         return self
@@ -202,6 +203,7 @@ class AsyncPublisher:
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
         while not condition():
+            self._session.check_usable()
             left_s = None if deadline_s is None else deadline_s - loop.time()
             if left_s is not None and left_s <= 0:
                 return False

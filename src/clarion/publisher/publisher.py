@@ -109,7 +109,6 @@ class Publisher:
     ) -> None:
         assert 1 <= in_flight <= 64
         self._buffer_bytes = buffer_bytes
-        self._batch_bytes = batch_bytes
         self._block_s = block_s
         self._known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
         self._lock = threading.Lock()
@@ -154,7 +153,7 @@ class Publisher:
                     if (
                         sheaf.keys is None
                         and sheaf.headers is None
-                        and sheaf.size + size <= self._batch_bytes
+                        and sheaf.size + size <= sending.batch_bytes
                         and place < MAX_BATCH_MESSAGES
                         and sending.buffered_bytes < self._buffer_bytes
                     ):

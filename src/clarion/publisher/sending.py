@@ -22,6 +22,7 @@ Part = tuple[Sheaf, int, int]  # messages [start, stop) of a sheaf
 _USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _HEADER_BYTES = 128
+_BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
 _UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
 
 
@@ -77,7 +78,9 @@ class Sending:
         self._nonce = nonce
         self._on_change = on_change
         self._in_flight = in_flight
-        self._batch_bytes = batch_bytes
+        self.batch_bytes = batch_bytes  # that a batch gathers, at most, unless one message is larger
+        self._usual_batch_bytes = batch_bytes
+        self._waits_for_welcome = False
         self.max_batch_bytes = _DEFAULT_MAX_BATCH_BYTES
         self.lanes: dict[bytes, Lane] = {}
         self._busy: dict[Lane, None] = {}  # lanes with something to send or send again
@@ -96,16 +99,31 @@ class Sending:
     def greet(self) -> None:
         """Ask the broker for its version and limits."""
         hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion publisher")
+        self._waits_for_welcome = True
+        self._usual_batch_bytes, self.batch_bytes = self.batch_bytes, min(self.batch_bytes, _BEFORE_WELCOME_BYTES)
         self._ask(Kind.HELLO, hello, self._on_welcome)
 
     def _on_welcome(self, reply: Reply) -> None:
         try:
             self.max_batch_bytes = reply.read(bodies.Welcome).max_batch_bytes
-            self._batch_bytes = min(self._batch_bytes, self.max_batch_bytes - _HEADER_BYTES)
+            self.batch_bytes = min(self._usual_batch_bytes, self.max_batch_bytes - _HEADER_BYTES)
+            self._waits_for_welcome = False
+            self._fail_too_large()
         except ClarionError as error:
             self.broken = error
             self.give_up(error)
         self._on_change()
+
+    def _fail_too_large(self) -> None:
+        """Give up what gathered before the broker told how much it takes, where that is too much."""
+        for lane in self.lanes.values():
+            for sheaf in [*lane.ready, *([lane.gathering] if lane.gathering else [])]:
+                if sheaf.size + _HEADER_BYTES > self.max_batch_bytes:
+                    if sheaf is lane.gathering:
+                        lane.gathering = None
+                    else:
+                        lane.ready.remove(sheaf)
+                    self._fail(sheaf, TooLarge(f"this broker takes batches of at most {self.max_batch_bytes} bytes"))
 
     def add(self, topic: bytes, payload: bytes, key: bytes | None, headers: dict[str, bytes] | None) -> Part:
         """Take one message."""
@@ -136,10 +154,10 @@ class Sending:
         stop = min(len(payloads), start + MAX_BATCH_MESSAGES)
         while stop > start + 1:
             size = _packed_bytes(payloads[start:stop], None if keys is None else keys[start:stop])
-            if size <= self._batch_bytes:
+            if size <= self.batch_bytes:
                 break
             # Shrink in proportion, and by at least a fifth, so that it ends soon whatever the sizes are.
-            stop = start + max(1, min((stop - start) * 4 // 5, (stop - start) * self._batch_bytes // size))
+            stop = start + max(1, min((stop - start) * 4 // 5, (stop - start) * self.batch_bytes // size))
         return stop
 
     def check_size(self, size: int) -> None:
@@ -156,7 +174,7 @@ class Sending:
 
     def _gathering(self, lane: Lane, messages: int, size: int) -> Sheaf:
         sheaf = lane.gathering
-        if sheaf is not None and not sheaf.has_room(messages, size, self._batch_bytes):
+        if sheaf is not None and not sheaf.has_room(messages, size, self.batch_bytes):
             lane.ready.append(sheaf)
             sheaf = None
         if sheaf is None:
@@ -167,6 +185,8 @@ class Sending:
     def pump(self, now_s: float) -> float | None:
         """Send what may be sent; give when to come back, if something waits for a time."""
         wanted_s: float | None = None
+        if self._waits_for_welcome:
+            return None
         for lane in list(self._busy):
             if not lane.flying and not lane.unsent():
                 del self._busy[lane]
@@ -214,6 +234,7 @@ class Sending:
             )
         except (TypeError, ValueError, OverflowError) as error:  # something in it is not bytes; the rest goes on
             self._fail(sheaf, InvalidRequest(f"these messages cannot be packed, and were not sent: {error}"))
+            self._on_change()
             return
         lane.flying[lane.next_number] = sheaf
         lane.next_number += 1

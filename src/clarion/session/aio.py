@@ -114,7 +114,11 @@ class AsyncSession:
             return
         now_s = self._loop.time()
         if self._connection is None and now_s >= self._reconnect_at_s:
-            self._connect(now_s)
+            try:
+                self._connect(now_s)
+            except zmq.ZMQError as error:  # no descriptors left, for one: try again later
+                log.warning("cannot connect to %s: %s", self.url, error)
+                self._reconnect_at_s = now_s + self._backoff.next_wait_s()
         if self._connection is not None:
             self._talk(self._connection, now_s)
         wanted_s = self._on_turn(now_s)

@@ -199,7 +199,12 @@ class ThreadSession:
             self._reconnect_at_s = time.monotonic() + wait_s
 
     def _reconnect(self, poller: zmq.Poller, now_s: float) -> None:
-        self._connection = Connection(self._context, self.url)
+        try:
+            self._connection = Connection(self._context, self.url)
+        except zmq.ZMQError as error:  # no descriptors left, for one: try again later
+            log.warning("cannot connect to %s: %s", self.url, error)
+            self._reconnect_at_s = now_s + self._backoff.next_wait_s()
+            return
         self._reconnect_at_s = None
         self.reconnects += 1
         self._watch(poller)

@@ -45,10 +45,7 @@ def identity_in(folder: Path, index: Path) -> Identity | None:
 
 
 def check_applied(segments: Segments, rows: dict[int, SegmentRow], store: bytes, index: Path) -> Place:
-    """Give up to where the index has come, having seen that the log still has that record and all stored batches."""
-    for row in rows.values():
-        if row.batches and row.number not in segments.numbers:
-            raise StoreCorrupt(f"{segments.path(row.number)} is missing, and topics have batches in it. {_ADVICE}")
+    """Give up to where the index has come, having seen that the log still has that record."""
     if not rows:
         return Place(1, 0, 0)
     last = rows[max(rows)]
@@ -66,6 +63,18 @@ def check_applied(segments: Segments, rows: dict[int, SegmentRow], store: bytes,
                 f"{_ADVICE}"
             )
     return Place(last.number, last.end, last.sequence)
+
+
+def check_segments(segments: Segments, rows: dict[int, SegmentRow]) -> list[int]:
+    """Give the segments that the index has and the log has not; raise StoreCorrupt if batches are stored in one.
+
+    To be asked when all records are applied: only then does the index know what was trimmed or moved last.
+    """
+    missing = [row for row in rows.values() if row.number not in segments.numbers]
+    for row in missing:
+        if row.batches:
+            raise StoreCorrupt(f"{segments.path(row.number)} is missing, and topics have batches in it. {_ADVICE}")
+    return [row.number for row in missing]
 
 
 class Recovery:

@@ -20,7 +20,7 @@ from clarion.store.index_writes import Growth, write_record, write_segments
 from clarion.store.moving import Mover
 from clarion.store.port import Changes, Identity
 from clarion.store.records import Bytes, Draft, Entry, Record, entry_of
-from clarion.store.recovery import Recovery, check_applied, identity_in
+from clarion.store.recovery import Recovery, check_applied, check_segments, identity_in
 from clarion.store.segments import Segments
 
 LOG = "log"
@@ -110,6 +110,8 @@ class SegmentedStore(Reads):
             rows = self._apply(record)
             self._writer.execute("COMMIT")
             self._settle(rows)
+        for number in check_segments(self._segments, self._segment_rows):  # a crash came between file and row
+            self._forget_segment(number)
         self._sequence = recovery.end.sequence
         if self._segments.numbers:
             self._segments.go_on(recovery.end.segment, recovery.end.position)
@@ -259,6 +261,10 @@ class SegmentedStore(Reads):
         index_bytes = self._writer.pragma("page_count") * self._page_bytes
         return bool(self._segments.total_bytes + index_bytes + size <= self._max_bytes)
 
+    def _is_tight(self) -> bool:
+        size = self._segments.segment_bytes
+        return not self._may_grow(size) or free_disk_bytes(self.path) < 2 * size
+
     def _keep_house(self, begins_segment: bool) -> None:
         """Keep the index's log short and the segments few. The commit before it is durable, whatever happens here."""
         dead = [number for number in self._empty_segments if number < self._segments.number]
@@ -268,7 +274,7 @@ class SegmentedStore(Reads):
         try:
             if dead:
                 self._give_up_segments(dead)
-            if begins_segment and not self._segments.spares:
+            if not self._segments.spares and (begins_segment or self._is_tight()):
                 self._mover.choose(self._segment_rows)
             if self._failure is None and (moved := self._mover.next_batches()):
                 self._write(*moved)
@@ -288,11 +294,15 @@ class SegmentedStore(Reads):
                 row = self._segment_rows.get(number)
                 if number < min(self._durable_segment, self._segments.number) and not (row and row.batches):
                     self._segments.give_up(number)
-                    self._segment_rows.pop(number, None)
-                    self._empty_segments.discard(number)
-                    self._writer.execute("DELETE FROM segment WHERE number = ?", (number,))
+                    self._crash_point("inside-give-up")
+                    self._forget_segment(number)
         finally:
             self._segments.reading.release()
+
+    def _forget_segment(self, number: int) -> None:
+        self._segment_rows.pop(number, None)
+        self._empty_segments.discard(number)
+        self._writer.execute("DELETE FROM segment WHERE number = ?", (number,))
 
     def _checkpoint(self, mode: int) -> None:
         """Move SQLite's log into the database and sync that. What it holds is in the segments if this fails."""

@@ -170,6 +170,7 @@ class AsyncSubscriber:
         finally:
             self._closed = True
             self._session.close()
+            self._on_change()  # whoever still waits hears that it is closed
 
     async def __aenter__(self) -> AsyncSubscriber:
         return self
