@@ -38,4 +38,4 @@ scaling: setup ## the reliable-service document's experiments, with plots in out
 	@$(PY) -m bench.scaling --out out/scaling
 
 clean: ## remove what setup and runs made
-	rm -rf .venv out .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv out .mypy_cache .ruff_cache .hypothesis .import_linter_cache

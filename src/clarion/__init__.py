@@ -1,10 +1,32 @@
-"""Clarion: a reliable publish/subscribe system that tunes itself."""
+"""Clarion: a reliable publish/subscribe system.
+
+Errors are in `clarion.model.errors`; those a client meets can be imported from here, too.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clarion.admin import Admin
     from clarion.model import ClarionError, MessageId
+    from clarion.model.errors import (
+        BufferFull,
+        Closed,
+        DiskFull,
+        InvalidRequest,
+        LimitReached,
+        MessagesGone,
+        NoSubscriber,
+        NotSubscribed,
+        PublisherExpired,
+        StoredDataCorrupt,
+        TakenOver,
+        TimedOut,
+        TooLarge,
+        TopicFull,
+        Unreachable,
+        UsedAfterFork,
+        VersionMismatch,
+    )
     from clarion.publisher import AsyncPublisher, Publisher
     from clarion.subscriber import AsyncSubscriber, Message, MessageBatch, Subscriber
 from clarion.version import __version__
@@ -13,18 +35,54 @@ __all__ = [
     "Admin",
     "AsyncPublisher",
     "AsyncSubscriber",
+    "BufferFull",
     "ClarionError",
+    "Closed",
+    "DiskFull",
+    "InvalidRequest",
+    "LimitReached",
     "Message",
     "MessageBatch",
     "MessageId",
+    "MessagesGone",
+    "NoSubscriber",
+    "NotSubscribed",
     "Publisher",
+    "PublisherExpired",
+    "StoredDataCorrupt",
     "Subscriber",
+    "TakenOver",
+    "TimedOut",
+    "TooLarge",
+    "TopicFull",
+    "Unreachable",
+    "UsedAfterFork",
+    "VersionMismatch",
     "__version__",
 ]
 
 _ROOMS = {
     "admin": ("Admin",),
     "model": ("ClarionError", "MessageId"),
+    "model.errors": (
+        "BufferFull",
+        "Closed",
+        "DiskFull",
+        "InvalidRequest",
+        "LimitReached",
+        "MessagesGone",
+        "NoSubscriber",
+        "NotSubscribed",
+        "PublisherExpired",
+        "StoredDataCorrupt",
+        "TakenOver",
+        "TimedOut",
+        "TooLarge",
+        "TopicFull",
+        "Unreachable",
+        "UsedAfterFork",
+        "VersionMismatch",
+    ),
     "publisher": ("AsyncPublisher", "Publisher"),
     "subscriber": ("AsyncSubscriber", "Message", "MessageBatch", "Subscriber"),
 }

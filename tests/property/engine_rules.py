@@ -119,6 +119,7 @@ class Subscribing(RuleBasedStateMachine):
     @rule(peer=peers, topic=topics, name=names, start=st.sampled_from(("new", "earliest", "offset", "time")), at=pick)
     def subscribe(self, peer: bytes, topic: bytes, name: bytes, start: str, at: int) -> None:
         both = self.both
+        known = topic in both.current.topics
         plain = both.current.topic(topic)
         end, unread_from = len(plain.log), plain.unread_from()
         if start == "offset":
@@ -132,6 +133,8 @@ class Subscribing(RuleBasedStateMachine):
             return
         if start == "offset" and at > end:
             both.expect_at_once(key, Kind.INVALID, Code.MALFORMED)
+            if not known:  # what is refused makes no topic
+                del both.current.topics[topic]
             return
         if (reply := both.answers.get(key)) is not None and reply.kind == Kind.REFUSED:
             both.expect_at_once(key, Kind.REFUSED, Code.GONE)

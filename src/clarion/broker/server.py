@@ -29,6 +29,7 @@ from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
 
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
+_WRONG_DOOR = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
 _HELD_BACK_RETRY_S = 0.002
@@ -170,7 +171,7 @@ class Broker:
                 engine.refuse(peer, request_id_of(frames), Code.MALFORMED, str(error))
                 continue
             if request.kind in closed_to:
-                engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, "this address does not serve such requests")
+                engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_DOOR)
                 continue
             engine.handle(peer, request, now)
             if engine.uncommitted_bytes() >= self._settings.max_uncommitted_bytes:

@@ -15,6 +15,7 @@ from clarion.model.errors import BadSettings
 
 ENVIRONMENT_PREFIX = "CLARION_"
 _NOT_SETTINGS = {"url", "crash_at"}  # other variables with our prefix
+LEAST_STORE_BYTES = 2**20
 _DEFAULTS = Limits()
 
 
@@ -27,7 +28,7 @@ class BrokerSettings:
     """The settings of a broker. `clarion config` prints them."""
 
     data: Path = _setting(Path("clarion-data"), "folder of the store; made if missing, used by one broker at a time")
-    listen: str = _setting("tcp://127.0.0.1:5590", "address that serves publishers and subscribers")
+    listen: str = _setting("tcp://127.0.0.1:5590", "address that serves both sides; not used when each has its own")
     listen_publishers: str = _setting("", "address for publishers alone; empty: they use `listen`")
     listen_subscribers: str = _setting("", "address for subscribers alone; empty: they use `listen`")
     log_level: str = _setting("info", "debug, info, warning or error; logs go to standard error as JSON lines")
@@ -49,8 +50,10 @@ class BrokerSettings:
     max_get_bytes: int = _setting(_DEFAULTS.max_get_bytes, "about the most bytes one get returns", 1024)
     max_get_wait_s: float = _setting(_DEFAULTS.max_get_wait_s, "longest that one get waits at the broker", 0)
     max_batch_bytes: int = _setting(_DEFAULTS.max_batch_bytes, "largest batch, and so the largest message", 1024)
-    max_topics: int = _setting(_DEFAULTS.max_topics, "topics stored", 1)
-    max_subscriptions_per_topic: int = _setting(_DEFAULTS.max_subscriptions_per_topic, "subscriptions of a topic", 1)
+    max_topics: int = _setting(_DEFAULTS.max_topics, "topics stored, at most", 1)
+    max_subscriptions_per_topic: int = _setting(
+        _DEFAULTS.max_subscriptions_per_topic, "subscriptions of a topic, at most", 1
+    )
     max_waiting_gets: int = _setting(_DEFAULTS.max_waiting_gets, "gets that wait at the broker at one time", 1)
     max_acked_ranges: int = _setting(
         _DEFAULTS.max_acked_ranges, "ranges acked out of order that a subscription may have", 1
@@ -64,7 +67,7 @@ class BrokerSettings:
     disk_reserve_bytes: int = _setting(
         _DEFAULTS.disk_reserve_bytes, "free disk space below which puts are refused, so that acks go on", 0
     )
-    max_store_bytes: int = _setting(0, "largest the store's file may get; 0: as large as the disk allows", 0)
+    max_store_bytes: int = _setting(0, "bytes that all files of the store may take; 0: as many as the disk has", 0)
     publisher_expiry_s: float = _setting(
         _DEFAULTS.publisher_expiry_s, "silence after which a publisher is forgotten and must register again", 1
     )
@@ -79,6 +82,8 @@ class BrokerSettings:
                 raise BadSettings(f"{setting.name} is a finite number, not {value:g}")
             if least is not None and value < least:
                 raise BadSettings(f"{setting.name} is at least {least:g}, not {value:g}")
+        if 0 < self.max_store_bytes < LEAST_STORE_BYTES:
+            raise BadSettings(f"max_store_bytes is 0 or at least {LEAST_STORE_BYTES}, not {self.max_store_bytes}")
         if self.default_retention not in ("until-read", "keep"):
             raise BadSettings(f"default_retention is until-read or keep, not {self.default_retention!r}")
         if self.log_level not in ("debug", "info", "warning", "error"):

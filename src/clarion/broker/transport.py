@@ -18,6 +18,7 @@ _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
 _MESSAGES_QUEUED_PER_PEER = 256
 _ENVELOPE_BYTES = 64 * 1024
+_EXAMPLE = " An address looks like tcp://127.0.0.1:5590"
 _HELD_BACK_BYTES_PER_PEER = 64 * 2**20
 
 
@@ -87,7 +88,7 @@ class Transport:
         except zmq.ZMQError as error:
             socket.close(0)
             hint = " Is another broker running there?" if error.errno == errno.EADDRINUSE else ""
-            raise BadSettings(f"cannot listen on {url}: {error.strerror}.{hint}") from error
+            raise BadSettings(f"cannot listen on {url}: {error.strerror}.{hint or _EXAMPLE}") from error
         bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return Door(socket, bound, closed_to)
 

@@ -9,8 +9,12 @@ _PREFIX = "b64:"
 
 
 def to_bytes(name: bytes | str) -> bytes:
-    """Give the bytes of a name: str is encoded as UTF-8, bytes-likes are copied."""
-    return name.encode() if isinstance(name, str) else bytes(name)
+    """Give the bytes of a name or payload: str is encoded as UTF-8, bytes-likes are copied, else TypeError."""
+    if isinstance(name, str):
+        return name.encode()
+    if not isinstance(name, (bytes, bytearray, memoryview)):
+        raise TypeError(f"bytes or str is wanted here, not {type(name).__name__}")
+    return bytes(name)
 
 
 def to_text(name: bytes) -> str:

@@ -14,7 +14,7 @@ from clarion.model.ids import MessageId
 from clarion.model.names import to_bytes
 from clarion.publisher.publisher import DEFAULT_URL, FORGET_S, log
 from clarion.publisher.sending import Part, Sending
-from clarion.publisher.sheaf import Sheaf, as_headers
+from clarion.publisher.sheaf import Sheaf, all_bytes, as_headers, check_settings
 from clarion.session.aio import AsyncSession
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
@@ -48,6 +48,8 @@ class AsyncReceipts:
     def offsets(self) -> list[range]:
         """The offsets of the messages, in order; known once `done`."""
         assert self.done(), "the offsets are known when the messages are stored: await result() first"
+        for sheaf, _, _ in self._parts:
+            sheaf.raise_error()
         return [range(sheaf.first_offset + start, sheaf.first_offset + stop) for sheaf, start, stop in self._parts]
 
 
@@ -66,6 +68,7 @@ class AsyncReceipt(AsyncReceipts):
         """The message's id; known once `done`."""
         assert self.done(), "the id is known when the message is stored: await result() first"
         sheaf, place, _ = self._parts[0]
+        sheaf.raise_error()
         return sheaf.message_id(place)
 
     @property
@@ -86,6 +89,7 @@ class AsyncPublisher:
         in_flight: int = 4,
         batch_bytes: int = 2**20,
     ) -> None:
+        check_settings(in_flight, batch_bytes, buffer_bytes)
         self._buffer_bytes = buffer_bytes
         self._block_s = block_s
         self._closed = False
@@ -123,15 +127,16 @@ class AsyncPublisher:
     async def put_many(
         self,
         topic: bytes | str,
-        payloads: Sequence[bytes],
+        payloads: Sequence[bytes | str],
         keys: Sequence[bytes | None] | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
     ) -> AsyncReceipts:
         """Queue many messages, in order, with no object for each."""
-        topic = to_bytes(topic)
-        assert keys is None or len(keys) == len(payloads)
+        topic, payloads = to_bytes(topic), all_bytes(payloads)
+        if keys is not None and len(keys) != len(payloads):
+            raise ValueError(f"there are {len(payloads)} payloads and {len(keys)} keys")
         parts: list[Part] = []
         start = 0
         while start < len(payloads):

@@ -16,7 +16,7 @@ from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
 from clarion.model.names import to_bytes
 from clarion.publisher.sending import Lane, Part, Sending
-from clarion.publisher.sheaf import OVERHEAD_BYTES, Sheaf, as_headers
+from clarion.publisher.sheaf import OVERHEAD_BYTES, Sheaf, all_bytes, as_headers, check_settings
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.forks import watch_forks
 from clarion.session.thread import ThreadSession
@@ -48,14 +48,16 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def id(self) -> MessageId:
-        """The message's id; known once `done`."""
+        """The message's id; known once `done`. A refused message has none: that raises."""
         assert self._sheaf.done, "the id is known when the message is stored: call result() first"
+        self._sheaf.raise_error()
         return self._sheaf.message_id(self._place)
 
     @property
     def offset(self) -> int:
         """The message's offset in its topic; known once `done`."""
         assert self._sheaf.done, "the offset is known when the message is stored: call result() first"
+        self._sheaf.raise_error()
         return self._sheaf.first_offset + self._place
 
 
@@ -88,6 +90,8 @@ class Receipts:
     def offsets(self) -> list[range]:
         """The offsets of the messages, in order; known once `done`."""
         assert self.done(), "the offsets are known when the messages are stored: call result() first"
+        for sheaf, _, _ in self._parts:
+            sheaf.raise_error()
         return [range(sheaf.first_offset + start, sheaf.first_offset + stop) for sheaf, start, stop in self._parts]
 
 
@@ -107,7 +111,7 @@ class Publisher:
         in_flight: int = 4,
         batch_bytes: int = 2**20,
     ) -> None:
-        assert 1 <= in_flight <= 64
+        check_settings(in_flight, batch_bytes, buffer_bytes)
         self._buffer_bytes = buffer_bytes
         self._block_s = block_s
         self._known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
@@ -189,7 +193,7 @@ class Publisher:
     def put_many(
         self,
         topic: bytes | str,
-        payloads: Sequence[bytes],
+        payloads: Sequence[bytes | str],
         keys: Sequence[bytes | None] | None = None,
         *,
         wait: bool = True,
@@ -197,8 +201,9 @@ class Publisher:
     ) -> Receipts:
         """Queue many messages, in order, with no object for each. Where the buffer fills up on the way, wait as
         `put` does; the BufferFull then says in `accepted` how many are queued."""
-        topic = to_bytes(topic)
-        assert keys is None or len(keys) == len(payloads)
+        topic, payloads = to_bytes(topic), all_bytes(payloads)
+        if keys is not None and len(keys) != len(payloads):
+            raise ValueError(f"there are {len(payloads)} payloads and {len(keys)} keys")
         parts: list[Part] = []
         start = 0
         while start < len(payloads):

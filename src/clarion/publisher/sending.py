@@ -140,7 +140,7 @@ class Sending:
         return sheaf, place, place + 1
 
     def add_many(self, topic: bytes, payloads: Sequence[bytes], keys: Sequence[bytes | None] | None) -> Part:
-        """Take messages that fit into one batch (see `chunk`)."""
+        """Take messages that fit into one batch (see `chunk_end`), all of them bytes (see `all_bytes`)."""
         size = _packed_bytes(payloads, keys)
         self.check_size(size)
         lane = self.lanes.get(topic) or self._new_lane(topic)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
+from clarion.model.names import to_bytes
 from clarion.wire.batch import Headers, encode_batch
 
+RECEIPTS_KEPT = 64  # by the broker, for each publisher and topic
 OVERHEAD_BYTES = 16  # of a message in the packed batch, at most, without key and headers
 
 
@@ -114,4 +116,19 @@ def as_headers(headers: Mapping[str, bytes | str] | None) -> Headers | None:
     """Give headers as a dict of text to bytes; values of str are encoded as UTF-8."""
     if not headers:
         return None
-    return {name: value.encode() if isinstance(value, str) else bytes(value) for name, value in headers.items()}
+    return {name: to_bytes(value) for name, value in headers.items()}
+
+
+def all_bytes(payloads: Sequence[bytes | str]) -> Sequence[bytes]:
+    """Give the payloads, str encoded as UTF-8; what is neither bytes nor str is a TypeError."""
+    if set(map(type, payloads)) <= {bytes}:
+        return payloads  # type: ignore[return-value]
+    return [to_bytes(payload) for payload in payloads]
+
+
+def check_settings(in_flight: int, batch_bytes: int, buffer_bytes: int) -> None:
+    """Raise ValueError for what a publisher cannot work with."""
+    if not 1 <= in_flight <= RECEIPTS_KEPT:
+        raise ValueError(f"in_flight is 1 to {RECEIPTS_KEPT}: the broker keeps so many receipts; not {in_flight}")
+    if batch_bytes < 1 or buffer_bytes < 1:
+        raise ValueError("batch_bytes and buffer_bytes are at least 1")

@@ -54,7 +54,9 @@ class Connection:
             self.socket.connect(url)
         except zmq.ZMQError as error:
             self.close()
-            raise PermanentError(f"{url!r} is not an address to connect to: {error}") from error
+            raise PermanentError(
+                f"{url!r} is not an address to connect to; one looks like tcp://127.0.0.1:5590"
+            ) from error
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Hand a message to ZeroMQ; it never blocks."""

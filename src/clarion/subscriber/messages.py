@@ -77,12 +77,12 @@ class MessageBatch:
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Give a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.
 
-        Needs `pip install clarion[arrow]`.
+        Needs pyarrow (the extra `arrow`).
         """
         try:
             import pyarrow as pa
         except ImportError:
-            raise PermanentError("to_arrow needs pyarrow: pip install 'clarion[arrow]'") from None
+            raise PermanentError("to_arrow needs pyarrow: install it, or Clarion with its extra `arrow`") from None
         return _to_arrow(self, pa)
 
 

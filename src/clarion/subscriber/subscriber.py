@@ -92,7 +92,8 @@ class Subscriber:
 
     def get_batches(self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0) -> list[MessageBatch]:
         """As `get`, but in columns as they are stored, with no object for each message."""
-        assert max_messages > 0
+        if max_messages < 1:
+            raise ValueError(f"max_messages is at least 1, not {max_messages}")
         self._session.check_usable()
         deadline_s = time.monotonic() + wait_s
         with self._changed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clarion.model import MAX_BATCH_MESSAGES, MessageId
-from clarion.publisher.sheaf import Sheaf, as_headers
+from clarion.publisher.sheaf import Sheaf, all_bytes, as_headers, check_settings
 from clarion.wire.batch import Batch
 
 
@@ -68,3 +70,17 @@ def test_who_asked_is_told_once_when_it_is_done() -> None:
 def test_headers_are_text_to_bytes() -> None:
     assert as_headers({"a": "ä", "b": b"\xff"}) == {"a": "ä".encode(), "b": b"\xff"}
     assert as_headers({}) is as_headers(None) is None
+
+
+def test_only_bytes_and_text_become_payloads() -> None:
+    plain = [b"a", b"b"]
+    assert all_bytes(plain) is plain
+    assert all_bytes([b"a", "é", bytearray(b"c")]) == [b"a", "é".encode(), b"c"]  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="not int"):
+        all_bytes([b"a", 5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("settings", [(0, 1, 1), (65, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_settings_a_publisher_cannot_work_with_are_refused(settings: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"is 1 to 64|at least 1"):
+        check_settings(*settings)

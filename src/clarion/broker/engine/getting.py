@@ -36,6 +36,10 @@ class Getting:
             text = f"topic and subscriber name have 1 to {MAX_NAME_BYTES} bytes each"
             state.refuse(waiter, Kind.INVALID, Code.TOO_LARGE, text)
             return
+        if body.start == "offset" and body.at and state.find_topic(body.topic, now.monotonic_s) is None:
+            text = f"offset {body.at} is beyond the end of {to_text(body.topic)}, which is not there yet"
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            return
         topic = state.make_topic(body.topic, state.limits.default_retention, now.monotonic_s)
         if topic is None:
             text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
@@ -74,7 +78,9 @@ class Getting:
         if body.start != "offset":
             text = f"a start is new, earliest, offset or time, not {body.start!r}"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
-        elif body.at > topic.next_offset or body.at < 0:
+        elif body.at < 0:
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, f"an offset is 0 or more, not {body.at}")
+        elif body.at > topic.next_offset:
             text = f"offset {body.at} is beyond the end of {to_text(topic.name)}, which is {topic.next_offset}"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
         elif body.at < topic.first_offset:
