@@ -62,38 +62,23 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "admin": ("Admin",),
-    "model": ("ClarionError", "MessageId"),
-    "model.errors": (
-        "BufferFull",
-        "Closed",
-        "DiskFull",
-        "InvalidRequest",
-        "LimitReached",
-        "MessagesGone",
-        "NoSubscriber",
-        "NotSubscribed",
-        "PublisherExpired",
-        "StoredDataCorrupt",
-        "TakenOver",
-        "TimedOut",
-        "TooLarge",
-        "TopicFull",
-        "Unreachable",
-        "UsedAfterFork",
-        "VersionMismatch",
-    ),
-    "publisher": ("AsyncPublisher", "Publisher"),
-    "subscriber": ("AsyncSubscriber", "Message", "MessageBatch", "Subscriber"),
-}
+    "Admin": "admin",
+    "AsyncPublisher": "publisher",
+    "AsyncSubscriber": "subscriber",
+    "Message": "subscriber",
+    "MessageBatch": "subscriber",
+    "MessageId": "model",
+    "Publisher": "publisher",
+    "Subscriber": "subscriber",
+}  # every other public name is an error
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `clarion --help` and the broker need none of the clients."""
-    for room, names in _ROOMS.items():
-        if name in names:
-            from importlib import import_module
+    if name not in __all__:
+        raise AttributeError(f"module 'clarion' has no attribute {name!r}")
+    from importlib import import_module
 
-            value = globals()[name] = getattr(import_module(f"clarion.{room}"), name)
-            return value
-    raise AttributeError(f"module 'clarion' has no attribute {name!r}")
+    room = import_module(f"clarion.{_ROOMS.get(name, 'model.errors')}")
+    value = globals()[name] = getattr(room, name)
+    return value

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Literal
 
+from clarion.model.address import DEFAULT_URL
 from clarion.model.names import to_bytes
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.bodies import TopicRow
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 
-DEFAULT_URL = "tcp://127.0.0.1:5590"
 _PAGE = 1000
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clarion.broker.engine import Limits
+from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BadSettings
 
 ENVIRONMENT_PREFIX = "CLARION_"
@@ -28,7 +29,7 @@ class BrokerSettings:
     """The settings of a broker. `clarion config` prints them."""
 
     data: Path = _setting(Path("clarion-data"), "folder of the store; made if missing, used by one broker at a time")
-    listen: str = _setting("tcp://127.0.0.1:5590", "address that serves both sides; not used when each has its own")
+    listen: str = _setting(DEFAULT_URL, "address that serves both sides; not used when each has its own")
     listen_publishers: str = _setting("", "address for publishers alone; empty: they use `listen`")
     listen_subscribers: str = _setting("", "address for subscribers alone; empty: they use `listen`")
     log_level: str = _setting("info", "debug, info, warning or error; logs go to standard error as JSON lines")

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from clarion.model.address import DEFAULT_URL as DEFAULT_URL
 from clarion.model.names import from_text
 
-DEFAULT_URL = "tcp://127.0.0.1:5590"
 DEFAULT_TIMEOUT_S = 5.0
 
 

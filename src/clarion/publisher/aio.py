@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.ids import MessageId
 from clarion.model.names import to_bytes
-from clarion.publisher.publisher import DEFAULT_URL, FORGET_S, log
+from clarion.publisher.publisher import FORGET_S, log
 from clarion.publisher.sending import Part, Sending
 from clarion.publisher.sheaf import Sheaf, all_bytes, as_headers, check_settings
 from clarion.session.aio import AsyncSession

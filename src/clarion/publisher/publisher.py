@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
 from clarion.model.names import to_bytes
@@ -24,7 +25,6 @@ from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 
 log = logging.getLogger("clarion.publisher")
-DEFAULT_URL = "tcp://127.0.0.1:5590"
 FORGET_S = 2.0  # how long a close waits to tell the broker that the publisher is gone
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from clarion.model.errors import ClarionError
-from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
+from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
 from clarion.model.names import to_bytes
 from clarion.wire.batch import Headers, encode_batch
 
-RECEIPTS_KEPT = 64  # by the broker, for each publisher and topic
 OVERHEAD_BYTES = 16  # of a message in the packed batch, at most, without key and headers
 
 

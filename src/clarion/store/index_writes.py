@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store.index import SegmentRow
-from clarion.store.port import RECEIPTS_KEPT, Receipt, Trim
+from clarion.store.port import Receipt, Trim
 from clarion.store.records import Record
 
 Execute = Callable[[str, Any], Any]

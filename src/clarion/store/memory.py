@@ -6,8 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from clarion.model.errors import StoreFull
+from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store.port import (
-    RECEIPTS_KEPT,
     Changes,
     Identity,
     PublisherRow,

@@ -6,7 +6,6 @@ that returns. Reads see committed data only. Rows are plain values; the store ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -202,11 +201,3 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of the files; committed data stays."""
         ...
-
-
-RECEIPTS_KEPT = 64  # for each publisher and topic; no client may have more batches in flight
-
-
-def newest(receipts: Iterable[Receipt]) -> Receipt | None:
-    """Give the receipt with the highest number."""
-    return max(receipts, key=lambda receipt: receipt.number, default=None)

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
 
+from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
 from clarion.model.names import to_bytes, to_text
 from clarion.session.aio import AsyncSession
 from clarion.subscriber.messages import Message, MessageBatch
 from clarion.subscriber.reading import Reading, check_choices, no_answer, start_fields
-from clarion.subscriber.subscriber import DEFAULT_URL, GRACE_S, LONG_WAIT_S, MANY, AckMode, Delivery, Start
+from clarion.subscriber.subscriber import GRACE_S, LONG_WAIT_S, MANY, AckMode, Delivery, Start
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal
 
+from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
 from clarion.model.names import to_bytes, to_text
 from clarion.session.exchange import OnReply, Reply
@@ -21,7 +22,6 @@ from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 
 log = logging.getLogger("clarion.subscriber")
-DEFAULT_URL = "tcp://127.0.0.1:5590"
 Start = Literal["new", "earliest"] | int | datetime
 AckMode = Literal["auto", "explicit"]
 Delivery = Literal["at-least-once", "at-most-once"]

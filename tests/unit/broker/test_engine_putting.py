@@ -8,7 +8,7 @@ import pytest
 from tests.unit.broker.asking import Asker, body_of, code_of
 from xxhash import xxh3_64_intdigest
 
-from clarion.store.port import RECEIPTS_KEPT
+from clarion.model.ids import RECEIPTS_KEPT
 from clarion.wire import bodies
 from clarion.wire.batch import HEADER_BYTES
 from clarion.wire.frames import Kind

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store.port import (
     KEEP,
-    RECEIPTS_KEPT,
     Changes,
     PublisherRow,
     Receipt,

@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 from tests.unit.store.making import ALL, Maker, all_batches, fill, open_segmented, put_everywhere, subscribe
 
+from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store.memory import MemoryStore
-from clarion.store.port import KEEP, RECEIPTS_KEPT, UNTIL_READ, Changes, PublisherRow, Receipt, Store, TopicRow
+from clarion.store.port import (
+    KEEP,
+    UNTIL_READ,
+    Changes,
+    PublisherRow,
+    Receipt,
+    Store,
+    TopicRow,
+)
 
 _OPEN: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clarion.store.port import RECEIPTS_KEPT
+from clarion.model.ids import RECEIPTS_KEPT
 
 MAX_NAME_BYTES = 1024  # of a topic or subscriber name
 

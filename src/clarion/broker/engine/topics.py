@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.ranges import AckedRanges
-from clarion.store.port import RECEIPTS_KEPT, UNTIL_READ, Receipt, StoredBatch, SubscriptionRow, TopicRow
+from clarion.store.port import UNTIL_READ, Receipt, StoredBatch, SubscriptionRow, TopicRow
 
 Peer = Any  # whatever the serving loop tells peers apart by; hashable
 
