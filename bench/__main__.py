@@ -14,6 +14,7 @@ from typing import Any
 from bench.commits import commits
 from bench.processes import BrokerProcess, Role, running_broker, start_broker, stop_broker
 from bench.raw import append_and_sync_s
+from bench.sharing import backlog, delayed, shared, transactions
 from clarion import Admin
 
 
@@ -147,6 +148,12 @@ def main() -> None:
         "one put at a time": lambda: one_at_a_time(1000),
         "100,000 topics": lambda: many_topics(100_000),
         "put on 500 topics": lambda: end_to_end_on_topics(500, seconds=4),
+        "shared, 100 B": lambda: shared(200_000),
+        "shared, work of 2 ms": lambda: shared(500, work_s=0.002),
+        "transaction of 1": lambda: transactions(500, 1),
+        "transaction of 100": lambda: transactions(20_000, 100),
+        "1,000,000 delayed": lambda: delayed(1_000_000),
+        "lag of 10,000,000": lambda: backlog(1000, 10_000_000),
         "commit 1 x 100 B": lambda: commits(1, 100, 500),
         "commit 1 x 100 KB": lambda: commits(1, 100_000, 300),
         "commit 1 x 1 MB": lambda: commits(1, 1_000_000, 150),

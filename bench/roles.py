@@ -9,32 +9,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from bench.sharing_roles import SHARING_ROLES
+from bench.starting import WAIT_S, cpu_since_start_s, make_payloads, start
 from clarion import AsyncSubscriber, Publisher, Subscriber
-
-WAIT_S = 60.0
-
-
-_cpu_at_start = [0.0]
-
-
-def _start() -> float:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    _cpu_at_start[0] = time.process_time()
-    return time.perf_counter()
-
-
-def _payloads(count: int, size: int) -> list[bytes]:
-    """Make payloads that carry their number."""
-    filler = b"x" * (size - 8)
-    return [number.to_bytes(8, "big") + filler for number in range(count)]
 
 
 def put(url: str, *, topic: str, count: int, size: int) -> dict[str, Any]:
     """Put messages one by one, and wait for all of them to be durable."""
-    payloads = _payloads(count, size)
+    payloads = make_payloads(count, size)
     with Publisher(url) as publisher:
-        begin = _start()
+        begin = start()
         for payload in payloads:
             publisher.put(topic, payload)
         publisher.flush()
@@ -43,20 +27,20 @@ def put(url: str, *, topic: str, count: int, size: int) -> dict[str, Any]:
 
 def put_many(url: str, *, topic: str, count: int, size: int, chunk: int) -> dict[str, Any]:
     """Put messages in lists."""
-    payloads = _payloads(count, size)
+    payloads = make_payloads(count, size)
     with Publisher(url) as publisher:
-        begin = _start()
-        for start in range(0, count, chunk):
-            publisher.put_many(topic, payloads[start : start + chunk])
+        begin = start()
+        for first in range(0, count, chunk):
+            publisher.put_many(topic, payloads[first : first + chunk])
         publisher.flush()
         return {"begin": begin, "end": time.perf_counter(), "batches": publisher.stats["batches_stored"]}
 
 
 def put_sync(url: str, *, topic: str, count: int, size: int) -> dict[str, Any]:
     """Put one message at a time and wait for each."""
-    payloads = _payloads(count, size)
+    payloads = make_payloads(count, size)
     with Publisher(url) as publisher:
-        _start()
+        start()
         taken = []
         for payload in payloads:
             begin = time.perf_counter()
@@ -69,7 +53,7 @@ def get(url: str, *, topic: str, name: str, count: int) -> dict[str, Any]:
     """Get messages one object each, and check that each comes once and in order."""
     with Subscriber(url, name=name) as reader:
         reader.subscribe(topic)
-        begin = _start()
+        begin = start()
         expected = 0
         while expected < count:
             for message in reader.get(topic, max_messages=10_000, wait_s=WAIT_S):
@@ -83,7 +67,7 @@ def get_batches(url: str, *, topic: str, name: str, count: int) -> dict[str, Any
     """Get messages in batches, and check the first and last of each."""
     with Subscriber(url, name=name) as reader:
         reader.subscribe(topic)
-        begin = _start()
+        begin = start()
         expected = 0
         while expected < count:
             for part in reader.get_batches(topic, wait_s=WAIT_S):
@@ -104,7 +88,7 @@ async def _fan_in(url: str, topic: str, names: list[str], count: int) -> dict[st
     readers = [AsyncSubscriber(url, name=name, timeout_s=WAIT_S) for name in names]
     for reader in readers:
         await reader.subscribe(topic)
-    begin = _start()
+    begin = start()
     await asyncio.gather(*(_get_all(reader, topic, count) for reader in readers))
     end = time.perf_counter()
     await asyncio.gather(*(reader.close() for reader in readers))
@@ -125,7 +109,7 @@ def load(url: str, *, topics: int, seconds: float, size: int) -> dict[str, Any]:
     payload = b"x" * size
     count = 0
     with Publisher(url) as publisher:
-        begin = _start()
+        begin = start()
         while time.perf_counter() - begin < seconds:
             for number in range(topics):
                 publisher.put_many(f"load/{number}", [payload] * 20)
@@ -140,7 +124,7 @@ def read_all(url: str, *, topics: int, seconds: float) -> dict[str, Any]:
     with Subscriber(url, name="load-reader", fetch_bytes=64 * 1024) as reader:
         for number in range(topics):
             reader.subscribe(f"load/{number}")
-        begin = _start()
+        begin = start()
         while time.perf_counter() - begin < seconds:
             for number in range(topics):
                 count += sum(len(part) for part in reader.get_batches(f"load/{number}"))
@@ -156,8 +140,9 @@ ROLES: dict[str, Callable[..., dict[str, Any]]] = {
     "fan_in": fan_in,
     "load": load,
     "read_all": read_all,
+    **SHARING_ROLES,
 }
 
 if __name__ == "__main__":
     found = ROLES[sys.argv[1]](sys.argv[2], **json.loads(sys.argv[3]))
-    print(json.dumps(found | {"cpu_s": time.process_time() - _cpu_at_start[0]}))
+    print(json.dumps(found | {"cpu_s": cpu_since_start_s()}))

@@ -6,16 +6,19 @@ Errors are in `clarion.model.errors`; those a client meets can be imported from 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clarion.admin import Admin
+    from clarion.admin import Admin, DeadLetter, SubscriptionDescription, TopicDescription
     from clarion.model import ClarionError, MessageId
     from clarion.model.errors import (
         BufferFull,
+        Busy,
         Closed,
         DiskFull,
         InvalidRequest,
+        LeaseLost,
         LimitReached,
         MessagesGone,
         NoSubscriber,
+        NoTopic,
         NotSubscribed,
         PublisherExpired,
         StoredDataCorrupt,
@@ -25,51 +28,82 @@ if TYPE_CHECKING:
         TopicFull,
         Unreachable,
         UsedAfterFork,
+        VersionConflict,
         VersionMismatch,
     )
-    from clarion.publisher import AsyncPublisher, Publisher
-    from clarion.subscriber import AsyncSubscriber, Message, MessageBatch, Subscriber
+    from clarion.publisher import AsyncPublisher, Publisher, Stager, commit_staged, drop_staged
+    from clarion.subscriber import (
+        AsyncSubscriber,
+        AsyncTransaction,
+        Message,
+        MessageBatch,
+        State,
+        Subscriber,
+        Transaction,
+    )
 from clarion.version import __version__
 
 __all__ = [
     "Admin",
     "AsyncPublisher",
     "AsyncSubscriber",
+    "AsyncTransaction",
     "BufferFull",
+    "Busy",
     "ClarionError",
     "Closed",
+    "DeadLetter",
     "DiskFull",
     "InvalidRequest",
+    "LeaseLost",
     "LimitReached",
     "Message",
     "MessageBatch",
     "MessageId",
     "MessagesGone",
     "NoSubscriber",
+    "NoTopic",
     "NotSubscribed",
     "Publisher",
     "PublisherExpired",
+    "Stager",
+    "State",
     "StoredDataCorrupt",
     "Subscriber",
+    "SubscriptionDescription",
     "TakenOver",
     "TimedOut",
     "TooLarge",
+    "TopicDescription",
     "TopicFull",
+    "Transaction",
     "Unreachable",
     "UsedAfterFork",
+    "VersionConflict",
     "VersionMismatch",
     "__version__",
+    "commit_staged",
+    "drop_staged",
 ]
 
 _ROOMS = {
     "Admin": "admin",
     "AsyncPublisher": "publisher",
     "AsyncSubscriber": "subscriber",
+    "AsyncTransaction": "subscriber",
+    "DeadLetter": "admin",
     "Message": "subscriber",
     "MessageBatch": "subscriber",
     "MessageId": "model",
     "Publisher": "publisher",
+    "Stager": "publisher",
+    "State": "subscriber",
     "Subscriber": "subscriber",
+    "SubscriptionDescription": "admin",
+    "TopicDescription": "admin",
+    "Transaction": "subscriber",
+    "commit_staged": "publisher",
+    "drop_staged": "publisher",
 }  # every other public name is an error
 
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,16 @@ class BrokerProcess:
     """Starts, kills and restarts one broker on one data folder and one address."""
 
     def __init__(
-        self, data: Path, listen: str = "tcp://127.0.0.1:*", *, log: Path | None = None, **settings: Any
+        self,
+        data: Path,
+        listen: str = "tcp://127.0.0.1:*",
+        *,
+        log: Path | None = None,
+        within: Sequence[str] = (),
+        **settings: Any,
     ) -> None:
         self.data = data
+        self._within = within  # the command that runs it, if any
         self.log = log or data.with_name(data.name + ".log")
         self.settings: dict[str, Any] = {"data": str(data), "listen": listen, **settings}
         self.urls: list[str] = []
@@ -69,7 +77,7 @@ class BrokerProcess:
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.broker_process", json.dumps(self.settings)],
+                [*self._within, sys.executable, "-m", "tests.integration.broker_process", json.dumps(self.settings)],
                 cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
         if wait:

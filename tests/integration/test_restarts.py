@@ -24,7 +24,7 @@ class Load:
         self._stopping = threading.Event()
         self.put = 0
         self.got: list[bytes] = []
-        self.acked: list[int] = []
+        self.acked: list[int | None] = []
         self.failures: list[BaseException] = []
         self._publisher = Publisher(url)
         self._reader = Subscriber(url, name, timeout_s=60)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.integration.broker_process import ROOT, BrokerProcess, free_url
 from tests.integration.torture_clients import Task
@@ -56,6 +57,7 @@ class Plan:
     longest_life_s: float = 0.6  # of a broker, once it is ready
     seconds_cap: float = 3600.0
     pace_s: float = 0.02  # between the puts of a publisher, on average
+    most_passes: int = 30  # of a crash point, before the broker dies there
 
 
 @dataclass(slots=True)
@@ -65,6 +67,9 @@ class Client:
     base: str
     role: str
     killable: bool
+    module: str = "tests.integration.torture_clients"
+    topics: tuple[str, ...] = ()  # none: all of the plan
+    options: dict[str, Any] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
@@ -78,25 +83,36 @@ class Campaign:
         self._say = say
         self._dice = random.Random(plan.seed)
         self.kills: Counter[str] = Counter()
+        self._restarts_ns: list[int] = []
         self._broker = BrokerProcess(folder / "data", free_url(), log_level="warning", stale_msg_interval_s=0.1)
-        self._clients = [Client(f"p{number}", "publish", True) for number in range(plan.publishers)]
-        self._clients += [Client(name, *READERS[name]) for name in plan.readers]
+        self._clients = self._make_clients()
+
+    def _make_clients(self) -> list[Client]:
+        publishers = [Client(f"p{number}", "publish", True) for number in range(self.plan.publishers)]
+        return publishers + [Client(name, *READERS[name]) for name in self.plan.readers]
 
     def run(self) -> Verdict:
         """Do all of it, and judge."""
         try:
             self._broker.start()
-            self._subscribe_all()
+            self._prepare()
             for client in self._clients:
                 self._start_client(client)
             self._torture()
             ends = self._wind_down()
         finally:
             self._end_all()
-        lives = [life for client in self._clients for life in client.lives]
-        return Oracle(ends).judge(lives)
+        return self._judge(ends)
 
-    def _subscribe_all(self) -> None:
+    def _judge(self, ends: dict[str, int]) -> Verdict:
+        return Oracle(ends).judge(self._lives())
+
+    def _lives(self, *roles: str) -> list[Life]:
+        """Give the lives of clients of these roles; of all, where none is named."""
+        return [life for client in self._clients if not roles or client.role in roles for life in client.lives]
+
+    def _prepare(self) -> None:
+        """Have everything there that clients need."""
         for name in self.plan.readers:
             with Subscriber(self._broker.url, name) as reader:
                 for topic in self.plan.topics:
@@ -107,14 +123,14 @@ class Campaign:
         name = f"{client.base}.{number}" if client.role == "publish" else client.base
         log = self._folder / f"{client.base}.{number}.log"
         task = Task(
-            client.role, self._broker.url, name, list(self.plan.topics), str(log),
-            self._dice.randrange(1 << 30), self.plan.pace_s,
+            client.role, self._broker.url, name, list(client.topics or self.plan.topics), str(log),
+            self._dice.randrange(1 << 30), self.plan.pace_s, client.options,
         )  # fmt: skip
         client.lives.append(Life(name, client.role, log))
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
         with (self._folder / "clients.log").open("ab") as errors:
             client.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.torture_clients", task.to_json()],
+                [sys.executable, "-m", client.module, task.to_json()],
                 cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
             )  # fmt: skip
 
@@ -125,8 +141,7 @@ class Campaign:
                 self._say(f"stopping after {number} kills: {self.plan.seconds_cap:g} s are over")
                 return
             self._kill_broker(number)
-            if self._dice.random() < self.plan.client_kill_chance:
-                self._kill_client()
+            self._hurt_clients()
             self._check_clients()
             if number % 10 == 9:
                 self._say(f"{number + 1} of {self.plan.kills} kills, {time.monotonic() - started_s:.0f} s")
@@ -135,32 +150,48 @@ class Campaign:
         """Let the broker that runs live for a moment, or restart it so that it dies at a crash point."""
         moment_s = self._dice.random() * self.plan.longest_life_s
         place = CRASH_POINTS[number // 2 % len(CRASH_POINTS)] if number % 2 else None
-        passes = self._dice.randrange(1, 30)
+        passes = self._dice.randrange(1, self.plan.most_passes)
         if place is None:
             try:
                 self._broker.process.wait(moment_s)
             except subprocess.TimeoutExpired:
                 self._broker.kill()
             self.kills["random moment"] += 1
-            self._broker.start()
+            self._start_broker()
             return
         self._broker.kill()
-        self._broker.start(crash_at=f"{place}:{passes}")
+        self._start_broker(crash_at=f"{place}:{passes}")
         try:
             self._broker.process.wait(_CRASH_WITHIN_S)
             self.kills[place] += 1
         except subprocess.TimeoutExpired:
             self._broker.kill()
             self.kills[f"{place} not met"] += 1
-        self._broker.start()
+        self._start_broker()
 
-    def _kill_client(self) -> None:
-        client = self._dice.choice([client for client in self._clients if client.killable])
+    def _start_broker(self, crash_at: str | None = None) -> None:
+        self._restarts_ns.append(time.monotonic_ns())
+        self._note("the broker is gone")
+        self._broker.start(crash_at=crash_at)
+        self._note(f"the broker is there, {crash_at or 'until it is killed'}")
+
+    def _note(self, text: str) -> None:
+        """Write down what was done and when, for whoever has to explain a violation."""
+        with (self._folder / "campaign.log").open("a") as log:
+            log.write(f"{time.monotonic_ns()} {text}\n")
+
+    def _hurt_clients(self) -> None:
+        if self._dice.random() < self.plan.client_kill_chance:
+            self._kill_client(self._dice.choice([client for client in self._clients if client.killable]))
+
+    def _kill_client(self, client: Client) -> None:
         assert client.process is not None
+        client.lives[-1].killed_at_ns = time.monotonic_ns()
         client.process.kill()
         if client.process.wait() == -9:
             client.lives[-1].killed = True
         self.kills[f"client {client.role}"] += 1
+        self._note(f"{client.lives[-1].log.name} killed")
         self._start_client(client)
 
     def _check_clients(self) -> None:
@@ -181,9 +212,13 @@ class Campaign:
         with Admin(self._broker.url) as admin:
             eventually(lambda: self._caught_up(admin), "every reader has read everything", _CAUGHT_UP_WITHIN_S)
             ends = {row.topic.decode(): row.next_offset for row in admin.topics()}
+            self._look(admin)
         self._stop([client for client in self._clients if client.role != "publish"])
         assert self._broker.stop() == 0, self._broker.said()[-2000:]
         return ends
+
+    def _look(self, admin: Admin) -> None:
+        """Note what only the broker can tell, now that all is done."""
 
     def _caught_up(self, admin: Admin) -> bool:
         self._check_living([client for client in self._clients if client.role != "publish"])
@@ -216,30 +251,41 @@ class Campaign:
                 client.process.wait()
 
 
-def main() -> int:
-    """Run a campaign from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def chosen_plan(description: str | None) -> argparse.Namespace:
+    """Give what the command line asks for."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kills", type=int, default=500, help="kills of the broker")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)")
     parser.add_argument("--seconds-cap", type=float, default=3600.0, help="stop killing after so long")
-    chosen = parser.parse_args()
+    return parser.parse_args()
+
+
+def run_and_report(kind: type[Campaign], plan: Plan, holds: str) -> bool:
+    """Run a campaign, tell how it went, and say whether everything held that should."""
     folder = Path(tempfile.mkdtemp(prefix="clarion-torture-"))
 
     def say(text: str) -> None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
-    plan = Plan(kills=chosen.kills, seed=chosen.seed, seconds_cap=chosen.seconds_cap)
-    say(f"seed {plan.seed}, {plan.kills} kills, in {folder}")
-    campaign = Campaign(plan, folder, say)
+    say(f"{kind.__name__}: seed {plan.seed}, {plan.kills} kills, in {folder}")
+    campaign = kind(plan, folder, say)
     verdict = campaign.run()
     sys.stdout.write(describe(verdict, [f"seed {plan.seed}", f"kills: {dict(campaign.kills)}"]) + "\n")
     if verdict.violations:
         sys.stdout.write(f"{verdict.counts['violations']} violations; the logs and the store are in {folder}\n")
-        return 1
+        return False
     shutil.rmtree(folder)
-    sys.stdout.write("nothing acked was lost, nothing was repeated, order was kept\n")
-    return 0
+    sys.stdout.write(f"{holds}\n")
+    return True
+
+
+def main() -> int:
+    """Run a campaign from the command line."""
+    chosen = chosen_plan(__doc__)
+    plan = Plan(kills=chosen.kills, seed=chosen.seed, seconds_cap=chosen.seconds_cap)
+    held = run_and_report(Campaign, plan, "nothing acked was lost, nothing was repeated, order was kept")
+    return 0 if held else 1
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from clarion import Message, Publisher, Subscriber
 from clarion.model.errors import ClarionError
@@ -34,13 +34,14 @@ _TURN_S = 0.3
 class Task:
     """What one client process is told to do."""
 
-    role: str  # publish, or a way of reading: auto, batches, stream, explicit, at-most-once
+    role: str  # publish, or a way of reading: auto, batches, stream, explicit, at-most-once; or of sharing
     url: str
     name: str
     topics: list[str]
     log: str
     seed: int
     pace_s: float = 0.01
+    options: dict[str, Any] = field(default_factory=dict)  # of those who share
 
     def to_json(self) -> str:
         """Give it as a command line argument."""
@@ -235,15 +236,21 @@ class ReadingProcess:
             message.ack()
 
 
-def main() -> int:
-    """Run one client until SIGTERM."""
+class ClientProcess(Protocol):
+    """What runs in a process of its own."""
+
+    def run(self) -> None:
+        """Do all of it."""
+
+
+def run_client(kind_of: Callable[[str], Callable[[Task, Log, threading.Event], ClientProcess]]) -> int:
+    """Run one client, of the kind that its role asks for, until SIGTERM."""
     task = Task(**json.loads(sys.argv[1]))
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     log = Log(Path(task.log))  # that it is there says that a SIGTERM ends this process cleanly
-    kind = PublishingProcess if task.role == "publish" else ReadingProcess
     try:
-        kind(task, log, stopping).run()
+        kind_of(task.role)(task, log, stopping).run()
     except ClarionError as error:
         log.write([f"X {type(error).__name__}: {error}"])
         raise
@@ -251,5 +258,9 @@ def main() -> int:
     return 0
 
 
+def _kind_of(role: str) -> Callable[[Task, Log, threading.Event], ClientProcess]:
+    return PublishingProcess if role == "publish" else ReadingProcess
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_client(_kind_of))

@@ -12,12 +12,17 @@ _TOLD_AT_MOST = 20
 
 @dataclass(slots=True)
 class Life:
-    """One incarnation of a client process; `killed` says that it was, and so has no clean end."""
+    """One incarnation of a client process; `killed` says that it was, and so has no clean end.
+
+    Times are of the monotonic clock, which all processes of a machine share.
+    """
 
     name: str
     role: str
     log: Path
     killed: bool = False
+    killed_at_ns: int = 0
+    hung_ns: list[tuple[int, int]] = field(default_factory=list)  # from when to when it was stopped
 
     def lines(self) -> list[list[str]]:
         """Give the log's lines, split into words."""

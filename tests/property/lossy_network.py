@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from clarion.broker.engine import Engine, Limits, Now
@@ -12,13 +12,17 @@ from clarion.model.errors import DiskFull, StoreFull
 from clarion.publisher.sending import Sending
 from clarion.session.exchange import Exchange, OnReply, Reply
 from clarion.store.memory import MemoryStore
+from clarion.subscriber.claim import Steps
+from clarion.subscriber.fetching import FetchSettings
 from clarion.subscriber.reading import Reading
+from clarion.subscriber.steps import Ports
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind, pack_frames
 from clarion.wire.refusals import Code
 from clarion.wire.requests import parse_request
 
 Frames = list[bytes]
+LEASE_S = 0.6
 
 
 class Wire:
@@ -69,6 +73,13 @@ class World:
                     reply.peer.replies.append([bytes(frame) for frame in frames])
         if self.chance(0.01):
             self._crash()
+
+    def attached(self, topic: bytes, name: bytes) -> set[int]:
+        """Give the tokens of those who share a subscription and were not given up."""
+        found = self.engine._state.find_topic(topic, self.now_s)
+        lending = None if found is None else found.subscriptions[name].lending
+        assert lending is not None
+        return lending.consumers.keys() | lending.awaited.keys()
 
     def _handle(self, wire: Wire, frames: Frames) -> None:
         if self.chance(0.005):
@@ -128,9 +139,9 @@ class Client:
             world.breaks += 1
             if world.dice.random() < 0.5:  # what was under way may still arrive, later than what is sent again
                 del world.wires[self.wire]
-            self._reconnect()
+            self.reconnect()
         elif self.wire not in world.wires:
-            self._reconnect()
+            self.reconnect()
         for _ in range(world.dice.randrange(0, 6)):
             if self.wire.replies:
                 self.exchange.answer(self.wire.replies.popleft())
@@ -141,7 +152,7 @@ class Client:
         """Do what this client does."""
         self.session_turn()
 
-    def _reconnect(self) -> None:
+    def reconnect(self) -> None:
         self.wire = Wire()
         self.world.wires[self.wire] = None
         for frames in self.exchange.everything(self.world.now_s):
@@ -171,9 +182,9 @@ class PublisherClient(Client):
         self.nonces += 1
         return b"nonce %d of %s" % (self.nonces, self.name)
 
-    def add(self, topic: bytes) -> None:
+    def add(self, topic: bytes, key: bytes | None = None) -> None:
         payload = b"%s %d" % (self.name, len(self.put))
-        sheaf, place, _ = self.sending.add(topic, payload, None, None)
+        sheaf, place, _ = self.sending.add(topic, payload, key, None)
         self.put.append((topic, payload, sheaf, place))
 
     def turn(self) -> None:
@@ -184,42 +195,60 @@ class PublisherClient(Client):
         return all(sheaf.done for _, _, sheaf, _ in self.put)
 
 
-class SubscriberClient(Client):
-    """Reads one topic, notes what it gets, and acks it."""
+class ReadingClient(Client):
+    """Reads one topic."""
+
+    def __init__(self, world: World, topic: bytes, name: bytes, nonce: bytes, settings: FetchSettings) -> None:
+        super().__init__(world)
+        self._nonce = nonce
+        self._nonces = 0
+        ports = Ports(
+            ask=self.ask,
+            clock_s=lambda: world.now_s,
+            unix_s=lambda: world.now.unix_us / 1e6,
+            nonce=self._next_nonce,
+            on_change=lambda: None,
+            check_usable=lambda: None,
+            owner=self,
+            url="",
+            timeout_s=10.0,
+        )
+        self.ports = ports
+        self.reading = Reading(topic, name, ports, settings)
+
+    def _next_nonce(self) -> bytes:
+        self._nonces += 1
+        return b"%s %d" % (self._nonce, self._nonces)
+
+    def do(self, change: Callable[[], None]) -> None:
+        change()
+
+    def run(self, steps: Steps[Any]) -> Any:
+        raise AssertionError("nothing waits here")
+
+
+class SubscriberClient(ReadingClient):
+    """Has a subscription to itself, notes what it gets, and acks it."""
 
     def __init__(self, world: World, topic: bytes, name: bytes, nonce: bytes) -> None:
-        super().__init__(world)
+        super().__init__(world, topic, name, nonce, FetchSettings(300, world.dice.random() < 0.5))
         self.got: list[tuple[int, bytes]] = []
-        self._who = (topic, name, nonce)
-        self._prefetch = world.dice.random() < 0.5
-        self.reading = self._new_reading()
-
-    def _new_reading(self) -> Reading:
-        return Reading(
-            *self._who,
-            self.ask,
-            lambda: self.world.now_s,
-            lambda: None,
-            self._ack,
-            fetch_bytes=300,
-            prefetch=self._prefetch,
-        )
-
-    def _ack(self, start: int, stop: int) -> None:
-        self.reading.ack(start, stop)
 
     def turn(self) -> None:
         self.session_turn()
-        if isinstance(self.reading.error, DiskFull):  # it could not attach: the subscriber starts afresh
+        reading, dice = self.reading, self.world.dice
+        try:
+            reading.raise_error()
+        except DiskFull:  # it could not attach
             assert not self.got
-            self.reading = self._new_reading()
-        self.reading.pump(self.world.now_s)
-        self.reading.want(self.world.dice.choice((0.0, 0.05, 1.0)), 5)
-        parts = self.reading.take(self.world.dice.randrange(1, 8))
+        reading.pump(self.world.now_s)
+        reading.want(dice.choice((0.0, 0.05, 1.0)), 5)
+        parts = reading.take(dice.randrange(1, 8))
         if parts and self.world.chance(0.1):
-            self.reading.put_back(parts)
+            for part in reversed(parts):
+                reading.put_back(part)
             return
-        self.world.dice.shuffle(parts)  # they are acked in any order, but noted in theirs
+        dice.shuffle(parts)  # they are acked in any order, but noted in theirs
         for part in sorted(parts, key=lambda part: part.offsets.start):
             self.got += [(message.offset, message.payload) for message in part]
         for part in parts:

@@ -6,30 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.property.driven_engine import Asked, DrivenEngine, Key, code_of, is_reply
 from tests.property.plain_broker import Answer, PlainBatch, PlainBroker, PlainSubscription, PlainTopic
 
-from clarion.broker.engine import Engine, Group, Limits, Now, Reply
+from clarion.broker.engine import Limits, Reply
 from clarion.model import AckedRanges
-from clarion.model.errors import StoreFull
 from clarion.store.memory import MemoryStore
 from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies
-from clarion.wire.batch import Batch, encode_batch
+from clarion.wire.batch import Batch
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
-from clarion.wire.requests import Request
 
 ALL = 1 << 40
 FULL = frozenset({Code.TOPIC_FULL, Code.DISK_FULL})
-Key = tuple[bytes, int]  # peer and request id
-
-
-@dataclass
-class Asked:
-    """A request whose answer waits for the disk."""
-
-    check: Callable[[Reply], None]
-    durable: Callable[[PlainBroker], bool]
 
 
 @dataclass
@@ -43,95 +33,27 @@ class Parked:
     deadline_s: float
 
 
-class SideBySide:
-    """Sends requests to both, lets groups of changes reach the store or not, and crashes the engine."""
+class SideBySide(DrivenEngine[PlainBroker]):
+    """Sends requests to both, and compares what is on disk with every commit."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.store = MemoryStore()
-        self.engine = Engine(self.store, limits)
-        self.now_s = 1000.0
-        self.now_us = 1_700_000_000_000_000
-        self.current = PlainBroker(limits.default_retention, limits.max_batch_bytes)
-        self.durable = self.current.copy()  # what the engine knows to be on disk
-        self.closed: PlainBroker | None = None  # the state with the group in flight
-        self.group: Group | None = None
-        self.stored = False  # the group in flight is in the store, and the engine was not told yet
-        self.asked: dict[Key, Asked] = {}
+        super().__init__(limits, PlainBroker(limits.default_retention, limits.max_batch_bytes))
         self.parked: dict[Key, Parked] = {}
-        self.answers: dict[Key, Reply] = {}
-        self.registered: dict[bytes, int] = {}
         self.tokens: dict[tuple[bytes, bytes], dict[int, bytes]] = {}  # told, with the nonce of who was told
-        self.failing = False  # a commit failed: everybody who waits for the disk must be told
         self.capacity_changed = False  # or a commit failed, since the last tick, which is when the engine looks
-        self.last_request = 0
-        self.last_stamp = 0
-
-    # Sending and hearing.
-
-    @property
-    def now(self) -> Now:
-        return Now(self.now_s, self.now_us)
-
-    def pass_time(self, seconds: float) -> None:
-        self.now_s += seconds
-        self.now_us += int(seconds * 1e6)
-
-    def ask(self, peer: bytes, kind: Kind, body: bodies.Body, blob: bytes | None = None) -> Key:
-        self.pass_time(0.001)
-        self.last_request += 1
-        key = (peer, self.last_request)
-        self.engine.handle(peer, Request(kind, self.last_request, body, blob), self.now)
-        self.hear()
-        return key
-
-    def hear(self) -> None:
-        """Sort the replies: to who waits for messages, to who waits for the disk, and at once."""
-        for reply in self.engine.take_replies():
-            key = (reply.peer, reply.request_id)
-            if key in self.asked:
-                asked = self.asked.pop(key)
-                if not self.failing:
-                    assert asked.durable(self.durable), f"answered before it was on disk: {reply}"
-                    asked.check(reply)
-                else:
-                    assert _is(reply, Kind.REFUSED, Code.DISK_FULL)
-            else:
-                assert key not in self.answers, f"answered twice: {reply}"
-                self.answers[key] = reply
-
-    def heard(self, key: Key) -> Reply | None:
-        return self.answers.pop(key, None)
-
-    def expect_at_once(self, key: Key, kind: int, code: int = 0) -> Reply:
-        reply = self.heard(key)
-        assert reply is not None, f"no answer at once where {Kind(kind).name} {code} was due"
-        assert _is(reply, kind, code), f"{Kind(kind).name} {code} was due, not {reply}"
-        return reply
-
-    def expect(self, key: Key, check: Callable[[Reply], None], durable: Callable[[PlainBroker], bool]) -> None:
-        """The answer must come when the change is on disk, and not before; at once where it is already."""
-        reply = self.heard(key)
-        if reply is None:
-            self.asked[key] = Asked(check, durable)
-        else:
-            assert self.group is None, "answered at once while a commit is under way"
-            assert durable(self.durable), f"answered before it was on disk: {reply}"
-            check(reply)
 
     # Publishers.
 
-    def pack(self, publisher: int, number: int, payloads: tuple[bytes, ...]) -> PlainBatch:
-        self.last_stamp += 1
-        packed = encode_batch(payloads, broker=1, publisher=publisher, stamp=self.last_stamp, number=number)
-        return PlainBatch(publisher, number, payloads, self.last_stamp, bytes(packed))
+    def pack_batch(self, publisher: int, number: int, payloads: tuple[bytes, ...]) -> PlainBatch:
+        packed = self.pack(publisher, number, list(payloads))
+        return PlainBatch(publisher, number, payloads, self.last_stamp, packed)
 
     def put(self, peer: bytes, name: bytes, batch: PlainBatch) -> None:
         key = self.ask(peer, Kind.PUT, bodies.Put(name), batch.packed)
         at_once = self.answers.get(key)
-        if at_once is not None and at_once.kind == Kind.REFUSED and _code(at_once) in FULL:
+        if at_once is not None and at_once.kind == Kind.REFUSED and code_of(at_once) in FULL:
             self.heard(key)
-            self._check_full(name, batch, _code(at_once))
+            self._check_full(name, batch, code_of(at_once))
             return
         answer = self.current.put(name, batch, self.now_us, self.durable)
         if answer.at_once:
@@ -157,7 +79,7 @@ class SideBySide:
 
     def _check_put(self, name: bytes, answer: Answer) -> Callable[[Reply], None]:
         def check(reply: Reply) -> None:
-            assert _is(reply, answer.kind, answer.code), f"{answer} was due, not {reply}"
+            assert is_reply(reply, answer.kind, answer.code), f"{answer} was due, not {reply}"
             if answer.expected:
                 assert isinstance(reply.body, bodies.Refused)
                 assert reply.body.expected == answer.expected
@@ -186,7 +108,10 @@ class SideBySide:
         if subscription is None:
             self.expect_at_once(key, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED)
         elif token < subscription.token:
-            self.expect_at_once(key, Kind.REFUSED, Code.TAKEN_OVER)
+            reply = self.answers.get(key)
+            moved = reply is not None and code_of(reply) == Code.MOVED  # attach again: as good, where nobody has since
+            assert not (moved and subscription.nonce)
+            self.expect_at_once(key, Kind.REFUSED, Code.MOVED if moved else Code.TAKEN_OVER)
         elif token > subscription.token:
             self.expect_at_once(key, Kind.INVALID, Code.MALFORMED)
         else:
@@ -246,76 +171,20 @@ class SideBySide:
 
     # The disk.
 
-    def take_group(self) -> bool:
-        assert self.group is None
-        self.group = self.engine.take_group()
-        self.closed = self.current.copy() if self.group else None
-        self.stored = False
-        return self.group is not None
+    def check_store(self, plain: PlainBroker) -> None:
+        check_store(self.store, plain)
 
-    def store_group(self) -> bool:
-        """Let the group reach the store; False when it has no room."""
-        assert self.group is not None
-        assert not self.stored
-        try:
-            self.store.commit(self.group.changes)
-        except StoreFull:
-            return False
-        self.stored = True
-        assert self.closed is not None
-        check_store(self.store, self.closed)
-        return True
-
-    def tell_committed(self) -> None:
-        assert self.group is not None
-        assert self.closed is not None
-        assert self.stored
-        self.durable, self.closed = self.closed, None
-        group, self.group, self.stored = self.group, None, False
-        self.engine.committed(group, self.now)
-        self.hear()
+    def on_committed(self) -> None:
         for key, parked in list(self.parked.items()):
             if parked.position < self.durable.visible_end(parked.topic):
                 del self.parked[key]
                 self.check_delivery(parked, self.expect_at_once(key, Kind.MESSAGES))
 
-    def tell_failed(self) -> None:
-        assert self.group is not None
-        assert not self.stored
-        group, self.group, self.closed = self.group, None, None
-        self.current = self.durable.copy()
-        self.engine.commit_failed(group, Code.DISK_FULL, "full")
-        self.capacity_changed = True
-        waiting = list(self.asked)
-        self.failing = True
-        self.hear()
-        self.failing = False
-        assert not self.asked, f"not told of the failed commit: {waiting}"
-        for key in list(self.parked):
-            del self.parked[key]
+    def on_forgotten(self, *, told: bool) -> None:
+        parked, self.parked = self.parked, {}
+        self.capacity_changed = told
+        for key in parked if told else ():
             self.expect_at_once(key, Kind.NO_MESSAGES)
-
-    def crash(self) -> None:
-        """The process dies: what is in the store is all there is, and no answer is sent any more."""
-        if self.stored:
-            assert self.closed is not None
-            self.durable = self.closed
-        self.group = self.closed = None
-        self.stored = False
-        self.current = self.durable.copy()
-        self.asked.clear()
-        self.parked.clear()
-        self.answers.clear()
-        self.engine = Engine(self.store, self.limits)
-        self.capacity_changed = False
-
-    def settle(self) -> None:
-        """Commit until nothing waits for the disk."""
-        while self.group is not None or self.take_group():
-            if self.stored or self.store_group():
-                self.tell_committed()
-            else:
-                self.tell_failed()
 
 
 def check_store(store: MemoryStore, plain: PlainBroker) -> None:
@@ -347,11 +216,3 @@ def _check_log(store: MemoryStore, number: int, topic: PlainTopic) -> None:
     assert offsets == list(range(len(topic.log) - len(offsets), len(topic.log)))
     needed = topic.unread_from() if topic.ever_trimmed else 0
     assert len(topic.log) - len(offsets) <= needed, "trimmed what somebody has not read"
-
-
-def _code(reply: Reply) -> int:
-    return reply.body.code if isinstance(reply.body, bodies.Refused) else 0
-
-
-def _is(reply: Reply, kind: int, code: int) -> bool:
-    return reply.kind == kind and _code(reply) == code

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
-from tests.property.lossy_network import Client, PublisherClient, SubscriberClient, World
+from tests.property.lossy_network import LEASE_S, Client, PublisherClient, SubscriberClient, World
+from tests.property.lossy_sharing import Hands, PipelineClient, SharingClient
 
 from clarion.broker.engine import Limits
 from clarion.model.errors import NoSubscriber, PublisherExpired
+from clarion.model.options import SubscriptionOptions
 from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 
-TOPIC, NOBODY = b"news", b"nobody reads this"
+TOPIC, NOBODY, OUT = b"news", b"nobody reads this", b"done"
 MESSAGES = 60
 TURNS_AT_MOST = 20_000
 
@@ -37,10 +41,11 @@ def make_world(seed: int) -> World:
     return world
 
 
-def subscribe(world: World, topic: bytes, name: bytes) -> None:
+def subscribe(world: World, topic: bytes, name: bytes, options: SubscriptionOptions | None = None) -> None:
     """Make the subscription before anything goes wrong."""
     client = SubscriberClient(world, topic, name, b"makes it")
-    client.ask(Kind.SUBSCRIBE, bodies.Subscribe(topic, name), client.dropped.append)
+    body = bodies.Subscribe(topic, name, options=options or SubscriptionOptions())
+    client.ask(Kind.SUBSCRIBE, body, client.dropped.append)
     run(world, [client], lambda: not len(client.exchange), only_session=True)
 
 
@@ -94,9 +99,9 @@ def test_everything_arrives_once_and_in_order(seed: int) -> None:
     check_nothing_comes_again(world)
 
 
-def turn(world: World, publishers: list[PublisherClient], reader: SubscriberClient) -> None:
+def turn(world: World, publishers: list[PublisherClient], *readers: Client) -> None:
     world.turn()
-    for client in (*publishers, reader):
+    for client in (*publishers, *readers):
         client.turn()
 
 
@@ -108,7 +113,7 @@ def check_nothing_comes_again(world: World) -> None:
     """Who takes the subscription over after all was acked gets nothing, even after a crash."""
     world._crash()
     second = SubscriberClient(world, TOPIC, b"reader", b"second consumer")
-    run(world, [second], lambda: second.reading.empty_get > 0)
+    run(world, [second], lambda: second.reading.inbox.empty > 0)
     assert second.got == []
 
 
@@ -141,13 +146,112 @@ def test_a_publisher_that_is_forgotten_fails_what_was_under_way_and_goes_on(seed
     assert payloads == [payload for payload in order if payload in set(payloads)]
 
 
-def test_the_dice_do_their_work() -> None:
-    """The worlds above see crashes, failed commits and broken connections; otherwise they would prove little."""
-    world = make_world(1)
-    world.faults = True
-    reader = SubscriberClient(world, TOPIC, b"reader", b"only consumer")
+@pytest.mark.parametrize("order", ["", "key"])
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_shared_is_acked_once_by_somebody_and_seen_by_one_at_a_time(seed: int, order: str) -> None:
+    """Consumers lapse, die, give messages back and are told wrongly by nobody: each attempt at a message is one living
+    consumer's, and in the end everything is acked."""
+    world = make_world(seed)
+    subscribe(world, TOPIC, b"reader", SubscriptionOptions(True, order, LEASE_S, 0))
+    hands = Hands(world)
     publisher = PublisherClient(world, b"publisher")
-    for _ in range(2000):
+    consumers = [SharingClient(world, hands, TOPIC, b"reader", number) for number in range(4)]
+    world.faults = True
+    for count in range(MESSAGES):
+        publisher.add(TOPIC, b"%d" % world.dice.randrange(4) if order else None)
+        for _ in range(world.dice.randrange(0, 20)):
+            turn(world, [publisher], *consumers)
+        if world.chance(0.05):  # one dies, and another comes
+            consumers[world.dice.randrange(4)] = SharingClient(world, hands, TOPIC, b"reader", 10 + count)
+    for _ in range(500):
+        turn(world, [publisher], *consumers)
+    world.faults = False
+    run(world, [publisher, *consumers], lambda: publisher.done() and is_all_acked(world, len(publisher.put)))
+    run(world, consumers, lambda: all(not consumer.handed and consumer.reading.acks_done() for consumer in consumers))
+    assert all(len(tokens) == 1 for tokens in hands.acked.values()), "the broker took two acks of one message"
+    assert {offset for offset, _ in hands.seen} == set(range(len(publisher.put)))
+    check_nothing_is_lent_again(world)
+
+
+def is_all_acked(world: World, count: int) -> bool:
+    topic = world.store.topic(TOPIC)
+    assert topic is not None
+    (row,) = world.store.subscriptions(topic.number)
+    return row.cursor == count
+
+
+def check_nothing_is_lent_again(world: World) -> None:
+    world._crash()
+    second = SharingClient(world, Hands(world), TOPIC, b"reader", 999)
+    run(world, [second], lambda: second.reading.inbox.empty > 0)
+    assert not second.handed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_only_loses_connections_never_loses_a_lease(seed: int) -> None:
+    """Broken connections, and brokers that die, alone are no reason to take messages away from the living."""
+    world = make_world(seed)
+    subscribe(world, TOPIC, b"reader", SubscriptionOptions(True, "", LEASE_S, 0))
+    hands = Hands(world)
+    publisher = PublisherClient(world, b"publisher")
+    consumers = [SharingClient(world, hands, TOPIC, b"reader", number) for number in range(3)]
+    for count in range(MESSAGES):
         publisher.add(TOPIC)
-        turn(world, [publisher], reader)
-    assert min(world.crashes, world.failures, world.breaks, publisher.exchange.resent, publisher.exchange.strays) > 2
+        for _ in range(world.dice.randrange(0, 20)):
+            turn(world, [publisher], *consumers)
+        if count % 10 == 5:
+            world._crash()
+        if count % 7 == 3:
+            consumers[count % 3].reconnect()
+    run(world, [publisher, *consumers], lambda: publisher.done() and is_all_acked(world, MESSAGES))
+    assert hands.losses == 0
+    assert all(attempt == 1 for _, attempt in hands.seen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_taken_transformed_and_put_arrives_once(seed: int) -> None:
+    """Whoever dies, lapses or is told nothing in time: each message comes out of the stage once."""
+    world = make_world(seed)
+    world.limits = replace(world.limits, topic_max_bytes=1 << 30)
+    world._crash()
+    subscribe(world, TOPIC, b"stage", SubscriptionOptions(True, "", LEASE_S, 0))
+    subscribe(world, OUT, b"reader")
+    publisher = PublisherClient(world, b"publisher")
+    reader = SubscriberClient(world, OUT, b"reader", b"only consumer")
+    stages = [PipelineClient(world, TOPIC, b"stage", number, OUT) for number in range(3)]
+    world.faults = True
+    for count in range(MESSAGES):
+        publisher.add(TOPIC)
+        for _ in range(world.dice.randrange(0, 30)):
+            turn(world, [publisher], reader, *stages)
+        if world.chance(0.05):
+            stages[world.dice.randrange(3)] = PipelineClient(world, TOPIC, b"stage", 10 + count, OUT)
+    world.faults = False
+    run(
+        world,
+        [publisher, reader, *stages],
+        lambda: publisher.done() and is_all_acked(world, MESSAGES) and all(stage.idle() for stage in stages),
+    )
+    run(world, [reader, *stages], lambda: len(reader.got) >= MESSAGES and acked(reader))
+    run(world, [reader, *stages], lambda: reader.reading.inbox.empty == reader.reading.inbox.asked)
+    assert sorted(payload for _, payload in reader.got) == sorted(b"done: " + put[1] for put in publisher.put)
+
+
+def test_the_dice_do_their_work() -> None:
+    """The worlds above see crashes, failed commits, broken connections, nacks and lost leases; otherwise they would
+    prove little."""
+    seen: Counter[str] = Counter()
+    for seed in range(4):
+        world = make_world(seed)
+        subscribe(world, TOPIC, b"reader", SubscriptionOptions(True, "", LEASE_S, 0))
+        world.faults = True
+        hands = Hands(world)
+        readers = [SharingClient(world, hands, TOPIC, b"reader", number) for number in range(3)]
+        publisher = PublisherClient(world, b"publisher")
+        for _ in range(2000):
+            publisher.add(TOPIC)
+            turn(world, [publisher], *readers)
+        seen.update(crashes=world.crashes, failures=world.failures, breaks=world.breaks)
+        seen.update(resent=publisher.exchange.resent, strays=publisher.exchange.strays)
+        seen.update(nacks=hands.nacks, losses=hands.losses)
+    assert min(seen.values()) > 3, seen

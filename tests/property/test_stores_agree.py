@@ -3,29 +3,70 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.store.making import Maker, everything, open_segmented, subscribe
+from tests.unit.store.making import WRITERS, Maker, crash_image, everything, open_segmented, subscribe
 
 from clarion.store.memory import MemoryStore
-from clarion.store.port import KEEP, UNTIL_READ, Changes, PublisherRow, Store
+from clarion.store.port import (
+    KEEP,
+    UNTIL_READ,
+    Answer,
+    Changes,
+    PatternRow,
+    PublisherRow,
+    ReturnedRow,
+    StateRow,
+    Store,
+    TopicRow,
+    WriterRow,
+)
 
 PUBLISHERS = (1, 2, 3)
+EPOCHS = 3
+Step = tuple[str, int, Any]
+
 _place = st.integers(0, 5)
-_step = st.one_of(
+_name = st.binary(min_size=1, max_size=1)
+_count = st.integers(1, 5)
+_size = st.integers(0, 9000)
+_time = st.integers(0, 1 << 50)
+_of_topics = st.one_of(
     st.tuples(st.just("topic"), _place, st.binary(min_size=1, max_size=3)),
-    st.tuples(st.just("put"), _place, st.tuples(st.sampled_from(PUBLISHERS), st.integers(1, 5), st.integers(0, 9000))),
+    st.tuples(st.just("configure"), _place, st.binary(max_size=3)),
+    st.tuples(st.just("delete"), _place, st.none()),
+    st.tuples(st.just("put"), _place, st.tuples(st.sampled_from(PUBLISHERS), _count, _size, _time)),
+    st.tuples(st.just("put"), _place, st.tuples(st.sampled_from(PUBLISHERS), _count, _size, st.just(0))),
     st.tuples(st.just("trim"), _place, st.integers(0, 30)),
-    st.tuples(st.just("subscribe"), _place, st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 1 << 62))),
-    st.tuples(st.just("unsubscribe"), _place, st.binary(min_size=1, max_size=1)),
-    st.tuples(st.just("publisher"), st.sampled_from(PUBLISHERS), st.integers(0, 1 << 50)),
-    st.tuples(st.just("forget"), st.sampled_from(PUBLISHERS), st.none()),
+    st.tuples(st.just("subscribe"), _place, st.tuples(_name, st.integers(0, 1 << 62), st.binary(max_size=3))),
+    st.tuples(st.just("unsubscribe"), _place, _name),
+    st.tuples(st.just("give_back"), _place, st.tuples(_name, _place, _time, st.text(max_size=3))),
+    st.tuples(st.just("settle"), _place, st.tuples(_name, _place)),
 )
-_life = st.lists(st.lists(_step, max_size=8), max_size=8)  # the changes of each commit
+_of_staged = st.one_of(
+    st.tuples(st.just("stage"), _place, st.tuples(st.sampled_from(WRITERS), _place, _count, _size)),
+    st.tuples(st.just("delay"), _place, st.tuples(st.integers(1, 1 << 50), _count, _size)),
+    st.tuples(st.just("release"), _place, _time),
+    st.tuples(st.just("release"), _place, st.just(0)),
+    st.tuples(st.just("progress"), _place, st.none()),
+    st.tuples(st.just("drop"), _place, st.none()),
+    st.tuples(st.just("writer"), _place, st.sampled_from(WRITERS)),
+    st.tuples(st.just("forget_writer"), _place, st.sampled_from(WRITERS)),
+)
+_of_others = st.one_of(
+    st.tuples(st.just("publisher"), st.sampled_from(PUBLISHERS), _time),
+    st.tuples(st.just("forget"), st.sampled_from(PUBLISHERS), st.none()),
+    st.tuples(st.just("answer"), st.sampled_from(PUBLISHERS), st.binary(max_size=3)),
+    st.tuples(st.just("set"), _place, st.binary(max_size=300)),
+    st.tuples(st.just("unset"), _place, st.none()),
+    st.tuples(st.just("pattern"), _place, st.binary(max_size=3)),
+    st.tuples(st.just("forget_pattern"), _place, st.none()),
+)
+_step = st.one_of(_of_topics, _of_topics, _of_staged, _of_others)
+_life = st.lists(st.lists(_step, max_size=10), max_size=8)  # the changes of each commit
 
 
 class _Driver:
@@ -34,41 +75,117 @@ class _Driver:
     def __init__(self) -> None:
         self.maker = Maker()
         self.names: dict[bytes, int] = {}
+        self.answered = dict.fromkeys(PUBLISHERS, 0)
+        self.version = 0
 
-    def changes(self, steps: list[tuple[str, int, object]]) -> Changes:
+    def changes(self, steps: list[Step]) -> Changes:
         changes = Changes()
+        deleted: list[bytes] = []  # names that are free from the next change on
         for step, place, detail in steps:
-            getattr(self, f"_{step}")(changes, place, detail)
+            if step == "delete":
+                deleted += self._delete(changes, place)
+            elif step == "topic":
+                if detail not in self.names and detail not in deleted:
+                    self.names[detail] = self.maker.topic(changes, detail, (KEEP, UNTIL_READ)[place % 2])
+            else:
+                getattr(self, f"_{step}")(changes, place, detail)
         for topic, trim in changes.trims.items():  # A trim says where the topic stands after the whole change.
-            self.maker.trim(changes, topic, min(trim.below, self.maker.next_offset[topic]))
+            if topic in self.maker.next_offset:
+                self.maker.trim(changes, topic, min(trim.below, self.maker.next_offset[topic]))
         return changes
 
-    def _topic(self, changes: Changes, place: int, name: bytes) -> None:
-        retention = (KEEP, UNTIL_READ)[place % 2]
-        if name not in self.names:
-            self.names[name] = self.maker.topic(changes, name, retention)
-
     def _number(self, place: int) -> int | None:
-        return place % len(self.names) + 1 if self.names else None
+        numbers = list(self.names.values())
+        return numbers[place % len(numbers)] if numbers else None
 
-    def _put(self, changes: Changes, place: int, detail: tuple[int, int, int]) -> None:
-        publisher, count, size = detail
+    def _delete(self, changes: Changes, place: int) -> list[bytes]:
+        topic = self._number(place)
+        if topic is None:
+            return []
+        name = next(name for name, number in self.names.items() if number == topic)
+        del self.names[name]
+        self.maker.delete(changes, topic)
+        return [name]
+
+    def _configure(self, changes: Changes, place: int, packed: bytes) -> None:
+        if topic := self._number(place):
+            name = next(name for name, number in self.names.items() if number == topic)
+            changes.topics[topic] = TopicRow(topic, name, (KEEP, UNTIL_READ)[place % 2], settings=packed)
+
+    def _put(self, changes: Changes, place: int, detail: tuple[int, int, int, int]) -> None:
+        publisher, count, size, expires_at_us = detail
         if (topic := self._number(place)) and publisher not in changes.gone_publishers:
-            self.maker.put(changes, topic, [bytes([place]) * size] * count, publisher)
+            batch = self.maker.put(changes, topic, [bytes([place]) * size] * count, publisher)
+            changes.batches[-1] = batch._replace(expires_at_us=expires_at_us)
 
     def _trim(self, changes: Changes, place: int, below: int) -> None:
         if topic := self._number(place):
             self.maker.trim(changes, topic, below)
 
-    def _subscribe(self, changes: Changes, place: int, detail: tuple[bytes, int]) -> None:
+    def _subscribe(self, changes: Changes, place: int, detail: tuple[bytes, int, bytes]) -> None:
+        name, cursor, packed = detail
         topic = self._number(place)
-        if topic and (topic, detail[0]) not in changes.gone_subscriptions:
-            subscribe(changes, topic, *detail)
+        if topic and (topic, name) not in changes.gone_subscriptions:
+            subscribe(changes, topic, name, cursor)
+            row = changes.subscriptions[topic, name]
+            changes.subscriptions[topic, name] = row._replace(options=packed, consumers=packed * 2, seen_at_us=place)
 
     def _unsubscribe(self, changes: Changes, place: int, name: bytes) -> None:
         topic = self._number(place)
         if topic and (topic, name) not in changes.subscriptions:
             changes.gone_subscriptions.add((topic, name))
+
+    def _give_back(self, changes: Changes, place: int, detail: tuple[bytes, int, int, str]) -> None:
+        name, offset, at_us, reason = detail
+        topic = self._number(place)
+        if topic and (topic, name, offset) not in changes.gone_returned:
+            changes.returned[topic, name, offset] = ReturnedRow(topic, name, offset, 1 + place, at_us, reason)
+
+    def _settle(self, changes: Changes, place: int, detail: tuple[bytes, int]) -> None:
+        topic = self._number(place)
+        if topic and (topic, *detail) not in changes.returned:
+            changes.gone_returned.add((topic, *detail))
+
+    def _stage(self, changes: Changes, place: int, detail: tuple[bytes, int, int, int]) -> None:
+        writer, part, count, size = detail
+        if topic := self._number(place):
+            payloads = [bytes([part]) * size] * count
+            self.maker.stage(changes, topic, payloads, writer, place % EPOCHS, bytes([part % 2]), part)
+
+    def _delay(self, changes: Changes, place: int, detail: tuple[int, int, int]) -> None:
+        due_us, count, size = detail
+        if topic := self._number(place):
+            self.maker.delay(changes, topic, [bytes([place]) * size] * count, due_us)
+
+    def _staged_number(self, place: int) -> int | None:
+        numbers = list(self.maker.staged)
+        return numbers[place % len(numbers)] if numbers else None
+
+    def _release(self, changes: Changes, place: int, expires_at_us: int) -> None:
+        number = self._staged_number(place)
+        if number and not self.maker.staged[number].released and number not in changes.staged_progress:
+            self.maker.release(changes, number, expires_at_us)
+
+    def _progress(self, changes: Changes, place: int, _: None) -> None:
+        if (number := self._staged_number(place)) is None:
+            return
+        row = self.maker.staged[number]
+        if row.due_us and row.released < row.count - 1:
+            self.maker.staged[number] = row = row._replace(released=row.released + 1, due_us=row.due_us + 1)
+            changes.staged_progress[number] = (row.released, row.due_us)
+
+    def _drop(self, changes: Changes, place: int, _: None) -> None:
+        if number := self._staged_number(place):
+            del self.maker.staged[number]
+            changes.gone_staged.add(number)
+
+    def _writer(self, changes: Changes, place: int, writer: bytes) -> None:
+        if writer not in changes.gone_writers:
+            changes.writers[writer] = WriterRow(writer, place, place, 100 * place)
+
+    def _forget_writer(self, changes: Changes, _: int, writer: bytes) -> None:
+        if writer not in changes.writers:
+            changes.gone_writers.add(writer)
 
     def _publisher(self, changes: Changes, publisher: int, seen_at_us: int) -> None:
         if publisher not in changes.gone_publishers:
@@ -78,32 +195,61 @@ class _Driver:
         if publisher not in changes.publishers:
             changes.gone_publishers.add(publisher)
 
+    def _answer(self, changes: Changes, publisher: int, body: bytes) -> None:
+        self.answered[publisher] += 1
+        changes.answers.append(Answer(publisher, self.answered[publisher], (1 << 64) - 1, body))
+
+    def _set(self, changes: Changes, place: int, value: bytes) -> None:
+        if bytes([place]) not in changes.gone_states:
+            self.version += 1
+            changes.states[bytes([place])] = StateRow(bytes([place]), value, self.version)
+
+    def _unset(self, changes: Changes, place: int, _: None) -> None:
+        if bytes([place]) not in changes.states:
+            changes.gone_states.add(bytes([place]))
+
+    def _pattern(self, changes: Changes, place: int, packed: bytes) -> None:
+        if (b"a/*", bytes([place])) not in changes.gone_patterns:
+            changes.patterns[b"a/*", bytes([place])] = PatternRow(b"a/*", bytes([place]), packed)
+
+    def _forget_pattern(self, changes: Changes, place: int, _: None) -> None:
+        if (b"a/*", bytes([place])) not in changes.patterns:
+            changes.gone_patterns.add((b"a/*", bytes([place])))
+
 
 def _told(store: Store, driver: _Driver) -> object:
-    times = range(driver.maker.clock_us - 20_000, driver.maker.clock_us + 2000, 500)
-    offsets = {topic: [store.offset_at(topic, at_us) for at_us in times] for topic in driver.maker.next_offset}
-    return everything(store, PUBLISHERS), offsets
+    maker = driver.maker
+    times = range(maker.clock_us - 20_000, maker.clock_us + 2000, 500)
+    offsets = {
+        topic: (
+            [store.offset_at(topic, at_us) for at_us in times],
+            [store.offset_after_bytes(topic, total) for total in range(0, maker.bytes_total[topic] + 500, 999)],
+        )
+        for topic in maker.next_offset
+    }
+    return everything(store, PUBLISHERS, epochs=EPOCHS), offsets
 
 
-def _agree(life: list[list[tuple[str, int, object]]], reopen_every: int, opened: Callable[[Path], Store]) -> None:
+def _agree(life: list[list[Step]], reopen_every: int, **files: int) -> None:
     driver, memory = _Driver(), MemoryStore()
     with tempfile.TemporaryDirectory() as folder:
-        store = opened(Path(folder))
+        store = open_segmented(Path(folder) / "0", **files)
         for place, steps in enumerate(life):
             changes = driver.changes(steps)
             memory.commit(changes)
             store.commit(changes)
+            store.keep_house()
             if place % reopen_every == 0:
+                path = store.path if place % 2 else crash_image(store, Path(folder) / f"{place + 1}")
                 store.close()
-                store = opened(Path(folder))
+                store = open_segmented(path, **files)
             assert _told(store, driver) == _told(memory, driver)
+        rows = store._segment_rows.rows.values()
+        assert sum(row.batch_bytes for row in rows) == memory.used_bytes()
         store.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(life=_life, reopen_every=st.integers(1, 4), segment_bytes=st.sampled_from([4096, 32768, 1 << 20]))
-def test_segments_tell_the_same_as_memory(
-    life: list[list[tuple[str, int, object]]], reopen_every: int, segment_bytes: int
-) -> None:
-    opened = partial(open_segmented, checkpoint_bytes=64 << 10, page_bytes=1024, segment_bytes=segment_bytes)
-    _agree(life, reopen_every, opened)
+def test_segments_tell_the_same_as_memory(life: list[list[Step]], reopen_every: int, segment_bytes: int) -> None:
+    _agree(life, reopen_every, checkpoint_bytes=64 << 10, page_bytes=1024, segment_bytes=segment_bytes)

@@ -1,5 +1,19 @@
-"""Asking a broker about itself, and configuring its topics."""
+"""Asking a broker about itself, and looking after its topics, subscriptions and dead letters."""
 
 from clarion.admin.admin import Admin
+from clarion.admin.descriptions import (
+    DeadLetter,
+    Replayed,
+    SubscriptionDescription,
+    TopicDescription,
+    TopicUsage,
+)
 
-__all__ = ["Admin"]
+__all__ = [
+    "Admin",
+    "DeadLetter",
+    "Replayed",
+    "SubscriptionDescription",
+    "TopicDescription",
+    "TopicUsage",
+]

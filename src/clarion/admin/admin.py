@@ -1,19 +1,42 @@
-"""The administrator's client: topics, their retention, and the broker's counters."""
+"""The administrator's client: topics, subscriptions, dead letters, and the broker's counters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
+import msgspec
+
+from clarion.admin.browsing import as_ranges, browse, take
+from clarion.admin.descriptions import (
+    DeadLetter,
+    Replayed,
+    SubscriptionDescription,
+    TopicChanges,
+    TopicDescription,
+    TopicUsage,
+    read_dead_letter,
+    read_description,
+)
 from clarion.model.address import DEFAULT_URL
-from clarion.model.names import to_bytes
+from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
+from clarion.model.names import to_bytes, to_text
+from clarion.model.options import KEEP, TopicSettings, check_settings
+from clarion.model.topics import DEAD_READER, dead_letters_of, is_pattern, matches
+from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
+from clarion.session.exchange import Reply
 from clarion.session.thread import ThreadSession
+from clarion.subscriber.choices import Order, Start, check_same_use, options_of, start_fields
+from clarion.subscriber.drafts import State
+from clarion.subscriber.messages import Message
 from clarion.wire import bodies
 from clarion.wire.bodies import TopicRow
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 
 _PAGE = 1000
+_RANGES_AT_ONCE = 10_000
 
 
 class Admin:
@@ -26,28 +49,179 @@ class Admin:
     def hello(self) -> bodies.Welcome:
         """Ask who answers: its version, ids and limits."""
         hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion admin")
-        return self._session.call(Kind.HELLO, hello, timeout_s=self._timeout_s).read(bodies.Welcome)
+        return self._call(Kind.HELLO, hello).read(bodies.Welcome)
 
-    def configure_topic(self, topic: bytes | str, *, retention: Literal["until-read", "keep"]) -> None:
+    def stats(self) -> dict[str, Any]:
+        """Give the broker's counters since its start, and what it holds now."""
+        return self._call(Kind.STATS, bodies.AskStats()).read(bodies.Stats).values
+
+    # Topics.
+
+    def configure_topic(
+        self,
+        topic: bytes | str,
+        *,
+        retention: Literal["until-read", "keep"] | None = None,
+        **settings: Unpack[TopicChanges],
+    ) -> None:
         """Make the topic if it is not there, and set what it keeps: messages until every subscriber has read them,
-        or for ever."""
-        body = bodies.Configure(to_bytes(topic), retention)
-        self._session.call(Kind.CONFIGURE, body, timeout_s=self._timeout_s).read(bodies.Done)
+        or for ever, within the bounds that `settings` names. What is not named stays as it is; 0 is no bound."""
+        changes = _checked(settings, retention)
+        self._call(Kind.CONFIGURE, bodies.Configure(to_bytes(topic), retention or "", changes)).read(bodies.Done)
 
     def topics(self) -> Iterator[TopicRow]:
         """Give every topic with its subscriptions, by name."""
         after = b""
         while True:
-            reply = self._session.call(Kind.TOPICS, bodies.ListTopics(after, _PAGE), timeout_s=self._timeout_s)
-            page = reply.read(bodies.TopicRows)
+            page = self._call(Kind.TOPICS, bodies.ListTopics(after, _PAGE)).read(bodies.TopicRows)
             yield from page.topics
             if not page.more or not page.topics:
                 return
             after = page.topics[-1].topic
 
-    def stats(self) -> dict[str, Any]:
-        """Give the broker's counters since its start, and what it holds now."""
-        return self._session.call(Kind.STATS, bodies.AskStats(), timeout_s=self._timeout_s).read(bodies.Stats).values
+    def describe_topic(self, topic: bytes | str) -> TopicDescription:
+        """Tell everything about a topic; NoTopic where there is none."""
+        reply = self._call(Kind.DESCRIBE, bodies.Describe(to_bytes(topic)))
+        return read_description(reply.read(bodies.Description).values)
+
+    def usage(self) -> list[TopicUsage]:
+        """Tell what each topic takes on the broker's disk, the largest first."""
+        found = []
+        for row in self.topics():
+            try:
+                staged_bytes = self.describe_topic(row.topic).staged_bytes
+            except NoTopic:  # it was deleted meanwhile
+                continue
+            found.append(TopicUsage(row.topic, row.stored_bytes, staged_bytes))
+        return sorted(found, key=lambda one: one.stored_bytes + one.staged_bytes, reverse=True)
+
+    def purge(self, topic: bytes | str, below: int | None = None) -> int:
+        """Forget a topic's messages, all or those below an offset, read or not: every subscription has them behind it.
+        Give how many. A batch that reaches beyond the offset stays stored until the rest of it goes."""
+        if below is None:  # named, so that a request repeated after a lost reply takes nothing that came since
+            below = self.describe_topic(topic).next_offset
+        body = bodies.Purge(to_bytes(topic), below)
+        return self._call(Kind.PURGE, body).read(bodies.Purged).messages
+
+    def delete_topic(self, topic: bytes | str) -> None:
+        """Forget a topic with its messages and subscriptions; NoTopic where there is none."""
+        self._call(Kind.DELETE, bodies.Delete(to_bytes(topic))).read(bodies.Done)
+
+    def read(
+        self, topic: bytes | str, position: int | Literal["earliest"] = "earliest", max_messages: int = 100
+    ) -> list[Message]:
+        """Give messages from an offset on without a subscription: nothing changes at the broker. [] at the end.
+
+        Where those at the offset are no longer kept, raise MessagesGone with the gap.
+        """
+        return take(self.browse(topic, position), max_messages)
+
+    def browse(self, topic: bytes | str, position: int | Literal["earliest"] = "earliest") -> Iterator[Message]:
+        """As `read`, but one by one to the end of the topic."""
+        topic = to_bytes(topic)
+        return self._from_earliest(topic) if position == "earliest" else browse(self._read, topic, position)
+
+    # Subscriptions.
+
+    def subscribe(
+        self,
+        topic: bytes | str,
+        name: bytes | str,
+        start: Start | Literal["end"] = "new",
+        *,
+        shared: bool = False,
+        order: Order | None = None,
+        lease_s: float = 15.0,
+        max_attempts: int = 5,
+        expires_s: float | None = None,
+    ) -> bool:
+        """Subscribe somebody, as `Subscriber.subscribe` does; False where that is done already, and stays so."""
+        topic, name = to_bytes(topic), to_bytes(name)
+        options = options_of(shared, order, lease_s, max_attempts, expires_s)
+        kind, at = start_fields("new" if start == "end" else start)
+        reply = self._call(Kind.SUBSCRIBE, bodies.Subscribe(topic, name, kind, at, options))
+        found = reply.read(bodies.Subscribed)
+        if reply.kind == Kind.ALREADY_SUBSCRIBED:
+            check_same_use(topic, name, options, found.options)
+            return False
+        return True
+
+    def unsubscribe(self, topic: bytes | str, name: bytes | str) -> bool:
+        """End a subscription; what only it still needed is let go. Gives False where there was none."""
+        reply = self._call(Kind.UNSUBSCRIBE, bodies.Unsubscribe(to_bytes(topic), to_bytes(name)))
+        try:
+            reply.read(bodies.Done)
+        except NotSubscribed:
+            return False
+        return True
+
+    def subscriptions(self, topic: bytes | str | None = None) -> Iterator[SubscriptionDescription]:
+        """Tell every subscription, or those of one topic (NoTopic where there is none), or of a pattern."""
+        wanted = None if topic is None else to_bytes(topic)
+        if wanted is not None and not is_pattern(wanted):
+            yield from self.describe_topic(wanted).subscriptions
+            return
+        for row in self.topics():
+            if row.subscriptions and (wanted is None or matches(wanted, row.topic)):
+                try:
+                    found = self.describe_topic(row.topic).subscriptions
+                except NoTopic:  # it was deleted meanwhile
+                    continue
+                yield from found
+
+    def describe_subscription(self, topic: bytes | str, name: bytes | str) -> SubscriptionDescription:
+        """Tell everything about a subscription; NoTopic or NotSubscribed where there is none."""
+        topic, name = to_bytes(topic), to_bytes(name)
+        for one in self.describe_topic(topic).subscriptions:
+            if one.name == name:
+                return one
+        raise NotSubscribed(f"{to_text(name)} does not subscribe to {to_text(topic)}")
+
+    def seek(self, topic: bytes | str, name: bytes | str, start: Start | Literal["end"]) -> None:
+        """Have a subscription go on elsewhere: at the end, at the earliest message kept, at an offset, or at the
+        first message from a time on. What lies before counts as read, what lies after as unread. Its consumers
+        follow by themselves, and can no longer ack what they hold."""
+        kind, at = start_fields("new" if start == "end" else start)
+        self._call(Kind.SEEK, bodies.Seek(to_bytes(topic), to_bytes(name), kind, at, os.urandom(16))).read(bodies.Done)
+
+    # Dead letters.
+
+    def dead_letters(self, topic: bytes | str, limit: int = 100) -> list[DeadLetter]:
+        """Give the messages of a topic that were given up after too many attempts, oldest first; NoTopic where there
+        is no such topic."""
+        topic = to_bytes(topic)
+        try:
+            found = take(self._from_earliest(dead_letters_of(topic), DEAD_READER), limit)
+        except NoTopic:  # none was ever given up; but is there the topic itself?
+            self.describe_topic(topic)
+            return []
+        return [read_dead_letter(message) for message in found]
+
+    def replay_dead(self, topic: bytes | str, offsets: Iterable[int] | None = None) -> Replayed:
+        """Put dead letters, all or those at `offsets` (of `DeadLetter.offset`), back on their topic: each for the
+        subscription it came from alone, as its first attempt."""
+        return self._dead(topic, "replay", offsets)
+
+    def drop_dead(self, topic: bytes | str, offsets: Iterable[int] | None = None) -> int:
+        """Forget dead letters, all or those at `offsets`; give how many."""
+        return self._dead(topic, "drop", offsets).done
+
+    # State and staged messages.
+
+    def state(self, name: bytes | str) -> State:
+        """Give a named state: its value and version; None and 0 where it is not set."""
+        told = self._call(Kind.STATE, bodies.AskState(to_bytes(name))).read(bodies.StateIs)
+        return State(told.value, told.version)
+
+    def commit_staged(
+        self, writer: bytes | str, epoch: int, parts: Iterable[bytes | str] | None = None
+    ) -> StagedOutcome:
+        """Show what `writer` staged in `epoch`, as `clarion.publisher.commit_staged` does."""
+        return commit_staged(self._session, writer, epoch, parts, timeout_s=self._timeout_s)
+
+    def drop_staged(self, writer: bytes | str, epoch: int) -> StagedOutcome:
+        """Forget what `writer` staged in `epoch`, as `clarion.publisher.drop_staged` does."""
+        return drop_staged(self._session, writer, epoch, timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -60,3 +234,54 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _call(self, kind: Kind, body: bodies.Body) -> Reply:
+        return self._session.call(kind, body, timeout_s=self._timeout_s, retry=True)
+
+    def _read(self, body: bodies.Read) -> Reply:
+        return self._call(Kind.READ, body)
+
+    def _from_earliest(self, topic: bytes, name: bytes = b"") -> Iterator[Message]:
+        position = self.describe_topic(topic).first_offset
+        while True:
+            try:
+                yield from browse(self._read, topic, position, name)
+            except MessagesGone as error:
+                if error.stop <= position:
+                    raise
+                position = error.stop  # the earliest went meanwhile, and others are now
+            else:
+                return
+
+    def _end_of_dead(self, topic: bytes) -> int:
+        """Give where a topic's dead letters end now: what comes later is not meant."""
+        try:
+            return self.describe_topic(dead_letters_of(topic)).next_offset
+        except NoTopic:
+            return 0
+
+    def _dead(self, topic: bytes | str, action: str, offsets: Iterable[int] | None) -> Replayed:
+        """Ask until all are done; the broker takes so many at a time, and says where the rest begins."""
+        name = to_bytes(topic)
+        ranges = [(0, self._end_of_dead(name))] if offsets is None else as_ranges(list(offsets))
+        done = skipped = 0
+        while ranges:  # none named would mean all
+            asked = ranges[:_RANGES_AT_ONCE]
+            body = bodies.Dead(name, action, tuple(asked))
+            told = self._call(Kind.DEAD, body).read(bodies.DeadDone)
+            done, skipped = done + told.done, skipped + told.skipped
+            following = asked[-1][1] if told.next < 0 else told.next
+            ranges = [(max(start, following), stop) for start, stop in ranges if stop > following]
+        if not done + skipped:
+            self.dead_letters(name, 1)  # where there is no such topic, that is told
+        return Replayed(done, skipped)
+
+
+def _checked(settings: TopicChanges, retention: str | None) -> dict[str, Any]:
+    """Give the changes that are any; what no topic can be set to is a TypeError or InvalidRequest at once."""
+    changes = {name: value for name, value in settings.items() if value is not None}
+    try:
+        check_settings(msgspec.convert(changes, TopicSettings), retention or KEEP)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"a topic cannot be set so: {error}") from None
+    return changes

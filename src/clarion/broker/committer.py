@@ -14,10 +14,13 @@ from clarion.store.port import Store
 
 
 class Outcome(NamedTuple):
-    """How a commit ended."""
+    """How a commit ended, or, without a group, how the store looked after itself."""
 
-    group: Group
+    group: Group | None
     error: ClarionError | None
+
+
+_CHORE = object()  # in place of a group: the store is to look after itself
 
 
 class Committer:
@@ -25,20 +28,27 @@ class Committer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._group: Group | None = None
+        self._busy = False
         self._outcome: Outcome | None = None
         self.seconds = 0.0  # spent committing, in all
-        self._work: SimpleQueue[Group | None] = SimpleQueue()
+        self._work: SimpleQueue[Group | object | None] = SimpleQueue()
         self.ready, self._tell = socket.socketpair()
         self.ready.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="clarion committer", daemon=True)
         self._thread.start()
 
     def submit(self, group: Group) -> None:
-        """Commit a group; the one before must have been taken out."""
-        assert self._group is None
-        self._group = group
-        self._work.put(group)
+        """Commit a group; the outcome before must have been taken."""
+        self._give(group)
+
+    def keep_house(self) -> None:
+        """Have the store give back room it no longer uses; the outcome before must have been taken."""
+        self._give(_CHORE)
+
+    def _give(self, work: object) -> None:
+        assert not self._busy
+        self._busy = True
+        self._work.put(work)
 
     def take(self) -> Outcome | None:
         """Give the outcome of the commit, if it has ended."""
@@ -46,13 +56,13 @@ class Committer:
             self.ready.recv(64)
         except BlockingIOError:
             return None
-        outcome, self._outcome, self._group = self._outcome, None, None
+        outcome, self._outcome, self._busy = self._outcome, None, False
         return outcome
 
     @property
     def busy(self) -> bool:
-        """Whether a commit is under way or its outcome not yet taken."""
-        return self._group is not None
+        """Whether something is under way or its outcome not yet taken."""
+        return self._busy
 
     def close(self) -> None:
         """End the thread."""
@@ -63,19 +73,22 @@ class Committer:
 
     def _run(self) -> None:
         while True:
-            group = self._work.get()
-            if group is None:
+            work = self._work.get()
+            if work is None:
                 return
+            group = work if isinstance(work, Group) else None
             error: ClarionError | None = None
             begin_s = time.perf_counter()
             try:
-                if group.changes:
+                if group is None:
+                    self._store.keep_house()
+                elif group.changes:
                     self._store.commit(group.changes)
             except ClarionError as failed:
                 error = failed
             except BaseException as unforeseen:  # noqa: BLE001 it is passed on as the fatal error it is
-                # Whatever it was, it cannot be said that the group is on disk: that is a failed store.
-                error = StoreFailed(f"the commit failed unexpectedly: {unforeseen!r}")
+                # Whatever it was, it cannot be said what is on disk: that is a failed store.
+                error = StoreFailed(f"the store failed unexpectedly: {unforeseen!r}")
                 error.__cause__ = unforeseen
             self.seconds += time.perf_counter() - begin_s
             self._outcome = Outcome(group, error)

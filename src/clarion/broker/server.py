@@ -32,6 +32,7 @@ _REQUESTS_A_TURN = 256
 _WRONG_DOOR = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
+_STALLED_S = 2.0  # for one turn of the loop: the process was stopped, or the machine asleep
 _HELD_BACK_RETRY_S = 0.002
 _KILLED_EXIT = 130
 
@@ -136,12 +137,16 @@ class Broker:
             poller.register(door.socket, zmq.POLLIN)
         listening = True
         held_back = False
+        turned_s = time.monotonic()
         while not self._stops:
             wait_s = self._engine.next_deadline_s() - time.monotonic()
             if held_back:
                 wait_s = min(wait_s, _HELD_BACK_RETRY_S)
             ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
             now = _now()
+            if not listening or now.monotonic_s - turned_s > _STALLED_S:  # nobody could be heard in that time
+                self._engine.stalled(now.monotonic_s - turned_s)
+            turned_s = now.monotonic_s
             if self._committer.ready.fileno() in ready:
                 self._take_outcome(now)
             for place, door in enumerate(doors):
@@ -178,22 +183,27 @@ class Broker:
                 return  # the rest waits in the socket
 
     def _submit(self) -> None:
-        if not self._committer.busy:
-            group = self._engine.take_group()
-            if group is not None:
-                self._committer.submit(group)
+        if self._committer.busy:
+            return
+        if self._engine.take_chore():
+            self._committer.keep_house()
+        elif (group := self._engine.take_group()) is not None:
+            self._committer.submit(group)
 
     def _take_outcome(self, now: Now) -> None:
         outcome = self._committer.take()
         if outcome is None:
             return
-        if outcome.error is None:
-            self._engine.committed(outcome.group, now)
-        elif isinstance(outcome.error, StoreFull):
-            log.error("the store is full: %s", outcome.error)
-            self._engine.commit_failed(outcome.group, Code.DISK_FULL, str(outcome.error))
+        group, error = outcome
+        if error is not None and not isinstance(error, StoreFull):
+            raise error
+        if group is None:
+            return  # the store looked after itself; what it had no room for it tries again
+        if error is None:
+            self._engine.committed(group, now)
         else:
-            raise outcome.error
+            log.error("the store is full: %s", error)
+            self._engine.commit_failed(group, Code.DISK_FULL, str(error))
 
     def _send_replies(self) -> None:
         replies = self._engine.take_replies()

@@ -68,12 +68,32 @@ class BrokerSettings:
     disk_reserve_bytes: int = _setting(
         _DEFAULTS.disk_reserve_bytes, "free disk space below which puts are refused, so that acks go on", 0
     )
-    max_store_bytes: int = _setting(0, "bytes that all files of the store may take; 0: as many as the disk has", 0)
+    max_store_bytes: int = _setting(
+        0, "bytes that log and index may take (36 MB more are for their own needs); 0: as many as the disk has", 0
+    )
     publisher_expiry_s: float = _setting(
         _DEFAULTS.publisher_expiry_s, "silence after which a publisher is forgotten and must register again", 1
     )
     credit_s: float = _setting(_DEFAULTS.credit_s, "how long a publisher's credit lasts", 0.1)
     credit_max_messages: int = _setting(_DEFAULTS.credit_max_messages, "most messages of credit granted at once", 1)
+    max_consumers_per_subscription: int = _setting(
+        _DEFAULTS.max_consumers_per_subscription, "consumers that share a subscription at one time", 1
+    )
+    max_returned: int = _setting(
+        _DEFAULTS.max_returned, "messages of a shared subscription that came back and wait to be lent again", 1
+    )
+    least_hold_s: float = _setting(
+        _DEFAULTS.least_hold_s, "seconds for which, after a restart, a backlog is kept for who held it, at least", 0
+    )
+    max_patterns: int = _setting(_DEFAULTS.max_patterns, "subscriptions to patterns, at most", 0)
+    max_states: int = _setting(_DEFAULTS.max_states, "named states stored, at most", 0)
+    max_state_bytes: int = _setting(_DEFAULTS.max_state_bytes, "largest value of a named state", 1)
+    staged_expiry_s: float = _setting(
+        _DEFAULTS.staged_expiry_s, "after which staged batches that nobody committed are dropped", 1
+    )
+    writer_expiry_s: float = _setting(
+        _DEFAULTS.writer_expiry_s, "silence after which the last epoch of a writer of staged batches is forgotten", 1
+    )
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):

@@ -7,6 +7,10 @@ from enum import IntEnum
 from clarion.model import errors
 
 
+class NeedsYes(errors.PermanentError):
+    """Nobody can be asked whether something may be destroyed, and nobody said --yes."""
+
+
 class ExitCode(IntEnum):
     """What a command's end says to a script."""
 
@@ -19,6 +23,7 @@ class ExitCode(IntEnum):
     NOT_SUBSCRIBED = 6
     REFUSED_FOR_NOW = 7
     STORE_UNUSABLE = 8
+    NO_TOPIC = 9
     INTERRUPTED = 130
     READER_GONE = 141
     TERMINATED = 143
@@ -27,16 +32,17 @@ class ExitCode(IntEnum):
 MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.ERROR: "it cannot be done this way; the message says why",
-    ExitCode.USAGE: "the command line is not understood",
-    ExitCode.NOTHING_THERE: "get: no message was there, and the wait is over",
-    ExitCode.NO_ANSWER: "no broker answered in time",
-    ExitCode.NO_SUBSCRIBER: "put: nobody subscribes to the topic; nothing was stored",
-    ExitCode.NOT_SUBSCRIBED: "get, unsubscribe: there is no such subscription",
-    ExitCode.REFUSED_FOR_NOW: "put: disk, topic or buffer is full; try again later",
+    ExitCode.USAGE: "the command line is not understood, or lacks --yes",
+    ExitCode.NOTHING_THERE: "get, browse, state get: nothing was there, and the wait is over",
+    ExitCode.NO_ANSWER: "no broker answered in time; request: nobody did",
+    ExitCode.NO_SUBSCRIBER: "put, request: nobody subscribes to the topic; nothing was stored",
+    ExitCode.NOT_SUBSCRIBED: "there is no such subscription",
+    ExitCode.REFUSED_FOR_NOW: "disk, topic or buffer is full, or being changed; try again later",
     ExitCode.STORE_UNUSABLE: "up: the data is in use, damaged or too new, or the disk failed",
+    ExitCode.NO_TOPIC: "there is no such topic",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
-    ExitCode.READER_GONE: "get: whoever read the output went away",
-    ExitCode.TERMINATED: "get, demo: ended by SIGTERM",
+    ExitCode.READER_GONE: "get, browse: whoever read the output went away",
+    ExitCode.TERMINATED: "get, browse, demo: ended by SIGTERM",
 }
 
 # The first kind that fits decides.
@@ -45,6 +51,8 @@ _BY_ERROR: tuple[tuple[type[errors.ClarionError], ExitCode], ...] = (
     (errors.Unreachable, ExitCode.NO_ANSWER),
     (errors.NoSubscriber, ExitCode.NO_SUBSCRIBER),
     (errors.NotSubscribed, ExitCode.NOT_SUBSCRIBED),
+    (errors.NoTopic, ExitCode.NO_TOPIC),
+    (NeedsYes, ExitCode.USAGE),
     (errors.RetryableError, ExitCode.REFUSED_FOR_NOW),
     (errors.FatalError, ExitCode.STORE_UNUSABLE),
 )

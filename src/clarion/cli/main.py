@@ -7,13 +7,18 @@ from typing import Annotated
 import typer
 
 from clarion import __version__
+from clarion.cli.browse import browse
 from clarion.cli.config import config
+from clarion.cli.dead import dead_app
 from clarion.cli.demo import demo
 from clarion.cli.exit_codes import exit_codes_help
 from clarion.cli.get import get
 from clarion.cli.put import put
+from clarion.cli.request import request
+from clarion.cli.state import state_app
 from clarion.cli.stats import stats
-from clarion.cli.subscriptions import subscribe, unsubscribe
+from clarion.cli.subscribe import subscribe, unsubscribe
+from clarion.cli.subscriptions import subscriptions_app
 from clarion.cli.topics import topics_app
 from clarion.cli.up import up
 
@@ -62,15 +67,21 @@ def _options(
     pass
 
 
-app.command("up", rich_help_panel="Broker")(up)
-app.command("config", rich_help_panel="Broker")(config)
-app.command("put", rich_help_panel="Messages")(put)
-app.command("get", rich_help_panel="Messages")(get)
-app.command("subscribe", rich_help_panel="Messages")(subscribe)
-app.command("unsubscribe", rich_help_panel="Messages")(unsubscribe)
-app.add_typer(topics_app, name="topics", rich_help_panel="Look around")
-app.command("stats", rich_help_panel="Look around")(stats)
-app.command("demo", rich_help_panel="Look around")(demo)
+_BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
+app.command("up", rich_help_panel=_BROKER)(up)
+app.command("config", rich_help_panel=_BROKER)(config)
+app.command("stats", rich_help_panel=_BROKER)(stats)
+app.command("demo", rich_help_panel=_BROKER)(demo)
+app.command("put", rich_help_panel=_MESSAGES)(put)
+app.command("get", rich_help_panel=_MESSAGES)(get)
+app.command("subscribe", rich_help_panel=_MESSAGES)(subscribe)
+app.command("unsubscribe", rich_help_panel=_MESSAGES)(unsubscribe)
+app.command("request", rich_help_panel=_MESSAGES)(request)
+app.command("browse", rich_help_panel=_MESSAGES)(browse)
+app.add_typer(topics_app, name="topics", rich_help_panel=_LOOK_AFTER)
+app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFTER)
+app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
+app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
 
 
 def main() -> None:

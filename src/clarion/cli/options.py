@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from clarion.cli.units import read_time
 from clarion.model.address import DEFAULT_URL as DEFAULT_URL
 from clarion.model.names import from_text
 
@@ -42,20 +43,20 @@ def read_headers(pairs: list[str]) -> dict[str, bytes] | None:
     return headers or None
 
 
-def read_start(text: str) -> Literal["new", "earliest"] | int | datetime:
-    """Read where a subscription starts: new, earliest, an offset or a date and time."""
-    if text == "new":
+def read_start(text: str, option: str = "--start") -> Literal["new", "earliest"] | int | datetime:
+    """Read where a subscription starts: new (or end), earliest, an offset or a date and time."""
+    if text in ("new", "end"):
         return "new"
     if text == "earliest":
         return "earliest"
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
+        return read_time(text)
+    except typer.BadParameter:
         raise typer.BadParameter(
             f"it is new, earliest, an offset like 1200, or a date and time like 2026-01-31T12:00:00Z, not {text!r}",
-            param_hint="--start",
+            param_hint=option,
         ) from None
 
 
@@ -64,6 +65,18 @@ Topic = Annotated[
     typer.Argument(
         parser=read_name, metavar="TOPIC", help="Name of the topic; for bytes that are not UTF-8, b64: and base64."
     ),
+]
+TopicOrPattern = Annotated[
+    bytes,
+    typer.Argument(
+        parser=read_name,
+        metavar="TOPIC",
+        help="Name of the topic, or a pattern like 'alerts/*' or 'alerts/#'; for bytes that are not UTF-8, b64: and"
+        " base64.",
+    ),
+]
+SubscriberArgument = Annotated[
+    bytes, typer.Argument(parser=read_name, metavar="NAME", help="Name of the subscriber, as in --as.")
 ]
 SubscriberName = Annotated[
     bytes,
@@ -75,11 +88,15 @@ Start = Annotated[
     str,
     typer.Option(
         "--start",
-        metavar="new|earliest|OFFSET|TIME",
-        help="First message to see: new ones only, the earliest kept, from an offset on, or from a time on"
+        metavar="WHERE",
+        help="First message to see: new (ones only), earliest (kept), an offset, or a time"
         " (2026-01-31T12:00:00Z; without a zone it is local time).",
     ),
 ]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Key of the messages; for other bytes than text, b64: and base64.")
+]
+Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")]
 Url = Annotated[str, typer.Option("--url", envvar="CLARION_URL", metavar="URL", help="Address of the broker.")]
 Timeout = Annotated[
     float,

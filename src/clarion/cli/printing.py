@@ -22,31 +22,65 @@ def text_lines(part: MessageBatch) -> list[bytes]:
     return [payload + b"\n" for payload in part.payloads()]
 
 
+def text_lines_with_topic(part: MessageBatch) -> list[bytes]:
+    """Give each payload after its topic and a tab, with a newline after it."""
+    topic = to_text(part.topic).encode() + b"\t"
+    return [topic + payload + b"\n" for payload in part.payloads()]
+
+
 def whole_payloads(part: MessageBatch) -> list[bytes]:
     """Give each payload as it is."""
     return part.payloads()
 
 
 def json_lines(part: MessageBatch) -> list[bytes]:
-    """Give each message as a JSON object with a newline after it."""
-    return [msgspec.json.encode(describe_message(message)) + b"\n" for message in part.messages()]
+    """Give each message as a JSON object with a newline after it, and how often it was handed out."""
+    return [json_line(message, attempt=part.attempt) for message in part.messages()]
+
+
+def json_line(message: Message, **more: int) -> bytes:
+    """Give a message as a JSON object with a newline after it."""
+    return msgspec.json.encode(describe_message(message) | more) + b"\n"
 
 
 def describe_message(message: Message) -> dict[str, Any]:
     """Give a message as JSON shows it: bytes in their text form, a payload that is not UTF-8 in base64."""
-    told: dict[str, Any] = {
+    return {
         "topic": to_text(message.topic),
         "offset": message.offset,
         "id": str(message.id),
         "key": None if message.key is None else value_text(message.key),
         "headers": {name: value_text(value) for name, value in message.headers.items()},
         "committed_at": message.committed_at.isoformat(),
+        **payload_json(message.payload),
     }
+
+
+def payload_json(payload: bytes) -> dict[str, str]:
+    """Give a payload as JSON shows it."""
+    return text_or_base64("payload", payload)
+
+
+def text_or_base64(name: str, value: bytes) -> dict[str, str]:
+    """Give bytes under their name where they are UTF-8, else in base64 under name_b64."""
     try:
-        told["payload"] = message.payload.decode()
+        return {name: value.decode()}
     except UnicodeDecodeError:
-        told["payload_b64"] = base64.b64encode(message.payload).decode()
-    return told
+        return {f"{name}_b64": base64.b64encode(value).decode()}
+
+
+def payload_glance(payload: bytes, most: int) -> str:
+    """Give the beginning of a payload for a table: one line, or what can be said about other bytes than text."""
+    try:
+        text = payload[: 8 * most].decode()
+    except UnicodeDecodeError as error:
+        if len(payload) <= 8 * most or error.start < 8 * most - 4:  # not just a character cut in two
+            return f"({len(payload):,} bytes, not text)"
+        text = payload[: error.start].decode()
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(character if character.isprintable() else "�" for character in line)
+    return line if len(line) <= most and len(payload) <= 8 * most else f"{line[: most - 1]}…"
 
 
 def value_text(value: bytes) -> str:

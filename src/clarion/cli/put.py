@@ -7,15 +7,19 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clarion.cli.describing import local_time
 from clarion.cli.failures import note, tells_errors
 from clarion.cli.options import (
     DEFAULT_TIMEOUT_S,
     DEFAULT_URL,
     AsJson,
+    Headers,
+    Key,
     Timeout,
     Topic,
     Url,
@@ -23,6 +27,7 @@ from clarion.cli.options import (
     read_value,
 )
 from clarion.cli.output import counted, print_json
+from clarion.cli.units import read_later, read_some_time_s
 from clarion.model.errors import BufferFull, ClarionError, NoSubscriber, TimedOut, TooLarge, Unreachable
 from clarion.model.names import to_text
 
@@ -39,12 +44,23 @@ def put(
         str | None, typer.Argument(metavar="MESSAGE", help="The message; left out, it is read from standard input.")
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a message.")] = False,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Key of the messages; for other bytes than text, b64: and base64.")
+    key: Key = None,
+    headers: Headers = None,
+    ttl_s: Annotated[
+        float | None,
+        typer.Option(
+            "--ttl",
+            parser=read_some_time_s,
+            metavar="TIME",
+            help="They expire so long after they were put (1h).",
+            show_default="as the topic says",
+        ),
     ] = None,
-    headers: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")
+    deliver_at: Annotated[
+        str | None,
+        typer.Option("--deliver-at", metavar="TIME|+TIME", help="When they appear: 2026-01-31T12:00:00Z, or +10m."),
     ] = None,
+    compress: Annotated[bool, typer.Option("--compress", help="Send and store them compressed.")] = False,
     url: Url = DEFAULT_URL,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: AsJson = False,
@@ -62,29 +78,43 @@ def put(
       clarion put photos --key front-door --header type=image/jpeg < photo.jpg
       clarion put orders --lines < orders.jsonl
       tail -f /var/log/syslog | clarion put syslog --lines
+      clarion put reminders 'stand up' --deliver-at +25m
+      clarion put prices '17.20' --ttl 1h
 
     Where nobody subscribes to the topic and it does not keep messages, nothing is
     stored and the exit code is 5.
     """
     packed_key = None if key is None else read_value(key)
     packed_headers = read_headers(headers or [])
+    due = None if deliver_at is None else _read_due(deliver_at)
     if lines and message is not None:
         raise typer.BadParameter("--lines reads standard input; leave the message out")
     if lines:
         from clarion.cli.put_lines import put_lines
 
-        with publishing(url, topic, timeout_s) as publisher:
-            told = put_lines(publisher, topic, packed_key, packed_headers, timeout_s=timeout_s)
+        with publishing(url, topic, timeout_s, compress=compress) as publisher:
+            told = put_lines(
+                publisher, topic, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due, timeout_s=timeout_s
+            )
     else:
-        payload = os.fsencode(message) if message is not None else _read_message()
-        with publishing(url, topic, timeout_s) as publisher:
-            receipt = publisher.put(topic, payload, packed_key, packed_headers).result(timeout_s)
+        payload = os.fsencode(message) if message is not None else read_message()
+        with publishing(url, topic, timeout_s, compress=compress) as publisher:
+            receipt = publisher.put(topic, payload, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due)
+            receipt.result(timeout_s)
         offset = receipt.offset
         told = {"messages": 1, "first_offset": offset, "last_offset": offset, "id": str(receipt.id)}
-    _print(topic, told, as_json=as_json)
+    _print(topic, told, due, as_json=as_json)
 
 
-def _read_message() -> bytes:
+def _read_due(text: str) -> datetime:
+    try:
+        return read_later(text, datetime.now().astimezone())
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint="--deliver-at") from None
+
+
+def read_message() -> bytes:
+    """Give all of standard input as one message."""
     if sys.stdin.isatty():
         note("type the message, then Ctrl-D")
     payload = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
@@ -93,24 +123,28 @@ def _read_message() -> bytes:
     return payload
 
 
-def _print(topic: bytes, told: dict[str, Any], *, as_json: bool) -> None:
+def _print(topic: bytes, told: dict[str, Any], due: datetime | None, *, as_json: bool) -> None:
     name, count = to_text(topic), told["messages"]
+    some = counted(count, "message")
+    id_text = told.get("id") or told.get("first_id")
     if as_json:
-        print_json({"topic": name, **told})
+        print_json({"topic": name, **told, **({} if due is None else {"deliver_at": due.isoformat()})})
     elif count == 0:
         print(f"no lines, so nothing was stored on {name}")
+    elif due is not None:
+        print(f"{some} stored for {name}, to appear at {local_time(due)}" + (f", id {id_text}" if count == 1 else ""))
     elif count == 1:
-        print(f"1 message stored on {name} at offset {told['first_offset']}, id {told.get('id') or told['first_id']}")
+        print(f"{some} stored on {name} at offset {told['first_offset']}, id {id_text}")
     else:
-        print(f"{counted(count, 'message')} stored on {name}, offsets {told['first_offset']} to {told['last_offset']}")
+        print(f"{some} stored on {name}, offsets {told['first_offset']} to {told['last_offset']}")
 
 
 @contextmanager
-def publishing(url: str, topic: bytes, timeout_s: float) -> Iterator[Publisher]:
+def publishing(url: str, topic: bytes, timeout_s: float, *, compress: bool = False) -> Iterator[Publisher]:
     """Give a publisher and close it. Who uses it waits for the receipts; errors say what became of the messages."""
     from clarion.publisher import Publisher
 
-    publisher = Publisher(url, block_s=timeout_s)
+    publisher = Publisher(url, block_s=timeout_s, compression="zstd" if compress else None)
     try:
         yield publisher
         _close(publisher, timeout_s)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from clarion.model.errors import TooLarge
@@ -51,7 +52,14 @@ def read_chunks(descriptor: int) -> Iterator[bytes]:
 
 
 def put_lines(
-    publisher: Publisher, topic: bytes, key: bytes | None, headers: dict[str, bytes] | None, *, timeout_s: float
+    publisher: Publisher,
+    topic: bytes,
+    key: bytes | None,
+    headers: dict[str, bytes] | None,
+    *,
+    ttl_s: float | None = None,
+    deliver_at: datetime | None = None,
+    timeout_s: float,
 ) -> dict[str, Any]:
     """Put every line of standard input and wait until they are stored; give what `clarion put` tells."""
     descriptor = sys.stdin.fileno()
@@ -65,12 +73,13 @@ def put_lines(
             count += len(lines)
             progress.advance(len(lines), size)
             if first is None:
-                first = publisher.put(topic, lines.pop(0), key, headers)
+                first = publisher.put(topic, lines.pop(0), key, headers, ttl_s=ttl_s, deliver_at=deliver_at)
                 pending.append(first)
-            if lines and headers is None:
-                pending.append(publisher.put_many(topic, lines, None if key is None else [key] * len(lines)))
-            else:
-                pending.extend([publisher.put(topic, line, key, headers) for line in lines])
+            if lines:
+                many = len(lines)
+                keys = None if key is None else [key] * many
+                all_headers = None if headers is None else [headers] * many
+                pending.append(publisher.put_many(topic, lines, keys, all_headers, ttl_s=ttl_s, deliver_at=deliver_at))
             last = pending[-1] if pending else last
             # Told at once, a refusal ends even an input that never does.
             while pending and (pending[0].done() or len(pending) > _PENDING_MAX):
@@ -88,10 +97,12 @@ def put_lines(
     }
 
 
-def _last_offset(last: Receipt | Receipts) -> int:
+def _last_offset(last: Receipt | Receipts) -> int | None:
     from clarion.publisher import Receipts
 
-    return last.offsets[-1][-1] if isinstance(last, Receipts) else last.offset
+    if not isinstance(last, Receipts):
+        return last.offset
+    return last.offsets[-1][-1] if last.offsets else None
 
 
 class LineProgress:

@@ -1,132 +1,340 @@
-"""`clarion topics`: list topics, make them, and set what they keep."""
+"""`clarion topics`: list topics, tell everything about one, make and change them, purge and delete them."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.failures import asking, tells_errors
+from clarion.cli.consent import Yes, make_sure
+from clarion.cli.describing import (
+    age,
+    keeps,
+    local_time,
+    row_json,
+    settings_of,
+    settings_words,
+    shell_name,
+    subscriptions_table,
+    topic_json,
+)
+from clarion.cli.failures import asking, note, tells_errors
+from clarion.cli.listing import ListsByDefault
 from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Topic, Url
-from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
+from clarion.cli.output import add_row, console, counted, plain_table, print_json, readable_bytes
+from clarion.cli.topic_options import (
+    AtBoundOption,
+    MaxAge,
+    MaxBatch,
+    MaxSize,
+    MaxSubscriptions,
+    RetentionOption,
+    Ttl,
+)
+from clarion.model.errors import NoTopic
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
+    from clarion.admin import TopicDescription
     from clarion.wire.bodies import TopicRow
 
-topics_app = typer.Typer(invoke_without_command=True)
+_HELP = """List topics, make and change them, purge and delete them.
+
+`clarion topics` alone lists them, as `clarion topics list` does.
+
+\b
+Examples:
+  clarion topics
+  clarion topics --sort size --json
+  clarion topics create audit --retention keep --max-age 30d --max-size 10GB
+  clarion topics configure audit --at-bound trim
+  clarion topics describe audit
+  clarion topics purge audit
+  clarion topics delete audit
+"""
+topics_app = typer.Typer(cls=ListsByDefault, help=_HELP)
 _NUMBERS = ("messages", "size", "next offset")
 
 
-class Retention(StrEnum):
-    """What a topic keeps."""
+class Sort(StrEnum):
+    """By what topics are listed."""
 
-    UNTIL_READ = "until-read"
-    KEEP = "keep"
+    NAME = "name"
+    SIZE = "size"
+    MESSAGES = "messages"
 
 
-@topics_app.callback()
+@topics_app.command("list")
 @tells_errors
-def topics(
-    context: typer.Context,
+def list_topics(
+    sort: Annotated[Sort, typer.Option("--sort", help="By name, or the largest first.")] = Sort.NAME,
     url: Url = DEFAULT_URL,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """List topics and their subscriptions, or make a topic.
+    """List topics, what they take on disk, and their subscribers.
 
-    A topic is made by the first subscribe or put; make it yourself to choose what
-    it keeps. For each subscription the table says how many messages it has not
-    yet read.
+    For each subscriber the table says how many messages it has not yet read. With
+    --json there is an object a line.
 
     \b
     Examples:
       clarion topics
-      clarion topics --json
-      clarion topics create audit --retention keep
+      clarion topics list --sort size
+      clarion topics --json | jq -r 'select(.stored_bytes > 1000000) | .topic'
     """
-    if context.invoked_subcommand is not None:
-        return
     from clarion.admin import Admin
 
     with asking(url), Admin(url, timeout_s=timeout_s) as admin:
         rows = list(admin.topics())
+    if sort is not Sort.NAME:
+        rows.sort(key=lambda row: _weight(row, sort), reverse=True)
     if as_json:
-        print_json([describe_topic(row) for row in rows])
+        for row in rows:
+            print_json(row_json(row))
     elif rows:
         _print_table(rows)
     else:
-        print("no topics yet; the first subscribe or put makes one: clarion subscribe alerts --as reader")
+        print("no topics yet; the first subscribe makes one: clarion subscribe alerts --as reader")
+
+
+@topics_app.command("describe")
+@tells_errors
+def describe(
+    topic: Topic, url: Url = DEFAULT_URL, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: AsJson = False
+) -> None:
+    """Tell everything about a topic and its subscriptions.
+
+    \b
+    Examples:
+      clarion topics describe orders
+      clarion topics describe orders --json | jq '.subscriptions[].lag'
+    """
+    from clarion.admin import Admin
+
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        told = admin.describe_topic(topic)
+    if as_json:
+        print_json(topic_json(told))
+    else:
+        _print_description(told)
 
 
 @topics_app.command("create")
 @tells_errors
 def create(
     topic: Topic,
-    retention: Annotated[
-        Retention,
-        typer.Option("--retention", help="until-read: until every subscriber has it. keep: for ever, read or not."),
-    ],
+    retention: RetentionOption = None,
+    max_age_s: MaxAge = None,
+    max_bytes: MaxSize = None,
+    at_bound: AtBoundOption = None,
+    ttl_s: Ttl = None,
+    max_batch_bytes: MaxBatch = None,
+    max_subscriptions: MaxSubscriptions = None,
     url: Url = DEFAULT_URL,
     timeout_s: Timeout = DEFAULT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Make a topic, or change what an existing one keeps.
 
-    With until-read (as topics are when nobody says otherwise) a message goes when
-    every subscriber has read it, and a put where nobody subscribes is refused.
-    With keep everything stays, and later subscribers can start anywhere.
+    With until-read a message goes when every subscriber has read it, and a put
+    where nobody subscribes is refused. With keep messages stay, for ever or
+    within bounds, and later subscribers can start anywhere.
 
     \b
     Examples:
+      clarion topics create alerts
       clarion topics create audit --retention keep
-      clarion topics create alerts --retention until-read
+      clarion topics create readings --retention keep --max-age 7d --at-bound trim
+      clarion topics create orders --max-size 10GB --ttl 1d
     """
     from clarion.admin import Admin
 
     with asking(url), Admin(url, timeout_s=timeout_s) as admin:
-        admin.configure_topic(topic, retention=retention.value)
+        admin.configure_topic(
+            topic, retention=None if retention is None else retention.value, max_age_s=max_age_s, max_bytes=max_bytes,
+            at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
+        )  # fmt: skip
+        told = admin.describe_topic(topic)
+    _print_settings(told, as_json=as_json)
+
+
+@topics_app.command("configure")
+@tells_errors
+def configure(
+    topic: Topic,
+    retention: RetentionOption = None,
+    max_age_s: MaxAge = None,
+    max_bytes: MaxSize = None,
+    at_bound: AtBoundOption = None,
+    ttl_s: Ttl = None,
+    max_batch_bytes: MaxBatch = None,
+    max_subscriptions: MaxSubscriptions = None,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Change what a topic keeps, and its limits.
+
+    What is not named stays as it is; none takes a bound away. Where there is no
+    such topic the exit code is 9.
+
+    \b
+    Examples:
+      clarion topics configure audit --max-age 30d --max-size 10GB
+      clarion topics configure audit --max-age none
+      clarion topics configure readings --at-bound trim
+      clarion topics configure alerts --ttl 1h --max-subscriptions 20
+    """
+    from clarion.admin import Admin
+
+    changes = (retention, max_age_s, max_bytes, at_bound, ttl_s, max_batch_bytes, max_subscriptions)
+    if all(change is None for change in changes):
+        raise typer.BadParameter("say what to change, as --max-age 7d; `clarion topics describe` tells what it is now")
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        try:
+            admin.describe_topic(topic)
+        except NoTopic:
+            raise NoTopic(
+                f"there is no topic {to_text(topic)}; make it: clarion topics create {shell_name(topic)}"
+            ) from None
+        admin.configure_topic(
+            topic, retention=None if retention is None else retention.value, max_age_s=max_age_s, max_bytes=max_bytes,
+            at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
+        )  # fmt: skip
+        told = admin.describe_topic(topic)
+    _print_settings(told, as_json=as_json)
+
+
+@topics_app.command("purge")
+@tells_errors
+def purge(
+    topic: Topic,
+    below: Annotated[
+        int | None,
+        typer.Option("--below", min=0, metavar="OFFSET", help="Only messages below this offset.", show_default="all"),
+    ] = None,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a topic's messages, read or not.
+
+    They count as read for every subscriber. The topic and its subscriptions stay.
+    Messages are stored in batches and go in batches: one that reaches beyond
+    --below stays stored until the rest of it goes.
+
+    \b
+    Examples:
+      clarion topics purge alerts
+      clarion topics purge audit --below 120000 --yes
+    """
+    from clarion.admin import Admin
+
+    name = to_text(topic)
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        told = admin.describe_topic(topic)
+        which = "all messages" if below is None else f"those below offset {below}"
+        make_sure(f"{name} has {_holdings(told)}. Forget {which} for good?", yes=yes)
+        messages = admin.purge(topic, below)
+        after = admin.describe_topic(topic)
     if as_json:
-        print_json({"topic": to_text(topic), "retention": retention.value})
+        print_json({"topic": name, "purged": messages})
+    elif below is not None and after.first_offset < min(below, told.next_offset):
+        print(f"{counted(messages, 'message')} of {name} count as read by everybody")
+        note(f"a batch that reaches beyond offset {below} stays stored, whole, until the rest of it goes")
     else:
-        kept = "everything" if retention is Retention.KEEP else "messages until every subscriber has read them"
-        print(f"{to_text(topic)} keeps {kept}")
+        print(f"{counted(messages, 'message')} of {name} forgotten")
 
 
-def describe_topic(row: TopicRow) -> dict[str, Any]:
-    """Give a topic as JSON shows it. Acked above the cursor are ranges, so `unread` is an upper bound then."""
-    return {
-        "topic": to_text(row.topic),
-        "retention": row.retention,
-        "messages": row.next_offset - row.first_offset,
-        "first_offset": row.first_offset,
-        "next_offset": row.next_offset,
-        "stored_bytes": row.stored_bytes,
-        "subscriptions": [
-            {
-                "subscriber": to_text(name),
-                "cursor": cursor,
-                "unread": max(0, row.next_offset - cursor),
-                "acked_ranges_above_cursor": ranges,
-            }
-            for name, cursor, ranges in row.subscriptions
-        ],
-    }
+@topics_app.command("delete")
+@tells_errors
+def delete(
+    topic: Topic,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a topic with its messages and its subscriptions.
+
+    \b
+    Examples:
+      clarion topics delete alerts
+      clarion topics delete alerts --yes
+    """
+    from clarion.admin import Admin
+
+    name = to_text(topic)
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        told = admin.describe_topic(topic)
+        make_sure(f"{name} has {_holdings(told)}. Delete it for good, with all of that?", yes=yes)
+        admin.delete_topic(topic)
+    if as_json:
+        print_json({"topic": name, "deleted": True})
+    else:
+        print(f"{name} is gone")
+
+
+def _weight(row: TopicRow, sort: Sort) -> int:
+    return row.stored_bytes if sort is Sort.SIZE else row.next_offset - row.first_offset
+
+
+def _holdings(told: TopicDescription) -> str:
+    readers = ", ".join(to_text(one.name) for one in told.subscriptions[:5])
+    more = ", …" if len(told.subscriptions) > 5 else ""
+    subscriptions = counted(len(told.subscriptions), "subscription") + (f" ({readers}{more})" if readers else "")
+    return f"{counted(told.messages, 'message')} ({readable_bytes(told.stored_bytes)}) and {subscriptions}"
+
+
+def _print_settings(told: TopicDescription, *, as_json: bool) -> None:
+    if as_json:
+        print_json(topic_json(told))
+    else:
+        print(f"{to_text(told.topic)} keeps {settings_words(told.retention, told.settings)}")
+
+
+def _print_description(told: TopicDescription) -> None:
+    screen = console()
+    facts = [("topic", to_text(told.topic)), ("keeps", settings_words(told.retention, told.settings))]
+    offsets = f", offsets {told.first_offset} to {told.next_offset - 1}" if told.messages else ""
+    facts.append(("messages", f"{told.messages:,} ({readable_bytes(told.stored_bytes)}){offsets}"))
+    if told.oldest_at is not None:
+        facts.append(("oldest", f"{local_time(told.oldest_at)}, {age(told.oldest_at)} ago"))
+    facts.append(("next offset", str(told.next_offset)))
+    if told.staged_messages:
+        staged = f"{told.staged_messages:,} ({readable_bytes(told.staged_bytes)}), staged or delayed"
+        facts.append(("to come", staged))
+    table = plain_table(["", ""])
+    table.show_header = False
+    for fact in facts:
+        add_row(table, *fact)
+    screen.print(table)
+    screen.print()
+    if told.subscriptions:
+        screen.print(subscriptions_table(told.subscriptions, with_topic=False, width=screen.width))
+    else:
+        screen.print("nobody subscribes")
 
 
 def _print_table(rows: list[TopicRow]) -> None:
     table = plain_table(["topic", "keeps", "messages", "size", "next offset", "subscribers (unread)"], _NUMBERS)
     for row in rows:
-        told = describe_topic(row)
+        told = row_json(row)
         readers = [f"{reader['subscriber']} ({reader['unread']:,})" for reader in told["subscriptions"]]
         add_row(
             table,
             told["topic"],
-            row.retention,
+            keeps(row.retention, settings_of(row)),
             f"{told['messages']:,}",
             readable_bytes(row.stored_bytes),
             f"{row.next_offset:,}",
             ", ".join(readers) or "nobody",
         )
-    console().print(table)
+    screen = console()
+    screen.print(table)
+    if len(rows) > 1:
+        total = sum(row.stored_bytes for row in rows)
+        screen.print(f"\n{counted(len(rows), 'topic')}, {readable_bytes(total)}")

@@ -47,6 +47,10 @@ class DiskFull(RetryableError):
     """The broker's disk has no room; the put was refused, nothing acked is lost."""
 
 
+class Busy(RetryableError):
+    """What was asked for is just being changed, as a topic being deleted; nothing was done, try again."""
+
+
 class NoSubscriber(PermanentError):
     """The topic keeps messages until they are read, and nobody subscribes; nothing was stored."""
 
@@ -67,6 +71,21 @@ class TakenOver(PermanentError):
     """Another consumer of the same name took the subscription over; this one can no longer get or ack."""
 
 
+class LeaseLost(PermanentError):
+    """The messages were taken away from this consumer, which gave no sign of life in time, or were sought away.
+
+    They go, or went, to another consumer; nothing that depended on holding them was done.
+    """
+
+
+class VersionConflict(PermanentError):
+    """A named state does not have the version that the transaction expected; nothing of it was done."""
+
+
+class NoTopic(PermanentError):
+    """There is no such topic at this broker."""
+
+
 class PublisherExpired(PermanentError):
     """The broker forgot this publisher after long silence; it must register again, as a new one.
 
@@ -75,7 +94,14 @@ class PublisherExpired(PermanentError):
 
 
 class MessagesGone(PermanentError):
-    """The messages asked for are no longer kept; the text names the gap."""
+    """The messages asked for are no longer kept; the text names the gap, and so do `topic`, `start` and `stop`.
+
+    Once told, the reader goes on after the gap with the next call.
+    """
+
+    topic = b""
+    start = 0
+    stop = 0
 
 
 class LimitReached(PermanentError):

@@ -59,6 +59,19 @@ class AckedRanges:
         place = bisect_left(self._starts, offset)
         return min(stop, self._starts[place]) if place < len(self._starts) else stop
 
+    def within(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Give what of [start, stop) is acked."""
+        found = [(start, min(stop, self.cursor))] if start < self.cursor else []
+        place = bisect_right(self._stops, start)
+        while place < len(self._starts) and self._starts[place] < stop:
+            found.append((max(start, self._starts[place]), min(stop, self._stops[place])))
+            place += 1
+        return [(low, high) for low, high in found if low < high]
+
+    def last(self) -> int:
+        """Give where the last range ends, or the cursor."""
+        return self._stops[-1] if self._stops else self.cursor
+
     def __contains__(self, offset: int) -> bool:
         return self.next_unacked(offset) != offset
 

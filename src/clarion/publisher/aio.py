@@ -7,75 +7,32 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
-from clarion.model.ids import MessageId
 from clarion.model.names import to_bytes
 from clarion.publisher.publisher import FORGET_S, log
-from clarion.publisher.sending import Part, Sending
-from clarion.publisher.sheaf import Sheaf, all_bytes, as_headers, check_settings
+from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts
+from clarion.publisher.requests import AsyncRequests
+from clarion.publisher.sending import Sending
+from clarion.publisher.sheaf import (
+    Part,
+    Sheaf,
+    all_bytes,
+    all_due,
+    all_headers,
+    as_headers,
+    check_lengths,
+    check_settings,
+    part_of,
+)
 from clarion.session.aio import AsyncSession
+from clarion.subscriber.messages import Message
 from clarion.wire import bodies
+from clarion.wire.asking import reply_address
 from clarion.wire.frames import Kind
-
-
-class AsyncReceipts:
-    """A hold on the fate of messages put together."""
-
-    __slots__ = ("_parts", "_publisher")
-
-    def __init__(self, publisher: AsyncPublisher, parts: list[Part]) -> None:
-        self._publisher = publisher
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return sum(stop - start for _, start, stop in self._parts)
-
-    def done(self) -> bool:
-        """Whether all of it is durable or refused."""
-        return all(sheaf.done for sheaf, _, _ in self._parts)
-
-    async def result(self, timeout_s: float | None = None) -> AsyncReceipts:
-        """Wait until all of it is durable; raise the typed error if it was refused, TimedOut if that is not
-        known in time."""
-        await self._publisher._wait_for([sheaf for sheaf, _, _ in self._parts], timeout_s)
-        for sheaf, _, _ in self._parts:
-            sheaf.raise_error()
-        return self
-
-    @property
-    def offsets(self) -> list[range]:
-        """The offsets of the messages, in order; known once `done`."""
-        assert self.done(), "the offsets are known when the messages are stored: await result() first"
-        for sheaf, _, _ in self._parts:
-            sheaf.raise_error()
-        return [range(sheaf.first_offset + start, sheaf.first_offset + stop) for sheaf, start, stop in self._parts]
-
-
-class AsyncReceipt(AsyncReceipts):
-    """A hold on one message's fate."""
-
-    __slots__ = ()
-
-    async def result(self, timeout_s: float | None = None) -> AsyncReceipt:
-        """Wait until the message is durable, and give this receipt; raise as AsyncReceipts.result does."""
-        await super().result(timeout_s)
-        return self
-
-    @property
-    def id(self) -> MessageId:
-        """The message's id; known once `done`."""
-        assert self.done(), "the id is known when the message is stored: await result() first"
-        sheaf, place, _ = self._parts[0]
-        sheaf.raise_error()
-        return sheaf.message_id(place)
-
-    @property
-    def offset(self) -> int:
-        """The message's offset in its topic; known once `done`."""
-        return self.offsets[0].start
+from clarion.wire.moments import Moment, due_us, ttl_ms
 
 
 class AsyncPublisher:
@@ -89,8 +46,9 @@ class AsyncPublisher:
         block_s: float = 30.0,
         in_flight: int = 4,
         batch_bytes: int = 2**20,
+        compression: Literal["zstd"] | None = None,
     ) -> None:
-        check_settings(in_flight, batch_bytes, buffer_bytes)
+        check_settings(in_flight, batch_bytes, buffer_bytes, compression)
         self._buffer_bytes = buffer_bytes
         self._block_s = block_s
         self._closed = False
@@ -104,7 +62,9 @@ class AsyncPublisher:
             self._on_change,
             in_flight=in_flight,
             batch_bytes=batch_bytes,
+            compressed=compression is not None,
         )
+        self._requests = AsyncRequests(self._session, self.put)
         self._sending.greet()
 
     async def put(
@@ -113,15 +73,17 @@ class AsyncPublisher:
         payload: bytes | str,
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | None = None,
+        ttl_s: float | None = None,
+        deliver_at: Moment | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
     ) -> AsyncReceipt:
-        """Queue a message and give its receipt; wait for room in the buffer as Publisher.put does."""
+        """Queue a message and give its receipt; see Publisher.put."""
+        name, payload, key = to_bytes(topic), to_bytes(payload), None if key is None else to_bytes(key)
+        lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
         await self._room(wait, block_s)
-        part = self._sending.add(
-            to_bytes(topic), to_bytes(payload), None if key is None else to_bytes(key), as_headers(headers)
-        )
+        part = self._sending.add(name, payload, key, as_headers(headers), ttl_ms=lives_ms, due_us=due)
         self._session.wake()
         return AsyncReceipt(self, [part])
 
@@ -130,14 +92,17 @@ class AsyncPublisher:
         topic: bytes | str,
         payloads: Sequence[bytes | str],
         keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes | str] | None] | None = None,
+        ttl_s: float | None = None,
+        deliver_at: Moment | Sequence[Moment] | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
     ) -> AsyncReceipts:
-        """Queue many messages, in order, with no object for each."""
-        topic, payloads = to_bytes(topic), all_bytes(payloads)
-        if keys is not None and len(keys) != len(payloads):
-            raise ValueError(f"there are {len(payloads)} payloads and {len(keys)} keys")
+        """Queue many messages, in order, with no object for each; see Publisher.put_many."""
+        topic, payloads, lives_ms = to_bytes(topic), all_bytes(payloads), ttl_ms(ttl_s)
+        packed_headers, due = all_headers(headers), all_due(deliver_at, len(payloads))
+        check_lengths(payloads, keys=keys, headers=packed_headers, deliver_at=due)
         parts: list[Part] = []
         start = 0
         while start < len(payloads):
@@ -146,13 +111,43 @@ class AsyncPublisher:
             except BufferFull as error:
                 error.accepted = start
                 raise
-            stop = self._sending.chunk_end(payloads, keys, start)
-            parts.append(
-                self._sending.add_many(topic, payloads[start:stop], None if keys is None else keys[start:stop])
+            stop = self._sending.chunk_end(payloads, keys, start, packed_headers)
+            part = self._sending.add_many(
+                topic,
+                payloads[start:stop],
+                part_of(keys, start, stop),
+                part_of(packed_headers, start, stop),
+                ttl_ms=lives_ms,
+                due=part_of(due, start, stop),
             )
+            parts.append(part)
             self._session.wake()
             start = stop
         return AsyncReceipts(self, parts)
+
+    async def request(
+        self,
+        topic: bytes | str,
+        payload: bytes | str,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        wait_s: float = 10.0,
+    ) -> Message:
+        """Put a request on a topic and give the reply to it; see Publisher.request."""
+        return await self._requests.request(topic, payload, key, headers, wait_s)
+
+    async def reply(
+        self,
+        message: Message,
+        payload: bytes | str,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+    ) -> AsyncReceipt:
+        """Reply to a request, and give the receipt; see Publisher.reply."""
+        topic, reply_headers = reply_address(message.headers)
+        return await self.put(topic, payload, key, {**(headers or {}), **reply_headers})
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable; raises as Publisher.flush does."""
@@ -175,6 +170,7 @@ class AsyncPublisher:
             log.info("the broker was not told that this publisher is gone; it forgets it in time")
         finally:
             self._closed = True
+            await self._requests.close()
             self._session.close()
             self._on_change()  # whoever still waits hears that it is closed
 
@@ -193,7 +189,11 @@ class AsyncPublisher:
     @property
     def stats(self) -> dict[str, Any]:
         """What is buffered, in flight and stored."""
-        return {**self._sending.stats(), "connected": self._session.connected}
+        return {
+            **self._sending.stats(),
+            "late_replies": self._requests.late,
+            "connected": self._session.connected,
+        }
 
     def _on_turn(self, now_s: float) -> float | None:
         return self._sending.pump(now_s)

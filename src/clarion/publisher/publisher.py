@@ -8,91 +8,40 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
-
-import msgspec
+from typing import Any, Literal
 
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
-from clarion.model.ids import MAX_BATCH_MESSAGES, MessageId
+from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.model.names import to_bytes
-from clarion.publisher.sending import Lane, Part, Sending
-from clarion.publisher.sheaf import OVERHEAD_BYTES, Sheaf, all_bytes, as_headers, check_settings
+from clarion.publisher.lanes import Lane
+from clarion.publisher.receipts import Receipt, Receipts
+from clarion.publisher.requests import Requests
+from clarion.publisher.sending import Sending
+from clarion.publisher.sheaf import (
+    OVERHEAD_BYTES,
+    Part,
+    Sheaf,
+    all_bytes,
+    all_due,
+    all_headers,
+    as_headers,
+    check_lengths,
+    check_settings,
+    part_of,
+)
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.forks import watch_forks
 from clarion.session.thread import ThreadSession
+from clarion.subscriber.messages import Message
 from clarion.wire import bodies
+from clarion.wire.asking import reply_address
 from clarion.wire.frames import Buffer, Kind
+from clarion.wire.moments import Moment, due_us, ttl_ms
 
 log = logging.getLogger("clarion.publisher")
 FORGET_S = 2.0  # how long a close waits to tell the broker that the publisher is gone
-
-
-class Receipt(msgspec.Struct, gc=False, eq=False):
-    """A slim hold on one message's fate; costs no thread, event or future of its own."""
-
-    _publisher: Publisher
-    _sheaf: Sheaf
-    _place: int
-
-    def done(self) -> bool:
-        """Whether the message is durable or refused; never blocks."""
-        return self._sheaf.done
-
-    def result(self, timeout_s: float | None = None) -> Receipt:
-        """Wait until the message is durable and give this receipt; raise the typed error if it was refused,
-        TimedOut if it is not known in time (the message is still on its way)."""
-        self._publisher._wait_for(self._sheaf, timeout_s)
-        self._sheaf.raise_error()
-        return self
-
-    @property
-    def id(self) -> MessageId:
-        """The message's id; known once `done`. A refused message has none: that raises."""
-        assert self._sheaf.done, "the id is known when the message is stored: call result() first"
-        self._sheaf.raise_error()
-        return self._sheaf.message_id(self._place)
-
-    @property
-    def offset(self) -> int:
-        """The message's offset in its topic; known once `done`."""
-        assert self._sheaf.done, "the offset is known when the message is stored: call result() first"
-        self._sheaf.raise_error()
-        return self._sheaf.first_offset + self._place
-
-
-class Receipts:
-    """A hold on the fate of many messages put at once."""
-
-    __slots__ = ("_parts", "_publisher")
-
-    def __init__(self, publisher: Publisher, parts: list[Part]) -> None:
-        self._publisher = publisher
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return sum(stop - start for _, start, stop in self._parts)
-
-    def done(self) -> bool:
-        """Whether all of it is durable or refused; never blocks."""
-        return all(sheaf.done for sheaf, _, _ in self._parts)
-
-    def result(self, timeout_s: float | None = None) -> Receipts:
-        """Wait until all of it is durable; raise as Receipt.result does."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        for sheaf, _, _ in self._parts:
-            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-            self._publisher._wait_for(sheaf, left_s)
-            sheaf.raise_error()
-        return self
-
-    @property
-    def offsets(self) -> list[range]:
-        """The offsets of the messages, in order; known once `done`."""
-        assert self.done(), "the offsets are known when the messages are stored: call result() first"
-        for sheaf, _, _ in self._parts:
-            sheaf.raise_error()
-        return [range(sheaf.first_offset + start, sheaf.first_offset + stop) for sheaf, start, stop in self._parts]
+_KNOWN_MAX = 10_000
 
 
 class Publisher:
@@ -100,6 +49,7 @@ class Publisher:
 
     `buffer_bytes` bounds what waits here for the broker; `block_s` is how long a put waits for room in it.
     `in_flight` batches of a topic are under way at a time; meanwhile the next one gathers.
+    compression="zstd" compresses batches where that makes them smaller; readers open them by themselves.
     """
 
     def __init__(
@@ -110,8 +60,9 @@ class Publisher:
         block_s: float = 30.0,
         in_flight: int = 4,
         batch_bytes: int = 2**20,
+        compression: Literal["zstd"] | None = None,
     ) -> None:
-        check_settings(in_flight, batch_bytes, buffer_bytes)
+        check_settings(in_flight, batch_bytes, buffer_bytes, compression)
         self._buffer_bytes = buffer_bytes
         self._block_s = block_s
         self._known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
@@ -127,8 +78,10 @@ class Publisher:
             self._on_change,
             in_flight=in_flight,
             batch_bytes=batch_bytes,
+            compressed=compression is not None,
         )
         self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        self._requests = Requests(self._session, self.put)
         watch_forks(self)
         with self._lock:
             self._sending.greet()
@@ -139,13 +92,19 @@ class Publisher:
         payload: bytes | str,
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | None = None,
+        ttl_s: float | None = None,
+        deliver_at: Moment | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
     ) -> Receipt:
         """Queue a message and give its receipt. Where the buffer is full, wait `block_s` for room, or raise
-        BufferFull; with `wait=False` at once."""
-        if key is None and headers is None and type(payload) is bytes:
+        BufferFull; with `wait=False` at once.
+
+        After `ttl_s` the message is no longer delivered (None: when the topic says). With `deliver_at`, a datetime
+        (naive: local time) or unix seconds, it is stored now and appears then; in the past means at once.
+        """
+        if key is None and headers is None and ttl_s is None and deliver_at is None and type(payload) is bytes:
             # The short way: a plain message joins a batch that is gathering already.
             size = len(payload) + OVERHEAD_BYTES
             sending = self._sending
@@ -155,8 +114,7 @@ class Publisher:
                     payloads = sheaf.payloads
                     place = len(payloads)
                     if (
-                        sheaf.keys is None
-                        and sheaf.headers is None
+                        sheaf.plain
                         and sheaf.size + size <= sending.batch_bytes
                         and place < MAX_BATCH_MESSAGES
                         and sending.buffered_bytes < self._buffer_bytes
@@ -165,7 +123,7 @@ class Publisher:
                         sheaf.size += size
                         sending.buffered_bytes += size
                         return Receipt(self, sheaf, place)
-        return self._put_the_long_way(topic, payload, key, headers, wait, block_s)
+        return self._put_the_long_way(topic, payload, key, headers, ttl_s, deliver_at, wait, block_s)
 
     def _put_the_long_way(
         self,
@@ -173,6 +131,8 @@ class Publisher:
         payload: bytes | str,
         key: bytes | str | None,
         headers: Mapping[str, bytes | str] | None,
+        ttl_s: float | None,
+        deliver_at: Moment | None,
         wait: bool,
         block_s: float | None,
     ) -> Receipt:
@@ -180,35 +140,43 @@ class Publisher:
         payload = to_bytes(payload)
         key = None if key is None else to_bytes(key)
         packed_headers = None if headers is None else as_headers(headers)
+        lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
         self._session.check_usable()
         with self._lock:
             self._check_usable()
             if self._sending.buffered_bytes >= self._buffer_bytes:
                 self._wait_for_room(wait, block_s)
-            sheaf, place, _ = self._sending.add(name, payload, key, packed_headers)
+            part = self._sending.add(name, payload, key, packed_headers, ttl_ms=lives_ms, due_us=due)
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
             self._known[topic] = self._sending.lanes[name]
         self._session.wake()
-        return Receipt(self, sheaf, place)
+        return Receipt(self, part[0], part[1])
 
     def put_many(
         self,
         topic: bytes | str,
         payloads: Sequence[bytes | str],
         keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes | str] | None] | None = None,
+        ttl_s: float | None = None,
+        deliver_at: Moment | Sequence[Moment] | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
     ) -> Receipts:
         """Queue many messages, in order, with no object for each. Where the buffer fills up on the way, wait as
-        `put` does; the BufferFull then says in `accepted` how many are queued."""
-        topic, payloads = to_bytes(topic), all_bytes(payloads)
-        if keys is not None and len(keys) != len(payloads):
-            raise ValueError(f"there are {len(payloads)} payloads and {len(keys)} keys")
+        `put` does; the BufferFull then says in `accepted` how many are queued.
+
+        `deliver_at` is one moment for all, or one for each.
+        """
+        topic, payloads, lives_ms = to_bytes(topic), all_bytes(payloads), ttl_ms(ttl_s)
+        packed_headers, due = all_headers(headers), all_due(deliver_at, len(payloads))
+        check_lengths(payloads, keys=keys, headers=packed_headers, deliver_at=due)
         parts: list[Part] = []
         start = 0
         while start < len(payloads):
-            stop = self._sending.chunk_end(payloads, keys, start)
-            some_keys = None if keys is None else keys[start:stop]
+            stop = self._sending.chunk_end(payloads, keys, start, packed_headers)
             with self._lock:
                 self._check_usable()
                 if self._sending.buffered_bytes >= self._buffer_bytes:
@@ -217,10 +185,44 @@ class Publisher:
                     except BufferFull as error:
                         error.accepted = start
                         raise
-                parts.append(self._sending.add_many(topic, payloads[start:stop], some_keys))
+                part = self._sending.add_many(
+                    topic,
+                    payloads[start:stop],
+                    part_of(keys, start, stop),
+                    part_of(packed_headers, start, stop),
+                    ttl_ms=lives_ms,
+                    due=part_of(due, start, stop),
+                )
+            parts.append(part)
             self._session.wake()
             start = stop
         return Receipts(self, parts)
+
+    def request(
+        self,
+        topic: bytes | str,
+        payload: bytes | str,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        wait_s: float = 10.0,
+    ) -> Message:
+        """Put a request on a topic and give the reply to it (see `reply`). Raises NoSubscriber where nobody serves the
+        topic, TimedOut where no reply came within `wait_s`: whoever serves it may still work on it then."""
+        return self._requests.request(topic, payload, key, headers, wait_s)
+
+    def reply(
+        self,
+        message: Message,
+        payload: bytes | str,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+    ) -> Receipt:
+        """Reply to a request, and give the receipt; PermanentError if the message is none. Where nobody waits for the
+        reply any more, the receipt has NoSubscriber; `flush` and `close` do not raise that."""
+        topic, reply_headers = reply_address(message.headers)
+        return self.put(topic, payload, key, {**(headers or {}), **reply_headers})
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable. Raises TimedOut, or the error of a message that was
@@ -251,6 +253,7 @@ class Publisher:
         finally:
             self._closed = True
             self._known.clear()
+            self._requests.close()
             self._session.close()
             with self._changed:
                 self._changed.notify_all()  # whoever still waits hears that it is closed
@@ -271,7 +274,11 @@ class Publisher:
     def stats(self) -> dict[str, Any]:
         """What is buffered, in flight and stored."""
         with self._lock:
-            return {**self._sending.stats(), "connected": self._session.connected}
+            return {
+                **self._sending.stats(),
+                "late_replies": self._requests.late,
+                "connected": self._session.connected,
+            }
 
     def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
         def on_reply_locked(reply: Reply) -> None:

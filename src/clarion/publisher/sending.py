@@ -5,57 +5,28 @@ No socket, thread or clock: the client around it gives `ask`, the time, and take
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
-from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
-from clarion.model.ids import MAX_BATCH_MESSAGES, stamp_from_unix_s
-from clarion.publisher.sheaf import OVERHEAD_BYTES, Sheaf
-from clarion.session.exchange import Reply
+from clarion.model.errors import ClarionError, InvalidRequest, NoSubscriber, TooLarge
+from clarion.model.ids import stamp_from_unix_s
+from clarion.model.names import to_text
+from clarion.model.topics import REPLIES, is_pattern
+from clarion.publisher.lanes import Lane
+from clarion.publisher.sheaf import HEADER_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
+from clarion.session.exchange import AGAIN_S, Reply
 from clarion.wire import bodies
+from clarion.wire.batch import Headers
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import RETRIED, Code
 
 Ask = Callable[..., None]
-Part = tuple[Sheaf, int, int]  # messages [start, stop) of a sheaf
 _USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
-_HEADER_BYTES = 128
 _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
 _UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
-
-
-class Lane:
-    """The way of one topic's messages to the broker."""
-
-    __slots__ = (
-        "credit", "credit_until_s", "flying", "gathering", "identity", "next_number", "ready", "resend_at_s", "sent",
-        "topic",
-    )  # fmt: skip
-
-    def __init__(self, topic: bytes) -> None:
-        self.topic = topic
-        self.gathering: Sheaf | None = None
-        self.ready: deque[Sheaf] = deque()  # full, waiting for the window
-        self.flying: dict[int, Sheaf] = {}  # by number, in order: sent, not yet answered for good
-        self.identity: bodies.Registered | None = None
-        self.next_number = 1
-        self.sent = 0  # messages, in all
-        self.credit = 0
-        self.credit_until_s = 0.0
-        self.resend_at_s: float | None = None
-
-    def unsent(self) -> bool:
-        return bool(self.ready or self.gathering)
-
-    def last(self) -> Sheaf | None:
-        """Give the newest sheaf that is not done."""
-        if self.gathering:
-            return self.gathering
-        if self.ready:
-            return self.ready[-1]
-        return next(reversed(self.flying.values()), None)
+_LANES_MAX = 10_000  # beyond which those with nothing to do are let go
 
 
 class Sending:
@@ -71,6 +42,7 @@ class Sending:
         *,
         in_flight: int,
         batch_bytes: int,
+        compressed: bool = False,
     ) -> None:
         self._ask = ask
         self._clock_s = clock_s
@@ -78,11 +50,13 @@ class Sending:
         self._nonce = nonce
         self._on_change = on_change
         self._in_flight = in_flight
+        self._compressed = compressed
         self.batch_bytes = batch_bytes  # that a batch gathers, at most, unless one message is larger
         self._usual_batch_bytes = batch_bytes
         self._waits_for_welcome = False
         self.max_batch_bytes = _DEFAULT_MAX_BATCH_BYTES
         self.lanes: dict[bytes, Lane] = {}
+        self._lanes_bound = _LANES_MAX
         self._busy: dict[Lane, None] = {}  # lanes with something to send or send again
         self._identity: bodies.Registered | None = None
         self._registering = False
@@ -94,6 +68,7 @@ class Sending:
         self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
         self.messages_stored = 0
         self.batches_stored = 0
+        self.replies_unread = 0  # replies to who is gone by now
         self.refusal: ClarionError | None = None  # the broker's last "not now", until it takes something again
 
     def greet(self) -> None:
@@ -106,7 +81,7 @@ class Sending:
     def _on_welcome(self, reply: Reply) -> None:
         try:
             self.max_batch_bytes = reply.read(bodies.Welcome).max_batch_bytes
-            self.batch_bytes = min(self._usual_batch_bytes, self.max_batch_bytes - _HEADER_BYTES)
+            self.batch_bytes = min(self._usual_batch_bytes, self.max_batch_bytes - HEADER_BYTES)
             self._waits_for_welcome = False
             self._fail_too_large()
         except ClarionError as error:
@@ -117,113 +92,126 @@ class Sending:
     def _fail_too_large(self) -> None:
         """Give up what gathered before the broker told how much it takes, where that is too much."""
         for lane in self.lanes.values():
-            for sheaf in [*lane.ready, *([lane.gathering] if lane.gathering else [])]:
-                if sheaf.size + _HEADER_BYTES > self.max_batch_bytes:
-                    if sheaf is lane.gathering:
-                        lane.gathering = None
-                    else:
-                        lane.ready.remove(sheaf)
+            for sheaf in lane.waiting():
+                if sheaf.size + HEADER_BYTES > self.max_batch_bytes:
+                    lane.drop(sheaf)
                     self._fail(sheaf, TooLarge(f"this broker takes batches of at most {self.max_batch_bytes} bytes"))
 
-    def add(self, topic: bytes, payload: bytes, key: bytes | None, headers: dict[str, bytes] | None) -> Part:
+    def add(
+        self,
+        topic: bytes,
+        payload: bytes,
+        key: bytes | None,
+        headers: Headers | None,
+        *,
+        ttl_ms: int = 0,
+        due_us: int | None = None,
+    ) -> Part:
         """Take one message."""
-        size = len(payload) + OVERHEAD_BYTES
-        if key is not None:
-            size += len(key) + OVERHEAD_BYTES
-        if headers is not None:
-            size += sum(len(name.encode()) + len(value) + 16 for name, value in headers.items()) + OVERHEAD_BYTES
-        self.check_size(size)
-        lane = self.lanes.get(topic) or self._new_lane(topic)
-        sheaf = self._gathering(lane, 1, size)
-        self.buffered_bytes += size
-        place = sheaf.add(payload, key, headers, size)
+        size = message_bytes(payload, key, headers)
+        sheaf = self._gathering(topic, 1, size, ttl_ms, delayed=due_us is not None)
+        place = sheaf.add(payload, key, headers, size, due_us or 0)
         return sheaf, place, place + 1
 
-    def add_many(self, topic: bytes, payloads: Sequence[bytes], keys: Sequence[bytes | None] | None) -> Part:
+    def add_many(
+        self,
+        topic: bytes,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        *,
+        ttl_ms: int = 0,
+        due: Sequence[int] | None = None,
+    ) -> Part:
         """Take messages that fit into one batch (see `chunk_end`), all of them bytes (see `all_bytes`)."""
-        size = _packed_bytes(payloads, keys)
-        self.check_size(size)
-        lane = self.lanes.get(topic) or self._new_lane(topic)
-        sheaf = self._gathering(lane, len(payloads), size)
-        self.buffered_bytes += size
-        place = sheaf.extend(payloads, keys, size)
+        size = packed_bytes(payloads, keys, headers)
+        sheaf = self._gathering(topic, len(payloads), size, ttl_ms, delayed=due is not None)
+        place = sheaf.extend(payloads, keys, size, headers=headers, due=due or ())
         return sheaf, place, place + len(payloads)
 
-    def chunk_end(self, payloads: Sequence[bytes], keys: Sequence[bytes | None] | None, start: int) -> int:
+    def chunk_end(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        start: int,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> int:
         """Give where a batch of the usual size ends that begins at `start`; at least one message goes in."""
-        stop = min(len(payloads), start + MAX_BATCH_MESSAGES)
-        while stop > start + 1:
-            size = _packed_bytes(payloads[start:stop], None if keys is None else keys[start:stop])
-            if size <= self.batch_bytes:
-                break
-            # Shrink in proportion, and by at least a fifth, so that it ends soon whatever the sizes are.
-            stop = start + max(1, min((stop - start) * 4 // 5, (stop - start) * self.batch_bytes // size))
-        return stop
+        return chunk_end(payloads, keys, headers, start, self.batch_bytes)
 
-    def check_size(self, size: int) -> None:
-        """Raise TooLarge for what no batch can hold."""
-        if size + _HEADER_BYTES > self.max_batch_bytes:
+    def _gathering(self, topic: bytes, messages: int, size: int, ttl_ms: int, *, delayed: bool) -> Sheaf:
+        if size + HEADER_BYTES > self.max_batch_bytes:
             raise TooLarge(
                 f"{size} bytes with key and headers do not fit into a batch of {self.max_batch_bytes} bytes,"
                 " the most this broker takes; nothing was queued"
             )
+        lane = self.lanes.get(topic) or self._new_lane(topic)
+        sheaf = lane.sheaf_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
+        self._busy[lane] = None
+        self.buffered_bytes += size
+        return sheaf
 
     def _new_lane(self, topic: bytes) -> Lane:
+        if is_pattern(topic):
+            raise InvalidRequest(
+                f"{to_text(topic)} stands for many topics; a message is put on one. Nothing was queued"
+            )
+        if len(self.lanes) >= self._lanes_bound:
+            self._let_go_of_idle_lanes()
         lane = self.lanes[topic] = Lane(topic)
         return lane
 
-    def _gathering(self, lane: Lane, messages: int, size: int) -> Sheaf:
-        sheaf = lane.gathering
-        if sheaf is not None and not sheaf.has_room(messages, size, self.batch_bytes):
-            lane.ready.append(sheaf)
-            sheaf = None
-        if sheaf is None:
-            sheaf = lane.gathering = Sheaf(lane.topic)
-            self._busy[lane] = None
-        return sheaf
+    def _let_go_of_idle_lanes(self) -> None:
+        """Their numbers go with them: whatever is put there again is put by a new publisher, which begins with 1."""
+        before = self.identities()
+        self.lanes = {topic: lane for topic, lane in self.lanes.items() if not lane.idle()}
+        self._lanes_bound = max(_LANES_MAX, 2 * len(self.lanes))
+        self._identity = None
+        for publisher in before - self.identities():
+            self._ask(Kind.FORGET, bodies.Forget(publisher), lambda _reply: None)
 
     def pump(self, now_s: float) -> float | None:
         """Send what may be sent; give when to come back, if something waits for a time."""
-        wanted_s: float | None = None
+        wanted_s = inf
         if self._waits_for_welcome:
             return None
         for lane in list(self._busy):
-            if not lane.flying and not lane.unsent():
+            if lane.idle():
                 del self._busy[lane]
                 continue
-            if self._identity is None and lane.identity is None:
-                if now_s < self._register_at_s:
-                    return self._register_at_s
-                self._register()
-                return None
-            if lane.resend_at_s is not None:
-                if lane.resend_at_s > now_s:
-                    wanted_s = lane.resend_at_s if wanted_s is None else min(wanted_s, lane.resend_at_s)
-                    continue
-                self._resend(lane)
+            held_until_s = self._held_until_s(lane, now_s)
+            if held_until_s is not None:
+                wanted_s = min(wanted_s, held_until_s)
+                continue
+            self._resend(lane)
             while lane.unsent() and self._may_send(lane, now_s):
                 self._send_next(lane)
             del self._busy[lane]  # an answer, or the next put, brings it back
-        return wanted_s
+        return None if wanted_s == inf else wanted_s
+
+    def _held_until_s(self, lane: Lane, now_s: float) -> float | None:
+        """Give when a lane may send, if it is not now: `inf` where an answer has to come first."""
+        if self._identity is None and lane.identity is None:
+            if now_s < self._register_at_s:
+                return self._register_at_s
+            self._register()
+            return inf
+        if lane.astray:
+            return inf
+        return lane.resend_at_s if lane.resend_at_s is not None and lane.resend_at_s > now_s else None
 
     def _may_send(self, lane: Lane, now_s: float) -> bool:
         if not lane.flying:
             return True  # one batch may always be under way
         if len(lane.flying) >= self._in_flight:
             return False
-        sheaf = lane.ready[0] if lane.ready else lane.gathering
-        assert sheaf is not None
-        return now_s < lane.credit_until_s and lane.sent + sheaf.count <= lane.credit
+        return now_s < lane.credit_until_s and lane.sent + lane.next_up().count <= lane.credit
 
     def _send_next(self, lane: Lane) -> None:
         if lane.identity is None:
             lane.identity = self._identity
             assert lane.identity is not None
-        if lane.ready:
-            sheaf = lane.ready.popleft()
-        else:
-            assert lane.gathering is not None
-            sheaf, lane.gathering = lane.gathering, None
+        sheaf = lane.take_next()
         self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(self._unix_s()))
         try:
             sheaf.seal(
@@ -231,19 +219,18 @@ class Sending:
                 publisher=lane.identity.publisher,
                 stamp=self._last_stamp,
                 number=lane.next_number,
+                compressed=self._compressed,
             )
         except (TypeError, ValueError, OverflowError) as error:  # something in it is not bytes; the rest goes on
             self._fail(sheaf, InvalidRequest(f"these messages cannot be packed, and were not sent: {error}"))
             self._on_change()
             return
-        lane.flying[lane.next_number] = sheaf
-        lane.next_number += 1
-        lane.sent += sheaf.count
+        lane.fly(sheaf)
         self._send(lane, sheaf)
 
     def _send(self, lane: Lane, sheaf: Sheaf) -> None:
         assert sheaf.packed is not None
-        body = bodies.Put(lane.topic)
+        body = bodies.Put(lane.topic, sheaf.ttl_ms, sheaf.packed_due)
         self._ask(Kind.PUT, body, lambda reply: self._on_put_reply(lane, sheaf, reply), (sheaf.packed,))
 
     def _resend(self, lane: Lane) -> None:
@@ -260,14 +247,17 @@ class Sending:
         if refusal is None:
             self._stored(lane, sheaf, reply.read(bodies.PutDone))
         elif refusal.code == Code.GAP and refusal.expected < next(iter(lane.flying)):
-            text = f"the broker lost batches it had confirmed, from {refusal.expected} on: is this another store?"
-            self._fail_lane(lane, InvalidRequest(text))
+            if refusal.expected == 1:
+                sheaf.refused = lane.astray = True
+            else:
+                text = f"the broker lost batches it had confirmed, from {refusal.expected} on: is this another store?"
+                self._fail_lane(lane, InvalidRequest(text))
         elif refusal.code in RETRIED:
             sheaf.refused = True
             if refusal.code != Code.GAP:
                 self.refusal = reply.error()
-            again_s = self._clock_s() + refusal.retry_after_s
-            lane.resend_at_s = max(lane.resend_at_s or 0.0, again_s)
+            wait_s = refusal.retry_after_s if refusal.code == Code.GAP else max(refusal.retry_after_s, AGAIN_S)
+            lane.resend_at_s = max(lane.resend_at_s or 0.0, self._clock_s() + wait_s)
         else:
             error = reply.error()
             assert error is not None
@@ -276,6 +266,8 @@ class Sending:
                 self._fail(sheaf, error)
             else:
                 self._fail_lane(lane, error)
+        if lane.astray and all(flying.refused for flying in lane.flying.values()):
+            lane.start_over()  # no request with an old number is under way any more that could be taken for a new one
         self._busy[lane] = None
         self._on_change()
 
@@ -291,6 +283,11 @@ class Sending:
 
     def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
         self.buffered_bytes -= sheaf.size
+        if sheaf.topic.startswith(REPLIES) and isinstance(error, NoSubscriber):
+            # Who asked did not wait for the answer. Its receipt says so; a flush has nothing to raise.
+            self.replies_unread += sheaf.count
+            sheaf.end(error=error)
+            return
         if len(self.unobserved) >= _UNOBSERVED_MAX:
             self.unobserved = [failed for failed in self.unobserved if not failed.observed]
         if len(self.unobserved) < _UNOBSERVED_MAX:
@@ -307,8 +304,7 @@ class Sending:
         if self._identity is lane.identity:
             self._identity = None
         lane.identity = None
-        lane.next_number = 1
-        lane.sent = lane.credit = 0
+        lane.start_over()
         lane.resend_at_s = None
 
     def _register(self) -> None:
@@ -323,7 +319,7 @@ class Sending:
         except ClarionError as error:
             refusal = reply.refusal()
             if refusal is not None and refusal.code in RETRIED:
-                self._register_at_s = self._clock_s() + refusal.retry_after_s
+                self._register_at_s = self._clock_s() + max(refusal.retry_after_s, AGAIN_S)
             else:
                 self.give_up(error)
         self._on_change()
@@ -332,15 +328,13 @@ class Sending:
         """Fail everything that waits."""
         for lane in self.lanes.values():
             self._fail_lane(lane, error)
-            waiting = [*lane.ready, *([lane.gathering] if lane.gathering else [])]
-            lane.ready.clear()
-            lane.gathering = None
-            for sheaf in waiting:
+            for sheaf in lane.waiting():
+                lane.drop(sheaf)
                 self._fail(sheaf, error)
 
     def unfinished(self) -> list[Sheaf]:
-        """Give the newest unfinished sheaf of each lane: when these are done, all before them are."""
-        return [sheaf for lane in self.lanes.values() if (sheaf := lane.last()) is not None]
+        """Give the newest unfinished sheaves of each lane: when these are done, all before them are."""
+        return [sheaf for lane in self.lanes.values() for sheaf in lane.newest()]
 
     def take_unobserved(self) -> ClarionError | None:
         """Give one error that nobody was told of, with how many messages failed; forget the rest."""
@@ -367,15 +361,9 @@ class Sending:
             "messages_stored": self.messages_stored,
             "batches_stored": self.batches_stored,
             "lanes": len(self.lanes),
+            "replies_unread": self.replies_unread,
             "refusal": self.refusal,
         }
-
-
-def _packed_bytes(payloads: Sequence[bytes], keys: Sequence[bytes | None] | None) -> int:
-    size = sum(map(len, payloads)) + OVERHEAD_BYTES * len(payloads)
-    if keys is not None:
-        size += sum(len(key) for key in keys if key is not None) + OVERHEAD_BYTES * len(payloads)
-    return size
 
 
 __all__ = ["Lane", "Part", "Sending"]

@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
 from clarion.model.names import to_bytes
-from clarion.wire.batch import Headers, encode_batch
+from clarion.wire.batch import Headers, encode_batch, renumber_batch
+from clarion.wire.moments import Moment, due_us, pack_due
 
 OVERHEAD_BYTES = 16  # of a message in the packed batch, at most, without key and headers
+HEADER_BYTES = 128  # more than a batch has beside its messages
+_HEADER_OVERHEAD_BYTES = 16  # of each header in the packed map, at most
+COMPRESSIONS = (None, "zstd")
+ValueT = TypeVar("ValueT")
 
 
 class Sheaf:
-    """Gathers messages, is sealed with an identity and a number, and ends stored or refused."""
+    """Gathers messages, is sealed with an identity and a number, and ends stored or refused.
+
+    All of its messages live for `ttl_ms` (0: as the topic says). Those of a delayed one are `due` each at its time;
+    sealing sorts them by it, and only then gives each its id.
+    """
 
     __slots__ = (
-        "_count", "broker", "done", "error", "first_offset", "headers", "keys", "number", "observed", "on_done",
-        "packed", "payloads", "publisher", "refused", "size", "stamp", "topic",
+        "_count", "_moved", "broker", "done", "due", "error", "first_offset", "headers", "keys", "number", "observed",
+        "on_done", "packed", "packed_due", "payloads", "plain", "publisher", "refused", "size", "stamp", "topic",
+        "ttl_ms",
     )  # fmt: skip
 
-    def __init__(self, topic: bytes) -> None:
+    def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False) -> None:
         self.topic = topic
+        self.ttl_ms = ttl_ms
         self.payloads: list[bytes] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers | None] | None = None
+        self.due: list[int] | None = [] if delayed else None  # unix µs
+        self.plain = not ttl_ms and not delayed  # whether a payload is all there is to a message
         self._count = 0  # once sealed
+        self._moved: list[int] | None = None  # once sealed and sorted: from the place of adding to that in the batch
         self.size = 0  # bytes it will take, roughly
         self.broker = self.publisher = self.stamp = self.number = 0
         self.packed: bytearray | None = None
+        self.packed_due = b""
         self.refused = False  # the broker said "again later"
         self.done = False
         self.first_offset = -1
@@ -41,40 +57,64 @@ class Sheaf:
         """How many messages it holds."""
         return self._count or len(self.payloads)
 
-    def add(self, payload: bytes, key: bytes | None, headers: Headers | None, size: int) -> int:
+    def add(self, payload: bytes, key: bytes | None, headers: Headers | None, size: int, due_us: int = 0) -> int:
         """Add one message; give its place."""
         place = len(self.payloads)
         self.payloads.append(payload)
         if key is not None or self.keys is not None:
-            if self.keys is None:
-                self.keys = [None] * place
-            self.keys.append(key)
+            self._keys(place).append(key)
         if headers is not None or self.headers is not None:
-            if self.headers is None:
-                self.headers = [None] * place
-            self.headers.append(headers)
+            self._headers(place).append(headers)
+        if self.due is not None:
+            self.due.append(due_us)
         self.size += size
         return place
 
-    def extend(self, payloads: Sequence[bytes], keys: Sequence[bytes | None] | None, size: int) -> int:
-        """Add many messages without headers; give the place of the first."""
+    def extend(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        size: int,
+        *,
+        headers: Sequence[Headers | None] | None = None,
+        due: Sequence[int] = (),
+    ) -> int:
+        """Add many messages; give the place of the first."""
         place = len(self.payloads)
         self.payloads.extend(payloads)
         if keys is not None or self.keys is not None:
-            if self.keys is None:
-                self.keys = [None] * place
-            self.keys.extend(keys if keys is not None else [None] * len(payloads))
-        if self.headers is not None:
-            self.headers.extend([None] * len(payloads))
+            self._keys(place).extend(keys if keys is not None else [None] * len(payloads))
+        if headers is not None or self.headers is not None:
+            self._headers(place).extend(headers if headers is not None else [None] * len(payloads))
+        if self.due is not None:
+            assert len(due) == len(payloads)
+            self.due.extend(due)
         self.size += size
         return place
+
+    def _keys(self, place: int) -> list[bytes | None]:
+        if self.keys is None:
+            self.plain = False
+            self.keys = [None] * place
+        return self.keys
+
+    def _headers(self, place: int) -> list[Headers | None]:
+        if self.headers is None:
+            self.plain = False
+            self.headers = [None] * place
+        return self.headers
 
     def has_room(self, messages: int, size: int, batch_bytes: int) -> bool:
         """Whether so much more still fits below the bounds of a batch."""
         return self.count + messages <= MAX_BATCH_MESSAGES and self.size + size <= batch_bytes
 
-    def seal(self, *, broker: int, publisher: int, stamp: int, number: int) -> bytearray:
-        """Pack it for good; the single messages are let go."""
+    def seal(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> bytearray:
+        """Pack it for good; the single messages are let go.
+
+        A delayed one is never compressed: the broker takes it apart, and shall not have to open it.
+        """
+        if self.due is not None:
+            self._sort(self.due)
         self.broker, self.publisher, self.stamp, self.number = broker, publisher, stamp, number
         self.packed = encode_batch(
             self.payloads,
@@ -84,11 +124,30 @@ class Sheaf:
             publisher=publisher,
             stamp=stamp,
             number=number,
+            compressed=compressed and self.due is None,
         )
         self._count = len(self.payloads)
         self.payloads = []
-        self.keys = self.headers = None
+        self.keys = self.headers = self.due = None
         return self.packed
+
+    def _sort(self, due: list[int]) -> None:
+        order = sorted(range(len(due)), key=due.__getitem__)
+        self.packed_due = pack_due([due[place] for place in order])
+        if order == list(range(len(due))):
+            return
+        self.payloads = [self.payloads[place] for place in order]
+        self.keys = self.keys and [self.keys[place] for place in order]
+        self.headers = self.headers and [self.headers[place] for place in order]
+        self._moved = [0] * len(order)
+        for position, place in enumerate(order):
+            self._moved[place] = position
+
+    def renumber(self, number: int) -> None:
+        """Take another number; ids stay."""
+        assert self.packed is not None
+        self.number = number
+        self.packed = renumber_batch(self.packed, number)
 
     def end(self, *, first_offset: int = -1, error: ClarionError | None = None) -> None:
         """Note what became of it, and tell who asked to be told."""
@@ -108,7 +167,66 @@ class Sheaf:
 
     def message_id(self, place: int) -> MessageId:
         """Give the id of a message; known once the sheaf is sealed."""
-        return MessageId(self.broker, self.publisher, self.stamp, place)
+        position = place if self._moved is None else self._moved[place]
+        return MessageId(self.broker, self.publisher, self.stamp, position)
+
+    def offsets(self, start: int, stop: int) -> range | None:
+        """Give the offsets of messages that are stored; None while they are not in their topic yet."""
+        return None if self.first_offset < 0 else range(self.first_offset + start, self.first_offset + stop)
+
+
+Part = tuple[Sheaf, int, int]  # messages [start, stop) of a sheaf
+
+
+def message_bytes(payload: bytes, key: bytes | None, headers: Headers | None) -> int:
+    """Give how much of a batch a message takes, at most."""
+    size = len(payload) + OVERHEAD_BYTES
+    if key is not None:
+        size += len(key) + OVERHEAD_BYTES
+    if headers is not None:
+        size += _headers_bytes(headers) + OVERHEAD_BYTES
+    return size
+
+
+def packed_bytes(
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+) -> int:
+    """Give how much of a batch messages take, at most."""
+    size = sum(map(len, payloads)) + OVERHEAD_BYTES * len(payloads)
+    if keys is not None:
+        size += sum(len(key) for key in keys if key is not None) + OVERHEAD_BYTES * len(payloads)
+    if headers is not None:
+        size += sum(_headers_bytes(some) for some in headers if some is not None) + OVERHEAD_BYTES * len(payloads)
+    return size
+
+
+def part_of(column: Sequence[ValueT] | None, start: int, stop: int) -> Sequence[ValueT] | None:
+    """Give values [start, stop) of a column, if there is one."""
+    return None if column is None else column[start:stop]
+
+
+def _headers_bytes(headers: Headers) -> int:
+    return sum(len(name.encode()) + len(value) + _HEADER_OVERHEAD_BYTES for name, value in headers.items())
+
+
+def chunk_end(
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[Headers | None] | None,
+    start: int,
+    batch_bytes: int,
+) -> int:
+    """Give where a batch of the usual size ends that begins at `start`; at least one message goes in."""
+    stop = min(len(payloads), start + MAX_BATCH_MESSAGES)
+    while stop > start + 1:
+        size = packed_bytes(payloads[start:stop], part_of(keys, start, stop), part_of(headers, start, stop))
+        if size <= batch_bytes:
+            break
+        # Shrink in proportion, and by at least a fifth, so that it ends soon whatever the sizes are.
+        stop = start + max(1, min((stop - start) * 4 // 5, (stop - start) * batch_bytes // size))
+    return stop
 
 
 def as_headers(headers: Mapping[str, bytes | str] | None) -> Headers | None:
@@ -125,8 +243,29 @@ def all_bytes(payloads: Sequence[bytes | str]) -> Sequence[bytes]:
     return [to_bytes(payload) for payload in payloads]
 
 
-def check_settings(in_flight: int, batch_bytes: int, buffer_bytes: int) -> None:
+def all_headers(headers: Sequence[Mapping[str, bytes | str] | None] | None) -> list[Headers | None] | None:
+    """Give the headers of many messages, each as `as_headers` does."""
+    return None if headers is None else [as_headers(some) for some in headers]
+
+
+def all_due(deliver_at: Moment | Sequence[Moment] | None, count: int) -> list[int] | None:
+    """Give when each of `count` messages is due, in unix µs: each at its time, or all at one."""
+    if isinstance(deliver_at, Sequence):
+        return [due_us(moment) for moment in deliver_at]
+    return None if deliver_at is None else [due_us(deliver_at)] * count
+
+
+def check_lengths(payloads: Sequence[object], **columns: Sequence[object] | None) -> None:
+    """Raise ValueError where a column has not as many values as there are payloads."""
+    for name, values in columns.items():
+        if values is not None and len(values) != len(payloads):
+            raise ValueError(f"there are {len(payloads)} payloads and {len(values)} {name}")
+
+
+def check_settings(in_flight: int, batch_bytes: int, buffer_bytes: int, compression: str | None = None) -> None:
     """Raise ValueError for what a publisher cannot work with."""
+    if compression not in COMPRESSIONS:
+        raise ValueError(f'compression is None or "zstd", not {compression!r}')
     if not 1 <= in_flight <= RECEIPTS_KEPT:
         raise ValueError(f"in_flight is 1 to {RECEIPTS_KEPT}: the broker keeps so many receipts; not {in_flight}")
     if batch_bytes < 1 or buffer_bytes < 1:

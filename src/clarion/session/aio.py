@@ -66,8 +66,19 @@ class AsyncSession:
             self._connection.send(frames)
             self.wake()
 
-    async def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float) -> Reply:
-        """Ask and wait for the answer."""
+    async def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
+        """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time."""
+        give_up_s = self._loop.time() + timeout_s
+        while True:
+            reply = await self._call_once(kind, body, timeout_s)
+            again_s = reply.again_after_s() if retry else None
+            left_s = give_up_s - self._loop.time()
+            if again_s is None or again_s >= left_s:
+                return reply
+            await asyncio.sleep(again_s)
+            timeout_s = left_s - again_s
+
+    async def _call_once(self, kind: Kind, body: bodies.Body, timeout_s: float) -> Reply:
         self.check_usable()
         answer: asyncio.Future[Reply] = self._loop.create_future()
         self.ask(kind, body, lambda reply: None if answer.done() else answer.set_result(reply))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 class Backoff:
     """Doubles from `first_s` to `most_s`; each wait is between half and all of that, by `dice` in [0, 1)."""
 
-    def __init__(self, dice: Callable[[], float], *, first_s: float = 0.05, most_s: float = 5.0) -> None:
+    def __init__(self, dice: Callable[[], float], *, first_s: float = 0.05, most_s: float = 1.0) -> None:
         self._dice = dice
         self._first_s = first_s
         self._most_s = most_s

@@ -43,7 +43,7 @@ class Connection:
             zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
             zmq.HEARTBEAT_TIMEOUT: _SILENCE_MS,
             zmq.RECONNECT_IVL: 50,
-            zmq.RECONNECT_IVL_MAX: 5000,
+            zmq.RECONNECT_IVL_MAX: 1000,
             zmq.CONNECT_TIMEOUT: 3000,
             zmq.HANDSHAKE_IVL: 3000,
         }

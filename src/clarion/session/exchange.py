@@ -13,10 +13,11 @@ import msgspec
 from clarion.model.errors import ClarionError, InvalidRequest
 from clarion.wire import bodies
 from clarion.wire.frames import BadFrames, Buffer, Kind, pack_frames, unpack_prefix
-from clarion.wire.refusals import error_of
+from clarion.wire.refusals import RETRIED, error_of
 
 _refused = msgspec.msgpack.Decoder(bodies.Refused)
 _REFUSALS = frozenset({Kind.INVALID, Kind.REFUSED, Kind.NO_SUBSCRIBER, Kind.NOT_SUBSCRIBED})
+AGAIN_S = 0.02  # before a refused request is sent again, at least
 BodyT = TypeVar("BodyT", bound=bodies.Body)
 
 
@@ -35,6 +36,11 @@ class Reply(NamedTuple):
         """Give the refusal as the error to raise, if it is one."""
         refusal = self.refusal()
         return None if refusal is None else error_of(refusal.code, refusal.text)
+
+    def again_after_s(self) -> float | None:
+        """Give how long to wait before the same request is worth another try; None where it is not."""
+        refusal = self.refusal()
+        return None if refusal is None or refusal.code not in RETRIED else max(refusal.retry_after_s, AGAIN_S)
 
     def read(self, body: type[BodyT]) -> BodyT:
         """Give the body as what it is; raise the typed error if it is a refusal."""

@@ -54,6 +54,8 @@ class ThreadSession:
         self._asleep = False
         self._woken = False
         self._closing = False
+        self._closed = threading.Event()
+        self._calls: set[threading.Event] = set()  # set when the answer is there, or none will come
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -90,9 +92,19 @@ class ThreadSession:
         self._requests.append((kind, body, blobs, on_reply, wait_s))
         self.wake()
 
-    def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float) -> Reply:
-        """Ask and wait for the answer."""
-        self.check_usable()
+    def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
+        """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time."""
+        give_up_s = time.monotonic() + timeout_s
+        while True:
+            reply = self._call_once(kind, body, timeout_s)
+            again_s = reply.again_after_s() if retry else None
+            left_s = give_up_s - time.monotonic()
+            if again_s is None or again_s >= left_s:
+                return reply
+            self._closed.wait(again_s)
+            timeout_s = left_s - again_s
+
+    def _call_once(self, kind: Kind, body: bodies.Body, timeout_s: float) -> Reply:
         answered = threading.Event()
         replies: list[Reply] = []
 
@@ -100,10 +112,22 @@ class ThreadSession:
             replies.append(reply)
             answered.set()
 
-        self.ask(kind, body, on_reply)
-        if not answered.wait(timeout_s):
+        self._calls.add(answered)
+        try:
+            self.check_usable()
+            self.ask(kind, body, on_reply)
+            answered.wait(timeout_s)
+        finally:
+            self._calls.discard(answered)
+        if not replies:
+            self.check_usable()
             raise TimedOut(f"the broker at {self.url} did not answer a {kind.name} within {timeout_s:g} s")
         return replies[0]
+
+    def _end_calls(self) -> None:
+        """No answer will come any more: have those who wait for one look why."""
+        for answered in list(self._calls):
+            answered.set()
 
     def wake(self) -> None:
         """Make the session's thread take a turn soon."""
@@ -118,6 +142,8 @@ class ThreadSession:
     def close(self) -> None:
         """Stop the thread and let go of the connection; unanswered requests are dropped."""
         self._closing = True
+        self._closed.set()
+        self._end_calls()
         if os.getpid() != self._pid:
             return
         self._asleep = True  # so that it surely wakes
@@ -131,6 +157,7 @@ class ThreadSession:
         except BaseException as error:
             log.critical("the session with %s broke", self.url, exc_info=True)
             self._failed = InvalidRequest(f"the client's session broke and cannot go on: {error!r}")
+            self._end_calls()
             if self._on_failure is not None:
                 self._on_failure(self._failed)
 

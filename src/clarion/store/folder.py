@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
 from pathlib import Path
 
 from clarion.model.errors import BadSettings, StoreInUse
+from clarion.store.failures import is_full
 
 DATABASE = "clarion.db"
 LOCK = "lock"
+RESERVE = "reserve"
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,38 @@ def free_disk_bytes(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def disk_bytes(folder: Path) -> int:
+    """Give how large the file system under the folder is."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize
+
+
+class Reserve:
+    """A file that holds nothing but room, which others on the disk cannot take."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._file = folder / RESERVE
+        self._size = size
+
+    def make(self) -> None:
+        """Have the file be there, if there is room."""
+        if self._file.exists() and self._file.stat().st_size == self._size:
+            return
+        try:
+            with self._file.open("wb") as opened:
+                os.posix_fallocate(opened.fileno(), 0, self._size)
+        except OSError as error:
+            self._file.unlink(missing_ok=True)
+            if not is_full(error):
+                raise
+
+    def drop(self) -> bool:
+        """Give the room back to the disk; says whether there was any."""
+        is_there = self._file.exists()
+        self._file.unlink(missing_ok=True)
+        return is_there
+
+
 def lengthen(file: Path, size: int) -> None:
     """Make a file at least so long, with zeros, if there is room; what it holds stays.
 
@@ -59,7 +92,7 @@ def lengthen(file: Path, size: int) -> None:
                 opened.write(bytes(min(1 << 20, size - opened.tell())))
             os.fsync(opened.fileno())
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_full(error):
                 raise
             _log.warning("%s was not lengthened: %s", file, error.strerror)
             os.ftruncate(opened.fileno(), found)

@@ -17,56 +17,18 @@ import apsw.sqlite_extra
 
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreTooNew
 from clarion.store.port import Identity
+from clarion.store.schema import SCHEMA_VERSION, take_steps
 
 APPLICATION_ID = 0x434C524E  # "CLRN"
-SCHEMA_VERSION = 1
 CHECKSUM_VFS = "cksmvfs"
 CHECKSUM_BYTES = 8  # that the checksum VFS keeps at the end of each page; with another count it checks nothing
 CACHE_KIB = 16_384  # for each of the two connections
-STATEMENTS_CACHED = 128
+STATEMENTS_CACHED = 256
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _RESERVED_AT = 20  # in the file's header
 _LOCKED_BYTE = 1 << 30
 _WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
-
-# A plain put touches three b-trees: log, receipt and segment. Where a topic stands follows from its last log row; only
-# when a trim empties the log is it written to the topic row. `segment` is made first and so has the lowest page, which
-# a checkpoint moves first: `_moved_sequence` rests on that.
-_TABLES = """
-CREATE TABLE segment (
-    number INTEGER PRIMARY KEY, last_at INTEGER NOT NULL, end INTEGER NOT NULL, sequence INTEGER NOT NULL,
-    batches INTEGER NOT NULL, batch_bytes INTEGER NOT NULL
-) STRICT;
-CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
-CREATE TABLE topic (
-    number INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, retention TEXT NOT NULL,
-    next_offset INTEGER NOT NULL DEFAULT 0, last_commit_us INTEGER NOT NULL DEFAULT 0,
-    bytes_total INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE log (
-    topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, count INTEGER NOT NULL,
-    committed_at_us INTEGER NOT NULL, bytes_total INTEGER NOT NULL, size INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    segment INTEGER NOT NULL, position INTEGER NOT NULL,
-    PRIMARY KEY (topic, first_offset)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE receipt (
-    publisher INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    code INTEGER NOT NULL, first_offset INTEGER NOT NULL, committed_at_us INTEGER NOT NULL,
-    messages_total INTEGER NOT NULL,
-    PRIMARY KEY (publisher, topic, number)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE subscription (
-    topic INTEGER NOT NULL, name BLOB NOT NULL, cursor INTEGER NOT NULL, acked BLOB NOT NULL,
-    token INTEGER NOT NULL, nonce BLOB NOT NULL,
-    PRIMARY KEY (topic, name)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE publisher (
-    publisher INTEGER PRIMARY KEY AUTOINCREMENT, nonce BLOB NOT NULL, seen_at_us INTEGER NOT NULL
-) STRICT;
-CREATE INDEX publisher_nonce ON publisher (nonce);
-CREATE INDEX publisher_seen ON publisher (seen_at_us);
-"""
 _SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM segment"
 
 
@@ -97,7 +59,7 @@ def load_checksum_vfs() -> str:
 
 
 def open_writer(file: Path, *, vfs: str, page_bytes: int, found: Identity | None) -> apsw.Connection:
-    """Open the index for writing, make it if it is new, and refuse what is damaged, foreign or of another version.
+    """Open the index for writing, make it if it is new, and refuse what is damaged, foreign or of a newer version.
 
     A new one is of the store whose identity the log was `found` to have, or of a new store.
     """
@@ -121,6 +83,10 @@ def open_writer(file: Path, *, vfs: str, page_bytes: int, found: Identity | None
                 f"{file}-wal is damaged: record {moved} of the log had been moved from it into {file.name}, and it "
                 "no longer holds that. The store was left as it is. Restore a backup"
             )
+        if connection.pragma("user_version") < SCHEMA_VERSION:
+            connection.execute("BEGIN IMMEDIATE")
+            take_steps(connection)
+            connection.execute("COMMIT")
     except BaseException:
         connection.close()
         raise
@@ -219,11 +185,8 @@ def _check_version(connection: apsw.Connection, file: Path) -> None:
         raise StoreTooNew(
             f"{file} has schema version {version}, this Clarion knows up to {SCHEMA_VERSION}; use a newer Clarion"
         )
-    if version < SCHEMA_VERSION:
-        raise BadSettings(
-            f"{file} has schema version {version}, which no release of Clarion wrote; this one reads {SCHEMA_VERSION}. "
-            "Use another data folder"
-        )
+    if version < 1:
+        raise BadSettings(f"{file} has schema version {version}, which no Clarion wrote. Use another data folder")
 
 
 def _new_identity() -> Identity:
@@ -232,8 +195,7 @@ def _new_identity() -> Identity:
 
 def _make_tables(connection: apsw.Connection, identity: Identity) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute(_TABLES)
+    take_steps(connection)
     connection.executemany("INSERT INTO meta VALUES (?, ?)", identity._asdict().items())
     connection.pragma("application_id", APPLICATION_ID)
-    connection.pragma("user_version", SCHEMA_VERSION)
     connection.execute("COMMIT")

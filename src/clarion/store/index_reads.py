@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import closing
 
 import apsw
 
 from clarion.model.errors import StoredDataCorrupt
 from clarion.store.failures import described, is_damage, typed
-from clarion.store.index_writes import to_unsigned
-from clarion.store.port import PublisherRow, Receipt, StoredBatch, SubscriptionRow, TopicRow, TopicSummary
-from clarion.store.records import Envelope, is_batch
-from clarion.store.segments import Segments
+from clarion.store.port import (
+    Answer,
+    PatternRow,
+    PublisherRow,
+    Receipt,
+    ReturnedRow,
+    StateRow,
+    StoredBatch,
+    SubscriptionRow,
+    TopicRow,
+    TopicSummary,
+)
+from clarion.store.reading import damaged
+from clarion.store.records import Envelope
+from clarion.store.staged_reads import StagedReads
+from clarion.store.statements import to_unsigned
 
 # Where a topic stands: its row, overruled by its last log row; then its first log row, for what is still stored.
 _TOPICS = """
 SELECT t.number, t.name, t.retention,
     coalesce(last.first_offset + last.count, t.next_offset), coalesce(last.committed_at_us, t.last_commit_us),
     coalesce(last.bytes_total, t.bytes_total), coalesce(first.first_offset, t.next_offset),
-    coalesce(last.bytes_total - first.bytes_total + first.size, 0)
+    coalesce(last.bytes_total - first.bytes_total + first.size, 0), t.settings
 FROM topic t
 LEFT JOIN log last ON last.topic = t.number
     AND last.first_offset = (SELECT max(first_offset) FROM log WHERE topic = t.number)
@@ -32,34 +42,36 @@ _ONE_TOPIC = f"{_TOPICS} WHERE t.name = ?"
 _NEXT_TOPICS = f"{_TOPICS} WHERE t.name > ? ORDER BY t.name LIMIT ?"
 
 _BATCHES = """
-SELECT first_offset, count, committed_at_us, bytes_total, size, checksum, segment, position FROM log
+SELECT first_offset, count, committed_at_us, bytes_total, size, checksum, expires_at_us, segment, position FROM log
 WHERE topic = ?1
     AND first_offset >= coalesce((SELECT max(first_offset) FROM log WHERE topic = ?1 AND first_offset <= ?2), ?2)
 ORDER BY first_offset
 """
 _HOLDER = """
-SELECT first_offset, count, committed_at_us FROM log
+SELECT first_offset, count, {column} FROM log
 WHERE topic = ? AND first_offset <= ? ORDER BY first_offset DESC LIMIT 1
 """
+_COMMITTED_AT_US = _HOLDER.format(column="committed_at_us")
+_BYTES_TOTAL = _HOLDER.format(column="bytes_total")
+_HIGHEST = "SELECT value FROM meta WHERE key = ?"
 
 
-class Reads:
+class Reads(StagedReads):
     """The reading half of the store, on a connection of its own, for one thread."""
 
-    def __init__(self, connection: apsw.Connection, file: Path, segments: Segments) -> None:
-        self._reader = connection
-        self._segments = segments
-        self.file = file
-
     def last_topic_number(self) -> int:
-        return int(self._value("SELECT coalesce(max(number), 0) FROM topic"))
+        return int(self._value(_HIGHEST, ("last_topic",)))
 
     def last_publisher(self) -> int:
         return int(self._value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'publisher'"))
 
     def topic(self, name: bytes) -> TopicRow | None:
-        rows = self._rows(_ONE_TOPIC, (name,))
-        return TopicRow(*rows[0]) if rows else None
+        found = self._row(_ONE_TOPIC, (name,))
+        return TopicRow(*found) if found else None
+
+    def topic_name(self, number: int) -> bytes | None:
+        rows = self._rows("SELECT name FROM topic WHERE number = ?", (number,))
+        return bytes(rows[0][0]) if rows else None
 
     def topics(self, after: bytes, limit: int) -> list[TopicSummary]:
         with self._one_state():
@@ -100,15 +112,22 @@ class Reads:
         return found
 
     def offset_at(self, topic: int, committed_at_us: int) -> int | None:
-        """Search by halves: commit times never go back within a topic."""
+        """As the port says; commit times never go back within a topic."""
+        return self._first_at_or_above(_COMMITTED_AT_US, topic, committed_at_us)
+
+    def offset_after_bytes(self, topic: int, bytes_total: int) -> int | None:
+        return self._first_at_or_above(_BYTES_TOTAL, topic, bytes_total + 1)
+
+    def _first_at_or_above(self, holder: str, topic: int, wanted: int) -> int | None:
+        """Search by halves for the first batch with so high a value, which never falls along the log."""
+        execute = self._reader.execute
         with self._one_state():
-            ends = "SELECT min(first_offset), max(first_offset) FROM log WHERE topic = ?"
-            low, high = self._reader.execute(ends, (topic,)).get
-            if low is None or self._holder(topic, high)[2] < committed_at_us:
+            low, high = execute("SELECT min(first_offset), max(first_offset) FROM log WHERE topic = ?", (topic,)).get
+            if low is None or execute(holder, (topic, high)).get[2] < wanted:
                 return None
             while low < high:
-                first, count, at_us = self._holder(topic, (low + high) // 2)
-                if at_us >= committed_at_us:
+                first, count, value = execute(holder, (topic, (low + high) // 2)).get
+                if value >= wanted:
                     high = first
                 else:
                     low = first + count
@@ -120,81 +139,67 @@ class Reads:
         return [row._replace(checksum=to_unsigned(row.checksum)) for row in rows]
 
     def publisher(self, publisher: int) -> PublisherRow | None:
-        rows = self._rows("SELECT * FROM publisher WHERE publisher = ?", (publisher,))
-        return PublisherRow(*rows[0]) if rows else None
+        found = self._row("SELECT * FROM publisher WHERE publisher = ?", (publisher,))
+        return PublisherRow(*found) if found else None
 
     def publisher_by_nonce(self, nonce: bytes) -> PublisherRow | None:
-        rows = self._rows("SELECT * FROM publisher WHERE nonce = ? ORDER BY publisher LIMIT 1", (nonce,))
-        return PublisherRow(*rows[0]) if rows else None
+        found = self._row("SELECT * FROM publisher WHERE nonce = ? ORDER BY publisher LIMIT 1", (nonce,))
+        return PublisherRow(*found) if found else None
 
     def silent_publishers(self, before_us: int, limit: int) -> list[int]:
         statement = "SELECT publisher FROM publisher WHERE seen_at_us < ? ORDER BY seen_at_us LIMIT ?"
         return [row[0] for row in self._rows(statement, (before_us, limit))]
+
+    def returned(self, topic: int) -> list[ReturnedRow]:
+        rows = self._rows("SELECT * FROM returned WHERE topic = ? ORDER BY name, offset", (topic,))
+        return [ReturnedRow(*row) for row in rows]
+
+    def answers(self, publisher: int) -> list[Answer]:
+        rows = self._rows("SELECT * FROM answer WHERE publisher = ? ORDER BY number", (publisher,))
+        return [Answer(publisher, number, to_unsigned(checksum), body) for _, number, checksum, body in rows]
+
+    def state(self, name: bytes) -> StateRow | None:
+        found = self._row("SELECT * FROM state WHERE name = ?", (name,))
+        return StateRow(*found) if found else None
+
+    def states(self, after: bytes, limit: int) -> list[StateRow]:
+        rows = self._rows("SELECT * FROM state WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
+        return [StateRow(*row) for row in rows]
+
+    def state_count(self) -> int:
+        return int(self._value("SELECT count(*) FROM state"))
+
+    def last_version(self) -> int:
+        return int(self._value(_HIGHEST, ("last_version",)))
+
+    def patterns(self) -> list[PatternRow]:
+        return [PatternRow(*row) for row in self._rows("SELECT * FROM pattern ORDER BY pattern, name")]
 
     def used_bytes(self) -> int:
         with self._one_state():
             pages = self._reader.pragma("page_count") - self._reader.pragma("freelist_count")
             return int(pages * self._reader.pragma("page_size")) + self._segments.used_bytes
 
-    def close(self) -> None:
-        self._reader.close()
-
     def _stored(self, cursor: apsw.Cursor, topic: int, position: int) -> Iterator[StoredBatch]:
         """Give the batches from the one that holds `position`, each checked against its log row."""
         expected = position
         try:
-            for first, count, at_us, bytes_total, size, checksum, *place in cursor.execute(_BATCHES, (topic, position)):
+            for first, count, at_us, bytes_total, size, checksum, expires_at_us, *place in cursor.execute(
+                _BATCHES, (topic, position)
+            ):
                 if first + count <= position:
                     continue
                 if expected > position and first != expected:
-                    raise self._damaged(topic, expected, self.file, f"the next batch begins at {first}")
+                    raise damaged(_at(topic, expected), self.file, f"the next batch begins at {first}")
                 expected = first + count
                 envelope = Envelope(topic, first, count, at_us, bytes_total, size, to_unsigned(checksum))
-                yield StoredBatch(topic, first, count, at_us, bytes_total, self._content(envelope, *place))
+                data = self._content(_at(topic, first), envelope, *place)
+                yield StoredBatch(topic, first, count, at_us, bytes_total, data, expires_at_us)
         except apsw.Error as error:
             if is_damage(error):
-                raise self._damaged(topic, expected, self.file, described(error)) from error
+                raise damaged(_at(topic, expected), self.file, described(error)) from error
             raise typed(error, self.file) from error
 
-    def _content(self, envelope: Envelope, segment: int, position: int) -> bytes:
-        try:
-            data = self._segments.read(segment, position, envelope.size)
-            reason = None if is_batch(data, envelope) else "the batch that was put there is not whole"
-        except OSError as error:
-            reason = str(error)
-        if reason is not None:
-            where = f"{self._segments.path(segment)} at byte {position}"
-            raise self._damaged(envelope.topic, envelope.first_offset, where, reason)
-        return data
 
-    def _damaged(self, topic: int, offset: int, where: object, what: str) -> StoredDataCorrupt:
-        return StoredDataCorrupt(
-            f"topic {topic} is damaged at offset {offset} in {where} ({what}); "
-            "it is not served from there on. Restore a backup, or trim the topic past it"
-        )
-
-    def _holder(self, topic: int, offset: int) -> tuple[int, int, int]:
-        found: tuple[int, int, int] = self._reader.execute(_HOLDER, (topic, offset)).get
-        return found
-
-    def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        try:
-            return self._reader.execute(statement, values).fetchall()
-        except apsw.Error as error:
-            raise typed(error, self.file) from error
-
-    def _value(self, statement: str) -> Any:
-        return self._rows(statement)[0][0]
-
-    @contextmanager
-    def _one_state(self) -> Iterator[None]:
-        """Have several statements see the same committed state."""
-        try:
-            self._reader.execute("BEGIN")
-            try:
-                yield
-            finally:
-                if self._reader.in_transaction:
-                    self._reader.execute("ROLLBACK")
-        except apsw.Error as error:
-            raise typed(error, self.file) from error
+def _at(topic: int, offset: int) -> str:
+    return f"topic {topic} is damaged at offset {offset}"

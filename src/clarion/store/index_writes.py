@@ -1,57 +1,50 @@
-"""One record's changes as SQL, in few statements: each call into SQLite lets go of the interpreter's lock once."""
+"""One record's changes as SQL; what is gone is gone at the end, whole topics last of all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store.index import SegmentRow
-from clarion.store.port import Receipt, Trim
-from clarion.store.records import Record
+from clarion.store.index_staged import forget_staged, move_staged, write_progress, write_releases, write_staged
+from clarion.store.port import Answer, Receipt, Trim
+from clarion.store.records import Entry, Record
+from clarion.store.statements import Execute, Growth, Rows, grow, to_signed
 
-Execute = Callable[[str, Any], Any]
-Growth = dict[int, tuple[int, int]]  # segment: batches and bytes that are stored in it now, and were not before
-
-_ROWS = (64, 32, 16, 8, 4, 2, 1)  # in one statement; each is prepared once and kept
-_SIGNED = 1 << 63
-_UNSIGNED = 1 << 64
-
-
-class _Rows:
-    """An INSERT of many rows, cut into statements of fixed sizes."""
-
-    def __init__(self, insert: str, columns: int, conflict: str = "") -> None:
-        row = f"({','.join('?' * columns)})"
-        self._columns = columns
-        self._statements = [(rows, f"{insert} VALUES {','.join([row] * rows)} {conflict}") for rows in _ROWS]
-
-    def run(self, execute: Execute, values: list[Any]) -> None:
-        """Insert the rows whose values are given one after the other."""
-        at, left = 0, len(values) // self._columns
-        for rows, statement in self._statements:
-            while left >= rows:
-                until = at + rows * self._columns
-                execute(statement, values[at:until])
-                at, left = until, left - rows
-
-
-_ADD_TOPICS = _Rows(
-    "INSERT INTO topic (number, name, retention)",
-    3,
-    "ON CONFLICT (number) DO UPDATE SET retention = excluded.retention",
+_ADD_TOPICS = Rows(
+    "INSERT INTO topic (number, name, retention, settings)",
+    4,
+    "ON CONFLICT (number) DO UPDATE SET retention = excluded.retention, settings = excluded.settings",
 )
-_ADD_PUBLISHERS = _Rows(
+_ADD_PUBLISHERS = Rows(
     "INSERT INTO publisher",
     3,
     "ON CONFLICT (publisher) DO UPDATE SET nonce = excluded.nonce, seen_at_us = excluded.seen_at_us",
 )
-_ADD_LOG = _Rows("INSERT INTO log", 9)
-_ADD_RECEIPTS = _Rows("INSERT INTO receipt", 8)
-_ADD_SUBSCRIPTIONS = _Rows("REPLACE INTO subscription", 6)
-_ADD_SEGMENTS = _Rows("REPLACE INTO segment", 6)
+_ADD_LOG = Rows("INSERT INTO log", 11)
+_ADD_RECEIPTS = Rows("INSERT INTO receipt", 8)
+_ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 9)
+_ADD_SEGMENTS = Rows("REPLACE INTO segment", 6)
+_ADD_WRITERS = Rows("REPLACE INTO writer", 4)
+_ADD_ANSWERS = Rows("INSERT INTO answer", 4)
+_ADD_STATES = Rows("REPLACE INTO state", 3)
+_ADD_RETURNED = Rows("REPLACE INTO returned", 6)
+_ADD_PATTERNS = Rows("REPLACE INTO pattern", 3)
 
 _TRIMMED = "FROM log WHERE topic = ?1 AND first_offset < ?2 AND first_offset + count <= ?2"
+_HIGHEST = "UPDATE meta SET value = max(value, ?) WHERE key = ?"
+
+# Receipts are by publisher first. Their publishers are found one by one, and each asked for the topic.
+_FORGET_RECEIPTS = """
+WITH RECURSIVE known(publisher) AS (
+    SELECT min(publisher) FROM receipt
+    UNION ALL
+    SELECT (SELECT min(publisher) FROM receipt WHERE publisher > known.publisher) FROM known
+    WHERE known.publisher IS NOT NULL
+)
+DELETE FROM receipt WHERE publisher IN (SELECT publisher FROM known) AND topic = ?
+"""
 
 
 def write_record(execute: Execute, record: Record) -> Growth:
@@ -59,23 +52,28 @@ def write_record(execute: Execute, record: Record) -> Growth:
     entry, growth = record.entry, Growth()
     if entry.topics:
         _ADD_TOPICS.run(execute, [value for row in entry.topics for value in row])
+        execute(_HIGHEST, (max(row.number for row in entry.topics), "last_topic"))
     if entry.publishers:
         _ADD_PUBLISHERS.run(execute, [value for row in entry.publishers for value in row])
     if entry.moved_from:
         _write_moved(execute, record, growth)
-    elif entry.batches:
-        _write_batches(execute, record, growth)
+    else:
+        if entry.batches:
+            _write_batches(execute, record, growth)
+        if entry.staged:
+            write_staged(execute, record, growth)
+    if entry.releases:
+        _ADD_LOG.run(execute, write_releases(execute, entry.releases))
+    if entry.staged_progress:
+        write_progress(execute, entry.staged_progress)
     if entry.receipts:
         _write_receipts(execute, entry.receipts)
     if entry.subscriptions:
         _ADD_SUBSCRIPTIONS.run(execute, [value for row in entry.subscriptions for value in row])
-    for key in entry.gone_subscriptions:
-        execute("DELETE FROM subscription WHERE topic = ? AND name = ?", key)
-    for gone in entry.gone_publishers:
-        execute("DELETE FROM publisher WHERE publisher = ?", (gone,))
-        execute("DELETE FROM receipt WHERE publisher = ?", (gone,))
-    for trim in entry.trims:
-        _write_trim(execute, trim, growth)
+    _write_more(execute, entry)
+    _forget(execute, entry, growth)
+    for topic in entry.gone_topics:
+        _forget_topic(execute, topic, growth)
     return growth
 
 
@@ -84,39 +82,27 @@ def write_segments(execute: Execute, rows: Iterable[SegmentRow]) -> None:
     _ADD_SEGMENTS.run(execute, [value for row in rows for value in row])
 
 
-def to_signed(unsigned: int) -> int:
-    """Give the SQLite integer for a 64-bit checksum."""
-    return unsigned - _UNSIGNED if unsigned >= _SIGNED else unsigned
-
-
-def to_unsigned(signed: int) -> int:
-    """Give the checksum that `to_signed` stored."""
-    return signed + _UNSIGNED if signed < 0 else signed
-
-
-def _grow(growth: Growth, segment: int, batches: int, size: int) -> None:
-    before = growth.get(segment, (0, 0))
-    growth[segment] = before[0] + batches, before[1] + size
-
-
 def _write_batches(execute: Execute, record: Record, growth: Growth) -> None:
     values: list[Any] = []
     position, segment = record.data_at, record.segment
-    for topic, first_offset, count, at_us, bytes_total, size, checksum in record.entry.batches:
+    for topic, first_offset, count, at_us, bytes_total, size, checksum, expires_at_us in record.entry.batches:
         values += (topic, first_offset, count, at_us, bytes_total, size, to_signed(checksum), segment, position)
+        values += (expires_at_us, 0)
         position += size
     _ADD_LOG.run(execute, values)
-    _grow(growth, segment, len(record.entry.batches), position - record.data_at)
+    grow(growth, segment, len(record.entry.batches), position - record.data_at)
 
 
 def _write_moved(execute: Execute, record: Record, growth: Growth) -> None:
-    for envelope, position in record.places():
+    for envelope, position in record.batch_places():
         execute(
             "UPDATE log SET segment = ?, position = ? WHERE topic = ? AND first_offset = ?",
             (record.segment, position, envelope.topic, envelope.first_offset),
         )
-        _grow(growth, record.entry.moved_from, -1, -envelope.size)
-        _grow(growth, record.segment, 1, envelope.size)
+    move_staged(execute, record)
+    for batch, _ in record.places():
+        grow(growth, record.entry.moved_from, -1, -batch.size)
+        grow(growth, record.segment, 1, batch.size)
 
 
 def _write_receipts(execute: Execute, receipts: list[Receipt]) -> None:
@@ -132,10 +118,60 @@ def _write_receipts(execute: Execute, receipts: list[Receipt]) -> None:
             )
 
 
+def _write_more(execute: Execute, entry: Entry) -> None:
+    """Write what plain puts and acks do not have."""
+    if entry.writers:
+        _ADD_WRITERS.run(execute, [value for row in entry.writers for value in row])
+    if entry.answers:
+        _write_answers(execute, entry.answers)
+    if entry.states:
+        _ADD_STATES.run(execute, [value for row in entry.states for value in row])
+        execute(_HIGHEST, (max(row.version for row in entry.states), "last_version"))
+    if entry.returned:
+        _ADD_RETURNED.run(execute, [value for row in entry.returned for value in row])
+    if entry.patterns:
+        _ADD_PATTERNS.run(execute, [value for row in entry.patterns for value in row])
+
+
+def _write_answers(execute: Execute, answers: list[Answer]) -> None:
+    values: list[Any] = []
+    for publisher, number, checksum, body in answers:
+        values += (publisher, number, to_signed(checksum), body)
+    _ADD_ANSWERS.run(execute, values)
+    for answer in answers:
+        if answer.number % RECEIPTS_KEPT == 0 and answer.number > RECEIPTS_KEPT:
+            execute(
+                "DELETE FROM answer WHERE publisher = ? AND number <= ?",
+                (answer.publisher, answer.number - RECEIPTS_KEPT),
+            )
+
+
+def _forget(execute: Execute, entry: Entry, growth: Growth) -> None:
+    for key in entry.gone_subscriptions:
+        execute("DELETE FROM subscription WHERE topic = ? AND name = ?", key)
+        execute("DELETE FROM returned WHERE topic = ? AND name = ?", key)
+    for gone in entry.gone_publishers:
+        execute("DELETE FROM publisher WHERE publisher = ?", (gone,))
+        execute("DELETE FROM receipt WHERE publisher = ?", (gone,))
+        execute("DELETE FROM answer WHERE publisher = ?", (gone,))
+    if entry.gone_staged:
+        forget_staged(execute, entry.gone_staged, growth)
+    for writer in entry.gone_writers:
+        execute("DELETE FROM writer WHERE writer = ?", (writer,))
+    for state in entry.gone_states:
+        execute("DELETE FROM state WHERE name = ?", (state,))
+    for message in entry.gone_returned:
+        execute("DELETE FROM returned WHERE topic = ? AND name = ? AND offset = ?", message)
+    for pattern in entry.gone_patterns:
+        execute("DELETE FROM pattern WHERE pattern = ? AND name = ?", pattern)
+    for trim in entry.trims:
+        _write_trim(execute, trim, growth)
+
+
 def _write_trim(execute: Execute, trim: Trim, growth: Growth) -> None:
     gone = f"SELECT segment, count(*), sum(size) {_TRIMMED} GROUP BY segment"
     for segment, batches, size in execute(gone, (trim.topic, trim.below)):
-        _grow(growth, segment, -batches, -size)
+        grow(growth, segment, -batches, -size)
     execute(f"DELETE {_TRIMMED}", (trim.topic, trim.below))
     if trim.below >= trim.next_offset:  # otherwise the last log row stays, and says it
         execute(
@@ -143,3 +179,14 @@ def _write_trim(execute: Execute, trim: Trim, growth: Growth) -> None:
             " bytes_total = max(bytes_total, ?) WHERE number = ?",
             (trim.next_offset, trim.last_commit_us, trim.bytes_total, trim.topic),
         )
+
+
+def _forget_topic(execute: Execute, topic: int, growth: Growth) -> None:
+    for table in ("log", "staged"):
+        gone = f"SELECT segment, count(*), sum(size) FROM {table} WHERE topic = ? GROUP BY segment"
+        for segment, batches, size in execute(gone, (topic,)):
+            grow(growth, segment, -batches, -size)
+    for table in ("log", "staged_total", "staged", "subscription", "returned"):
+        execute(f"DELETE FROM {table} WHERE topic = ?", (topic,))
+    execute(_FORGET_RECEIPTS, (topic,))
+    execute("DELETE FROM topic WHERE number = ?", (topic,))

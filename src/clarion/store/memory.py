@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from clarion.model.errors import StoreFull
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store.port import (
+    Answer,
     Changes,
     Identity,
+    PatternRow,
     PublisherRow,
     Receipt,
+    ReturnedRow,
+    StagedBatch,
+    StagedRow,
+    StateRow,
     StoredBatch,
     SubscriptionRow,
     TopicRow,
     TopicSummary,
+    WriterRow,
 )
 
 
@@ -27,6 +36,15 @@ class _Log:
     def described(self) -> TopicRow:
         first = self.batches[0].first_offset if self.batches else self.row.next_offset
         return self.row._replace(first_offset=first, stored_bytes=sum(len(batch.data) for batch in self.batches))
+
+    def append(self, batch: StoredBatch) -> None:
+        assert batch.first_offset == self.row.next_offset
+        self.batches.append(batch)
+        self.row = self.row._replace(
+            next_offset=batch.first_offset + batch.count,
+            last_commit_us=batch.committed_at_us,
+            bytes_total=batch.bytes_total,
+        )
 
 
 class MemoryStore:
@@ -40,53 +58,98 @@ class MemoryStore:
         self._subscriptions: dict[tuple[int, bytes], SubscriptionRow] = {}
         self._receipts: dict[tuple[int, int], list[Receipt]] = {}
         self._publishers: dict[int, PublisherRow] = {}
-        self._last_publisher = 0
+        self._staged: dict[int, StagedBatch] = {}
+        self._writers: dict[bytes, WriterRow] = {}
+        self._answers: dict[int, list[Answer]] = {}
+        self._states: dict[bytes, StateRow] = {}
+        self._returned: dict[tuple[int, bytes, int], ReturnedRow] = {}
+        self._patterns: dict[tuple[bytes, bytes], PatternRow] = {}
+        self._last_topic = self._last_publisher = self._last_staged = self._last_version = 0
 
     @property
     def identity(self) -> Identity:
         return self._identity
 
     def commit(self, changes: Changes) -> None:
-        added = sum(len(batch.data) for batch in changes.batches)
+        added = sum(len(batch.data) for batch in changes.batches) + sum(len(data) for _, data in changes.staged)
         if added and self.used_bytes() + added > self.capacity_bytes:
             raise StoreFull("the store in memory is at its capacity; nothing of the change was kept")
         for topic in changes.topics.values():
             old = self._logs.get(topic.number)
-            row = old.row._replace(retention=topic.retention) if old else TopicRow(*topic[:3])
-            self._logs[topic.number] = _Log(row, old.batches if old else [])
+            row = TopicRow(*topic[:3]) if old is None else old.row._replace(retention=topic.retention)
+            self._logs[topic.number] = _Log(row._replace(settings=topic.settings), old.batches if old else [])
             self._numbers[topic.name] = topic.number
-        for publisher in changes.publishers.values():
-            self._publishers[publisher.publisher] = publisher
-            self._last_publisher = max(self._last_publisher, publisher.publisher)
-        for batch in changes.batches:
-            log = self._logs[batch.topic]
-            assert batch.first_offset == log.row.next_offset
-            log.batches.append(batch)
-            log.row = log.row._replace(
-                next_offset=batch.first_offset + batch.count,
-                last_commit_us=batch.committed_at_us,
-                bytes_total=batch.bytes_total,
-            )
+        self._publishers.update(changes.publishers)
+        self._write_batches(changes)
         for receipt in changes.receipts:
             kept = self._receipts.setdefault((receipt.publisher, receipt.topic), [])
             kept.append(receipt)
             del kept[:-RECEIPTS_KEPT]
+        for answer in changes.answers:
+            answers = self._answers.setdefault(answer.publisher, [])
+            answers.append(answer)
+            del answers[:-RECEIPTS_KEPT]
         self._subscriptions.update(changes.subscriptions)
+        self._writers.update(changes.writers)
+        self._states.update(changes.states)
+        self._returned.update(changes.returned)
+        self._patterns.update(changes.patterns)
+        self._note_highest(changes)
         self._forget(changes)
+        self._forget_topics(changes.gone_topics)
+
+    def _write_batches(self, changes: Changes) -> None:
+        for staged in changes.staged:
+            row, data = staged
+            assert row.number > self._last_staged
+            assert (row.size, row.checksum) == (len(data), int.from_bytes(data[8:16], "little"))
+            self._staged[row.number] = staged
+        found = list(changes.batches)
+        for number, first_offset, at_us, bytes_total, expires_at_us in changes.releases:
+            row, data = self._staged.pop(number)
+            assert not row.released
+            found.append(StoredBatch(row.topic, first_offset, row.count, at_us, bytes_total, data, expires_at_us))
+        for batch in sorted(found, key=lambda batch: batch.first_offset):
+            self._logs[batch.topic].append(batch)
+        for number, (released, due_us) in changes.staged_progress.items():
+            row, data = self._staged[number]
+            self._staged[number] = StagedBatch(row._replace(released=released, due_us=due_us), data)
+
+    def _note_highest(self, changes: Changes) -> None:
+        self._last_topic = max(self._last_topic, *changes.topics, 0)
+        self._last_publisher = max(self._last_publisher, *changes.publishers, 0)
+        self._last_staged = max(self._last_staged, *(row.number for row, _ in changes.staged), 0)
+        self._last_version = max(self._last_version, *(row.version for row in changes.states.values()), 0)
 
     def _forget(self, changes: Changes) -> None:
-        for key in changes.gone_subscriptions:
-            self._subscriptions.pop(key, None)
-        for gone in changes.gone_publishers:
-            self._publishers.pop(gone, None)
-            for pair in [pair for pair in self._receipts if pair[0] == gone]:
-                del self._receipts[pair]
+        if changes.gone_subscriptions:
+            _remove(self._subscriptions, changes.gone_subscriptions)
+            _remove(self._returned, [key for key in self._returned if key[:2] in changes.gone_subscriptions])
+        if changes.gone_publishers:
+            _remove(self._publishers, changes.gone_publishers)
+            _remove(self._receipts, [pair for pair in self._receipts if pair[0] in changes.gone_publishers])
+            _remove(self._answers, changes.gone_publishers)
+        _remove(self._staged, changes.gone_staged)
+        _remove(self._writers, changes.gone_writers)
+        _remove(self._states, changes.gone_states)
+        _remove(self._returned, changes.gone_returned)
+        _remove(self._patterns, changes.gone_patterns)
         for trim in changes.trims.values():
             log = self._logs[trim.topic]
             log.batches = [batch for batch in log.batches if batch.first_offset + batch.count > trim.below]
 
+    def _forget_topics(self, gone: set[int]) -> None:
+        if not gone:
+            return
+        for number in gone & self._logs.keys():
+            del self._numbers[self._logs.pop(number).row.name]
+        _remove(self._subscriptions, [key for key in self._subscriptions if key[0] in gone])
+        _remove(self._receipts, [pair for pair in self._receipts if pair[1] in gone])
+        _remove(self._staged, [number for number, (row, _) in self._staged.items() if row.topic in gone])
+        _remove(self._returned, [key for key in self._returned if key[0] in gone])
+
     def last_topic_number(self) -> int:
-        return max(self._logs, default=0)
+        return self._last_topic
 
     def last_publisher(self) -> int:
         return self._last_publisher
@@ -94,6 +157,10 @@ class MemoryStore:
     def topic(self, name: bytes) -> TopicRow | None:
         number = self._numbers.get(name)
         return None if number is None else self._logs[number].described()
+
+    def topic_name(self, number: int) -> bytes | None:
+        log = self._logs.get(number)
+        return None if log is None else log.row.name
 
     def topics(self, after: bytes, limit: int) -> list[TopicSummary]:
         names = sorted(name for name in self._numbers if name > after)[:limit]
@@ -107,11 +174,11 @@ class MemoryStore:
         return sorted(row for row in self._subscriptions.values() if row.topic == topic)
 
     def batches(self, topic: int, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
-        stored = self._logs[topic].batches
+        stored = self._stored(topic)
         place = bisect_right(stored, position, key=lambda batch: batch.first_offset + batch.count)
         found: list[StoredBatch] = []
         for batch in stored[place:]:
-            if max_messages <= 0 or max_bytes <= 0:
+            if found and (max_messages <= 0 or max_bytes <= 0):
                 break
             found.append(batch)
             max_messages -= batch.first_offset + batch.count - max(position, batch.first_offset)
@@ -119,8 +186,12 @@ class MemoryStore:
         return found
 
     def offset_at(self, topic: int, committed_at_us: int) -> int | None:
-        stored = self._logs[topic].batches
+        stored = self._stored(topic)
         return next((batch.first_offset for batch in stored if batch.committed_at_us >= committed_at_us), None)
+
+    def offset_after_bytes(self, topic: int, bytes_total: int) -> int | None:
+        stored = self._stored(topic)
+        return next((batch.first_offset for batch in stored if batch.bytes_total > bytes_total), None)
 
     def receipts(self, publisher: int, topic: int) -> list[Receipt]:
         return list(self._receipts.get((publisher, topic), ()))
@@ -135,11 +206,80 @@ class MemoryStore:
         silent = [row.publisher for row in self._publishers.values() if row.seen_at_us < before_us]
         return silent[:limit]
 
+    def returned(self, topic: int) -> list[ReturnedRow]:
+        return sorted(row for row in self._returned.values() if row.topic == topic)
+
+    def staged(self, writer: bytes, epoch: int) -> list[StagedRow]:
+        found = [row for row in self._staged_rows() if writer and (row.writer, row.epoch) == (writer, epoch)]
+        return sorted(found, key=lambda row: (row.part, row.place, row.number))
+
+    def staged_batch(self, number: int) -> StagedBatch | None:
+        return self._staged.get(number)
+
+    def staged_totals(self, topic: int) -> tuple[int, int]:
+        rows = [row for row in self._staged_rows() if row.topic == topic]
+        return sum(row.count - row.released for row in rows), sum(row.size for row in rows)
+
+    def last_staged(self) -> int:
+        return self._last_staged
+
+    def due(self, before_us: int, limit: int) -> list[StagedRow]:
+        found = [row for row in self._staged_rows() if 0 < row.due_us <= before_us]
+        return sorted(found, key=lambda row: (row.due_us, row.number))[:limit]
+
+    def first_due_us(self) -> int | None:
+        return min((row.due_us for row in self._staged_rows() if row.due_us), default=None)
+
+    def stale_staged(self, before_us: int, limit: int) -> list[StagedRow]:
+        found = [row for row in self._staged_rows() if row.writer and row.staged_at_us < before_us]
+        return sorted(found, key=lambda row: (row.staged_at_us, row.number))[:limit]
+
+    def writer(self, writer: bytes) -> WriterRow | None:
+        return self._writers.get(writer)
+
+    def silent_writers(self, before_us: int, limit: int) -> list[bytes]:
+        found = sorted((row.seen_at_us, row.writer) for row in self._writers.values() if row.seen_at_us < before_us)
+        return [writer for _, writer in found[:limit]]
+
+    def answers(self, publisher: int) -> list[Answer]:
+        return list(self._answers.get(publisher, ()))
+
+    def state(self, name: bytes) -> StateRow | None:
+        return self._states.get(name)
+
+    def states(self, after: bytes, limit: int) -> list[StateRow]:
+        return sorted(row for row in self._states.values() if row.name > after)[:limit]
+
+    def state_count(self) -> int:
+        return len(self._states)
+
+    def last_version(self) -> int:
+        return self._last_version
+
+    def patterns(self) -> list[PatternRow]:
+        return sorted(self._patterns.values())
+
+    def keep_house(self) -> None:
+        """Nothing to give back."""
+
     def used_bytes(self) -> int:
-        return sum(len(batch.data) for log in self._logs.values() for batch in log.batches)
+        stored = sum(len(batch.data) for log in self._logs.values() for batch in log.batches)
+        return stored + sum(row.size for row in self._staged_rows())
 
     def free_bytes(self) -> int:
         return self.capacity_bytes - self.used_bytes()
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+    def _stored(self, topic: int) -> list[StoredBatch]:
+        log = self._logs.get(topic)
+        return log.batches if log else []
+
+    def _staged_rows(self) -> Iterable[StagedRow]:
+        return (row for row, _ in self._staged.values())
+
+
+def _remove(rows: dict[Any, Any], keys: Iterable[Hashable]) -> None:
+    for key in keys:
+        rows.pop(key, None)

@@ -9,8 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-UNTIL_READ = "until-read"
-KEEP = "keep"
+from clarion.model.options import KEEP, UNTIL_READ
+
+__all__ = [
+    "KEEP", "UNTIL_READ", "Answer", "Changes", "Identity", "PatternRow", "PublisherRow", "Receipt", "Release",
+    "ReturnedRow", "StagedBatch", "StagedRow", "StateRow", "Store", "StoredBatch", "SubscriptionRow", "TopicRow",
+    "TopicSummary", "Trim", "WriterRow",
+]  # fmt: skip
 
 
 class Identity(NamedTuple):
@@ -33,6 +38,7 @@ class TopicRow(NamedTuple):
     bytes_total: int = 0
     first_offset: int = 0  # of the oldest stored batch; next_offset when there is none
     stored_bytes: int = 0
+    settings: bytes = b""  # what pack_options gives
 
 
 class SubscriptionRow(NamedTuple):
@@ -44,6 +50,9 @@ class SubscriptionRow(NamedTuple):
     acked: bytes
     token: int  # of the consumer that attached last; grows by one each time
     nonce: bytes  # of that attach, so that asking again is not taking over
+    options: bytes = b""  # what pack_options gives
+    consumers: bytes = b""  # of a shared subscription: who is attached, packed by the engine
+    seen_at_us: int = 0  # when it was used last, roughly
 
 
 class Receipt(NamedTuple):
@@ -76,6 +85,91 @@ class StoredBatch(NamedTuple):
     committed_at_us: int
     bytes_total: int  # put on this topic up to and with this batch
     data: bytes | bytearray | memoryview
+    expires_at_us: int = 0  # 0: never
+
+
+class ReturnedRow(NamedTuple):
+    """A message of a shared subscription that was lent and came back."""
+
+    topic: int
+    name: bytes
+    offset: int
+    attempts: int  # so far
+    not_before_us: int  # when it may be lent again
+    reason: str
+
+
+class StagedRow(NamedTuple):
+    """A batch that is stored and not on its topic: staged until its (writer, epoch) is committed, or delayed.
+
+    A delayed one has no writer; its messages go to the topic when each is due, in order.
+    """
+
+    number: int  # never used twice
+    topic: int
+    writer: bytes
+    epoch: int
+    part: bytes
+    place: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    size: int
+    checksum: int
+    staged_at_us: int
+    ttl_ms: int = 0
+    due_us: int = 0  # when its next message is due; 0 when it is not delayed
+    released: int = 0  # messages that went to the topic already
+    due: bytes = b""  # when each message is due, as in bodies.Put
+
+
+class StagedBatch(NamedTuple):
+    """A batch to be staged."""
+
+    row: StagedRow
+    data: bytes | bytearray | memoryview
+
+
+class Release(NamedTuple):
+    """A staged batch goes to its topic, whole, as the batch at `first_offset`."""
+
+    staged: int
+    first_offset: int
+    committed_at_us: int
+    bytes_total: int
+    expires_at_us: int = 0
+
+
+class WriterRow(NamedTuple):
+    """A writer of staged batches, and the last epoch it committed."""
+
+    writer: bytes
+    epoch: int
+    messages: int  # that became visible with it
+    seen_at_us: int
+
+
+class Answer(NamedTuple):
+    """What a publisher's transaction was answered."""
+
+    publisher: int
+    number: int
+    checksum: int
+    body: bytes
+
+
+class StateRow(NamedTuple):
+    """A named state; versions are never used twice."""
+
+    name: bytes
+    value: bytes
+    version: int
+
+
+class PatternRow(NamedTuple):
+    """A subscription to all topics that a pattern matches."""
+
+    pattern: bytes
+    name: bytes
+    options: bytes
 
 
 class TopicSummary(NamedTuple):
@@ -99,8 +193,9 @@ class Trim(NamedTuple):
 class Changes:
     """What one group commit makes durable, in this order: deletions last.
 
-    A subscription is never in both `subscriptions` and `gone_subscriptions`, nor a publisher in both of its.
-    Of a row in `topics` only number, name and retention are taken; the rest follows from batches and trims.
+    What is in a `gone_…` is never in its counterpart, too. With a subscription goes what was returned to it, with a
+    publisher its receipts and answers. Of a row in `topics` only number, name, retention and settings are taken; the
+    rest follows from batches, releases and trims. A topic's name is free again only after the change that deletes it.
     """
 
     topics: dict[int, TopicRow] = field(default_factory=dict)  # new or reconfigured
@@ -111,18 +206,23 @@ class Changes:
     gone_subscriptions: set[tuple[int, bytes]] = field(default_factory=set)
     gone_publishers: set[int] = field(default_factory=set)
     trims: dict[int, Trim] = field(default_factory=dict)
+    staged: list[StagedBatch] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)  # what was staged in the same change may be released in it
+    staged_progress: dict[int, tuple[int, int]] = field(default_factory=dict)  # by number: released, due_us
+    gone_staged: set[int] = field(default_factory=set)
+    writers: dict[bytes, WriterRow] = field(default_factory=dict)
+    gone_writers: set[bytes] = field(default_factory=set)
+    answers: list[Answer] = field(default_factory=list)
+    states: dict[bytes, StateRow] = field(default_factory=dict)
+    gone_states: set[bytes] = field(default_factory=set)
+    returned: dict[tuple[int, bytes, int], ReturnedRow] = field(default_factory=dict)  # topic, subscription, offset
+    gone_returned: set[tuple[int, bytes, int]] = field(default_factory=set)
+    patterns: dict[tuple[bytes, bytes], PatternRow] = field(default_factory=dict)  # pattern, subscriber
+    gone_patterns: set[tuple[bytes, bytes]] = field(default_factory=set)
+    gone_topics: set[int] = field(default_factory=set)  # with all that is theirs, this change's own included
 
     def __bool__(self) -> bool:
-        return bool(
-            self.batches
-            or self.receipts
-            or self.subscriptions
-            or self.topics
-            or self.publishers
-            or self.gone_subscriptions
-            or self.gone_publishers
-            or self.trims
-        )
+        return any(getattr(self, name) for name in self.__slots__)
 
 
 class Store(Protocol):
@@ -149,6 +249,10 @@ class Store(Protocol):
 
     def topic(self, name: bytes) -> TopicRow | None:
         """Find a topic by name."""
+        ...
+
+    def topic_name(self, number: int) -> bytes | None:
+        """Find the name of a topic by its number."""
         ...
 
     def topics(self, after: bytes, limit: int) -> list[TopicSummary]:
@@ -188,6 +292,78 @@ class Store(Protocol):
 
     def silent_publishers(self, before_us: int, limit: int) -> list[int]:
         """Give publishers not seen since a time."""
+        ...
+
+    def returned(self, topic: int) -> list[ReturnedRow]:
+        """Give the messages of a topic's shared subscriptions that were lent, came back, and are not acked."""
+        ...
+
+    def offset_after_bytes(self, topic: int, bytes_total: int) -> int | None:
+        """Give the first offset of the oldest stored batch whose `bytes_total` is above this; None if there is none."""
+        ...
+
+    def staged(self, writer: bytes, epoch: int) -> list[StagedRow]:
+        """Give what is staged as (writer, epoch), by part and place."""
+        ...
+
+    def staged_batch(self, number: int) -> StagedBatch | None:
+        """Find a staged or delayed batch by its number."""
+        ...
+
+    def staged_totals(self, topic: int) -> tuple[int, int]:
+        """Give the messages not yet on a topic and their bytes, staged and delayed together."""
+        ...
+
+    def last_staged(self) -> int:
+        """Give the highest number of a staged batch ever used, 0 when there is none."""
+        ...
+
+    def due(self, before_us: int, limit: int) -> list[StagedRow]:
+        """Give delayed batches with a message due at or before a time, those due first at the front."""
+        ...
+
+    def first_due_us(self) -> int | None:
+        """Give when the next delayed message is due; None when there is none."""
+        ...
+
+    def stale_staged(self, before_us: int, limit: int) -> list[StagedRow]:
+        """Give batches staged by writers before a time and not committed."""
+        ...
+
+    def writer(self, writer: bytes) -> WriterRow | None:
+        """Find a writer of staged batches."""
+        ...
+
+    def silent_writers(self, before_us: int, limit: int) -> list[bytes]:
+        """Give writers not seen since a time."""
+        ...
+
+    def answers(self, publisher: int) -> list[Answer]:
+        """Give the answers kept for a publisher's transactions, oldest first: at least the last 64."""
+        ...
+
+    def state(self, name: bytes) -> StateRow | None:
+        """Find a named state."""
+        ...
+
+    def states(self, after: bytes, limit: int) -> list[StateRow]:
+        """List named states by name, in byte order, those after `after`."""
+        ...
+
+    def state_count(self) -> int:
+        """Count named states."""
+        ...
+
+    def last_version(self) -> int:
+        """Give the highest version that a named state ever had, 0 when there was none."""
+        ...
+
+    def patterns(self) -> list[PatternRow]:
+        """Give every subscription to a pattern."""
+        ...
+
+    def keep_house(self) -> None:
+        """Give back room that is no longer used, a little at a time; called from the committing thread."""
         ...
 
     def used_bytes(self) -> int:

@@ -16,7 +16,21 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.store.port import Changes, Identity, PublisherRow, Receipt, SubscriptionRow, Trim
+from clarion.store.port import (
+    Answer,
+    Changes,
+    Identity,
+    PatternRow,
+    PublisherRow,
+    Receipt,
+    Release,
+    ReturnedRow,
+    StagedRow,
+    StateRow,
+    SubscriptionRow,
+    Trim,
+    WriterRow,
+)
 from clarion.wire.batch import BadBatch, Batch
 
 MAGIC = b"CLRL"
@@ -43,12 +57,25 @@ class Envelope(NamedTuple):
     bytes_total: int
     size: int
     checksum: int
+    expires_at_us: int = 0
+
+
+class TopicPart(NamedTuple):
+    """What a change says of a topic."""
+
+    number: int
+    name: bytes
+    retention: str
+    settings: bytes = b""
 
 
 class Entry(msgspec.Struct, array_like=True):
-    """What a record says; see Changes. The first record of a store has its identity."""
+    """What a record says; see Changes. The first record of a store has its identity.
 
-    topics: list[tuple[int, bytes, str]] = []
+    New fields go to the end, and rows grow at theirs, with defaults: that is how older records are read.
+    """
+
+    topics: list[TopicPart] = []
     publishers: list[PublisherRow] = []
     batches: list[Envelope] = []
     receipts: list[Receipt] = []
@@ -56,8 +83,22 @@ class Entry(msgspec.Struct, array_like=True):
     gone_subscriptions: list[tuple[int, bytes]] = []
     gone_publishers: list[int] = []
     trims: list[Trim] = []
-    moved_from: int = 0  # not 0: the batches are no new ones but lay in this segment before
+    moved_from: int = 0  # not 0: the batches, staged ones as well, are no new ones but lay in this segment before
     identity: Identity | None = None
+    staged: list[StagedRow] = []
+    releases: list[Release] = []
+    staged_progress: list[tuple[int, int, int]] = []  # number, released, due_us
+    gone_staged: list[int] = []
+    writers: list[WriterRow] = []
+    gone_writers: list[bytes] = []
+    answers: list[Answer] = []
+    states: list[StateRow] = []
+    gone_states: list[bytes] = []
+    returned: list[ReturnedRow] = []
+    gone_returned: list[tuple[int, bytes, int]] = []
+    patterns: list[PatternRow] = []
+    gone_patterns: list[tuple[bytes, bytes]] = []
+    gone_topics: list[int] = []
 
 
 class Record(NamedTuple):
@@ -70,12 +111,24 @@ class Record(NamedTuple):
     data_at: int
     end: int
 
-    def places(self) -> Iterator[tuple[Envelope, int]]:
-        """Give each batch with its position in the segment."""
+    def places(self) -> Iterator[tuple[Envelope | StagedRow, int]]:
+        """Give each batch with its position in the segment, those staged after the others."""
+        yield from self.batch_places()
+        yield from self.staged_places()
+
+    def batch_places(self) -> Iterator[tuple[Envelope, int]]:
+        """Give each batch of a topic with its position in the segment."""
         position = self.data_at
         for envelope in self.entry.batches:
             yield envelope, position
             position += envelope.size
+
+    def staged_places(self) -> Iterator[tuple[StagedRow, int]]:
+        """Give each staged batch with its position in the segment."""
+        position = self.data_at + sum(envelope.size for envelope in self.entry.batches)
+        for row in self.entry.staged:
+            yield row, position
+            position += row.size
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -84,12 +137,12 @@ _decode = msgspec.msgpack.Decoder(Entry).decode
 
 def entry_of(changes: Changes) -> Entry:
     """Give the entry for a group commit."""
-    return Entry(
-        [row[:3] for row in changes.topics.values()],
+    entry = Entry(
+        [TopicPart(row.number, row.name, row.retention, row.settings) for row in changes.topics.values()],
         list(changes.publishers.values()),
         [
-            Envelope(topic, first, count, at_us, total, len(data), int.from_bytes(data[8:16], "little"))
-            for topic, first, count, at_us, total, data in changes.batches
+            Envelope(topic, first, count, at_us, total, len(data), int.from_bytes(data[8:16], "little"), expires_at_us)
+            for topic, first, count, at_us, total, data, expires_at_us in changes.batches
         ],
         changes.receipts,
         list(changes.subscriptions.values()),
@@ -97,6 +150,34 @@ def entry_of(changes: Changes) -> Entry:
         list(changes.gone_publishers),
         list(changes.trims.values()),
     )
+    if changes.staged or changes.releases or changes.staged_progress or changes.gone_staged:
+        entry.staged = [row for row, _ in changes.staged]
+        entry.releases = changes.releases
+        entry.staged_progress = [(number, *progress) for number, progress in changes.staged_progress.items()]
+        entry.gone_staged = list(changes.gone_staged)
+    if changes.answers or changes.states or changes.writers or changes.returned or changes.patterns:
+        entry.answers = changes.answers
+        entry.states = list(changes.states.values())
+        entry.writers = list(changes.writers.values())
+        entry.returned = list(changes.returned.values())
+        entry.patterns = list(changes.patterns.values())
+    if changes.gone_returned:  # by acks, and so quite often
+        entry.gone_returned = list(changes.gone_returned)
+    if changes.gone_states or changes.gone_writers or changes.gone_patterns or changes.gone_topics:
+        entry.gone_states = list(changes.gone_states)
+        entry.gone_writers = list(changes.gone_writers)
+        entry.gone_patterns = list(changes.gone_patterns)
+        entry.gone_topics = list(changes.gone_topics)
+    return entry
+
+
+def data_of(changes: Changes) -> list[Bytes]:
+    """Give the content of a group commit's batches, in the order of its entry."""
+    if not changes.staged:
+        return [batch.data for batch in changes.batches]
+    for row, data in changes.staged:
+        assert (row.size, row.checksum) == (len(data), int.from_bytes(data[8:16], "little"))
+    return [*(batch.data for batch in changes.batches), *(data for _, data in changes.staged)]
 
 
 class Draft:
@@ -107,7 +188,7 @@ class Draft:
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.packed = _encode(entry)
-        self.data_bytes = sum(envelope.size for envelope in entry.batches)
+        self.data_bytes = sum(envelope.size for envelope in entry.batches) + sum(row.size for row in entry.staged)
         self.size = _aligned(HEADER_BYTES + _padded(len(self.packed)) + self.data_bytes)
 
     def at(self, *, segment: int, at: int, sequence: int, store: bytes) -> tuple[Record, bytes]:
@@ -143,7 +224,7 @@ def is_whole(view: bytes | mmap, record: Record) -> bool:
     return all(is_batch(view[at : at + envelope.size], envelope) for envelope, at in record.places())
 
 
-def is_batch(data: Bytes, envelope: Envelope) -> bool:
+def is_batch(data: Bytes, envelope: Envelope | StagedRow) -> bool:
     """Tell whether these bytes are the batch that the envelope is for."""
     try:
         batch = Batch.parse(bytes(data))

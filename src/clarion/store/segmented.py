@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,22 +14,27 @@ import apsw
 
 from clarion.model.errors import BadSettings, ClarionError, FatalError, StoreFailed, StoreFull
 from clarion.store.failures import described, disk_failed, disk_full, is_full, typed
-from clarion.store.folder import DATABASE, free_disk_bytes, lengthen, take_folder
+from clarion.store.folder import DATABASE, Reserve, disk_bytes, free_disk_bytes, lengthen, take_folder
 from clarion.store.index import SegmentRow, load_checksum_vfs, open_reader, open_writer, read_identity, read_segments
 from clarion.store.index_reads import Reads
-from clarion.store.index_writes import Growth, write_record, write_segments
-from clarion.store.moving import Mover
+from clarion.store.index_writes import write_record, write_segments
+from clarion.store.moving import HALF_EMPTY, NEARLY_EMPTY, Mover
 from clarion.store.port import Changes, Identity
-from clarion.store.records import Bytes, Draft, Entry, Record, entry_of
+from clarion.store.records import Bytes, Draft, Entry, Record, data_of, entry_of
 from clarion.store.recovery import Recovery, check_applied, check_segments, identity_in
-from clarion.store.segments import Segments
+from clarion.store.segment_rows import SegmentRows
+from clarion.store.segments import Purpose, Segments
 
 LOG = "log"
 SEGMENT_BYTES = 64 << 20
 PAGE_BYTES = 4096
 CHECKPOINT_BYTES = 16 << 20
 _WAIT_FOR_READER_S = 0.01
-_SEGMENTS_AT_LEAST = 16  # in a bounded store, so that trimming gives back room in small pieces
+_SEGMENTS_AT_LEAST = 16  # within the bound or on the disk, so that room is given back in small pieces
+_SEGMENT_BYTES_AT_LEAST = 64 << 10
+_SEGMENTS_AHEAD = 8  # that there should be room for; an idle store with less works harder for it
+_CHECKPOINTS_AT_LEAST = 64  # that SQLite's log is smaller than the disk
+_HOUSEKEEPING_S = 0.02  # at once
 
 _log = logging.getLogger(__name__)
 
@@ -62,11 +68,14 @@ class SegmentedStore(Reads):
         self._failure: str | None = None
         self._wal_frames = 0
         self._is_short_of_room = False
+        self._is_tight = False  # no put could begin a segment
         self._max_bytes = max_bytes
-        if max_bytes is not None:
-            segment_bytes = min(segment_bytes, max(max_bytes // _SEGMENTS_AT_LEAST, 64 << 10))
         self._lock = take_folder(path)
         try:
+            disk = disk_bytes(path)
+            room = disk if max_bytes is None else min(disk, max_bytes)
+            segment_bytes = min(segment_bytes, max(room // _SEGMENTS_AT_LEAST, _SEGMENT_BYTES_AT_LEAST))
+            checkpoint_bytes = min(checkpoint_bytes, max(disk // _CHECKPOINTS_AT_LEAST, page_bytes))
             self._open(vfs or load_checksum_vfs(), segment_bytes, page_bytes, checkpoint_bytes)
         except BaseException:
             os.close(self._lock)
@@ -95,34 +104,36 @@ class SegmentedStore(Reads):
     def _set_bounds(self, checkpoint_bytes: int) -> None:
         self._page_bytes: int = self._writer.pragma("page_size")
         self._checkpoint_bytes = checkpoint_bytes
+        self._log_bytes = checkpoint_bytes + checkpoint_bytes // 8  # room that SQLite's own log has for good
+        self._reserve = Reserve(self.path, self._log_bytes)
         self._writer.pragma("journal_size_limit", 2 * checkpoint_bytes)
         self._writer.set_wal_hook(self._wal_grew)
 
     def _recover(self) -> None:
         """Bring the index up to the end of the log and go on there."""
         uuid = self._identity.store_uuid
-        self._segment_rows: dict[int, SegmentRow] = {}
-        self._empty_segments: set[int] = set()
-        self._settle(read_segments(self._writer))
-        start = check_applied(self._segments, self._segment_rows, uuid, self.file)
+        self._segment_rows = SegmentRows()
+        self._segment_rows.settle(read_segments(self._writer))
+        self._mover = Mover(self._segments, self._writer.execute)
+        start = check_applied(self._segments, self._segment_rows.rows, uuid, self.file)
         recovery = Recovery(self._segments, start, uuid)
         for record in recovery.records():
             rows = self._apply(record)
             self._writer.execute("COMMIT")
-            self._settle(rows)
-        for number in check_segments(self._segments, self._segment_rows):  # a crash came between file and row
+            self._segment_rows.settle(rows)
+        for number in check_segments(self._segments, self._segment_rows.rows):  # a crash came between file and row
             self._forget_segment(number)
         self._sequence = recovery.end.sequence
         if self._segments.numbers:
             self._segments.go_on(recovery.end.segment, recovery.end.position)
         self._durable_segment = 0  # Records of earlier segments are in the database for good.
-        self._mover = Mover(self._segments, self._writer.execute)
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
         if self._failure is None and self._sequence == 0:
-            self._write(Entry(identity=self._identity), [])
+            self._write(Entry(identity=self._identity), [], Purpose.ACK)
         if self._failure is not None:
             raise StoreFailed(self._failure)
-        lengthen(Path(f"{self.file}-wal"), self._checkpoint_bytes + self._checkpoint_bytes // 8)
+        lengthen(Path(f"{self.file}-wal"), self._log_bytes)
+        self._keep_reserve()
         self._give_up_segments(self._segments.numbers)
 
     @property
@@ -138,21 +149,30 @@ class SegmentedStore(Reads):
         if self._failure is not None:
             raise StoreFailed(self._failure)
         self._crash_point("before-commit")
-        begins_segment = self._write(entry_of(changes), [batch.data for batch in changes.batches])
+        data = data_of(changes)
+        begins_segment = self._write(entry_of(changes), data, Purpose.PUT if data else Purpose.ACK)
         self._crash_point("after-commit")
-        self._keep_house(begins_segment)
+        self._keep_house(begins_segment=begins_segment)
 
-    def _write(self, entry: Entry, data: Sequence[Bytes]) -> bool:
+    def keep_house(self) -> None:
+        """Give up segments that hold nothing and empty those that hold little, for a short while."""
+        until_s = time.monotonic() + _HOUSEKEEPING_S
+        while self._failure is None and self._keep_house(is_idle=True) and time.monotonic() < until_s:
+            pass
+
+    def _write(self, entry: Entry, data: Sequence[Bytes], purpose: Purpose) -> bool:
         """Make an entry durable in the log and known to the index; says whether it began a segment."""
         draft, segments = Draft(entry), self._segments
         begins_segment = False
         try:
-            self._check_room(holds_batches=bool(data))
-            begins_segment = segments.make_room(draft.size, holds_batches=bool(data))
+            self._check_room(purpose)
+            begins_segment = segments.make_room(draft.size, purpose)
             place = {"segment": segments.number, "at": segments.position, "sequence": self._sequence + 1}
             record, head = draft.at(**place, store=self._identity.store_uuid)
             segments.write([head, *data])
             rows = self._apply(record)
+            if self._is_short_of_room:  # What SQLite has no room for is to show now, when all can be undone.
+                self._writer.cache_flush()
             self._crash_point("inside-commit")
         except (OSError, apsw.Error) as error:
             self._undo()
@@ -167,14 +187,14 @@ class SegmentedStore(Reads):
             raise self._in_doubt(error) from error
         segments.advance(record.end)
         self._sequence = record.sequence
-        self._settle(rows)
+        self._segment_rows.settle(rows)
         return begins_segment
 
     def _apply(self, record: Record) -> dict[int, SegmentRow]:
         """Begin a transaction and write a record's changes to the index; gives the segment rows that go with it."""
         execute = self._writer.execute
         execute("BEGIN IMMEDIATE")
-        rows = self._grown(write_record(execute, record), record)
+        rows = self._segment_rows.grown(write_record(execute, record), record)
         write_segments(execute, rows.values())
         return rows
 
@@ -218,37 +238,27 @@ class SegmentedStore(Reads):
             self._writer.execute("ROLLBACK")
         return told
 
-    def _grown(self, growth: Growth, record: Record) -> dict[int, SegmentRow]:
-        """Give the segment rows that change with a record, its own included."""
-        rows = {}
-        for number in {record.segment, *growth}:
-            _, last_at, end, sequence, batches, batch_bytes = self._segment_rows.get(number) or (0, 0, 0, 0, 0, 0)
-            if number == record.segment:
-                last_at, end, sequence = record.at, record.end, record.sequence
-            more, more_bytes = growth.get(number, (0, 0))
-            rows[number] = SegmentRow(number, last_at, end, sequence, batches + more, batch_bytes + more_bytes)
-        return rows
-
-    def _settle(self, rows: dict[int, SegmentRow]) -> None:
-        self._segment_rows.update(rows)
-        for row in rows.values():
-            if row.batches:
-                self._empty_segments.discard(row.number)
-            else:
-                self._empty_segments.add(row.number)
-
-    def _check_room(self, *, holds_batches: bool) -> None:
+    def _check_room(self, purpose: Purpose) -> None:
         """Refuse what the index may have no room for: when that shows, the record is in the log already."""
         if not self._is_short_of_room or not self._look_for_room():
             return
         full = disk_full(self.path)
-        if self._wal_frames * self._page_bytes >= self._checkpoint_bytes:  # The rest of the room kept for it is short.
+        if self._is_log_long():  # The rest of the room kept for it is short.
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
-            raise full
-        if holds_batches:
+            if self._is_log_long():
+                raise full
+        if purpose is Purpose.PUT:
             if self._segments.spares < 2:
                 raise full
             self._segments.drop_spare()
+
+    def _is_log_long(self) -> bool:
+        return self._wal_frames * self._page_bytes >= self._checkpoint_bytes
+
+    def _keep_reserve(self) -> None:
+        """Keep what a checkpoint may need at most, for when others have filled the disk."""
+        if not self._look_for_room():
+            self._reserve.make()
 
     def _look_for_room(self) -> bool:
         """Note whether the disk has little more room than the index may want before the next look."""
@@ -256,59 +266,91 @@ class SegmentedStore(Reads):
         return self._is_short_of_room
 
     def _may_grow(self, size: int) -> bool:
+        if free_disk_bytes(self.path) < size + 2 * self._checkpoint_bytes:
+            return False
         if self._max_bytes is None:
             return True
         index_bytes = self._writer.pragma("page_count") * self._page_bytes
         return bool(self._segments.total_bytes + index_bytes + size <= self._max_bytes)
 
-    def _is_tight(self) -> bool:
-        size = self._segments.segment_bytes
-        return not self._may_grow(size) or free_disk_bytes(self.path) < 2 * size
+    def _keep_house(self, *, begins_segment: bool = False, is_idle: bool = False) -> bool:
+        """Keep the index's log short and the segments few; says whether there is more to do at once.
 
-    def _keep_house(self, begins_segment: bool) -> None:
-        """Keep the index's log short and the segments few. The commit before it is durable, whatever happens here."""
-        dead = [number for number in self._empty_segments if number < self._segments.number]
-        waits = any(number >= self._durable_segment for number in dead)
-        if waits or self._wal_frames * self._page_bytes >= self._checkpoint_bytes:
-            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        The commit before it is durable, whatever happens here.
+        """
+        goes_on = False
         try:
-            if dead:
-                self._give_up_segments(dead)
-            if not self._segments.spares and (begins_segment or self._is_tight()):
-                self._mover.choose(self._segment_rows)
+            if begins_segment or is_idle:
+                self._keep_reserve()
+            goes_on = self._give_up_dead() > 0
+            if not self._mover.is_busy and (part := self._part_to_move(begins_segment, is_idle)):
+                self._mover.choose(self._segment_rows.rows, part)
             if self._failure is None and (moved := self._mover.next_batches()):
-                self._write(*moved)
-        except StoreFull as error:
-            self._mover.stop()
-            _log.warning("batches were not moved out of an old segment: %s", error)
+                self._move(*moved)
+                goes_on = True
         except (OSError, apsw.Error, ClarionError) as error:
             self._failure = self._failure or f"keeping house in {self.path} failed ({error}); start the broker again"
             _log.error("%s", self._failure)
+        return goes_on or self._mover.is_busy
 
-    def _give_up_segments(self, numbers: Sequence[int]) -> None:
+    def _move(self, entry: Entry, data: Sequence[Bytes]) -> None:
+        try:
+            self._write(entry, data, Purpose.MOVE)
+        except StoreFull as error:
+            self._mover.put_off(entry.moved_from)
+            _log.warning("batches were not moved out of an old segment: %s", error)
+
+    def _part_to_move(self, begins_segment: bool, is_idle: bool) -> int:
+        """Say how empty a segment must be to be worth moving what it holds: one part in so many, 0 for none."""
+        if is_idle:
+            if self._segments.may_begin():
+                self._mover.try_again()
+            return NEARLY_EMPTY if self._may_grow(_SEGMENTS_AHEAD * self._segments.segment_bytes) else HALF_EMPTY
+        if begins_segment or self._is_tight:
+            self._is_tight = not self._segments.may_begin()
+            if self._is_tight:
+                return HALF_EMPTY
+        return NEARLY_EMPTY if begins_segment and not self._segments.spares else 0
+
+    def _give_up_dead(self) -> int:
+        """Give up segments that no longer hold anything; says how many."""
+        dead = [number for number in self._segment_rows.empty if number < self._segments.number]
+        if self._is_log_long() or any(number >= self._durable_segment for number in dead):
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        return self._give_up_segments(dead) if dead else 0
+
+    def _give_up_segments(self, numbers: Sequence[int]) -> int:
         """Give up those in which no batch is stored and whose records are all in the database for good."""
         if not self._segments.reading.acquire(timeout=_WAIT_FOR_READER_S):
-            return  # with a later commit, then
+            return 0  # with a later commit, then
+        given_up = 0
         try:
             for number in numbers:
-                row = self._segment_rows.get(number)
+                row = self._segment_rows.rows.get(number)
                 if number < min(self._durable_segment, self._segments.number) and not (row and row.batches):
                     self._segments.give_up(number)
                     self._crash_point("inside-give-up")
                     self._forget_segment(number)
+                    given_up += 1
         finally:
             self._segments.reading.release()
+        return given_up
 
     def _forget_segment(self, number: int) -> None:
-        self._segment_rows.pop(number, None)
-        self._empty_segments.discard(number)
+        self._segment_rows.forget(number)
+        self._mover.forget(number)
         self._writer.execute("DELETE FROM segment WHERE number = ?", (number,))
 
     def _checkpoint(self, mode: int) -> None:
         """Move SQLite's log into the database and sync that. What it holds is in the segments if this fails."""
         self._look_for_room()
         try:
-            frames, moved = self._writer.wal_checkpoint(mode=mode)
+            try:
+                frames, moved = self._writer.wal_checkpoint(mode=mode)
+            except apsw.FullError:
+                if not self._reserve.drop():
+                    raise
+                frames, moved = self._writer.wal_checkpoint(mode=mode)
         except (apsw.FullError, apsw.BusyError) as error:
             self.checkpoints_put_off += 1
             _log.warning("a checkpoint of %s was put off: %s", self.file, described(error))
@@ -318,7 +360,7 @@ class SegmentedStore(Reads):
         else:
             if frames == moved:
                 self._wal_frames = 0
-                self._durable_segment = max(self._segment_rows, default=0)
+                self._durable_segment = max(self._segment_rows.rows, default=0)
 
     def _wal_grew(self, _connection: apsw.Connection, _database: str, frames: int) -> int:
         self._wal_frames = frames
@@ -326,8 +368,10 @@ class SegmentedStore(Reads):
 
     def free_bytes(self) -> int:
         segments = self._segments
-        on_disk = free_disk_bytes(self.path) + segments.left_bytes + segments.spare_bytes
-        return on_disk if self._max_bytes is None else max(0, min(on_disk, self._max_bytes - self.used_bytes()))
+        free = free_disk_bytes(self.path) + segments.left_bytes + segments.spare_bytes
+        if self._max_bytes is not None:
+            free = min(free, self._max_bytes - self.used_bytes())
+        return max(0, free - segments.segment_bytes)  # which puts leave to acks and moves
 
     def close(self) -> None:
         """Bring the database up to date, unless the disk failed, and let go of the folder; again does nothing."""

@@ -2,8 +2,8 @@
 
 A segment has its full size from the start, so writing to it changes no file length (which makes fdatasync dearer)
 and needs no more room on the disk: what is left in it, or a spare, is the reserve from which a full disk still takes
-acks and trims. A segment that holds nothing any more becomes a spare, since files written before are twice as fast
-to write as new ones.
+acks and trims. Puts leave room for a whole segment, into which batches of half-empty ones can be moved. A segment that
+holds nothing any more becomes a spare, since files written before are twice as fast to write as new ones.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 
 from clarion.model.errors import StoreFull
@@ -22,7 +23,16 @@ SPARES_KEPT = 2
 READERS_OPEN = 64
 _BUFFERS_AT_ONCE = 1024  # IOV_MAX
 _STARTED_EARLY_BYTES = 64 << 10
-_RESERVE = 16  # this part of a segment is left to acks when no other segment can be had
+_LEFT_BY_MOVES = 1 / 16  # of a segment, to acks when no other segment can be had
+_LEFT_BY_PUTS = 5 / 16  # so that a segment that is less than a quarter full can still be emptied
+
+
+class Purpose(Enum):
+    """What a record is for, which says what room it must leave to others."""
+
+    ACK = 0  # or anything else that adds no batches: takes what there is
+    MOVE = 1  # leaves room for acks
+    PUT = 2  # leaves room for acks and moves
 
 
 def segment_name(number: int) -> str:
@@ -33,7 +43,7 @@ def segment_name(number: int) -> str:
 class Segments:
     """The log's folder. `read` is for one thread, the rest for another.
 
-    `may_grow` tells whether files of so many bytes may be added for batches; acks are not asked.
+    `may_grow` tells whether files of so many bytes may be added; only puts ask.
     """
 
     def __init__(self, folder: Path, *, segment_bytes: int, may_grow: Callable[[int], bool]) -> None:
@@ -90,17 +100,31 @@ class Segments:
         self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
         sync_folder(self.folder)
 
-    def make_room(self, record_bytes: int, *, holds_batches: bool) -> bool:
-        """See that a record fits at `number` and `position`, with batches also that acks still fit after it.
+    def make_room(self, record_bytes: int, purpose: Purpose) -> bool:
+        """See that a record fits at `number` and `position` and leaves the room that is not its own.
 
         Says whether that is a new segment; raises StoreFull, or OSError from the disk, when it cannot be done.
         """
         begins_segment = record_bytes > self.left_bytes
         if begins_segment:
-            self._begin_segment(record_bytes, holds_batches)
-        if holds_batches and not self._spares and self.left_bytes - record_bytes < self.segment_bytes // _RESERVE:
-            self._make_spare(self.segment_bytes, holds_batches)
+            if purpose is Purpose.PUT and not self.may_begin(record_bytes):
+                raise self._full()
+            self._begin_segment(record_bytes)
+        if purpose is not Purpose.ACK and not self._spares:
+            must_stay = self.segment_bytes * (_LEFT_BY_PUTS if purpose is Purpose.PUT else _LEFT_BY_MOVES)
+            if self.left_bytes - record_bytes < must_stay:
+                if purpose is Purpose.PUT and not self._may_grow(self.segment_bytes):
+                    raise self._full()
+                self._make_spare(self.segment_bytes)
         return begins_segment
+
+    def may_begin(self, record_bytes: int = 0) -> bool:
+        """Tell whether there is room for a segment that begins with this put, and for one more after it."""
+        is_oversize = record_bytes > self.segment_bytes
+        new_bytes = record_bytes if is_oversize else 0
+        missing = (1 if is_oversize else 2) - len(self._spares)
+        new_bytes += max(0, missing) * self.segment_bytes
+        return new_bytes == 0 or self._may_grow(new_bytes)
 
     def write(self, buffers: Sequence[Bytes]) -> None:
         """Write a record at the position. It is not durable, and not passed by, before `sync` and `advance`."""
@@ -170,11 +194,11 @@ class Segments:
             os.close(descriptor)
         self._readers.clear()
 
-    def _begin_segment(self, record_bytes: int, holds_batches: bool) -> None:
+    def _begin_segment(self, record_bytes: int) -> None:
         if record_bytes > self.segment_bytes:
-            self._make_spare(record_bytes, holds_batches)
+            self._make_spare(record_bytes)
         elif not self._spares:
-            self._make_spare(self.segment_bytes, holds_batches)
+            self._make_spare(self.segment_bytes)
         spare = self._spares.pop()
         number = max(self._sizes, default=0) + 1
         size = spare.stat().st_size
@@ -186,12 +210,7 @@ class Segments:
         self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
         self.number, self.position = number, 0
 
-    def _make_spare(self, size: int, holds_batches: bool) -> None:
-        if holds_batches and not self._may_grow(size):
-            raise StoreFull(
-                f"the store in {self.folder.parent} is as large as it may be; nothing of the change was kept. "
-                "Allow it more bytes, or trim topics"
-            )
+    def _make_spare(self, size: int) -> None:
         file = self._spare_path(max(self._sizes, default=0) + 1)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -205,6 +224,12 @@ class Segments:
         self._spares.append(file)
         self.total_bytes += size
         self.spare_bytes += size
+
+    def _full(self) -> StoreFull:
+        return StoreFull(
+            f"the store in {self.folder.parent} is as large as it may be, or as the disk has room for; nothing of the "
+            "change was kept. Free space, allow it more bytes, or trim topics"
+        )
 
     def _spare_path(self, number: int) -> Path:
         taken = {file.name for file in self._spares}

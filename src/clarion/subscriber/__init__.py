@@ -1,10 +1,12 @@
-"""The subscribing side: subscriptions, gets that wait at the broker, acks.
+"""The subscribing side: subscriptions, gets that wait at the broker, leases held, acks, transactions.
 
-`reading.py` decides what is asked when; `subscriber.py` and `aio.py` are the clients for threads and for asyncio.
+`reader.py` has every verb in steps, without I/O; `subscriber.py` and `aio.py` run them for threads and for asyncio.
 """
 
 from clarion.subscriber.aio import AsyncSubscriber
+from clarion.subscriber.drafts import State
 from clarion.subscriber.messages import Message, MessageBatch
 from clarion.subscriber.subscriber import Subscriber
+from clarion.subscriber.transaction import AsyncTransaction, Transaction
 
-__all__ = ["AsyncSubscriber", "Message", "MessageBatch", "Subscriber"]
+__all__ = ["AsyncSubscriber", "AsyncTransaction", "Message", "MessageBatch", "State", "Subscriber", "Transaction"]

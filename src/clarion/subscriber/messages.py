@@ -16,16 +16,32 @@ from clarion.wire.batch import Batch, Headers
 if TYPE_CHECKING:
     import pyarrow
 
+    from clarion.subscriber.claim import Claim
+
 AckRange = Callable[[int, int], None]
 
 
 class MessageBatch:
-    """Messages [start, stop) of a stored batch, in columns; nothing is copied until it is asked for."""
+    """Messages [start, stop) of a stored batch, in columns; nothing is copied until it is asked for.
 
-    __slots__ = ("_ack", "batch", "batch_offset", "committed_at_us", "start", "stop", "topic")
+    Without a `claim` they belong to nobody, and cannot be given back.
+    """
+
+    __slots__ = (
+        "_ack", "attempt", "batch", "batch_offset", "claim", "committed_at_us", "start", "stop", "topic",
+    )  # fmt: skip
 
     def __init__(
-        self, topic: bytes, batch: Batch, batch_offset: int, committed_at_us: int, start: int, stop: int, ack: AckRange
+        self,
+        topic: bytes,
+        batch: Batch,
+        batch_offset: int,
+        committed_at_us: int,
+        start: int,
+        stop: int,
+        ack: AckRange,
+        claim: Claim | None = None,
+        attempt: int = 1,
     ) -> None:
         self.topic = topic
         self.batch = batch
@@ -34,6 +50,8 @@ class MessageBatch:
         self.start = start
         self.stop = stop
         self._ack = ack
+        self.claim = claim
+        self.attempt = attempt  # of a shared subscription: how often its messages have been lent by now
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -70,9 +88,25 @@ class MessageBatch:
         """Say that all of it is done (with ack="explicit")."""
         self._ack(self.offsets.start, self.offsets.stop)
 
+    def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
+        """Give all of it back, as Message.nack does."""
+        self._claimed().nack(self.offsets.start, self.offsets.stop, delay_s, reason)
+
+    def extend(self) -> Any:
+        """Keep all of it for longer, as Message.extend does."""
+        return self._claimed().extend(self.offsets.start, self.offsets.stop)
+
+    def _claimed(self) -> Claim:
+        if self.claim is None:
+            raise PermanentError(f"{self!r} was not handed out by a subscriber")
+        return self.claim
+
     def cut(self, start: int, stop: int) -> MessageBatch:
         """Give messages [start, stop), counted in the whole batch."""
-        return MessageBatch(self.topic, self.batch, self.batch_offset, self.committed_at_us, start, stop, self._ack)
+        return MessageBatch(
+            self.topic, self.batch, self.batch_offset, self.committed_at_us,
+            start, stop, self._ack, self.claim, self.attempt,
+        )  # fmt: skip
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Give a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.
@@ -123,6 +157,16 @@ class Message(msgspec.Struct, gc=False, eq=False):
         """When the broker committed it."""
         return self._batch.committed_at
 
+    @property
+    def claim(self) -> Claim | None:
+        """Whose it is."""
+        return self._batch.claim
+
+    @property
+    def attempt(self) -> int:
+        """How often it has been handed to a consumer of a shared subscription, this time included."""
+        return self._batch.attempt
+
     def alone(self) -> MessageBatch:
         """Give a batch of this message alone."""
         return self._batch.cut(self._place, self._place + 1)
@@ -130,6 +174,16 @@ class Message(msgspec.Struct, gc=False, eq=False):
     def ack(self) -> None:
         """Say that it is done (with ack="explicit"); it is sent at once, and durable after `flush_acks`."""
         self._batch._ack(self.offset, self.offset + 1)
+
+    def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
+        """Give it back to a shared subscription: it comes again after `delay_s`, to whomever, as the next attempt, or
+        goes to the dead letters with the `reason` after the last. Sent at once, and durable after `flush_acks`."""
+        self.alone().nack(delay_s, reason)
+
+    def extend(self) -> Any:
+        """Keep it for another lease, where `heartbeats` are off: tells the broker now and waits for its answer (to be
+        awaited, where an AsyncSubscriber handed it out). Raises LeaseLost where it is not ours any more."""
+        return self.alone().extend()
 
     def __repr__(self) -> str:
         return f"Message({to_text(self.topic)} offset {self.offset}, {len(self.payload)} bytes)"

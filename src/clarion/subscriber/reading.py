@@ -1,307 +1,373 @@
-"""Reading one topic: attach, fetch ahead, hand out, ack. No socket, thread or clock of its own.
-
-The reader knows its own position, so the broker keeps no state for it and a repeated get does no harm.
-"""
+"""Reading one topic: attach, fetch ahead, hand out, ack. No socket, thread or clock of its own."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from clarion.model.errors import ClarionError, MessagesGone, StoredDataCorrupt, Unreachable
+from clarion.model.errors import ClarionError, LeaseLost, PermanentError, StoredDataCorrupt
 from clarion.model.names import to_text
-from clarion.model.ranges import AckedRanges
-from clarion.session.exchange import Reply
+from clarion.session.exchange import OnReply, Reply
+from clarion.subscriber.acking import Acks, Range, merged, without
+from clarion.subscriber.choices import start_fields
+from clarion.subscriber.claim import Claim, Steps
+from clarion.subscriber.fetching import FetchSettings, Station
+from clarion.subscriber.inbox import Inbox
+from clarion.subscriber.line import Line
+from clarion.subscriber.loans import Loans
 from clarion.subscriber.messages import Message, MessageBatch
+from clarion.subscriber.positions import Positions
+from clarion.subscriber.steps import Ports
 from clarion.wire import bodies
-from clarion.wire.batch import BadBatch, Batch
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED
+from clarion.wire.frames import Buffer, Kind
+from clarion.wire.refusals import Code
 
-Ask = Callable[..., None]
-_ACK_RANGES_AT_ONCE = 10_000
-_EMPTY = 0
+_ACK_AGAIN_S = 1.0  # where others must ack first
+_RANGES_TOLD = 10
+
+__all__ = ["Reading", "start_fields"]
 
 
 class Reading:
-    """One subscription's consumer. Whoever calls it holds the client's lock."""
+    """One subscription's consumer. Whoever calls it holds the client's lock.
+
+    It attaches when something is wanted, and again after it was taken away; what is shared is borrowed, what is not is
+    got by position. `error` is for the next call, whatever that does; a `notice` for the next that finds nothing else.
+    """
 
     def __init__(
         self,
         topic: bytes,
         name: bytes,
-        nonce: bytes,
-        ask: Ask,
-        clock_s: Callable[[], float],
-        on_change: Callable[[], None],
-        ack: Callable[[int, int], None],
+        ports: Ports,
+        settings: FetchSettings,
         *,
-        fetch_bytes: int,
-        prefetch: bool,
+        on_answer: Callable[[Reading], None] = lambda _reading: None,
     ) -> None:
         self.topic = topic
-        self._name = name
-        self._nonce = nonce
-        self._ask = ask
-        self._clock_s = clock_s
-        self._on_change = on_change
-        self._ack_one = ack
-        self._fetch_bytes = fetch_bytes
-        self._prefetch = prefetch
-        self._token: int | None = None
-        self._attaching = False
-        self._skip = AckedRanges()  # acked before this consumer came
-        self._position = 0
-        self._end = 0
-        self._buffer: deque[MessageBatch] = deque()
-        self.buffered = 0  # messages
-        self._buffered_bytes = 0
-        self._loose_part: MessageBatch | None = None  # being handed out one by one
-        self._loose: list[Message] = []  # what is left of it, last first
-        self._wanted: tuple[float, int] | None = None  # (wait_s, messages) to ask for once attached
-        self.gets_sent = 0
-        self._waits: dict[int, float] = {}  # gets under way, with how long each waits at the broker
-        self.empty_get = _EMPTY  # the newest get that was answered with nothing
-        self.handed: list[tuple[int, int]] = []  # handed out, not yet acked
-        self._acks: list[tuple[int, int]] = []  # to be sent
-        self._acking: tuple[tuple[int, int], ...] = ()
-        self._ack_again_at_s: float | None = None
+        self.inbox = Inbox(settings.fetch_bytes)
         self.error: ClarionError | None = None
+        self.notice: ClarionError | None = None
+        self.of_pattern = False  # whether it goes when its subscription does
+        self.name = name
+        self._ports = ports
+        self._settings = settings
+        self._on_answer = on_answer  # told so that it pumps, and for as long as that gives a moment to come back
+        self._nonce: bytes | None = None  # while attaching
+        self._wanted = (0.0, 0)  # to be fetched once attached
+        self._claim: Claim | None = None
+        self._line: Line | None = None
+        self._fetch: Positions | Loans | None = None
+        self._acks = Acks(self._send_acks)
+        self._handed: list[Range] = []  # handed out, to be acked by the next call
 
-    # Fetching.
+    # Attaching.
 
     def want(self, wait_s: float, messages: int) -> None:
-        """See to it that a get is under way that waits no longer than `wait_s`."""
-        if self.error is not None:
+        """See to it that something is fetched, waiting no longer than `wait_s`; 0 messages: as many as suits."""
+        if self.error is not None or self.notice is not None:
             return
-        if self._token is None:
-            self._wanted = (wait_s, messages)
-            self._attach()
+        if self._fetch is not None:
+            self._fetch.want(wait_s, messages)
             return
-        if self._waits and (wait_s > 0 or 0.0 in self._waits.values()):
-            return
-        self._get(wait_s, messages)
+        self._wanted = (wait_s, messages)
+        if self._nonce is None:
+            nonce = self._nonce = self._ports.nonce()
+            body = bodies.Attach(self.topic, self.name, nonce, self._settings.max_unacked)
+            self._ask(Kind.ATTACH, body, lambda reply: self._on_attached(nonce, reply))
 
-    def _attach(self) -> None:
-        if not self._attaching:
-            self._attaching = True
-            self._ask(Kind.ATTACH, bodies.Attach(self.topic, self._name, self._nonce), self._on_attached)
+    def _ask(
+        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
+    ) -> None:
+        def answered(reply: Reply) -> None:
+            on_reply(reply)
+            self._on_answer(self)
 
-    def _on_attached(self, reply: Reply) -> None:
-        self._attaching = False
+        self._ports.ask(kind, body, answered, blobs, wait_s)
+
+    def _on_attached(self, nonce: bytes, reply: Reply) -> None:
+        if nonce != self._nonce:
+            return
+        self._nonce = None
         try:
             attached = reply.read(bodies.Attached)
         except ClarionError as error:
             self._fail(error)
+            self._changed()
             return
-        self._token = attached.token
-        self._skip = AckedRanges(attached.cursor, attached.acked)
-        self._position = attached.cursor
-        if self._wanted is not None:
-            wait_s, messages = self._wanted
-            self._wanted = None
-            self._get(wait_s, messages)
-        self._pump_acks()
-        self._on_change()
+        claim = self._claim = Claim(self._ports.owner, self, attached.token)
+        line = self._line = Line(self._ask, self._ports.clock_s, self._on_lost, self._show)
+        station = Station(
+            self.topic, self.name, self._settings, self._ports.clock_s, line, self.inbox, self._acks,
+            self._tell_once, self._fail, self._lose, self._changed,
+        )  # fmt: skip
+        self._fetch = (Loans if attached.options.shared else Positions)(station, claim, attached)
+        self._fetch.want(*self._wanted)
+        self._changed()
 
-    def _get(self, wait_s: float, messages: int) -> None:
-        assert self._token is not None
-        self.gets_sent += 1
-        number = self.gets_sent
-        self._waits[number] = wait_s
-        most = max(messages, 65_536) if self._prefetch else messages
-        body = bodies.Get(
-            self.topic, self._name, self._token, self._position, most, self._fetch_bytes, int(wait_s * 1000)
-        )
-        self._ask(Kind.GET, body, lambda reply: self._on_got(number, reply), (), wait_s)
+    def _changed(self) -> None:
+        self.inbox.tell_news()
+        self._ports.on_change()
 
-    def _on_got(self, number: int, reply: Reply) -> None:
-        del self._waits[number]
-        try:
-            if reply.kind == Kind.MESSAGES:
-                self._take_delivery(reply)
-            else:
-                self._end = reply.read(bodies.NoMessages).end
-                self.empty_get = max(self.empty_get, number)
-        except ClarionError as error:
-            self._fail(error)
-        self._on_change()
+    def _show(self) -> None:
+        if isinstance(self._fetch, Loans):
+            self._fetch.show()
+        else:
+            self._fail(PermanentError("the broker asks what is held of a subscription that is not shared"))
 
-    def _take_delivery(self, reply: Reply) -> None:
-        delivery = reply.read(bodies.Delivery)
-        self._end = max(self._end, delivery.end)
-        for (first_offset, committed_at_us), blob in zip(delivery.batches, reply.blobs, strict=True):
-            try:
-                batch = Batch.parse(blob)
-            except BadBatch as error:
-                raise StoredDataCorrupt(f"a batch at offset {first_offset} came damaged: {error}") from error
-            self._buffer_unacked(batch, first_offset, committed_at_us)
+    def show(self) -> None:
+        """Say what is held, which a broker that began anew asked for."""
+        if self._line is not None:
+            self._line.show()
 
-    def _buffer_unacked(self, batch: Batch, first_offset: int, committed_at_us: int) -> None:
-        stop = first_offset + batch.count
-        missed = self._skip.next_unacked(self._position)
-        if first_offset > missed:
-            raise MessagesGone(f"offsets {missed} to {first_offset - 1} of {to_text(self.topic)} are gone")
-        offset = self._skip.next_unacked(max(self._position, first_offset))
-        while offset < stop:
-            run_stop = self._skip.acked_until(offset, stop)
-            part = MessageBatch(
-                self.topic, batch, first_offset, committed_at_us,
-                offset - first_offset, run_stop - first_offset, self._ack_one,
-            )  # fmt: skip
-            self._buffer.append(part)
-            self.buffered += len(part)
-            self._buffered_bytes += len(batch.raw)
-            offset = self._skip.next_unacked(run_stop)
-        self._position = max(self._position, stop)
+    def lose(self, claim: Claim, text: str) -> None:
+        """The broker said, to a transaction, that something of it is lost: begin anew, so that nothing is in doubt."""
+        if claim is self._claim and isinstance(self._fetch, Loans):
+            self._lose(text)
+
+    # Ends and errors.
+
+    def raise_error(self) -> None:
+        """Raise what this call has to hear of; the next one goes on."""
+        self.raise_ack_error()
+        if self.notice is not None and not self.inbox.buffered:
+            notice, self.notice = self.notice, None
+            raise notice
+
+    def raise_ack_error(self) -> None:
+        """Raise what became of acks, handed out messages or the whole subscription."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def _tell_once(self, error: ClarionError) -> None:
+        self.notice = error
 
     def _fail(self, error: ClarionError) -> None:
+        self.end(error)
         self.error = error
-        self._on_change()
+        self._changed()
+
+    def _on_lost(self, refusal: bodies.Refused) -> None:
+        if refusal.code == Code.MOVED:
+            self.end(LeaseLost(refusal.text))
+            self._changed()
+        else:
+            self._lose(refusal.text)
+
+    def _lose(self, text: str) -> None:
+        """What was lent is others' now: forget it, and tell where an ack was promised or might be thought of."""
+        self._settle()
+        lost = [] if self._settings.at_most_once else merged([*self._handed, *self._acks.ranges()])
+        if self._claim is not None:  # in case the broker still counts anything as held by this one
+            self._ports.ask(Kind.DETACH, self._detach(self._claim), lambda _reply: None)
+        self.end(LeaseLost(text))
+        if lost:
+            self.error = LeaseLost(f"{_told(lost)} of {to_text(self.topic)} will go, or went, to others: {text}")
+        self._changed()
+
+    def end(self, error: ClarionError) -> None:
+        """Let go of everything; whoever still has messages of it gets the error."""
+        if self._claim is not None and self._line is not None:
+            self._claim.error = error
+            self._line.close()
+        self._claim = self._line = self._fetch = self._nonce = None
+        self.inbox.clear()
+        self._handed = []
+        self._acks.clear()
+        self.notice = None
+
+    def _detach(self, claim: Claim) -> bodies.Detach:
+        return bodies.Detach(self.topic, self.name, claim.token, tuple(merged(self.inbox.ranges())))
+
+    def detaching(self, deadline_s: float) -> Steps[None]:
+        """Leave a shared subscription, giving back what was not handed out as if it had never been lent."""
+        fetch, claim, line = self._fetch, self._claim, self._line
+        if not isinstance(fetch, Loans) or claim is None or line is None:
+            return
+        fetch.take_no_more()
+        yield from self._ports.until(lambda: claim.error is not None or not fetch.taking, deadline_s)
+        if claim.error is not None:
+            return
+        left: list[Reply] = []
+
+        def on_reply(reply: Reply) -> None:
+            left.append(reply)
+            self._ports.on_change()
+
+        line.ask(Kind.DETACH, self._detach(claim), on_reply)
+        yield from self._ports.until(lambda: bool(left) or claim.error is not None, deadline_s)
 
     # Handing out.
 
+    @property
+    def buffered(self) -> int:
+        """How many messages lie here."""
+        return self.inbox.buffered
+
+    def mark(self) -> int:
+        """The application asks for more: give what `empty_since` takes."""
+        if self._fetch is not None:
+            self._fetch.came_back()
+        return self.inbox.asked
+
+    def empty_since(self, mark: object) -> bool:
+        """Whether nothing was there when it was asked for after the mark, or nothing more can be had."""
+        assert isinstance(mark, int)
+        return self.inbox.empty > mark or (self._fetch is not None and self._fetch.full)
+
     def next_message(self) -> Message | None:
-        """Give one message from the buffer; None when it is empty."""
-        if not self._loose:
-            if not self._buffer:
-                return None
-            self._loose_part = self._buffer.popleft()
-            self._loose = self._loose_part.messages()
-            self._loose.reverse()
-            self._buffered_bytes -= len(self._loose_part.batch.raw)
-            self._fetch_ahead()
-        self.buffered -= 1
-        return self._loose.pop()
+        """Give one message; None when there is none."""
+        fetch = self._fetch
+        if fetch is not None:
+            fetch.came_back()
+        try:
+            message = self.inbox.next_message()
+        except StoredDataCorrupt as error:
+            self._give_back_unreadable(str(error))
+            raise
+        if message is not None and fetch is not None:
+            fetch.handed_out(1)
+        return message
 
-    def _gather_loose(self) -> None:
-        if self._loose:
-            part = self._loose_part
-            assert part is not None
-            self._buffer.appendleft(part.cut(part.stop - len(self._loose), part.stop))
-            self._buffered_bytes += len(part.batch.raw)
-            self._loose = []
+    def take(self, most: int, *, opened: bool = False) -> list[MessageBatch]:
+        """Give up to `most` messages; with `opened` only such that can be looked at."""
+        try:
+            parts = self.inbox.take(most, opened=opened)
+        except StoredDataCorrupt as error:
+            self._give_back_unreadable(str(error))
+            raise
+        if parts and self._fetch is not None:
+            self._fetch.handed_out(sum(map(len, parts)))
+        return parts
 
-    def take(self, most: int) -> list[MessageBatch]:
-        """Give up to `most` messages from the buffer."""
-        self._gather_loose()
-        taken: list[MessageBatch] = []
-        while most > 0 and self._buffer:
-            part = self._buffer.popleft()
-            if len(part) > most:
-                self._buffer.appendleft(part.cut(part.start + most, part.stop))
-                part = part.cut(part.start, part.start + most)
-            else:
-                self._buffered_bytes -= len(part.batch.raw)
-            most -= len(part)
-            self.buffered -= len(part)
-            taken.append(part)
-        self._fetch_ahead()
-        return taken
+    def _give_back_unreadable(self, reason: str) -> None:
+        """Where others share the subscription, have them, and then the dead letters, take what cannot be unpacked."""
+        if isinstance(self._fetch, Loans):
+            part = self.inbox.drop_first()
+            self._fetch.nack(part.offsets.start, part.offsets.stop, 0.0, reason)
 
-    def _fetch_ahead(self) -> None:
-        """Ask for more where it is known that there is more, so that it comes while this is worked on."""
-        if self._prefetch and self._position < self._end and self._buffered_bytes < self._fetch_bytes:
-            self.want(0.0, 1)
+    def hand_out(self, start: int, stop: int) -> None:
+        """Have a range acked by the next call."""
+        self._handed.append((start, stop))
 
-    def put_back(self, parts: list[MessageBatch]) -> None:
-        """Take back what was not used after all; it comes out first again."""
-        self._gather_loose()
-        for part in reversed(parts):
-            self._buffer.appendleft(part)
-            self.buffered += len(part)
-            self._buffered_bytes += len(part.batch.raw)
+    def put_back(self, part: MessageBatch) -> None:
+        """Take back what was not used after all."""
+        if part.claim is self._claim:
+            self.inbox.put_back(part)
 
     # Acking.
 
     def ack_handed(self) -> None:
         """Ack what was handed out before."""
-        if self.handed:
-            handed, self.handed = self.handed, []
+        if self._handed and self._fetch is not None:
+            handed, self._handed = self._handed, []
             for start, stop in handed:
-                self._note_ack(start, stop)
-            self._pump_acks()
+                self._fetch.take_ack(start, stop)
+            self._acks.pump(self._ports.clock_s())
 
-    def ack(self, start: int, stop: int) -> None:
+    def ack(self, claim: Claim, start: int, stop: int) -> None:
         """Ack a range."""
-        self._note_ack(start, stop)
-        self._pump_acks()
+        claim.check()
+        assert self._fetch is not None
+        self._fetch.take_ack(start, stop)
+        self._acks.pump(self._ports.clock_s())
+
+    def nack(self, claim: Claim, start: int, stop: int, delay_s: float, reason: str) -> None:
+        """Give a range back."""
+        claim.check()
+        if not isinstance(self._fetch, Loans):
+            raise PermanentError(
+                f"{to_text(self.name)} on {to_text(self.topic)} is not shared: its messages belong to this consumer"
+                " alone and cannot be given back; leave them unacked, and they come again when it attaches anew"
+            )
+        self._handed = without(self._handed, start, stop)
+        self._fetch.nack(start, stop, delay_s, reason)
+
+    def extending(self, claim: Claim, start: int, stop: int) -> Steps[None]:
+        """Renew the lease, and wait until the broker says that it did."""
+        claim.check()
+        fetch = self._fetch
+        if not isinstance(fetch, Loans):
+            return
+        told: list[bool] = []
+
+        def answered() -> None:
+            told.append(True)
+            self._ports.on_change()
+
+        fetch.beat(answered)
+        deadline_s = self._ports.clock_s() + self._ports.timeout_s
+        if not (yield from self._ports.until(lambda: bool(told) or claim.error is not None, deadline_s)):
+            raise self._ports.no_answer()
+        claim.check()
+        fetch.check_held(start, stop)
+
+    def _settle(self) -> None:
+        if isinstance(self._fetch, Loans):
+            self._fetch.settle_acks()
 
     def acks_done(self) -> bool:
-        """Whether every ack is durable."""
-        return not self._acks and not self._acking
-
-    def _note_ack(self, start: int, stop: int) -> None:
-        if self._acks and self._acks[-1][1] == start:
-            self._acks[-1] = (self._acks[-1][0], stop)
-        else:
-            self._acks.append((start, stop))
+        """Whether everything acked or given back is durable."""
+        return self._acks.done() and (not isinstance(self._fetch, Loans) or self._fetch.returns_done())
 
     def pump(self, now_s: float) -> float | None:
-        """Send acks that the broker asked to have again later; give when to come back."""
-        if self._ack_again_at_s is not None and now_s >= self._ack_again_at_s:
-            self._ack_again_at_s = None
-            self._pump_acks()
-        return self._ack_again_at_s
+        """Do what is due by the clock; give when to come back."""
+        if self._fetch is None or self._line is None:
+            return None
+        self._settle()
+        wanted = [self._line.pump(now_s), self._acks.pump(now_s), self._fetch.pump(now_s)]
+        return min((moment_s for moment_s in wanted if moment_s is not None), default=None)
 
-    def _pump_acks(self) -> None:
-        if self._acking or not self._acks or self._token is None or self.error or self._ack_again_at_s is not None:
-            return
-        if len(self._acks) > 1:
-            self._acks = _merged(self._acks)
-        self._acking = tuple(self._acks[:_ACK_RANGES_AT_ONCE])
-        del self._acks[:_ACK_RANGES_AT_ONCE]
-        self._ask(Kind.ACK, bodies.Ack(self.topic, self._name, self._token, self._acking), self._on_acked)
+    def _send_acks(self, acked: tuple[Range, ...]) -> None:
+        assert self._claim is not None
+        assert self._line is not None
+        body = bodies.Ack(self.topic, self.name, self._claim.token, acked)
+        self._line.ask(Kind.ACK, body, self._on_acked, again=False)
 
     def _on_acked(self, reply: Reply) -> None:
+        now_s = self._ports.clock_s()
         refusal = reply.refusal()
+        again_s = reply.again_after_s()
         if refusal is None:
-            self._acking = ()
-            self._pump_acks()
-        elif refusal.code in RETRIED:
-            self._acks[:0] = self._acking
-            self._acking = ()
-            self._ack_again_at_s = self._clock_s() + refusal.retry_after_s
+            self._acks.confirm()
+            self._settle()
+            self._acks.pump(now_s)
+        elif again_s is not None:
+            self._acks.send_again(now_s + again_s)
+        elif refusal.code == Code.LIMIT and isinstance(self._fetch, Loans):
+            self._acks.send_again(now_s + _ACK_AGAIN_S)  # an older message, which another consumer has, holds it up
         else:
-            self._acking = ()
             self._fail(reply.error() or ClarionError(refusal.text))
-        self._on_change()
+        self._changed()
+
+    # Transactions.
+
+    def lend_to_transaction(self, claim: Claim, start: int, stop: int) -> None:
+        """Have a transaction decide about a range; no later call acks it by itself."""
+        claim.check()
+        if isinstance(self._fetch, Loans):
+            self._fetch.lend_to_transaction(start, stop)
+        self._handed = without(self._handed, start, stop)
+
+    def end_transaction(self, claim: Claim, start: int, stop: int, done: bool) -> None:
+        """The transaction is over, and has acked the range or not."""
+        if claim is self._claim and isinstance(self._fetch, Loans):
+            self._fetch.end_transaction(start, stop, done)
+
+    def stats(self) -> dict[str, Any]:
+        """Give what can be seen of the reading."""
+        loans = self._fetch if isinstance(self._fetch, Loans) else None
+        return {
+            "buffered": self.inbox.buffered,
+            "token": None if self._claim is None else self._claim.token,
+            "shared": loans is not None,
+            "held": 0 if loans is None else loans.held,
+            "taken": 0 if loans is None else loans.taken,
+        }
 
 
-def check_choices(name: object, ack: str, delivery: str) -> None:
-    """Raise ValueError for what is no choice of a subscriber."""
-    if not name:
-        raise ValueError("a subscriber has a name: it is how the broker knows what it has read")
-    if ack not in ("auto", "explicit") or delivery not in ("at-least-once", "at-most-once"):
-        raise ValueError('ack is "auto" or "explicit", delivery "at-least-once" or "at-most-once"')
-
-
-def no_answer(url: str) -> Unreachable:
-    """Give the error of a broker that does not answer."""
-    return Unreachable(
-        f"no broker answered at {url}; what was acked is acked, nothing is lost: call again,"
-        " or start a broker there with `clarion up`"
-    )
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Give the same offsets in as few ranges as they need, oldest first."""
-    found: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
-        else:
-            found.append((start, stop))
-    return found
-
-
-def start_fields(start: object) -> tuple[str, int]:
-    """Give a subscription's start as the wire has it."""
-    if isinstance(start, datetime):
-        return "time", int(start.timestamp() * 1e6)
-    if isinstance(start, int):
-        return "offset", start
-    if start in ("new", "earliest"):
-        return str(start), 0
-    raise ValueError(f'start is "new", "earliest", an offset or a datetime, not {start!r}')
+def _told(ranges: list[Range]) -> str:
+    texts = [str(start) if stop == start + 1 else f"{start} to {stop - 1}" for start, stop in ranges[:_RANGES_TOLD]]
+    more = len(ranges) - len(texts)
+    return f"offsets {', '.join(texts)}" + (f" and {more} more ranges" if more else "")

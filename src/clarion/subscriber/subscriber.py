@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from clarion.model.address import DEFAULT_URL
-from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
-from clarion.model.names import to_bytes, to_text
+from clarion.model.errors import ClarionError, Closed
+from clarion.model.names import to_bytes
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
+from clarion.subscriber.choices import AckMode, Delivery, Order, Start, check_choices, options_of
+from clarion.subscriber.claim import Steps
+from clarion.subscriber.drafts import State
+from clarion.subscriber.fetching import FetchSettings
 from clarion.subscriber.messages import Message, MessageBatch
-from clarion.subscriber.reading import Reading, check_choices, no_answer, start_fields
+from clarion.subscriber.reader import MANY, Reader
+from clarion.subscriber.steps import Ports
+from clarion.subscriber.transaction import Transaction
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 
-log = logging.getLogger("clarion.subscriber")
-Start = Literal["new", "earliest"] | int | datetime
-AckMode = Literal["auto", "explicit"]
-Delivery = Literal["at-least-once", "at-most-once"]
-MANY = 65_536
-LONG_WAIT_S = 30.0
-GRACE_S = 0.05  # for the broker to answer a get whose wait is over
+T = TypeVar("T")
 
 
 class Subscriber:
@@ -37,6 +35,10 @@ class Subscriber:
     delivery="at-most-once": messages are acked before they are handed out, as in the reliable-service document;
     a crash then loses them instead of repeating them.
     `timeout_s` is how long any call waits for a broker that does not answer, before it raises.
+
+    Of a shared subscription, up to `max_unacked` messages are lent to this consumer at a time, and `heartbeats` keep
+    them for as long as it lives. Without, only its calls and `message.extend()` do. LeaseLost says that messages were
+    taken away: once from the next get (ack="auto"), and from every ack of them.
     """
 
     def __init__(
@@ -49,181 +51,105 @@ class Subscriber:
         timeout_s: float = 10.0,
         fetch_bytes: int = 2**20,
         prefetch: bool = True,
+        max_unacked: int = 10_000,
+        heartbeats: bool = True,
     ) -> None:
-        check_choices(name, ack, delivery)
+        check_choices(name, ack, delivery, max_unacked)
         self.name = to_bytes(name)
-        self._auto_ack = ack == "auto"
-        self._at_most_once = delivery == "at-most-once"
-        self._timeout_s = timeout_s
-        self._fetch_bytes = fetch_bytes
-        self._prefetch = prefetch
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._readings: dict[bytes, Reading] = {}
         self._closed = False
+        self._owner = _Owner(self)
+        self._ports = Ports(
+            ask=self._ask,
+            clock_s=time.monotonic,
+            unix_s=time.time,
+            nonce=lambda: os.urandom(16),
+            on_change=self._changed.notify_all,
+            check_usable=self._check_usable,
+            owner=self._owner,
+            url=url,
+            timeout_s=timeout_s,
+        )
+        settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")
+        self._reader = Reader(self.name, self._ports, settings, auto_ack=ack == "auto")
         self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
 
-    def subscribe(self, topic: bytes | str, start: Start = "new") -> bool:
+    def subscribe(
+        self,
+        topic: bytes | str,
+        start: Start = "new",
+        *,
+        shared: bool = False,
+        order: Order | None = None,
+        lease_s: float = 15.0,
+        max_attempts: int = 5,
+        expires_s: float | None = None,
+    ) -> bool:
         """Make a durable subscription that sees every message put from now on, or from `start` on: "earliest",
-        an offset, or a datetime. Gives False where it was there already, which then stays as it is."""
-        kind, at = start_fields(start)
-        body = bodies.Subscribe(to_bytes(topic), self.name, kind, at)
-        reply = self._session.call(Kind.SUBSCRIBE, body, timeout_s=self._timeout_s)
-        if reply.kind == Kind.ALREADY_SUBSCRIBED:
-            return False
-        reply.read(bodies.Subscribed)
-        return True
+        an offset, or a datetime. Gives False where it was there already, which then stays as it is; InvalidRequest
+        where that one is shared and this is not, or the other way round.
+
+        `shared`: several consumers use it, and each message goes to one of them, which holds it until it acks, gives it
+        back or gives no sign of life for `lease_s`; after `max_attempts` (0: never) it goes to the dead letters. With
+        order="key" messages of one key are worked on one at a time, in order. A subscription that nobody uses for
+        `expires_s` ends by itself. A topic such as alerts/* or alerts/# is a pattern: all topics that match, also new
+        ones, are subscribed to.
+        """
+        options = options_of(shared, order, lease_s, max_attempts, expires_s)
+        return self._run(self._reader.subscribing(topic, start, options))
 
     def unsubscribe(self, topic: bytes | str) -> bool:
         """End the subscription; what only it still needed is let go. Gives False where there was none."""
-        topic = to_bytes(topic)
-        with self._lock:
-            self._readings.pop(topic, None)
-        reply = self._session.call(Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, self.name), timeout_s=self._timeout_s)
-        try:
-            reply.read(bodies.Done)
-        except NotSubscribed:
-            return False
-        return True
+        return self._run(self._reader.unsubscribing(topic))
 
     def get(self, topic: bytes | str, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
         """Give up to `max_messages`; where there are none, wait up to `wait_s` for the first. [] when that is over."""
-        return [message for part in self.get_batches(topic, max_messages, wait_s) for message in part.messages()]
+        parts = self._run(self._reader.getting(to_bytes(topic), max_messages, wait_s, opened=True))
+        return [message for part in parts for message in part.messages()]
 
     def get_batches(self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0) -> list[MessageBatch]:
         """As `get`, but in columns as they are stored, with no object for each message."""
-        if max_messages < 1:
-            raise ValueError(f"max_messages is at least 1, not {max_messages}")
-        self._session.check_usable()
-        deadline_s = time.monotonic() + wait_s
-        with self._changed:
-            reading = self._reading(to_bytes(topic))
-            if self._auto_ack:
-                reading.ack_handed()
-            if not self._wait_for_messages(reading, max_messages, deadline_s):
-                return []
-            parts = reading.take(max_messages)
-            self._hand_out(reading, parts)
-            return parts
+        return self._run(self._reader.getting(to_bytes(topic), max_messages, wait_s))
 
     def stream(self, topic: bytes | str, wait_s: float | None = None) -> Iterator[Message]:
         """Give messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
         when the next one is asked for. Leave it when you like: the next get goes on where it was left."""
         topic = to_bytes(topic)
         while True:
-            with self._changed:
-                self._session.check_usable()
-                reading = self._reading(topic)
-                if self._auto_ack:
-                    reading.ack_handed()
-                message = reading.next_message()
+            self._session.check_usable()
+            with self._lock:
+                message = self._reader.next_now(topic)
+            if message is None:
+                message = self._run(self._reader.streaming(topic, wait_s))
                 if message is None:
-                    if not self._wait_in_stream(reading, wait_s):
-                        return
-                    continue
-                self._hand_out(reading, [message.alone()])
+                    return
             yield message
 
-    def _wait_in_stream(self, reading: Reading, wait_s: float | None) -> bool:
-        if wait_s is not None:
-            return self._wait_for_messages(reading, MANY, time.monotonic() + wait_s)
-        try:
-            self._wait_for_messages(reading, MANY, time.monotonic() + LONG_WAIT_S)
-        except Unreachable:
-            log.warning("no broker answers at %s; the stream goes on when one does", self._session.url)
-        return True
+    def transaction(self) -> Transaction:
+        """Begin a transaction: `with subscriber.transaction() as tx`; see there."""
+        return Transaction(self._owner, self._ports, self._reader.transacting)
 
-    def _hand_out(self, reading: Reading, parts: list[MessageBatch]) -> None:
-        if self._at_most_once:
-            try:
-                for part in parts:
-                    reading.ack(part.offsets.start, part.offsets.stop)
-                self._wait_for_acks(reading, self._timeout_s)
-            except Unreachable:
-                reading.put_back(parts)
-                raise
-        elif self._auto_ack:
-            reading.handed += [(part.offsets.start, part.offsets.stop) for part in parts]
-
-    def _wait_for_messages(self, reading: Reading, most: int, deadline_s: float) -> bool:
-        gets_before = reading.gets_sent
-        give_up_s = deadline_s + self._timeout_s
-        while True:
-            self._raise_error(reading)
-            if reading.buffered:
-                return True
-            now_s = time.monotonic()
-            if now_s >= deadline_s and reading.empty_get > gets_before:
-                return False
-            if now_s >= give_up_s:
-                raise no_answer(self._session.url)
-            reading.want(max(0.0, deadline_s - now_s), most)
-            # The get under way may be another thread's that waits longer: then an own one asks when time is up.
-            ask_again_s = deadline_s + GRACE_S
-            self._changed.wait((ask_again_s if now_s < ask_again_s else give_up_s) - now_s)
-
-    def _reading(self, topic: bytes) -> Reading:
-        reading = self._readings.get(topic)
-        if reading is None:
-            reading = self._readings[topic] = Reading(
-                topic,
-                self.name,
-                os.urandom(16),
-                self._ask,
-                time.monotonic,
-                self._changed.notify_all,
-                lambda start, stop: self._ack(topic, start, stop),
-                fetch_bytes=self._fetch_bytes,
-                prefetch=self._prefetch,
-            )
-        return reading
-
-    def _raise_error(self, reading: Reading) -> None:
-        self._session.check_usable()
-        if reading.error is not None:
-            self._readings.pop(reading.topic, None)  # the next call starts afresh
-            raise reading.error
-
-    def _ack(self, topic: bytes, start: int, stop: int) -> None:
-        self._session.check_usable()
-        with self._lock:
-            reading = self._readings.get(topic)
-            if reading is None:
-                raise NotSubscribed(f"{to_text(self.name)} no longer reads {to_text(topic)}")
-            reading.ack(start, stop)
+    def state(self, name: bytes | str) -> State:
+        """Give a named state, as transactions set it: its value and version."""
+        return self._run(self._reader.asking_state(name))
 
     def flush_acks(self, timeout_s: float | None = None) -> None:
-        """Wait until every ack made so far is durable."""
-        patience_s = self._timeout_s if timeout_s is None else timeout_s
-        with self._changed:
-            for reading in list(self._readings.values()):
-                self._wait_for_acks(reading, patience_s)
-
-    def _wait_for_acks(self, reading: Reading, patience_s: float) -> None:
-        deadline_s = time.monotonic() + patience_s
-        while not reading.acks_done():
-            self._raise_error(reading)
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise no_answer(self._session.url)
-            self._changed.wait(left_s)
-        self._raise_error(reading)
+        """Wait until every ack and nack made so far is durable."""
+        self._run(self._reader.flushing(timeout_s))
 
     def close(self, *, ack: bool = True) -> None:
         """Let go of the connection. With `ack`, what was handed out is acked first, durably; without, only what
-        was acked before is."""
+        was acked before is. What is still held of shared subscriptions goes to others."""
         if self._closed:
             return
         try:
-            if ack and self._auto_ack:
-                with self._lock:
-                    for reading in self._readings.values():
-                        reading.ack_handed()
-            self.flush_acks()
+            self._run(self._reader.closing(ack))
         finally:
             self._closed = True
             self._session.close()
             with self._changed:
+                self._reader.drop_all(Closed("this client is closed"))
                 self._changed.notify_all()  # whoever still waits hears that it is closed
 
     def __enter__(self) -> Subscriber:
@@ -240,10 +166,30 @@ class Subscriber:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What is buffered, and whether a broker is connected."""
+        """What is buffered and held, in all and by topic, and whether a broker is connected."""
         with self._lock:
-            buffered = sum(reading.buffered for reading in self._readings.values())
-            return {"buffered": buffered, "topics": len(self._readings), "connected": self._session.connected}
+            return {**self._reader.stats(), "connected": self._session.connected}
+
+    def _check_usable(self) -> None:
+        self._session.check_usable()
+
+    def _do(self, change: Callable[[], None]) -> None:
+        self._session.check_usable()
+        with self._lock:
+            change()
+
+    def _run(self, steps: Steps[T]) -> T:
+        self._session.check_usable()
+        with self._changed:
+            try:
+                while True:
+                    until_s = next(steps)
+                    self._changed.wait(max(0.0, until_s - time.monotonic()))
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                steps.close()
 
     def _ask(
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
@@ -256,11 +202,16 @@ class Subscriber:
 
     def _on_failure(self, error: ClarionError) -> None:
         with self._changed:
-            for reading in self._readings.values():
-                reading.error = error
             self._changed.notify_all()
 
     def _on_turn(self, now_s: float) -> float | None:
         with self._lock:
-            wanted = [reading.pump(now_s) for reading in self._readings.values()]
-        return min((moment_s for moment_s in wanted if moment_s is not None), default=None)
+            return self._reader.pump(now_s)
+
+
+class _Owner:
+    """What messages and transactions need of the subscriber they came from."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self.do = subscriber._do
+        self.run = subscriber._run

@@ -1,7 +1,8 @@
 """The batch layout: a 64-byte header and Arrow binary columns for payload, key and headers.
 
 A batch is packed once by its publisher and stays so at rest, on links and up to Spark. Each column is
-[validity bitmap, only where nullable] [int32 offsets] [bytes], every section padded to 8 bytes.
+[validity bitmap, only where nullable] [int32 offsets] [bytes], every section padded to 8 bytes. The publisher may
+compress all columns together; then they are opened when somebody first looks into one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import MAX_BATCH_MESSAGES, STAMP_LIMIT, MessageId
+from clarion.wire.compression import MAX_PLAIN_BYTES, compress, decompress
 from clarion.wire.frames import Buffer
 
 MAGIC = b"CLRB"
@@ -21,13 +23,16 @@ LAYOUT_VERSION = 1
 HEADER_BYTES = 64
 HAS_KEYS = 1
 HAS_HEADERS = 2
-_KNOWN_FLAGS = HAS_KEYS | HAS_HEADERS
+COMPRESSED = 4
+_KNOWN_FLAGS = HAS_KEYS | HAS_HEADERS | COMPRESSED
 
 # magic, version, flags, first counter | checksum | count, broker, publisher, payload bytes | stamp, number
-# | key bytes, headers bytes, body bytes, reserved
+# | key bytes, headers bytes, body bytes as they follow, and, if compressed, as they were before
 _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
 _CHECKSUM = struct.Struct("<Q")
 _LAST_OFFSET = struct.Struct("<i")
+_NUMBER = struct.Struct("<Q")
+_NUMBER_AT = 40
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
 
@@ -49,8 +54,12 @@ def encode_batch(
     publisher: int,
     stamp: int,
     number: int,
+    compressed: bool = False,
 ) -> bytearray:
-    """Pack messages into one batch; `keys` and `headers`, where given, are as long as `payloads`."""
+    """Pack messages into one batch; `keys` and `headers`, where given, are as long as `payloads`.
+
+    `compressed` compresses it where that makes it smaller.
+    """
     assert 0 < len(payloads) <= MAX_BATCH_MESSAGES
     parts: list[bytes | bytearray] = [bytes(HEADER_BYTES)]
     payload_bytes = _add_column(parts, payloads)
@@ -63,6 +72,7 @@ def encode_batch(
         header_bytes = _add_nullable_column(parts, [None if h is None else _encode_headers(h) for h in headers])
     return _seal(
         parts,
+        compressed=compressed,
         flags=flags,
         first_counter=0,
         count=len(payloads),
@@ -75,7 +85,7 @@ def encode_batch(
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
-    """Give messages [start, stop) of a batch as a batch of its own; ids stay what they were."""
+    """Give messages [start, stop) of a batch as a batch of its own, not compressed; ids stay what they were."""
     assert 0 <= start < stop <= batch.count
     parts: list[bytes | bytearray] = [bytes(HEADER_BYTES)]
     payload_bytes = _add_column(parts, batch.payloads(start, stop))
@@ -86,7 +96,8 @@ def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
         header_bytes = _add_nullable_column(parts, [batch.packed_headers(i) for i in range(start, stop)])
     return _seal(
         parts,
-        flags=batch.flags,
+        compressed=False,
+        flags=batch.flags & ~COMPRESSED,
         first_counter=batch.first_counter + start,
         count=stop - start,
         broker=batch.broker,
@@ -100,6 +111,7 @@ def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
 def _seal(
     parts: list[bytes | bytearray],
     *,
+    compressed: bool,
     flags: int,
     first_counter: int,
     count: int,
@@ -111,13 +123,26 @@ def _seal(
 ) -> bytearray:
     packed = bytearray().join(parts)  # the only copy of the payloads
     payload_bytes, key_bytes, header_bytes = sizes
-    body_bytes = len(packed) - HEADER_BYTES
+    plain_bytes = 0
+    frame = compress(memoryview(packed)[HEADER_BYTES:]) if compressed else None
+    if frame is not None:
+        flags |= COMPRESSED
+        plain_bytes = len(packed) - HEADER_BYTES
+        packed = bytearray(HEADER_BYTES) + frame
     _HEADER.pack_into(
         packed, 0, MAGIC, LAYOUT_VERSION, flags, first_counter, 0, count, broker, publisher,
-        payload_bytes, stamp, number, key_bytes, header_bytes, body_bytes, 0,
+        payload_bytes, stamp, number, key_bytes, header_bytes, len(packed) - HEADER_BYTES, plain_bytes,
     )  # fmt: skip
     _CHECKSUM.pack_into(packed, 8, _checksum(packed))
     return packed
+
+
+def renumber_batch(packed: Buffer, number: int) -> bytearray:
+    """Give the batch with another number; everything else, ids too, stays."""
+    renumbered = bytearray(packed)
+    _NUMBER.pack_into(renumbered, _NUMBER_AT, number)
+    _CHECKSUM.pack_into(renumbered, 8, _checksum(renumbered))
+    return renumbered
 
 
 def _checksum(packed: Buffer) -> int:
@@ -150,7 +175,7 @@ def _add_nullable_column(parts: list[bytes | bytearray], values: Sequence[bytes 
 
 
 class _Column:
-    """Where a column's sections begin inside the packed batch."""
+    """Where a column's sections begin inside the bytes that hold it."""
 
     __slots__ = ("bitmap_at", "data_at", "offsets_at", "size")
 
@@ -174,11 +199,12 @@ def _padded(size: int) -> int:
 class Batch:
     """A packed batch seen through its header; single messages are only touched when asked for.
 
-    `Batch.parse` checks structure and checksum; the constructor trusts that somebody did.
+    `Batch.parse` checks structure and checksum; the constructor trusts that somebody did. A compressed batch is opened
+    when one of its columns is first asked for, and what is found wrong then is a BadBatch, too.
     """
 
     __slots__ = (
-        "_columns", "broker", "count", "first_counter", "flags", "number", "publisher", "raw",
+        "_columns", "_holder", "broker", "count", "first_counter", "flags", "number", "publisher", "raw",
         "stamp",
     )  # fmt: skip
 
@@ -189,6 +215,7 @@ class Batch:
         )
         self.stamp, self.number = header[9], header[10]
         self._columns: tuple[_Column, _Column | None, _Column | None] | None = None
+        self._holder = raw  # the bytes the columns lie in, once they are laid out
 
     @classmethod
     def parse(cls, raw: Buffer) -> Batch:
@@ -212,14 +239,39 @@ class Batch:
         if header[13] != len(raw) - HEADER_BYTES:
             raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
         batch = cls(raw)
-        batch._check_columns()
+        if batch.is_compressed:
+            batch._check_promise()
+        else:
+            batch._check_columns(batch._layout())
         return batch
 
-    def _check_columns(self) -> None:
-        columns = [column for column in self._layout() if column is not None]
-        if columns[-1].end != len(self.raw):
+    @property
+    def checksum(self) -> int:
+        return int.from_bytes(self.raw[8:16], "little")
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether a look at single messages has to open the batch first."""
+        return bool(self.flags & COMPRESSED)
+
+    @property
+    def plain_bytes(self) -> int:
+        """How many bytes header and columns have when not compressed, as the header says."""
+        return HEADER_BYTES + int.from_bytes(self.raw[60:64], "little") if self.is_compressed else len(self.raw)
+
+    def _check_promise(self) -> None:
+        """Raise BadBatch where the header of a compressed batch cannot be true, without opening it."""
+        body_bytes = self.plain_bytes - HEADER_BYTES
+        if body_bytes > MAX_PLAIN_BYTES:
+            raise BadBatch(f"a compressed batch holds at most {MAX_PLAIN_BYTES} bytes, this says {body_bytes}")
+        if self._lay_out(0)[1] != body_bytes:
             raise BadBatch("the batch's columns do not fill its body")
-        for column in columns:
+
+    def _check_columns(self, columns: tuple[_Column, _Column | None, _Column | None]) -> None:
+        present = [column for column in columns if column is not None]
+        if present[-1].end != len(self._holder):
+            raise BadBatch("the batch's columns do not fill its body")
+        for column in present:
             offsets = self._offsets(column)
             # Offsets in between are checked where they could do harm: by the broker that takes the batch, and when
             # they become an Arrow array.
@@ -227,52 +279,77 @@ class Batch:
                 raise BadBatch("a column's offsets do not span its bytes")
 
     def check_offsets(self) -> None:
-        """Raise BadBatch where a column's offsets go back: cutting such a batch could take any amount of memory."""
+        """Raise BadBatch where a column's offsets go back: cutting such a batch could take any amount of memory.
+
+        A compressed batch is left closed: it is checked when it is opened.
+        """
+        if not self.is_compressed:
+            self._check_order(self._layout())
+
+    def open(self) -> None:
+        """Decompress and check a compressed batch now, and not when it is first looked into."""
+        self._layout()
+
+    def _check_order(self, columns: tuple[_Column, _Column | None, _Column | None]) -> None:
         tops = int.from_bytes(b"\0\0\0\x80" * self.count, "little")
-        for column in self._layout():
+        for column in columns:
             if column is None:
                 continue
             at, stop = column.offsets_at, column.offsets_at + 4 * self.count
-            lows, highs = (int.from_bytes(self.raw[a:b], "little") for a, b in ((at, stop), (at + 4, stop + 4)))
+            lows, highs = (int.from_bytes(self._holder[a:b], "little") for a, b in ((at, stop), (at + 4, stop + 4)))
             # All pairs in one subtraction: where an offset is below the one before it, the top bit is lost.
             if (lows | highs) & tops or ((highs | tops) - lows) & tops != tops:
                 raise BadBatch("a column's offsets go back")
 
-    @property
-    def checksum(self) -> int:
-        return int.from_bytes(self.raw[8:16], "little")
-
     def _layout(self) -> tuple[_Column, _Column | None, _Column | None]:
         if self._columns is None:
-            header = _HEADER.unpack_from(self.raw)
-            payload = _Column(HEADER_BYTES, self.count, header[8], nullable=False)
-            key = headers = None
-            at = payload.end
-            if self.flags & HAS_KEYS:
-                key = _Column(at, self.count, header[11], nullable=True)
-                at = key.end
-            if self.flags & HAS_HEADERS:
-                headers = _Column(at, self.count, header[12], nullable=True)
-            self._columns = (payload, key, headers)
+            if self.is_compressed:
+                return self._open()
+            self._columns, _ = self._lay_out(HEADER_BYTES)
         return self._columns
+
+    def _open(self) -> tuple[_Column, _Column | None, _Column | None]:
+        try:
+            self._holder = decompress(memoryview(self.raw)[HEADER_BYTES:], self.plain_bytes - HEADER_BYTES)
+        except ValueError as error:
+            raise BadBatch(f"the batch cannot be decompressed: {error}") from error
+        columns, _ = self._lay_out(0)
+        self._check_columns(columns)
+        self._check_order(columns)
+        self._columns = columns
+        return columns
+
+    def _lay_out(self, at: int) -> tuple[tuple[_Column, _Column | None, _Column | None], int]:
+        """Give the columns that begin at a place, and where they end."""
+        header = _HEADER.unpack_from(self.raw)
+        payload = _Column(at, self.count, header[8], nullable=False)
+        key = headers = None
+        at = payload.end
+        if self.flags & HAS_KEYS:
+            key = _Column(at, self.count, header[11], nullable=True)
+            at = key.end
+        if self.flags & HAS_HEADERS:
+            headers = _Column(at, self.count, header[12], nullable=True)
+            at = headers.end
+        return (payload, key, headers), at
 
     def _offsets(self, column: _Column) -> memoryview[int]:
         end = column.offsets_at + 4 * (self.count + 1)
-        return memoryview(self.raw)[column.offsets_at : end].cast("i")
+        return memoryview(self._holder)[column.offsets_at : end].cast("i")
 
     def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Give the payloads of messages [start, stop) as a list of bytes."""
         stop = self.count if stop is None else stop
         column = self._layout()[0]
         offsets = self._offsets(column)[start : stop + 1].tolist()
-        data = bytes(self.raw[column.data_at : column.data_at + column.size])
+        data = bytes(self._holder[column.data_at : column.data_at + column.size])
         return [data[low:high] for low, high in pairwise(offsets)]
 
     def payload(self, index: int) -> bytes:
         """Give one message's payload."""
         column = self._layout()[0]
         low, high = self._offsets(column)[index : index + 2].tolist()
-        return bytes(self.raw[column.data_at + low : column.data_at + high])
+        return bytes(self._holder[column.data_at + low : column.data_at + high])
 
     def key(self, index: int) -> bytes | None:
         """Give one message's key."""
@@ -291,10 +368,10 @@ class Batch:
             raise BadBatch(f"headers of message {index} are not a map of text to bytes: {error}") from error
 
     def _nullable(self, column: _Column | None, index: int) -> bytes | None:
-        if column is None or not self.raw[column.bitmap_at + (index >> 3)] >> (index & 7) & 1:
+        if column is None or not self._holder[column.bitmap_at + (index >> 3)] >> (index & 7) & 1:
             return None
         low, high = self._offsets(column)[index : index + 2].tolist()
-        return bytes(self.raw[column.data_at + low : column.data_at + high])
+        return bytes(self._holder[column.data_at + low : column.data_at + high])
 
     def message_id(self, index: int) -> MessageId:
         """Give one message's id."""
@@ -302,9 +379,10 @@ class Batch:
 
     def column_buffers(self) -> list[tuple[memoryview | None, memoryview, memoryview] | None]:
         """Give (validity, offsets, bytes) of payload, key and headers, as Arrow's binary arrays take them."""
-        view = memoryview(self.raw)
+        columns = self._layout()
+        view = memoryview(self._holder)
         found: list[tuple[memoryview | None, memoryview, memoryview] | None] = []
-        for place, column in enumerate(self._layout()):
+        for place, column in enumerate(columns):
             if column is None:
                 found.append(None)
                 continue

@@ -36,8 +36,23 @@ class Kind(IntEnum):
     CONFIGURE = 20
     TOPICS = 21
     STATS = 22
+    TAKE = 23
+    RENEW = 24
+    RETURN = 25
+    DETACH = 26
+    TRANSACT = 27
+    STATE = 28
+    STAGE = 29
+    COMMIT_STAGED = 30
     MESSAGES = 32
     REFUSED = 33
+    DESCRIBE = 34
+    SEEK = 35
+    PURGE = 36
+    DELETE = 37
+    READ = 38
+    MATCHES = 39
+    DEAD = 40
 
 
 class BadFrames(ValueError):

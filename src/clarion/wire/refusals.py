@@ -25,6 +25,12 @@ class Code(IntEnum):
     CORRUPT = 13
     GONE = 14
     LIMIT = 15
+    LEASE_LOST = 16
+    SHOW_HELD = 17  # the broker restarted: say with RENEW what is held, then ask again
+    MOVED = 18  # the subscription was sought elsewhere: attach again
+    CONFLICT = 19
+    NO_TOPIC = 20
+    BUSY = 21
 
 
 _ERRORS: dict[int, type[errors.ClarionError]] = {
@@ -42,10 +48,15 @@ _ERRORS: dict[int, type[errors.ClarionError]] = {
     Code.CORRUPT: errors.StoredDataCorrupt,
     Code.GONE: errors.MessagesGone,
     Code.LIMIT: errors.LimitReached,
+    Code.LEASE_LOST: errors.LeaseLost,
+    Code.MOVED: errors.LeaseLost,
+    Code.CONFLICT: errors.VersionConflict,
+    Code.NO_TOPIC: errors.NoTopic,
+    Code.BUSY: errors.Busy,
 }
 
 # A client sends the same request again after these; everything else it raises.
-RETRIED = frozenset({Code.GAP, Code.TOPIC_FULL, Code.DISK_FULL})
+RETRIED = frozenset({Code.GAP, Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY})
 
 
 def error_of(code: int, text: str) -> errors.ClarionError:

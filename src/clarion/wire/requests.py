@@ -23,10 +23,30 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.CONFIGURE: bodies.Configure,
     Kind.TOPICS: bodies.ListTopics,
     Kind.STATS: bodies.AskStats,
+    Kind.TAKE: bodies.Take,
+    Kind.RENEW: bodies.Renew,
+    Kind.RETURN: bodies.Return,
+    Kind.DETACH: bodies.Detach,
+    Kind.TRANSACT: bodies.Transact,
+    Kind.STATE: bodies.AskState,
+    Kind.STAGE: bodies.Stage,
+    Kind.COMMIT_STAGED: bodies.CommitStaged,
+    Kind.DESCRIBE: bodies.Describe,
+    Kind.SEEK: bodies.Seek,
+    Kind.PURGE: bodies.Purge,
+    Kind.DELETE: bodies.Delete,
+    Kind.READ: bodies.Read,
+    Kind.MATCHES: bodies.Matches,
+    Kind.DEAD: bodies.Dead,
 }
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
-PUBLISHER_KINDS = frozenset({Kind.REGISTER, Kind.FORGET, Kind.PUT})
-SUBSCRIBER_KINDS = frozenset({Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.ATTACH, Kind.GET, Kind.ACK})
+WITH_BLOB = frozenset({Kind.PUT, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches
+# A transaction reads and writes, and registers to do so: these are welcome at every address.
+PUBLISHER_KINDS = frozenset({Kind.PUT, Kind.STAGE, Kind.COMMIT_STAGED})
+SUBSCRIBER_KINDS = frozenset({
+    Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.ATTACH, Kind.GET, Kind.ACK, Kind.TAKE, Kind.RENEW, Kind.RETURN, Kind.DETACH,
+    Kind.MATCHES,
+})  # fmt: skip
 
 
 class UnknownVersion(BadFrames):
@@ -54,8 +74,9 @@ def parse_request(frames: Sequence[Buffer]) -> Request:
     decode = _DECODERS.get(kind)
     if decode is None:
         raise BadFrames(f"request kind {kind} is not known here")
-    if (len(frames) == 3) != (kind == Kind.PUT):
-        raise BadFrames(f"a {Kind(kind).name} has {3 if kind == Kind.PUT else 2} frames, this has {len(frames)}")
+    wanted = 3 if kind in WITH_BLOB else 2
+    if len(frames) != wanted:
+        raise BadFrames(f"a {Kind(kind).name} has {wanted} frames, this has {len(frames)}")
     try:
         body = decode(frames[1])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -129,3 +129,31 @@ def test_stats_count_what_happened() -> None:
     values = body_of(asker.ask(Kind.STATS, bodies.AskStats()), bodies.Stats).values
     assert (values["messages_stored"], values["messages_delivered"], values["topics"]) == (2, 2, 1)
     assert values["waiting_gets"] == values["uncommitted_bytes"] == 0
+
+
+def test_an_idle_store_is_given_time_for_itself_about_once_a_second() -> None:
+    asker = Asker(disk_reserve_bytes=1000)
+    asker.register()
+    asker.subscribe(b"news")
+    asker.tick(2)
+    asker.engine.take_chore()
+    asker.put_many(b"news", 1, 1, b"0")
+    asker.tick(0.5)
+    assert not asker.engine.take_chore(), "not yet"
+    asker.tick(1)
+    assert not asker.engine.take_chore(), "there was a commit"
+    asker.tick(1)
+    assert asker.engine.take_chore()
+    assert not asker.engine.take_chore(), "once"
+
+
+def test_a_store_with_little_room_is_given_time_for_itself_between_commits_too() -> None:
+    asker = Asker(disk_reserve_bytes=1000)
+    asker.register()
+    asker.subscribe(b"news")
+    asker.tick(2)
+    asker.engine.take_chore()
+    asker.store.capacity_bytes = asker.store.used_bytes() + 1900
+    asker.put_many(b"news", 1, 1, b"0")
+    asker.tick(1)
+    assert asker.engine.take_chore()

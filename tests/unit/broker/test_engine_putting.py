@@ -245,6 +245,60 @@ def test_topics_are_bounded() -> None:
     assert code_of(asker.ask(Kind.CONFIGURE, bodies.Configure(b"second", "keep"))) == (Kind.REFUSED, Code.LIMIT)
 
 
+@pytest.mark.parametrize("name", [b"news/*", b"#", b"*/news", b"a/#/b"])
+def test_a_pattern_takes_no_messages(asker: Asker, name: bytes) -> None:
+    assert code_of(asker.put(name, asker.batch(1, 1, b"x"))) == (Kind.INVALID, Code.MALFORMED)
+    assert asker.store.topic(name) is None
+
+
+def test_stars_inside_a_part_are_just_letters(asker: Asker) -> None:
+    asker.subscribe(b"5*/a#")
+    assert asker.put(b"5*/a#", asker.batch(1, 1, b"x")).kind == Kind.ACK
+
+
+def test_a_topic_may_have_a_bound_of_its_own_for_batches(asker: Asker) -> None:
+    asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, changes={"max_batch_bytes": 100}))
+    refused = asker.put(NEWS, asker.batch(1, 1, bytes(100)))
+    assert code_of(refused) == (Kind.REFUSED, Code.TOO_LARGE)
+    assert "at most 100 bytes" in body_of(refused, bodies.Refused).text
+    assert asker.put(NEWS, asker.batch(1, 2, b"x")).kind == Kind.ACK
+
+
+def test_a_topic_may_have_a_bound_of_its_own_for_unread_bytes(asker: Asker) -> None:
+    asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, changes={"max_bytes": 300}))
+    alone = body_of(asker.put(NEWS, asker.batch(1, 1, bytes(100))), bodies.PutDone)
+    assert alone.credit == 2, "slowed before it is refused"
+    assert code_of(asker.put(NEWS, asker.batch(1, 2, bytes(100)))) == (Kind.REFUSED, Code.TOPIC_FULL)
+
+
+def test_messages_expire_after_their_own_time_to_live_or_the_topics(asker: Asker) -> None:
+    asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, changes={"ttl_s": 10.0}))
+    put = body_of(asker.put(NEWS, asker.batch(1, 1, b"topic's")), bodies.PutDone)
+    own = body_of(asker.ask(Kind.PUT, bodies.Put(NEWS, 2500), asker.batch(1, 2, b"own")), bodies.PutDone)
+    asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, changes={"ttl_s": 0.0}))
+    asker.put(NEWS, asker.batch(1, 3, b"never"))
+    expiries = [batch.expires_at_us for batch in asker.store.batches(1, 0, 9, 9999)]
+    assert expiries == [put.committed_at_us + 10_000_000, own.committed_at_us + 2_500_000, 0]
+
+
+def test_a_time_to_live_below_zero_is_invalid(asker: Asker) -> None:
+    refused = asker.ask(Kind.PUT, bodies.Put(NEWS, -1), asker.batch(1, 1, b"x"))
+    assert code_of(refused) == (Kind.INVALID, Code.MALFORMED)
+
+
+def test_a_put_on_a_topic_that_is_being_deleted_is_to_be_tried_again(asker: Asker) -> None:
+    asker.put(NEWS, asker.batch(1, 1, b"old"))
+    asker.send(Kind.DELETE, bodies.Delete(NEWS))
+    packed = asker.batch(1, 1, b"new")
+    for _ in range(2):
+        key = asker.send_put(NEWS, packed)
+        assert code_of(asker.replies[key]) == (Kind.REFUSED, Code.BUSY)
+        assert body_of(asker.replies[key], bodies.Refused).retry_after_s > 0
+    asker.settle()
+    asker.subscribe(NEWS)
+    assert body_of(asker.put(NEWS, packed), bodies.PutDone).first_offset == 0
+
+
 def _seal(packed: bytearray) -> bytes:
     packed[8:16] = struct.pack("<Q", xxh3_64_intdigest(bytes(packed[16:]), seed=int.from_bytes(packed[:8], "little")))
     return bytes(packed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clarion.cli.exit_codes import MEANINGS, ExitCode, exit_code_of, exit_codes_help
+from clarion.cli.exit_codes import MEANINGS, ExitCode, NeedsYes, exit_code_of, exit_codes_help
 from clarion.model import errors
 
 
@@ -22,6 +22,12 @@ from clarion.model import errors
         (errors.StoreCorrupt, 8),
         (errors.StoreTooNew, 8),
         (errors.StoreFailed, 8),
+        (errors.Busy, 7),
+        (errors.NoTopic, 9),
+        (NeedsYes, 2),
+        (errors.LeaseLost, 1),
+        (errors.VersionConflict, 1),
+        (errors.MessagesGone, 1),
         (errors.BadSettings, 1),
         (errors.TooLarge, 1),
         (errors.TakenOver, 1),

@@ -10,12 +10,18 @@ import msgspec
 import pytest
 
 from clarion.cli.output import counted, readable_bytes
-from clarion.cli.printing import count_whole, json_lines, text_lines, whole_payloads, write_records
+from clarion.cli.printing import (
+    count_whole,
+    json_lines,
+    payload_glance,
+    text_lines,
+    text_lines_with_topic,
+    whole_payloads,
+    write_records,
+)
 from clarion.cli.stats import is_counter, rates
-from clarion.cli.topics import describe_topic
 from clarion.subscriber import MessageBatch
 from clarion.wire.batch import Batch, Headers, encode_batch
-from clarion.wire.bodies import TopicRow
 
 
 def _part(payloads: list[bytes], key: bytes | None = None, headers: Headers | None = None) -> MessageBatch:
@@ -45,6 +51,31 @@ def test_payloads_are_lines_or_just_bytes() -> None:
     assert whole_payloads(part) == [b"a", b"", b"\xff\n"]
 
 
+def test_messages_of_many_topics_have_their_topic_before_them() -> None:
+    assert text_lines_with_topic(_part([b"a", b"\xff"])) == [b"b64:_w==\ta\n", b"b64:_w==\t\xff\n"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "glance"),
+    [
+        (b"", ""),
+        (b"short", "short"),
+        (b"two\n lines\t", "two lines"),
+        (b"0123456789", "0123456789"),
+        (b"01234567890", "012345678…"),
+        (b"x" * 1000, "xxxxxxxxx…"),
+        (b"\xff\x00", "(2 bytes, not text)"),
+        ("é".encode() * 500, "ééééééééé…"),
+        (b"x" + "é".encode() * 500, "xéééééééé…"),  # a character cut in two is no reason to call it binary
+        (b"x" * 80 + b"\xff" * 20, "xxxxxxxxx…"),
+        (b"\x1b[31mred", "\ufffd[31mred"),
+        (b" " * 1000, "…"),
+    ],
+)
+def test_a_glance_at_a_payload_is_one_short_line(payload: bytes, glance: str) -> None:
+    assert payload_glance(payload, 10) == glance
+
+
 def test_json_says_what_every_byte_was() -> None:
     text, binary = json_lines(_part(["é\n".encode(), b"\xff"], key=b"\xfe", headers={"type": b"x", "odd": b"\xfd"}))
     assert text.endswith(b"}\n")
@@ -58,6 +89,7 @@ def test_json_says_what_every_byte_was() -> None:
         "headers": {"type": "x", "odd": "b64:_Q=="},
         "committed_at": "1970-01-01T00:00:01+00:00",
         "payload": "é\n",
+        "attempt": 1,
     }
     other = msgspec.json.decode(binary)
     assert "payload" not in other
@@ -99,11 +131,3 @@ def test_only_counters_have_rates_and_a_restart_has_none() -> None:
     now = {"commits": 15, "topics": 9, "used_bytes": 90, "bytes_stored": 40, "broker": "00ff", "acks": 2}
     assert rates(before, now, 2.0) == {"commits": 5.0, "bytes_stored": 20.0}
     assert not is_counter("broker", "00ff")
-
-
-def test_a_topic_says_what_each_subscriber_has_not_read() -> None:
-    row = TopicRow(b"\xff", "until-read", 5, 20, 1000, ((b"a", 18, 0), (b"b", 20, 2)))
-    told = describe_topic(row)
-    assert told["topic"] == "b64:_w=="
-    assert told["messages"] == 15
-    assert [(reader["subscriber"], reader["unread"]) for reader in told["subscriptions"]] == [("a", 2), ("b", 0)]

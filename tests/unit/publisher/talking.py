@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from clarion.publisher.sending import Part, Sending
-from clarion.publisher.sheaf import Sheaf
+from clarion.publisher.sending import Sending
+from clarion.publisher.sheaf import Part, Sheaf
 from clarion.session.exchange import OnReply, Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
@@ -36,7 +36,9 @@ class Asked(NamedTuple):
 class Talk:
     """The broker's end of the conversation."""
 
-    def __init__(self, *, in_flight: int = 4, batch_bytes: int = 1 << 20, registered: bool = True) -> None:
+    def __init__(
+        self, *, in_flight: int = 4, batch_bytes: int = 1 << 20, registered: bool = True, compressed: bool = False
+    ) -> None:
         self.now_s = 100.0
         self.asked: list[Asked] = []
         self.nonces = 0
@@ -49,6 +51,7 @@ class Talk:
             self._changed,
             in_flight=in_flight,
             batch_bytes=batch_bytes,
+            compressed=compressed,
         )
         if registered:
             self.sending.add(TOPIC, b"first", None, None)

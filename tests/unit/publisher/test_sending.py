@@ -171,9 +171,10 @@ def test_lanes_fail_alone_and_each_goes_over_to_the_new_id() -> None:
 
 def test_a_broker_that_lost_what_it_confirmed_fails_the_lane_instead_of_asking_for_ever() -> None:
     talk = Talk()
-    (sheaf,) = talk.add(b"a")
+    talk.store(talk.add_and_pump(b"a")[0])
+    (sheaf,) = talk.add(b"b")
     (asked,) = talk.pump()
-    asked.refuse(Code.GAP, expected=1)
+    asked.refuse(Code.GAP, expected=2)
     assert isinstance(sheaf.error, InvalidRequest)
 
 

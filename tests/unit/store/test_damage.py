@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import shutil
 from dataclasses import dataclass
@@ -9,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.store.making import all_batches, everything, fill, open_segmented, put_everywhere
+from tests.unit.store.making import (
+    Maker,
+    add_all_sorts,
+    all_batches,
+    everything,
+    fill,
+    open_segmented,
+    put_everywhere,
+)
 
 from clarion.model.errors import StoreCorrupt, StoredDataCorrupt
 from clarion.store.port import Changes
@@ -28,6 +37,7 @@ class Sound:
     database: bytes
     segment: bytes
     used: int  # of the segment
+    maker: Maker
     right: dict[str, Any]
 
 
@@ -35,11 +45,15 @@ class Sound:
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     folder = tmp_path_factory.mktemp("sound")
     store = open_segmented(folder, **SETTINGS)
-    fill(store, commits=12, payload=b"p" * 1500)
+    maker = fill(store, commits=12, payload=b"p" * 1500)
+    for place in range(4):
+        changes = Changes()
+        add_all_sorts(changes, maker, place)
+        store.commit(changes)
     right, used = everything(store), store._segments.position
     store.close()
     database, segment = (folder / "clarion.db").read_bytes(), (folder / SEGMENT).read_bytes()
-    return Sound(folder, database, segment, used, right)
+    return Sound(folder, database, segment, used, maker, right)
 
 
 def test_a_flipped_bit_in_any_page_is_never_served(tmp_path: Path, sound: Sound) -> None:
@@ -141,7 +155,7 @@ def test_a_hole_in_the_log_is_not_passed_over(tmp_path: Path) -> None:
 def test_a_commit_that_meets_damage_stops_the_store_and_keeps_nothing(tmp_path: Path, sound: Sound) -> None:
     shutil.copytree(sound.folder, tmp_path / "data")
     store = open_segmented(tmp_path / "data", **SETTINGS)
-    maker = fill(open_segmented(tmp_path / "other"), commits=12)
+    maker = copy.deepcopy(sound.maker)
     page = store._writer.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'receipt'").get - 1
     with (tmp_path / "data" / "clarion.db").open("r+b") as file:
         file.seek(page * PAGE_BYTES + 600)
@@ -161,7 +175,7 @@ def _flipped(content: bytes, at: int, bit: int) -> bytes:
 
 
 def _is_told(tmp_path: Path, sound: Sound, database: bytes | None = None, segment: bytes | None = None) -> bool:
-    """Say whether damage was told in opening or reading; nothing wrong may be read before that."""
+    """Say whether damage was told in opening, reading or deleting; nothing wrong may be read before that."""
     folder, right = tmp_path / "copy", sound.right
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(sound.folder, folder)
@@ -179,6 +193,7 @@ def _is_told(tmp_path: Path, sound: Sound, database: bytes | None = None, segmen
             found = all_batches(store, topic)
             assert found == batches[: len(found)]
         assert everything(store) == right
+        store.commit(Changes(gone_topics=set(right["batches"])))
     except (StoreCorrupt, StoredDataCorrupt):
         return True
     finally:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import copy
 import errno
-import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
+from tests.unit.store.failing_disk import Disk, failing
 from tests.unit.store.making import Maker, crash_image, everything, fill, open_segmented, put_everywhere, subscribe
 
 from clarion.model.errors import StoreFailed, StoreFull
-from clarion.store.index import load_checksum_vfs
 from clarion.store.port import Changes
 from clarion.store.segmented import SegmentedStore
 
@@ -25,58 +21,6 @@ MAX_BYTES = 2 << 20
 
 class _Killed(BaseException):
     """Stands for the end of the process."""
-
-
-class Disk(apsw.VFS):
-    """A file system on which SQLite's calls can be made to fail, by the end of the file's name."""
-
-    def __init__(self, name: str) -> None:
-        self.failing: dict[tuple[str, str], type[apsw.Error]] = {}
-        super().__init__(name, load_checksum_vfs())
-        self.vfs_name = name
-
-    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 (the base class names it)
-        return _DiskFile(self, name, flags)
-
-    def meet(self, call: str, file: str | None) -> None:
-        """Fail if this call on this file is to fail."""
-        for (failing_call, ending), error in self.failing.items():
-            if call == failing_call and file is not None and file.endswith(ending):
-                raise error(f"{call} of {file} fails for the test")
-
-
-class _DiskFile(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
-        self._disk = disk
-        self._name = name.filename() if isinstance(name, apsw.URIFilename) else name
-        super().__init__(load_checksum_vfs(), name, flags)
-
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
-        self._disk.meet("write", self._name)
-        super().xWrite(data, offset)
-
-    def xSync(self, flags: int) -> None:  # noqa: N802
-        self._disk.meet("sync", self._name)
-        super().xSync(flags)
-
-
-@pytest.fixture
-def disk() -> Iterator[Disk]:
-    made = Disk("failing disk")
-    yield made
-    made.unregister()
-
-
-@contextmanager
-def failing(call: str, number: int) -> Iterator[None]:
-    """Have a call of the operating system fail."""
-
-    def fail(*_: Any) -> int:
-        raise OSError(number, os.strerror(number))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, call, fail)
-        yield
 
 
 def test_a_change_that_does_not_fit_is_refused_and_the_store_goes_on(tmp_path: Path) -> None:
@@ -249,6 +193,30 @@ def test_what_the_index_cannot_take_is_in_the_log_and_there_after_opening_again(
     assert again.topics(b"", 1)[0].topic.next_offset == 9
     put_everywhere(again, maker, b"going on")
     again.close()
+
+
+def test_what_the_index_has_no_room_for_on_a_short_disk_is_refused_and_undone(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_segmented(tmp_path / "data", vfs=disk.vfs_name)
+    maker = fill(store, topics=2)
+    before = everything(store)
+    monkeypatch.setattr("clarion.store.segmented.free_disk_bytes", lambda _: 1000)
+    store.keep_house()
+    deleting = Changes()
+    maker.delete(deleting, 2)
+    disk.failing["write", "-wal"] = apsw.FullError
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            store.commit(deleting)
+    assert everything(store) == before
+    disk.failing.clear()
+    store.commit(deleting)
+    assert store.topic_count() == 1
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert everything(image) == everything(store)
+    image.close()
+    store.close()
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])

@@ -12,8 +12,9 @@ import pytest
 from tests.unit.store.making import crash_image, everything, fill, open_segmented, put_everywhere
 
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreInUse, StoreTooNew
-from clarion.store.index import APPLICATION_ID, SCHEMA_VERSION, connect, load_checksum_vfs
+from clarion.store.index import APPLICATION_ID, connect, load_checksum_vfs
 from clarion.store.port import KEEP, Changes, PublisherRow, TopicRow
+from clarion.store.schema import SCHEMA_VERSION
 
 
 def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
@@ -76,12 +77,12 @@ def test_every_store_has_an_identity_of_its_own(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_clean_close_leaves_database_log_and_lock(tmp_path: Path) -> None:
+def test_a_clean_close_leaves_database_log_reserve_and_lock(tmp_path: Path) -> None:
     store = open_segmented(tmp_path)
     fill(store)
     store.close()
     store.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["clarion.db", "lock", "log"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clarion.db", "lock", "log", "reserve"]
 
 
 def test_a_second_opener_is_told_who_has_it(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.store.making import crash_image, everything, fill, open_segmented, put_everywhere, subscribe
+from tests.unit.store.making import (
+    add_all_sorts,
+    crash_image,
+    everything,
+    fill,
+    open_segmented,
+    put_everywhere,
+    subscribe,
+)
 
 from clarion.model.errors import StoreCorrupt, StoreFailed
 from clarion.store.port import Changes
@@ -42,7 +50,11 @@ def _crash(folder: Path, *, index_follows: bool) -> Crash:
     early = crash_image(store, folder / "early")
     acked = [(store._segments.number, store._segments.position, everything(store))]
     for place in range(8):
-        put_everywhere(store, maker, b"commit %d " % place + bytes([place]) * 1500)
+        changes = Changes()
+        add_all_sorts(changes, maker, place)
+        for topic in (1, 2):
+            maker.put(changes, topic, [b"commit %d " % place + bytes([place]) * 900])
+        store.commit(changes)
         acked.append((store._segments.number, store._segments.position, everything(store)))
     image = crash_image(store, folder / "image")
     store.close()
@@ -300,28 +312,30 @@ def test_records_of_an_earlier_use_of_a_file_are_never_applied(tmp_path: Path) -
 
 @pytest.mark.parametrize("point", ["before-commit", "inside-commit", "after-commit"])
 def test_the_image_of_a_crash_at_any_commit_has_all_acked_groups(tmp_path: Path, point: str) -> None:
-    images: list[Path] = []
-    armed = False
+    images: list[tuple[Path, int]] = []  # with how many commits were acked; moving batches meets the points as well
+    acked: list[dict[str, Any]] = []
 
     def copy_at(reached: str) -> None:
-        if armed and reached == point:
-            images.append(crash_image(store, tmp_path / f"image {len(images)}"))
+        if acked and reached == point:
+            images.append((crash_image(store, tmp_path / f"image {len(images)}"), len(acked)))
 
     store = open_segmented(tmp_path / "data", **SETTINGS, crash_points=copy_at)
     maker = fill(store, commits=0, topics=2)
-    armed = True
-    acked = [everything(store)]
+    acked.append(everything(store))
     for place in range(12):
         changes = Changes()
+        add_all_sorts(changes, maker, place)
         maker.put(changes, 1, [b"%d" % place + b"p" * 4000])
         maker.trim(changes, 1, maker.next_offset[1] - 3)
+        if place == 9:
+            maker.delete(changes, 2)
         store.commit(changes)
         acked.append(everything(store))
-    armed = False
     store.close()
-    for place, image in enumerate(images):
+    assert len(images) >= 12
+    for image, number in images:
         found = open_segmented(image, **SETTINGS)
-        assert everything(found) == acked[place if point == "before-commit" else place + 1]
+        assert everything(found) == acked[number - 1 if point == "before-commit" else number]
         found.close()
 
 

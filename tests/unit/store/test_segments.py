@@ -135,7 +135,7 @@ def test_moving_goes_on_beside_trims_and_crashes(tmp_path: Path) -> None:
             store.close()
             store = open_segmented(image, **SETTINGS)
             assert everything(store) == before
-    rows = store._segment_rows.values()
+    rows = store._segment_rows.rows.values()
     stored = sum(len(batch.data) for batches in everything(store)["batches"].values() for batch in batches)
     assert sum(row.batch_bytes for row in rows) == stored
     store.close()

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from clarion.model import MessageId
+from clarion.model.errors import PermanentError
 from clarion.subscriber.messages import MessageBatch
 from clarion.wire.batch import Batch, encode_batch
 
@@ -54,6 +55,13 @@ def test_a_message_knows_what_it_is(part: MessageBatch) -> None:
 def test_cutting_counts_in_the_whole_batch_and_keeps_offsets(part: MessageBatch) -> None:
     cut = part.cut(2, 3)
     assert (cut.payloads(), cut.offsets, [message.id.counter for message in cut]) == ([b"2"], range(12, 13), [2])
+
+
+def test_what_nobody_was_lent_cannot_be_given_back_or_kept(part: MessageBatch) -> None:
+    assert (part.attempt, part.messages()[0].attempt) == (1, 1)
+    for refused in (part.nack, part.messages()[0].nack, part.extend, part.messages()[0].extend):
+        with pytest.raises(PermanentError, match="not handed out by a subscriber"):
+            refused()
 
 
 def test_acking_says_exactly_which_offsets(part: MessageBatch, acked: list[tuple[int, int]]) -> None:

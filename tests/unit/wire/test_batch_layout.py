@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from clarion.model import MAX_BATCH_MESSAGES
-from clarion.wire.batch import BadBatch, Batch, encode_batch, slice_batch
+from clarion.wire.batch import BadBatch, Batch, encode_batch, renumber_batch, slice_batch
+from clarion.wire.compression import decompress
 
 # Two messages, "ab" with key "k" and "cde" with headers {"h": "v"}, of broker 1, publisher 2, stamp 3, number 4.
 HEADER = (
@@ -20,6 +23,15 @@ KEY = "01 00000000000000 00000000 01000000 01000000 00000000 6b 00000000000000" 
 HEADERS = "02 00000000000000 00000000 00000000 06000000 00000000 81a168c40176 0000"  # valid: the second
 CHECKSUM = "c4703145ccb08dfe"
 KNOWN = bytes.fromhex((HEADER + PAYLOAD + KEY + HEADERS).replace("CHECKSUM", CHECKSUM))
+
+# Twelve messages "the same words again 0" to 11, each with key "k", as one zstd frame; it has to be read for ever.
+COMPRESSED = bytes.fromhex(
+    "434c5242 01 05 0000 272f48712aacb375 0c000000 01000000 02000000 0a010000 0300000000000000 0400000000000000"
+    "0c000000 00000000 93000000 98010000"  # bytes of keys, of headers, of the frame, and of the columns in it
+    "28b52ffd6098004d0400b2c81722904d73cffbd83517b1c43433d5ad5ff6d6a69e4ba8d3d38fe2425a32f250f86f7ba7bf19f1c3ad1b5e38"
+    "e1830b1e38e0d5a9c4a9739489240279381a8ed130cdc3bc965d3c1d50bb382f6b57e693b26e7ae9a48f2e7ae8d82daf7c71c5071100381b"
+    "adea2ad7ac4a4662af039b9a814fc077e063e013f01df818f8047c073e26e78b69c11e"
+)
 
 
 def known() -> bytes:
@@ -72,3 +84,58 @@ def test_column_buffers_are_views_of_the_batch_itself() -> None:
     assert all(buffer.obj is KNOWN for column in (payload, key, headers) for buffer in column if buffer is not None)
     plain = Batch.parse(bytes(encode_batch([b"x"], broker=1, publisher=2, stamp=3, number=4)))
     assert plain.column_buffers()[1:] == [None, None]
+
+
+def test_a_compressed_batch_of_long_ago_is_read() -> None:
+    batch = Batch.parse(COMPRESSED)
+    assert batch.is_compressed
+    assert batch.payloads() == [b"the same words again %d" % place for place in range(12)]
+    assert [batch.key(place) for place in range(12)] == [b"k"] * 12
+    assert (batch.plain_bytes, batch.headers(0)) == (472, None)
+
+
+def test_a_batch_is_compressed_where_that_is_asked_for_and_makes_it_smaller() -> None:
+    def packed(payload: bytes, compressed: bool) -> Batch:
+        raw = encode_batch([payload], broker=1, publisher=2, stamp=3, number=4, compressed=compressed)
+        return Batch.parse(bytes(raw))
+
+    same, random = b"same" * 1000, Random(1).randbytes(150)
+    assert packed(same, compressed=True).is_compressed
+    assert len(packed(same, compressed=True).raw) < 200
+    assert not packed(same, compressed=False).is_compressed
+    assert not packed(random, compressed=True).is_compressed
+    assert not packed(b"same" * 3, compressed=True).is_compressed, "too small to be worth a try"
+    assert packed(random, compressed=True).raw == packed(random, compressed=False).raw
+
+
+def test_the_broker_need_not_open_a_compressed_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[int]()
+
+    def counted(frame: memoryview, size: int) -> bytes:
+        opened.append(size)
+        return decompress(frame, size)
+
+    monkeypatch.setattr("clarion.wire.batch.decompress", counted)
+    batch = Batch.parse(COMPRESSED)
+    batch.check_offsets()
+    assert (batch.count, batch.publisher, batch.plain_bytes, batch.message_id(3).counter) == (12, 2, 472, 3)
+    assert opened == []
+    batch.payload(0)
+    batch.key(1)
+    assert opened == [408], "and who looks into it opens it once"
+
+
+def test_a_slice_of_a_compressed_batch_is_not_compressed() -> None:
+    part = Batch.parse(bytes(slice_batch(Batch.parse(COMPRESSED), 10, 12)))
+    assert not part.is_compressed
+    assert part.payloads() == [b"the same words again 10", b"the same words again 11"]
+    assert part.message_id(0) == Batch.parse(COMPRESSED).message_id(10)
+
+
+@pytest.mark.parametrize("raw", [KNOWN, COMPRESSED])
+def test_another_number_changes_nothing_else(raw: bytes) -> None:
+    batch, other = Batch.parse(raw), Batch.parse(bytes(renumber_batch(raw, 77)))
+    assert (other.number, other.stamp, other.publisher) == (77, batch.stamp, batch.publisher)
+    assert other.payloads() == batch.payloads()
+    assert other.message_id(1) == batch.message_id(1)
+    assert bytes(renumber_batch(other.raw, batch.number)) == raw

@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clarion.broker.engine.getting import Getting
-from clarion.broker.engine.housekeeping import Housekeeping
-from clarion.broker.engine.limits import MAX_NAME_BYTES, Limits
-from clarion.broker.engine.putting import Putting
+from clarion.broker.engine.admin.administering import Administering
+from clarion.broker.engine.keep.housekeeping import Housekeeping
+from clarion.broker.engine.keep.removing import forget_deleted
+from clarion.broker.engine.keep.retention import Retention
+from clarion.broker.engine.limits import Limits
+from clarion.broker.engine.publish.delaying import Delaying
+from clarion.broker.engine.publish.putting import Putting
+from clarion.broker.engine.publish.staging import Staging
+from clarion.broker.engine.share.burying import Burying
+from clarion.broker.engine.share.returning import Returning
+from clarion.broker.engine.share.reviving import Reviving
+from clarion.broker.engine.share.sharing import Sharing
 from clarion.broker.engine.state import Group, Now, Reply, State
+from clarion.broker.engine.subscribe.getting import Getting
+from clarion.broker.engine.subscribe.patterns import Patterns
+from clarion.broker.engine.subscribe.subscribing import Subscribing
 from clarion.broker.engine.topics import Peer, Waiter
-from clarion.store.port import KEEP, UNTIL_READ, Store, TopicSummary
+from clarion.broker.engine.transacting import Transacting
+from clarion.store.port import Store
 from clarion.wire import bodies
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import Code
 from clarion.wire.requests import Request
-
-_MAX_TOPICS_LISTED = 1000
 
 
 class Engine:
@@ -32,20 +42,61 @@ class Engine:
     ) -> None:
         self._more_stats = more_stats
         self._state = State(store, limits or Limits())
-        self._putting = Putting(self._state)
-        self._getting = Getting(self._state)
-        self._housekeeping = Housekeeping(self._state, self._getting, self._putting)
-        self._handlers: dict[int, Any] = {
-            Kind.SUBSCRIBE: self._getting.subscribe,
-            Kind.UNSUBSCRIBE: self._getting.unsubscribe,
+        self._delaying = Delaying(self._state)
+        self._putting = Putting(self._state, self._delaying)
+        self._subscribing = Subscribing(self._state)
+        burying = Burying(self._state, self._subscribing)
+        self._returning = Returning(self._state, self._subscribing, burying)
+        self._sharing = Sharing(self._state, self._subscribing, self._returning)
+        self._getting = Getting(self._state, self._subscribing, self._sharing)
+        self._transacting = Transacting(self._state, self._putting, self._getting)
+        self._putting.on_publisher_gone = self._transacting.drop_publisher
+        self._reviving = Reviving(self._state, self._returning)
+        self._staging = Staging(self._state, self._putting)
+        self._patterns = Patterns(self._state, self._subscribing)
+        self._housekeeping = Housekeeping(
+            self._state,
+            self._getting,
+            self._sharing,
+            self._putting,
+            self._delaying,
+            self._staging,
+            self._patterns,
+            Retention(self._state, self._subscribing, self._returning),
+        )
+        self._handlers_of_batches: dict[int, Any] = {
+            Kind.PUT: self._putting.put,
+            Kind.TRANSACT: self._transacting.transact,
+            Kind.STAGE: self._staging.stage,
+        }
+        self._handlers = self._other_handlers()
+
+    def _other_handlers(self) -> dict[int, Any]:
+        administering = Administering(self._state, self._subscribing, self._sharing, self._returning)
+        return {
+            Kind.SUBSCRIBE: self._subscribing.subscribe,
+            Kind.UNSUBSCRIBE: self._subscribing.unsubscribe,
             Kind.ATTACH: self._getting.attach,
             Kind.GET: self._getting.get,
             Kind.ACK: self._getting.ack,
+            Kind.TAKE: self._sharing.take,
+            Kind.RENEW: self._sharing.renew,
+            Kind.RETURN: self._sharing.give_back,
+            Kind.DETACH: self._sharing.detach,
+            Kind.DEAD: self._reviving.dead,
             Kind.REGISTER: self._putting.register,
             Kind.FORGET: self._putting.forget,
             Kind.HELLO: self._hello,
-            Kind.CONFIGURE: self._configure,
-            Kind.TOPICS: self._topics,
+            Kind.COMMIT_STAGED: self._staging.commit,
+            Kind.MATCHES: self._patterns.matches,
+            Kind.CONFIGURE: administering.configure,
+            Kind.TOPICS: administering.topics,
+            Kind.DESCRIBE: administering.describe,
+            Kind.SEEK: administering.seek,
+            Kind.PURGE: administering.purge,
+            Kind.DELETE: administering.delete,
+            Kind.READ: administering.read,
+            Kind.STATE: administering.state,
             Kind.STATS: self._stats,
         }
 
@@ -53,10 +104,8 @@ class Engine:
         """Take one request; what is to be answered at once is in `take_replies`."""
         self._state.counters["requests"] += 1
         waiter = Waiter(peer, request.request_id)
-        if request.kind == Kind.PUT:
-            assert isinstance(request.body, bodies.Put)
-            assert request.blob is not None
-            self._putting.put(waiter, request.body, request.blob, now)
+        if request.blob is not None:
+            self._handlers_of_batches[request.kind](waiter, request.body, request.blob, now)
         else:
             self._handlers[request.kind](waiter, request.body, now)
 
@@ -69,9 +118,17 @@ class Engine:
         """Do the periodic work that is due."""
         self._housekeeping.tick(now)
 
+    def stalled(self, seconds: float) -> None:
+        """Say that the broker itself stood still for a while, so that nobody else is blamed for it."""
+        self._sharing.stalled(seconds)
+
     def next_deadline_s(self) -> float:
         """Give when `tick` should be called next, on the monotonic clock."""
         return self._housekeeping.next_deadline_s()
+
+    def take_chore(self) -> bool:
+        """Tell whether the store should be given time to look after itself, on the committing thread."""
+        return self._housekeeping.take_chore()
 
     def take_replies(self) -> list[Reply]:
         """Give the replies to send, in order, and forget them."""
@@ -113,10 +170,15 @@ class Engine:
                 grown[topic] = True
         for topic in grown:
             if topic.waiting:
-                self._getting.wake(topic)
+                self._getting.wake(topic, now)
+            if topic.takers:
+                self._sharing.wake(topic, now)
         for topic, writer, receipt, _ in group.puts:
-            for waiter in writer.pending.pop(receipt.number):
-                self._putting.answer(waiter, topic, writer, receipt, now)
+            if writer is not None and receipt is not None:
+                for waiter in writer.pending.pop(receipt.number, ()):
+                    self._putting.answer(waiter, topic, writer, receipt, now)
+        self._transacting.committed(group)
+        self._sharing.committed(group, now)
         state.out.extend(group.replies)
         for topic in group.trimmed:
             row = state.store.topic(topic.name)
@@ -124,6 +186,10 @@ class Engine:
                 later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
                 topic.first_offset = max(row.first_offset, later.below) if later else row.first_offset
                 topic.stored_bytes = row.stored_bytes + topic.bytes_total - row.bytes_total
+        forget_deleted(state, group)
+        self._delaying.committed(group)
+        self._staging.committed(group)
+        self._patterns.committed(group, now)
         for topic in group.topics:
             topic.uncommitted -= 1
 
@@ -133,14 +199,21 @@ class Engine:
         assert state.in_flight is group
         state.counters["commits_failed"] += 1
         self._getting.answer_all()
+        self._sharing.forget_all()
         for failed in (group, state.open):
+            self._transacting.failed(failed, code, text)
             for _, writer, receipt, _ in failed.puts:
-                for waiter in writer.pending.pop(receipt.number, ()):
-                    state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=0.2)
+                if writer is not None and receipt is not None:
+                    for waiter in writer.pending.pop(receipt.number, ()):
+                        state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=0.2)
             for reply in failed.replies:
                 state.refuse(Waiter(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=0.2)
         trims = {topic.name for topic in (*state.read_topics, *group.trimmed, *state.open.trimmed)}
         state.forget_all()
+        self._transacting.forget_all()
+        self._delaying.forget_all()
+        self._staging.forget_all()
+        self._patterns.failed(code, text)
         state.free_bytes = 0  # until housekeeping looks again: acks and trims now go without puts that do not fit
         for name in trims:  # a full disk needs them more than ever
             state.find_topic(name, 0.0)
@@ -158,30 +231,6 @@ class Engine:
             limits.max_batch_bytes, limits.max_in_flight, limits.max_get_bytes,
         )  # fmt: skip
         state.say(waiter, Kind.ACK, welcome)
-
-    def _configure(self, waiter: Waiter, body: bodies.Configure, now: Now) -> None:
-        state = self._state
-        if body.retention not in (UNTIL_READ, KEEP) or not 0 < len(body.topic) <= MAX_NAME_BYTES:
-            text = f"a topic has 1 to {MAX_NAME_BYTES} bytes, and its retention is {UNTIL_READ} or {KEEP}"
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
-            return
-        topic = state.make_topic(body.topic, body.retention, now.monotonic_s)
-        if topic is None:
-            text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
-            return
-        if topic.retention != body.retention:
-            topic.retention = body.retention
-            state.open.changes.topics[topic.number] = topic.row()
-            state.changed(topic)
-            state.read_topics.add(topic)
-        state.say_when_durable(waiter, Kind.ACK, bodies.Done())
-
-    def _topics(self, waiter: Waiter, body: bodies.ListTopics, now: Now) -> None:
-        limit = min(max(1, body.limit), _MAX_TOPICS_LISTED)
-        found = self._state.store.topics(body.after, limit + 1)
-        rows = tuple(_describe(summary) for summary in found[:limit])
-        self._state.say(waiter, Kind.ACK, bodies.TopicRows(rows, len(found) > limit))
 
     def _stats(self, waiter: Waiter, body: bodies.AskStats, now: Now) -> None:
         self._state.say(waiter, Kind.ACK, bodies.Stats(self.stats()))
@@ -202,15 +251,3 @@ class Engine:
             "free_bytes": state.store.free_bytes(),
             **self._more_stats(),
         }
-
-
-def _describe(summary: TopicSummary) -> bodies.TopicRow:
-    topic, subscriptions = summary
-    return bodies.TopicRow(
-        topic.name,
-        topic.retention,
-        topic.first_offset,
-        topic.next_offset,
-        topic.stored_bytes,
-        tuple((row.name, row.cursor, len(row.acked) // 16) for row in subscriptions),
-    )

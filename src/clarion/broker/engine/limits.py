@@ -33,3 +33,13 @@ class Limits:
     credit_s: float = 10.0
     credit_max_messages: int = 1_000_000
     default_retention: str = "until-read"
+    max_consumers_per_subscription: int = 1000
+    max_returned: int = 100_000  # messages of a shared subscription that were lent and came back
+    least_hold_s: float = (
+        3.0  # for which, after a restart, the backlog is kept for who held it, however short the lease
+    )
+    max_patterns: int = 1000
+    max_states: int = 100_000
+    max_state_bytes: int = 65_536
+    staged_expiry_s: float = 86_400.0
+    writer_expiry_s: float = 90 * 86_400.0

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from clarion.broker.engine.limits import Limits
+from clarion.broker.engine.share.lending import Lending
 from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, WaitingGet, Writer
-from clarion.store.port import Changes, PublisherRow, Receipt, Store, StoredBatch, TopicRow
+from clarion.model.ids import stamp_from_unix_s
+from clarion.model.spans import Span
+from clarion.store.port import (
+    Changes,
+    PublisherRow,
+    Receipt,
+    Release,
+    ReturnedRow,
+    StagedRow,
+    Store,
+    StoredBatch,
+    TopicRow,
+)
 from clarion.wire import bodies
+from clarion.wire.batch import Batch
 from clarion.wire.frames import Buffer
 
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
@@ -36,9 +51,9 @@ class TakenPut(NamedTuple):
     """A batch that was taken and waits for its commit."""
 
     topic: Topic
-    writer: Writer
-    receipt: Receipt
-    batch: StoredBatch | None  # None when the receipt is a refusal
+    writer: Writer | None  # None when no publisher waits for it
+    receipt: Receipt | None
+    batch: StoredBatch | None  # None when the receipt is a refusal, or the batch is for later
 
 
 @dataclass(slots=True)
@@ -51,6 +66,13 @@ class Group:
     topics: set[Topic] = field(default_factory=set)
     dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)
     trimmed: list[Topic] = field(default_factory=list)
+    transactions: list[tuple[int, int, bodies.Transacted, list[Waiter]]] = field(default_factory=list)
+    came_back: list[tuple[Topic, Subscription, ReturnedRow]] = field(
+        default_factory=list
+    )  # lent again once this is on disk
+    opened: list[tuple[Topic, Subscription, Lending]] = field(default_factory=list)  # whose backlog may be lent then
+    released: list[tuple[Topic, Subscription, Lending, Span]] = field(default_factory=list)
+    done: list[tuple[Topic, Subscription, int, int]] = field(default_factory=list)  # whose keys are free then
     bytes: int = 0
 
     def __bool__(self) -> bool:
@@ -67,6 +89,9 @@ class State:
         self.counters: Counter[str] = Counter()
         self.out: list[Reply] = []
         self.free_bytes = store.free_bytes()
+        self._last_stamp = 0
+        self.on_new_topic: Callable[[Topic, Now], None] = _nothing_to_do  # subscribes who waits for such topics
+        self.on_topic_left: Callable[[Topic], None] = _nothing_to_do  # called when a subscription of it has ended
         self.forget_all()
 
     def forget_all(self) -> None:
@@ -78,11 +103,19 @@ class State:
         self.in_flight: Group | None = None
         self.next_topic = self.store.last_topic_number() + 1
         self.next_publisher = self.store.last_publisher() + 1
+        self.next_staged = self.store.last_staged() + 1
         self.topic_count = self.store.topic_count()
         self.read_topics: set[Topic] = set()  # where acks or unsubscribes may have freed batches
         self.cached: OrderedDict[Topic, None] = OrderedDict()  # topics with batches in memory, coldest first
         self.cached_bytes = 0
         self.waiting_gets = 0
+        self.just_read: StoredBatch | None = None  # often the next one asked for, too
+        self.just_opened: tuple[StoredBatch, Batch] | None = None
+
+    def next_stamp(self, now: Now) -> int:
+        """Give the stamp of the next batch that the broker itself packs."""
+        self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(now.unix_us / 1e6))
+        return self._last_stamp
 
     def groups(self) -> tuple[Group | None, Group]:
         """Give what is not durable yet: the group being committed and the open one."""
@@ -97,14 +130,32 @@ class State:
                 return None
             topic = Topic(row, self.store.subscriptions(row.number), now_s)
             self.topics[name] = topic
+            self._load_returned(topic)
             self.counters["topics_loaded"] += 1
             if topic.needed_from() > topic.first_offset:  # read by all, but not trimmed before a crash
                 self.read_topics.add(topic)
         topic.touched_s = now_s
         return topic
 
-    def make_topic(self, name: bytes, retention: str, now_s: float) -> Topic | None:
+    def _load_returned(self, topic: Topic) -> None:
+        if any(sub.lending is not None for sub in topic.subscriptions.values()):
+            for row in self.store.returned(topic.number):
+                found = topic.subscriptions.get(row.name)
+                if found is not None and found.lending is not None:
+                    found.lending.load_returned(row)
+
+    def find_topic_by_number(self, number: int, now_s: float) -> Topic | None:
+        """Give the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
+        names = [
+            group.changes.topics[number].name for group in self.groups() if group and number in group.changes.topics
+        ]
+        name = names[-1] if names else self.store.topic_name(number)
+        topic = None if name is None else self.find_topic(name, now_s)
+        return None if topic is None or topic.deleted or topic.number != number else topic
+
+    def make_topic(self, name: bytes, retention: str, now: Now) -> Topic | None:
         """Give the topic, making it where needed; None when the broker has as many as it may."""
+        now_s = now.monotonic_s
         topic = self.find_topic(name, now_s)
         if topic is None:
             if self.topic_count >= self.limits.max_topics:
@@ -115,7 +166,42 @@ class State:
             self.topics[name] = topic
             self.open.changes.topics[topic.number] = topic.row()
             self.changed(topic)
+            self.on_new_topic(topic, now)
         return topic
+
+    def append(self, topic: Topic, data: Buffer, count: int, now: Now, *, expires_at_us: int = 0) -> StoredBatch:
+        """Put a batch at the end of a topic, in the open group, without a publisher's number."""
+        batch = self.store_batch(topic, data, count, now, expires_at_us=expires_at_us)
+        self.open.puts.append(TakenPut(topic, None, None, batch))
+        return batch
+
+    def store_batch(self, topic: Topic, data: Buffer, count: int, now: Now, *, expires_at_us: int) -> StoredBatch:
+        """Have a batch stored at the end of a topic with the open group; showing it is the caller's."""
+        batch = self._place(topic, data, len(data), count, now, expires_at_us)
+        self.free_bytes -= len(data)
+        self.open.changes.batches.append(batch)
+        self.open.bytes += len(data)
+        return batch
+
+    def release(self, topic: Topic, staged: StagedRow, now: Now, *, expires_at_us: int) -> StoredBatch:
+        """Have a staged batch go to the end of its topic with the open group; its bytes are where they are."""
+        batch = self._place(topic, b"", staged.size, staged.count, now, expires_at_us)
+        self.open.changes.releases.append(
+            Release(staged.number, batch.first_offset, batch.committed_at_us, batch.bytes_total, expires_at_us)
+        )
+        self.open.puts.append(TakenPut(topic, None, None, batch))
+        return batch
+
+    def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
+        topic.last_commit_us = max(topic.last_commit_us, now.unix_us)
+        topic.bytes_total += size
+        batch = StoredBatch(
+            topic.number, topic.next_offset, count, topic.last_commit_us, topic.bytes_total, data, expires_at_us
+        )
+        topic.next_offset += count
+        topic.stored_bytes += size
+        self.changed(topic)
+        return batch
 
     def changed(self, topic: Topic) -> None:
         """Note that the open group changes this topic, so that it stays in memory until the commit."""
@@ -140,7 +226,14 @@ class State:
             self.say(waiter, kind, body)
 
     def remember(self, topic: Topic, batch: StoredBatch) -> None:
-        """Keep a committed batch in memory for those who will soon ask for it, within bounds."""
+        """Keep a committed batch in memory for those who will soon ask for it, within bounds.
+
+        One without its bytes was staged: who asks for it reads it from the store, and what is older, too.
+        """
+        if not batch.data:
+            while topic.recent:
+                self.drop_oldest(topic)
+            return
         topic.recent.append(batch)
         topic.recent_messages += batch.count
         self.cached[topic] = None
@@ -163,6 +256,7 @@ class State:
         """Forget a topic that has nothing uncommitted and nobody waiting."""
         assert not topic.uncommitted
         assert not topic.waiting
+        assert not topic.lent()
         while topic.recent:
             self.drop_oldest(topic)
         self.read_topics.discard(topic)
@@ -173,3 +267,7 @@ class State:
         """Take a get off the topic's list."""
         del topic.waiting[get.waiter.peer, get.name]
         self.waiting_gets -= 1
+
+
+def _nothing_to_do(_topic: Topic, _now: Now | None = None) -> None:
+    """Nobody wants to know."""

@@ -7,9 +7,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from clarion.broker.engine.share.lending import Lending
 from clarion.model.ids import RECEIPTS_KEPT
+from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
 from clarion.model.ranges import AckedRanges
 from clarion.store.port import UNTIL_READ, Receipt, StoredBatch, SubscriptionRow, TopicRow
+
+_MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
 
 Peer = Any  # whatever the serving loop tells peers apart by; hashable
 
@@ -34,23 +38,72 @@ class WaitingGet(NamedTuple):
 
 
 class Subscription:
-    """A durable cursor, and the consumer that holds it."""
+    """A durable cursor, and the consumer that holds it, or the consumers that share it."""
 
-    __slots__ = ("acked", "name", "nonce", "token", "topic")
+    __slots__ = (
+        "_moved_by", "acked", "lending", "moved_token", "name", "nonce", "options", "seen_at_us", "token", "topic",
+    )  # fmt: skip
 
-    def __init__(self, topic: int, name: bytes, acked: AckedRanges, token: int = 0, nonce: bytes = b"") -> None:
+    def __init__(
+        self,
+        topic: int,
+        name: bytes,
+        acked: AckedRanges,
+        token: int = 0,
+        nonce: bytes = b"",
+        options: SubscriptionOptions | None = None,
+        seen_at_us: int = 0,
+    ) -> None:
         self.topic = topic
         self.name = name
         self.acked = acked
         self.token = token
         self.nonce = nonce
+        self.options = options or SubscriptionOptions()
+        self.seen_at_us = seen_at_us
+        self.lending = Lending(self.acked, self.options) if self.options.shared else None
+        self.moved_token = 0  # of the last consumer from before a seek
+        self._moved_by = b""
 
     @classmethod
     def from_row(cls, row: SubscriptionRow) -> Subscription:
-        return cls(row.topic, row.name, AckedRanges.unpack(row.cursor, row.acked), row.token, row.nonce)
+        acked = AckedRanges.unpack(row.cursor, row.acked)
+        options = unpack_options(row.options)
+        found = cls(row.topic, row.name, acked, row.token, row.nonce, options, row.seen_at_us)
+        if row.nonce.startswith(_MOVED):
+            size = row.nonce[len(_MOVED)]
+            rest = row.nonce[len(_MOVED) + 1 :]
+            found._moved_by, found.nonce = rest[:size], rest[size:]
+        if found.lending is not None:
+            found.lending.await_consumers(row.consumers)
+        elif not found.nonce:  # nobody attached since it was sought, or made
+            found.moved_token = row.token - 1
+        return found
+
+    def move_to(self, cursor: int, nonce: bytes) -> None:
+        """Begin anew elsewhere, for new consumers."""
+        self.moved_token = self.token
+        self.token += 1
+        self.nonce, self._moved_by = b"", nonce
+        self.acked = AckedRanges(cursor)
+        self.lending = Lending(self.acked, self.options) if self.options.shared else None
+
+    def is_moved_by(self, nonce: bytes) -> bool:
+        """Tell whether it was this request that moved it last."""
+        return nonce == self._moved_by
 
     def to_row(self) -> SubscriptionRow:
-        return SubscriptionRow(self.topic, self.name, self.acked.cursor, self.acked.pack(), self.token, self.nonce)
+        return SubscriptionRow(
+            self.topic,
+            self.name,
+            self.acked.cursor,
+            self.acked.pack(),
+            self.token,
+            _MOVED + bytes([len(self._moved_by)]) + self._moved_by + self.nonce if self._moved_by else self.nonce,
+            pack_options(self.options),
+            self.lending.pack_consumers() if self.lending else b"",
+            self.seen_at_us,
+        )
 
 
 class Writer:
@@ -77,14 +130,17 @@ class Topic:
     """A topic while it is in memory. `next_offset` counts what was taken, `visible_end` what is committed."""
 
     __slots__ = (
-        "bytes_total", "first_offset", "last_commit_us", "name", "next_offset", "number", "recent", "recent_messages",
-        "retention", "stored_bytes", "subscriptions", "touched_s", "uncommitted", "visible_end", "waiting", "writers",
+        "bytes_total", "delayed_bytes", "deleted", "first_offset", "last_commit_us", "name", "next_offset", "number",
+        "recent", "recent_messages", "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s",
+        "tried_below", "uncommitted", "unread_mark", "visible_end", "waiting", "writers",
     )  # fmt: skip
 
     def __init__(self, row: TopicRow, subscriptions: Iterable[SubscriptionRow], now_s: float) -> None:
         self.number = row.number
         self.name = row.name
         self.retention = row.retention
+        self.settings: TopicSettings = unpack_settings(row.settings)
+        self.deleted = False  # its deletion is taken, and perhaps not on disk yet
         self.next_offset = self.visible_end = row.next_offset
         self.last_commit_us = row.last_commit_us
         self.bytes_total = row.bytes_total
@@ -95,11 +151,19 @@ class Topic:
         self.recent: deque[StoredBatch] = deque()  # the newest batches, without a gap up to visible_end
         self.recent_messages = 0
         self.waiting: dict[tuple[Peer, bytes], WaitingGet] = {}
+        self.takers: dict[bytes, Subscription] = {}  # shared subscriptions that somebody waits to be lent from
         self.uncommitted = 0  # groups with changes to this topic that are not on disk yet
         self.touched_s = now_s
+        self.delayed_bytes: int | None = None  # of batches that appear here later; None when nobody looked yet
+        self.tried_below = 0  # up to where a trim was tried last; what is left below it lies in batches still needed
+        self.unread_mark = (0, 0)  # an offset, and the bytes put below it: what one reader at least has read
 
     def row(self) -> TopicRow:
-        return TopicRow(self.number, self.name, self.retention)
+        return TopicRow(self.number, self.name, self.retention, settings=pack_options(self.settings))
+
+    def lent(self) -> bool:
+        """Tell whether a consumer shares one of its subscriptions right now."""
+        return any(sub.lending is not None and sub.lending.in_use() for sub in self.subscriptions.values())
 
     def needed_from(self) -> int:
         """Give the offset below which nobody needs anything any more."""

@@ -1,0 +1,1 @@
+"""What the broker does on its own: retention, expiry, unloading, letting go."""

@@ -1,0 +1,184 @@
+"""How long things stay: bounds by age and size, messages and subscriptions that expire, topics that are for a time."""
+
+from __future__ import annotations
+
+from clarion.broker.engine.keep.removing import delete_topic, trim
+from clarion.broker.engine.publish.room import below_size, bound_bytes, slowest_cursor
+from clarion.broker.engine.reading import batches_of, has_expired
+from clarion.broker.engine.share.returning import Returning
+from clarion.broker.engine.state import Now, State
+from clarion.broker.engine.subscribe.subscribing import Subscribing
+from clarion.broker.engine.topics import Subscription, Topic
+from clarion.model.errors import StoredDataCorrupt
+from clarion.model.options import TRIM, unpack_options, unpack_settings
+from clarion.store.port import UNTIL_READ, SubscriptionRow, TopicRow, TopicSummary
+
+_SWEEP_EVERY_S = 1.0
+_TOPICS_A_SWEEP = 100
+_SUBSCRIPTIONS_A_SWEEP = 2000
+_HEADS_A_SWEEP = 5  # first batches read from the store to see whether they have expired
+_HEAD_BYTES = 2**20
+_HEAD_BATCHES = 1000
+_UNUSED_S = 60.0  # for which a topic that is for a time may be without subscriptions at its beginning
+
+
+class Retention:
+    """Decides what goes, of topics in memory at once, and of all others in a slow round."""
+
+    def __init__(self, state: State, subscribing: Subscribing, returning: Returning) -> None:
+        self._state = state
+        self._subscribing = subscribing
+        self._returning = returning
+        self._sweep_at_s = 0.0
+        self._after = self._heads_after = b""
+        self._page = _TOPICS_A_SWEEP
+        self._first_round = True
+        self._started_us: int | None = None
+        state.on_topic_left = self.leave
+
+    def leave(self, topic: Topic) -> None:
+        """Delete a topic that was to go with its last subscription."""
+        if topic.settings.temporary and not topic.subscriptions and not topic.deleted:
+            delete_topic(self._state, self._subscribing, topic)
+
+    def trim(self, topic: Topic, now: Now) -> None:
+        """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
+        if topic.deleted:
+            return
+        trims, live = topic.settings.at_bound == TRIM, slowest_cursor(topic)
+        below = max(self._below_age(topic, now), self._below_size(topic))
+        if not trims:
+            below = min(below, live)
+        if topic.retention == UNTIL_READ:
+            below = max(below, live)
+        trim(self._state, topic, below)
+
+    def _below_age(self, topic: Topic, now: Now) -> int:
+        if not topic.settings.max_age_s or not topic.stored_bytes:
+            return 0
+        found = self._state.store.offset_at(topic.number, _oldest_us(topic.settings.max_age_s, now))
+        return topic.visible_end if found is None else found
+
+    def _below_size(self, topic: Topic) -> int:
+        bound = bound_bytes(topic, self._state.limits)
+        return below_size(self._state, topic, bound) if 0 < bound < topic.stored_bytes else 0
+
+    # The round over all topics.
+
+    def next_deadline_s(self) -> float:
+        """Give when `sweep` has something to do."""
+        return self._sweep_at_s
+
+    def sweep(self, now: Now) -> None:
+        """Look at some topics, in memory or not, for what time has done to them."""
+        if now.monotonic_s < self._sweep_at_s:
+            return
+        self._sweep_at_s = now.monotonic_s + _SWEEP_EVERY_S
+        if self._started_us is None:
+            self._started_us = now.unix_us
+        page = self._state.store.topics(self._after, self._page)
+        for summary in page:
+            self._look(summary, now)
+        whole = len(page) == self._page
+        self._after = page[-1].topic.name if whole else b""
+        self._first_round = self._first_round and whole
+        # A page is a number of topics, but its cost is in their subscriptions.
+        met = sum(len(summary.subscriptions) for summary in page)
+        self._page = max(1, min(_TOPICS_A_SWEEP, self._page * _SUBSCRIPTIONS_A_SWEEP // max(1, met)))
+        self._look_at_heads(now)
+
+    def _look(self, summary: TopicSummary, now: Now) -> None:
+        row, subscriptions = summary
+        topic = self._state.topics.get(row.name)
+        if topic is None:
+            if not self._is_due(row, subscriptions, now):
+                return
+            topic = self._state.find_topic(row.name, now.monotonic_s)
+        if topic is None or topic.deleted:
+            return
+        for subscription in [sub for sub in topic.subscriptions.values() if self._has_expired(topic, sub, now)]:
+            self._subscribing.end(topic, subscription, "the subscription was not used for as long as it may be")
+            self._state.counters["subscriptions_expired"] += 1
+        if now.monotonic_s - topic.touched_s > _UNUSED_S:
+            self.leave(topic)
+        if topic.settings.ttl_s:
+            self._skip_expired(topic, now)
+        self.trim(topic, now)
+
+    def _is_due(self, row: TopicRow, subscriptions: list[SubscriptionRow], now: Now) -> bool:
+        """Tell whether something may be done about a topic that is not in memory."""
+        settings = unpack_settings(row.settings)
+        if settings.temporary and not subscriptions:
+            return True
+        if any(self._is_overdue(sub.seen_at_us, unpack_options(sub.options).expires_s, now) for sub in subscriptions):
+            return True
+        if not row.stored_bytes:
+            return False
+        live = min((sub.cursor for sub in subscriptions), default=row.next_offset)
+        if self._first_round and row.retention == UNTIL_READ and live > row.first_offset:
+            return True  # a crash kept it from being trimmed
+        if 0 < settings.max_bytes < row.stored_bytes:
+            return True
+        ages_s = [age_s for age_s in (settings.max_age_s, settings.ttl_s) if age_s]
+        return (
+            bool(ages_s) and self._state.store.offset_at(row.number, _oldest_us(min(ages_s), now)) != row.first_offset
+        )
+
+    def _has_expired(self, topic: Topic, subscription: Subscription, now: Now) -> bool:
+        if not self._is_overdue(subscription.seen_at_us, subscription.options.expires_s, now):
+            return False
+        if subscription.lending is not None and subscription.lending.consumers:
+            return False
+        return not any(get.name == subscription.name for get in topic.waiting.values())
+
+    def _is_overdue(self, seen_at_us: int, expires_s: float, now: Now) -> bool:
+        """Use is noted each quarter of the time to expire, and not while the broker does not run."""
+        last_us = max(seen_at_us, self._started_us or 0)
+        return expires_s > 0 and now.unix_us - last_us > expires_s * 1.25e6
+
+    # Messages that have expired at the beginning of a topic, where nobody reads them.
+
+    def _look_at_heads(self, now: Now) -> None:
+        state = self._state
+        page = state.store.topics(self._heads_after, _TOPICS_A_SWEEP)
+        stored = [row for row, _ in page if row.stored_bytes]
+        for row in stored[:_HEADS_A_SWEEP]:
+            topic = state.topics.get(row.name)
+            if topic is None and self._head_has_expired(row, now):
+                topic = state.find_topic(row.name, now.monotonic_s)
+            if topic is not None and not topic.deleted:
+                self._skip_expired(topic, now)
+        if len(stored) > _HEADS_A_SWEEP:
+            self._heads_after = stored[_HEADS_A_SWEEP - 1].name
+        else:
+            self._heads_after = page[-1].topic.name if len(page) == _TOPICS_A_SWEEP else b""
+
+    def _head_has_expired(self, row: TopicRow, now: Now) -> bool:
+        try:
+            found = self._state.store.batches(row.number, row.first_offset, 1, 1)
+        except StoredDataCorrupt:
+            return False
+        return bool(found) and has_expired(found[0], now.unix_us)
+
+    def _skip_expired(self, topic: Topic, now: Now) -> None:
+        """Have every subscription pass by expired messages at the beginning of a topic, and let go of them."""
+        start = stop = topic.first_offset
+        try:
+            batches = batches_of(self._state, topic, start, topic.visible_end, _HEAD_BYTES)
+            for batch, _ in zip(batches, range(_HEAD_BATCHES), strict=False):
+                if not has_expired(batch, now.unix_us):
+                    break
+                stop = batch.first_offset + batch.count
+        except StoredDataCorrupt:
+            self._state.counters["corrupt_reads"] += 1
+        if stop == start:
+            return
+        self._state.counters["messages_expired"] += stop - start
+        for subscription in topic.subscriptions.values():
+            if subscription.acked.cursor < stop:
+                self._returning.skip(topic, subscription, subscription.acked.cursor, stop)
+        trim(self._state, topic, stop)
+
+
+def _oldest_us(age_s: float, now: Now) -> int:
+    return max(0, now.unix_us - int(age_s * 1e6))

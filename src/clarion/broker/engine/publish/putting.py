@@ -1,0 +1,278 @@
+"""The publishers' side of the engine: register, put, forget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clarion.broker.engine.limits import MAX_NAME_BYTES
+from clarion.broker.engine.publish.credit import grant_messages
+from clarion.broker.engine.publish.delaying import Delaying, expires_at_us, read_due
+from clarion.broker.engine.publish.room import FULL_RETRY_S, lacks_room
+from clarion.broker.engine.state import Now, State, TakenPut
+from clarion.broker.engine.subscribe.subscribing import refuse_busy
+from clarion.broker.engine.topics import Topic, Waiter, Writer
+from clarion.model.errors import InvalidRequest
+from clarion.model.names import to_text
+from clarion.model.topics import is_pattern
+from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, StoredBatch
+from clarion.wire import bodies
+from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.frames import Buffer, Kind
+from clarion.wire.refusals import Code
+
+_SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
+_GAP_RETRY_S = 0.02  # what is missing is most likely on its way
+
+Refusal = tuple[int, int, str]
+Times = tuple[int, ...]  # when each message of a batch appears; none: now
+
+
+class Putting:
+    """Takes batches in order, once each, and answers retries with the first receipt."""
+
+    def __init__(self, state: State, delaying: Delaying) -> None:
+        self._state = state
+        self._delaying = delaying
+        self.on_publisher_gone: Callable[[int], None] = _nobody_else
+
+    def register(self, waiter: Waiter, body: bodies.Register, now: Now) -> None:
+        """Give a publisher id, durably; the same nonce gives the same id."""
+        state = self._state
+        if not 8 <= len(body.nonce) <= 64:
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
+            return
+        known = state.registered.get(body.nonce)
+        if known is None and (row := state.store.publisher_by_nonce(body.nonce)) is not None:
+            leaving = any(group and row.publisher in group.changes.gone_publishers for group in state.groups())
+            known = None if leaving else row.publisher
+        if known is None:
+            if state.next_publisher >= 1 << 32:
+                state.refuse(waiter, Kind.REFUSED, Code.LIMIT, "this broker has given out all its publisher ids")
+                return
+            known = state.next_publisher
+            state.next_publisher += 1
+            state.registered[body.nonce] = known
+            row = PublisherRow(known, body.nonce, now.unix_us)
+            state.publishers[known] = row
+            state.open.changes.publishers[known] = row
+            state.counters["publishers_registered"] += 1
+        state.say_when_durable(waiter, Kind.ACK, bodies.Registered(state.identity.broker, known))
+
+    def forget(self, waiter: Waiter, body: bodies.Forget, now: Now) -> None:
+        """Drop a publisher that closed cleanly; one that is not there is already forgotten."""
+        if 0 < body.publisher < self._state.next_publisher:
+            self.drop_publisher(body.publisher)
+        self._state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+
+    def drop_publisher(self, publisher: int) -> None:
+        """Forget a publisher and its numbers."""
+        state = self._state
+        row = state.publishers.pop(publisher, None)
+        if row is not None:
+            state.registered.pop(row.nonce, None)
+        state.open.changes.publishers.pop(publisher, None)
+        state.open.changes.gone_publishers.add(publisher)
+        for topic in state.topics.values():
+            topic.writers.pop(publisher, None)
+        self.on_publisher_gone(publisher)
+
+    def put(self, waiter: Waiter, body: bodies.Put, blob: Buffer, now: Now) -> None:
+        """Take a batch, or say why not; the answer to a taken one waits for its commit."""
+        state = self._state
+        batch = self.read_batch(waiter, blob, now)
+        if batch is None:
+            return
+        try:
+            times_us = read_due(batch, body.due, now.unix_us)
+            if body.ttl_ms < 0:
+                raise InvalidRequest(f"ttl_ms is 0 (as the topic says) or more, not {body.ttl_ms}")
+        except InvalidRequest as error:
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
+            return
+        topic = self.topic_to_put(waiter, body.topic, now)
+        if topic is None:
+            return
+        writer = topic.writers.get(batch.publisher)
+        if writer is None:
+            receipts = state.store.receipts(batch.publisher, topic.number)
+            writer = topic.writers[batch.publisher] = Writer(receipts, now.monotonic_s)
+        writer.seen_s = now.monotonic_s
+        if batch.number == writer.last_number + 1:
+            self._take(waiter, topic, writer, batch, body.ttl_ms, times_us, now)
+        elif batch.number > writer.last_number:
+            text = f"batch {batch.number} overtook batch {writer.last_number + 1}"
+            state.refuse(
+                waiter, Kind.REFUSED, Code.GAP, text, expected=writer.last_number + 1, retry_after_s=_GAP_RETRY_S
+            )
+        else:
+            self._answer_again(waiter, topic, writer, batch, now)
+
+    def read_batch(self, waiter: Waiter, blob: Buffer, now: Now) -> Batch | None:
+        """Give the batch in these bytes, or refuse what is none, or is not from a publisher of ours."""
+        try:
+            batch = Batch.parse(blob)
+            batch.check_offsets()
+        except BadBatch as error:
+            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
+            return None
+        if not self.is_for_here(waiter, batch) or not self.publisher_known(waiter, batch.publisher, now):
+            return None
+        return batch
+
+    def topic_to_put(self, waiter: Waiter, name: bytes, now: Now) -> Topic | None:
+        """Give the topic of this name, made where needed, or refuse a name that cannot have messages now."""
+        state = self._state
+        if not 0 < len(name) <= MAX_NAME_BYTES:
+            state.refuse(waiter, Kind.INVALID, Code.TOO_LARGE, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes")
+            return None
+        if is_pattern(name):
+            text = f"{to_text(name)} is a pattern (a part of it is * or #): messages are put on topics"
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            return None
+        topic = state.make_topic(name, state.limits.default_retention, now)
+        if topic is None:
+            text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            return None
+        if topic.deleted:
+            refuse_busy(state, waiter, topic)
+            return None
+        return topic
+
+    def is_for_here(self, waiter: Waiter, batch: Batch) -> bool:
+        """Refuse a batch that was made for another broker."""
+        broker = self._state.identity.broker
+        if batch.broker != broker:
+            text = f"this batch was made for broker {batch.broker:08x}, this is {broker:08x}"
+            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+        return bool(batch.broker == broker)
+
+    def publisher_known(self, waiter: Waiter, publisher: int, now: Now) -> bool:
+        """Refuse a publisher that is not registered, and note of the others that they live."""
+        state = self._state
+        known = 0 < publisher < state.next_publisher
+        row = (state.publishers.get(publisher) or state.store.publisher(publisher)) if known else None
+        leaving = any(group and publisher in group.changes.gone_publishers for group in state.groups())
+        if row is None or leaving:
+            text = f"publisher {publisher} is not known here (closed, or silent for too long); register again"
+            state.refuse(waiter, Kind.REFUSED, Code.PUBLISHER_EXPIRED, text)
+            return False
+        seen_every_us = min(_SEEN_EVERY_US, int(state.limits.publisher_expiry_s * 250_000))
+        if now.unix_us - row.seen_at_us > seen_every_us:
+            row = row._replace(seen_at_us=now.unix_us)
+            state.open.changes.publishers[row.publisher] = row
+        state.publishers[row.publisher] = row
+        return True
+
+    def _take(
+        self, waiter: Waiter, topic: Topic, writer: Writer, batch: Batch, ttl_ms: int, times_us: Times, now: Now
+    ) -> None:
+        state = self._state
+        stored: StoredBatch | None = None
+        code, first_offset, committed_at_us = 0, topic.next_offset, max(topic.last_commit_us, now.unix_us)
+        refusal = self._final_refusal(topic, batch)
+        if refusal is not None:
+            code = refusal[1]
+        elif not self.has_room(waiter, topic, len(batch.raw)):
+            return
+        else:
+            stored = self._store(topic, batch, ttl_ms, times_us, now)
+            first_offset = stored.first_offset if stored else -1
+            writer.messages_total += batch.count
+        receipt = Receipt(
+            batch.publisher, topic.number, batch.number, batch.checksum, code,
+            first_offset, committed_at_us, writer.messages_total,
+        )  # fmt: skip
+        writer.last_number = batch.number
+        writer.receipts.append(receipt)
+        writer.pending[batch.number] = [waiter]
+        state.changed(topic)
+        state.open.changes.receipts.append(receipt)
+        state.open.puts.append(TakenPut(topic, writer, receipt, stored))
+
+    def _final_refusal(self, topic: Topic, batch: Batch) -> Refusal | None:
+        """Give how to refuse what will be refused again: that is durable, and uses the number up."""
+        if max(len(batch.raw), batch.plain_bytes) > self.max_batch_bytes(topic):
+            return Kind.REFUSED, Code.TOO_LARGE, self._too_large(topic)
+        if topic.retention == UNTIL_READ and not topic.subscriptions:
+            return Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER, _unread(topic)
+        return None
+
+    def _store(self, topic: Topic, batch: Batch, ttl_ms: int, times_us: Times, now: Now) -> StoredBatch | None:
+        """Have a batch stored; gives it, unless it is for later."""
+        if times_us:
+            self._delaying.hold(topic, batch, times_us, ttl_ms, now)
+            return None
+        expiry_us = expires_at_us(topic, ttl_ms, max(topic.last_commit_us, now.unix_us))
+        return self._state.store_batch(topic, batch.raw, batch.count, now, expires_at_us=expiry_us)
+
+    def wrong_put(self, topic: Topic, batch: Batch, due: bytes) -> Refusal | None:
+        """Give how to refuse a batch that is put without a number of its own; None when it is good."""
+        try:
+            read_due(batch, due, now_us=0)
+        except InvalidRequest as error:
+            return Kind.INVALID, Code.MALFORMED, str(error)
+        return self._final_refusal(topic, batch)
+
+    def take_unnumbered(self, topic: Topic, batch: Batch, ttl_ms: int, due: bytes, now: Now) -> int:
+        """Take a batch that `wrong_put` found nothing against; gives its first offset, -1 when it is for later."""
+        stored = self._store(topic, batch, ttl_ms, read_due(batch, due, now.unix_us), now)
+        if stored is None:
+            return -1
+        self._state.open.puts.append(TakenPut(topic, None, None, stored))
+        return stored.first_offset
+
+    def max_batch_bytes(self, topic: Topic) -> int:
+        """Give the size of the largest batch that a topic takes."""
+        most = self._state.limits.max_batch_bytes
+        return min(most, topic.settings.max_batch_bytes or most)
+
+    def has_room(
+        self, waiter: Waiter, topic: Topic, size: int, on_disk: int | None = None, *, count_delayed: bool = True
+    ) -> bool:
+        """Refuse what does not fit on the topic, or on the disk, where it may be more (`on_disk`)."""
+        refusal = lacks_room(self._state, topic, size, on_disk=on_disk, count_delayed=count_delayed)
+        if refusal is not None:
+            self._state.refuse(waiter, Kind.REFUSED, *refusal, retry_after_s=FULL_RETRY_S)
+        return refusal is None
+
+    def _answer_again(self, waiter: Waiter, topic: Topic, writer: Writer, batch: Batch, now: Now) -> None:
+        state = self._state
+        state.counters["puts_repeated"] += 1
+        receipt = writer.receipt(batch.number)
+        if receipt is None:
+            text = f"batch {batch.number} is older than the last {len(writer.receipts)} receipts kept"
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+        elif receipt.checksum != batch.checksum:
+            text = f"batch {batch.number} came before with other contents"
+            state.refuse(waiter, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
+        elif batch.number in writer.pending:
+            writer.pending[batch.number].append(waiter)
+        else:
+            self.answer(waiter, topic, writer, receipt, now)
+
+    def answer(self, waiter: Waiter, topic: Topic, writer: Writer, receipt: Receipt, now: Now) -> None:
+        """Tell a publisher what became of its batch, which is durable."""
+        state = self._state
+        if receipt.code == Code.TOO_LARGE:
+            state.refuse(waiter, Kind.REFUSED, receipt.code, self._too_large(topic))
+            return
+        if receipt.code:
+            state.refuse(waiter, Kind.NO_SUBSCRIBER, receipt.code, _unread(topic))
+            return
+        credit = writer.messages_total + grant_messages(state, topic, now.monotonic_s)
+        body = bodies.PutDone(
+            receipt.number, receipt.first_offset, receipt.committed_at_us, credit, state.limits.credit_s
+        )
+        state.say(waiter, Kind.ACK, body)
+
+    def _too_large(self, topic: Topic) -> str:
+        return f"a batch for {to_text(topic.name)} has at most {self.max_batch_bytes(topic)} bytes"
+
+
+def _unread(topic: Topic) -> str:
+    return f"nobody subscribes to {to_text(topic.name)}, which keeps messages until they are read"
+
+
+def _nobody_else(_publisher: int) -> None:
+    """Nobody else keeps numbers of publishers."""

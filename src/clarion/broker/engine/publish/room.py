@@ -1,0 +1,105 @@
+"""Whether a topic and the disk have room for more, and what goes first where a topic may let go of it."""
+
+from __future__ import annotations
+
+from clarion.broker.engine.keep.removing import trim
+from clarion.broker.engine.limits import Limits
+from clarion.broker.engine.reading import read_batches
+from clarion.broker.engine.state import State
+from clarion.broker.engine.topics import Topic
+from clarion.model.errors import StoredDataCorrupt
+from clarion.model.names import to_text
+from clarion.model.options import TRIM
+from clarion.store.port import UNTIL_READ
+from clarion.wire.refusals import Code
+
+FULL_RETRY_S = 0.2
+
+
+def bound_bytes(topic: Topic, limits: Limits) -> int:
+    """Give the bytes that a topic may hold; 0 when there is no bound."""
+    return topic.settings.max_bytes or (limits.topic_max_bytes if topic.retention == UNTIL_READ else 0)
+
+
+def disk_is_full(state: State, size: int) -> bool:
+    """Tell whether this would take from the reserve, which is for acks, trims and deletes."""
+    return state.free_bytes - size < state.limits.disk_reserve_bytes
+
+
+def lacks_room(
+    state: State, topic: Topic, size: int, *, on_disk: int | None = None, count_delayed: bool = True
+) -> tuple[Code, str] | None:
+    """Give how to refuse a batch for want of room; None when there is some, or was made.
+
+    `on_disk` is what the request needs there, if more than this batch. What is delayed takes from the topic's bound,
+    too. Where a topic may let go of its oldest batches, they do.
+    """
+    if disk_is_full(state, size if on_disk is None else on_disk):
+        text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
+        return Code.DISK_FULL, text
+    bound = bound_bytes(topic, state.limits)
+    if not bound:
+        return None
+    delayed = delayed_bytes(state, topic) if count_delayed else 0
+    if topic.stored_bytes + delayed + size <= bound:
+        return None
+    if topic.retention != UNTIL_READ or topic.settings.at_bound == TRIM:
+        trim(state, topic, below_size(state, topic, bound - size))
+        if topic.settings.at_bound == TRIM:
+            return None
+    held = unread_bytes(state, topic, bound - delayed - size) + delayed
+    if not held or held + size <= bound:  # an empty topic takes one batch, whatever its size
+        return None
+    state.read_topics.add(topic)  # the next housekeeping looks whether something can go
+    return Code.TOPIC_FULL, f"topic {to_text(topic.name)} holds {held} unread bytes, as many as it may"
+
+
+def delayed_bytes(state: State, topic: Topic) -> int:
+    """Give the bytes of a topic that are stored and not on it yet."""
+    if topic.delayed_bytes is None:
+        topic.delayed_bytes = state.store.staged_totals(topic.number)[1]
+    return topic.delayed_bytes
+
+
+def add_delayed(state: State, topic: Topic, size: int) -> None:
+    """Count bytes that are stored for a topic from now on, or, below 0, no longer."""
+    topic.delayed_bytes = max(0, delayed_bytes(state, topic) + size)
+    state.changed(topic)
+
+
+def slowest_cursor(topic: Topic) -> int:
+    """Give the offset from which on somebody still has to read; the end when nobody has."""
+    return min((sub.acked.cursor for sub in topic.subscriptions.values()), default=topic.visible_end)
+
+
+def below_size(state: State, topic: Topic, bound: int) -> int:
+    """Give the offset below which batches go so that about `bound` bytes stay.
+
+    The batch that crosses the bound stays; so does what somebody still has to read, unless the topic trims.
+    """
+    found = state.store.offset_after_bytes(topic.number, topic.bytes_total - bound)
+    below = topic.visible_end if found is None else found
+    return below if topic.settings.at_bound == TRIM else min(below, slowest_cursor(topic))
+
+
+def unread_bytes(state: State, topic: Topic, enough: int) -> int:
+    """Give the bytes that somebody still has to read; no more than this when it is at most `enough`.
+
+    Of a topic that lets go of what was read, that is what is stored.
+    """
+    if topic.retention == UNTIL_READ:
+        return topic.stored_bytes
+    slowest = max(slowest_cursor(topic), topic.first_offset)
+    if slowest >= topic.visible_end:
+        return 0
+    if topic.unread_mark[0] > slowest:
+        topic.unread_mark = (0, 0)
+    offset, below = topic.unread_mark
+    if topic.bytes_total - below > enough and slowest > offset:
+        try:
+            found = read_batches(state, topic, slowest, 1, 1)
+        except StoredDataCorrupt:
+            found = []
+        if found:
+            topic.unread_mark = (slowest, found[0].bytes_total - len(found[0].data))
+    return min(topic.stored_bytes, topic.bytes_total - topic.unread_mark[1])

@@ -1,0 +1,72 @@
+"""Reading what is committed of a topic, from memory or from the store, and cutting it for a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clarion.broker.engine.state import State
+from clarion.broker.engine.topics import Topic
+from clarion.store.port import StoredBatch
+from clarion.wire.batch import Batch, slice_batch
+from clarion.wire.frames import Buffer
+
+
+def read_batches(state: State, topic: Topic, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
+    """Give committed batches in order, from the one that holds `position` or the first after it, at least one if
+    there is any; raises StoredDataCorrupt."""
+    place = topic.recent_from(position)
+    if place is None:
+        state.counters["store_reads"] += 1
+        stored = state.store.batches(topic.number, position, max_messages, max_bytes)
+        # The group in flight may be in the store already: until its commit is told, it is not to be seen.
+        return [batch for batch in stored if batch.first_offset < topic.visible_end]
+    found: list[StoredBatch] = []
+    messages = size = 0
+    while place < len(topic.recent) and messages < max_messages and size < max_bytes:
+        batch = topic.recent[place]
+        found.append(batch)
+        messages += batch.first_offset + batch.count - max(position, batch.first_offset)
+        size += len(batch.data)
+        place += 1
+    return found
+
+
+def batches_of(state: State, topic: Topic, start: int, stop: int, max_bytes: int) -> Iterator[StoredBatch]:
+    """Give the batches that hold [start, stop), reading on as long as they are asked for."""
+    last = state.just_read
+    if last is not None and last.topic == topic.number and last.first_offset <= start < last.first_offset + last.count:
+        yield last
+        start = last.first_offset + last.count
+    while start < stop:
+        found = read_batches(state, topic, start, stop - start, max_bytes)
+        for batch in found:
+            if batch.first_offset >= stop:
+                return
+            state.just_read = batch
+            yield batch
+        if not found:
+            return
+        start = found[-1].first_offset + found[-1].count
+
+
+def opened(state: State, batch: StoredBatch) -> Batch:
+    """Give a batch to look into; one that is compressed is opened once for all who look there in turn."""
+    if state.just_opened is None or state.just_opened[0] is not batch:
+        state.just_opened = (batch, Batch(batch.data))
+    return state.just_opened[1]
+
+
+def has_expired(batch: StoredBatch, now_us: int) -> bool:
+    """Tell whether the time to live of a batch is over."""
+    return 0 < batch.expires_at_us <= now_us
+
+
+def cut(batch: StoredBatch, start: int, stop: int) -> tuple[int, Buffer]:
+    """Give messages [start, stop) of a batch, counted in it, to be sent: the offset they begin at, and the bytes.
+
+    A small part travels as a batch of its own; most of a batch, or of a compressed one any, as it is stored.
+    """
+    parsed = Batch(batch.data)
+    if 2 * (stop - start) >= batch.count or parsed.is_compressed:
+        return batch.first_offset, batch.data
+    return batch.first_offset + start, slice_batch(Batch(bytes(batch.data)), start, stop)

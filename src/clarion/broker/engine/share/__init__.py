@@ -1,0 +1,1 @@
+"""Shared subscriptions: loans, attempts, key order, dead letters."""

@@ -1,0 +1,349 @@
+"""Which messages of a shared subscription are lent to whom, which wait to be lent, and which came back.
+
+Offsets only, no message: whoever lends reads them. What is acked is durable, and so are the attempts of what came
+back and who is attached; who holds what is known only here, and after a restart the consumers tell it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from clarion.broker.engine.share.keys import Keys
+from clarion.model.options import SubscriptionOptions
+from clarion.model.ranges import AckedRanges
+from clarion.model.spans import Span, Spans
+from clarion.store.port import ReturnedRow
+
+_CAREFUL_ATTEMPTS = 2  # before the last: from then on a message is lent alone, so that it harms no others
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
+
+
+class WaitingTake(NamedTuple):
+    """A take that waits at the broker for messages."""
+
+    waiter: Any
+    number: int
+    max_messages: int
+    max_bytes: int
+    deadline_s: float
+
+
+class Consumer:
+    """One of those who share a subscription."""
+
+    __slots__ = ("deadline_s", "held", "last_loan", "last_take", "max_unacked", "nonce", "token")
+
+    def __init__(self, token: int, nonce: bytes, max_unacked: int, deadline_s: float) -> None:
+        self.token = token
+        self.nonce = nonce
+        self.max_unacked = max_unacked
+        self.deadline_s = deadline_s
+        self.held = Spans()  # with the attempt each is lent for
+        self.last_take = 0
+        self.last_loan: list[tuple[int, int]] = []
+
+
+class Lending:
+    """The loans of one shared subscription."""
+
+    def __init__(self, acked: AckedRanges, options: SubscriptionOptions) -> None:
+        self.acked = acked
+        self.options = options
+        self.consumers: dict[int, Consumer] = {}
+        self.awaited: dict[int, tuple[bytes, int]] = {}  # attached before a restart, not heard of since
+        self._holds = False  # the backlog is kept for those
+        self.hold_until_s: float | None = None  # and no longer than this
+        self.waiting: dict[int, WaitingTake] = {}  # by token, the longest waiting first
+        self.ready = Spans()  # to be lent, with the attempts made so far
+        self.coming = Spans()  # given back, and lent again once that is on disk
+        self.returned: dict[int, ReturnedRow] = {}
+        self.later: list[tuple[int, int]] = []  # (unix µs, offset) of what may come again then
+        self._in_later: set[int] = set()
+        self.keys = Keys() if options.order == "key" else None
+        self._seen_end = 0  # all below is acked, ready, lent, blocked by its key, or comes later
+        self._begun = False
+        self.timer_s: float | None = None  # when somebody looks here next
+
+    # Beginning.
+
+    def await_consumers(self, packed: bytes) -> None:
+        """Take who was attached before a restart."""
+        if packed:
+            self.awaited = {token: (nonce, max_unacked) for token, nonce, max_unacked in _decode(packed)}
+
+    def pack_consumers(self) -> bytes:
+        """Give who is attached, for the store."""
+        attached = [(each.token, each.nonce, each.max_unacked) for each in self.consumers.values()]
+        attached += [(token, *rest) for token, rest in self.awaited.items()]
+        return _encode(attached) if attached else b""
+
+    def load_returned(self, row: ReturnedRow) -> None:
+        """Take a message that had come back before a restart."""
+        if row.offset not in self.acked:
+            self.returned[row.offset] = row
+
+    def in_use(self) -> bool:
+        """Tell whether somebody is attached, or something must be remembered here."""
+        return bool(self.consumers or self.waiting or (self.awaited and self._begun))
+
+    def begin(self, end: int, now_s: float, least_hold_s: float) -> bool:
+        """Look at the backlog up to `end`, for the first time; says whether it was that."""
+        if self._begun:
+            return False
+        self._begun = True
+        self._seen_end = end
+        if self.awaited:
+            self._holds = True
+            self.hold_until_s = now_s + max(self.options.lease_s, least_hold_s)
+        else:
+            self.open_backlog()
+        return True
+
+    def open_backlog(self) -> None:
+        """Have everything lent that is not acked, held or put off."""
+        self._holds = False
+        backlog = Spans()
+        start = self.acked.next_unacked(self.acked.cursor)
+        while start < self._seen_end:
+            stop = self.acked.acked_until(start, self._seen_end)
+            backlog.add(start, stop, 0)
+            start = self.acked.next_unacked(stop)
+        for consumer in self.consumers.values():
+            for low, high, _ in consumer.held:
+                backlog.take(low, high)
+        for low, high, _ in (*self.ready, *self.coming):
+            backlog.take(low, high)
+        for row in self.returned.values():
+            if backlog.take(row.offset, row.offset + 1):
+                self._wait_for(row)
+        for span in backlog:
+            self.ready.add(*span)
+
+    def give_up_awaited(self) -> list[int]:
+        """Stop waiting for those who did not come back; gives their tokens. The backlog is the caller's to open."""
+        gone = list(self.awaited)
+        self.awaited.clear()
+        self.hold_until_s = None
+        return gone
+
+    def see(self, end: int, now_us: int) -> None:
+        """Take in what the topic has grown by, and what may come again by now."""
+        if end > self._seen_end and not (self.keys is not None and self._holds):
+            start = self.acked.next_unacked(self._seen_end)
+            while start < end:
+                stop = self.acked.acked_until(start, end)
+                self.ready.add(start, stop, 0)
+                start = self.acked.next_unacked(stop)
+            self._seen_end = end
+        while self.later and self.later[0][0] <= now_us:
+            _, offset = heapq.heappop(self.later)
+            row = self.returned.get(offset)
+            self._in_later.discard(offset)
+            if row is not None and not self.ready.within(offset, offset + 1):
+                self.ready.add(offset, offset + 1, row.attempts)
+
+    # Consumers.
+
+    def attach(self, token: int, nonce: bytes, max_unacked: int, now_s: float) -> Consumer:
+        """Let a consumer in."""
+        consumer = Consumer(token, nonce, max_unacked, now_s + self.options.lease_s)
+        self.consumers[token] = consumer
+        return consumer
+
+    def token_of(self, nonce: bytes) -> int | None:
+        """Give the token that was given for this nonce, if it is still good."""
+        for consumer in self.consumers.values():
+            if consumer.nonce == nonce:
+                return consumer.token
+        return next((token for token, (known, _) in self.awaited.items() if known == nonce), None)
+
+    def show(self, token: int, now_s: float) -> Consumer:
+        """A consumer from before the restart is there; what it holds is for `adopt`."""
+        nonce, max_unacked = self.awaited.pop(token)
+        return self.attach(token, nonce, max_unacked, now_s)
+
+    def adopt(self, consumer: Consumer, held: Iterable[Span], end: int) -> list[Span]:
+        """Lend again what a consumer held before the restart, as far as nobody else has it, and it had not come back
+        from this attempt already; gives the loans made."""
+        made: list[Span] = []
+        for start, stop, attempt in held:
+            for low, high in self._unacked(start, min(stop, end, self._seen_end)):
+                free = Spans([(low, high, 0)])
+                for spans in (self.coming, *(other.held for other in self.consumers.values())):
+                    for taken in spans.within(low, high):
+                        free.take(*taken[:2])
+                self._take_returned(free, low, high, attempt)
+                loans = [loan for span in free for loan in self._with_attempts(*span[:2])]
+                self.lend(consumer, loans)
+                made += loans
+        return made
+
+    def _take_returned(self, spans: Spans, start: int, stop: int, attempt: int) -> None:
+        """Leave out what came back already from an attempt (0: which is not known)."""
+        for offset in self._came_back(start, stop) if attempt else ():
+            if self.returned[offset].attempts >= attempt:
+                spans.take(offset, offset + 1)
+
+    def _with_attempts(self, start: int, stop: int) -> list[Span]:
+        """Give a range in pieces, each with the number of the attempt that it is lent for.
+
+        Nothing is lent again before it is on disk that it came back, so the attempts known here are all there were.
+        """
+        spans = Spans([(start, stop, 1)])
+        for offset in self._came_back(start, stop):
+            spans.take(offset, offset + 1)
+            spans.add(offset, offset + 1, self.returned[offset].attempts + 1)
+        return list(spans)
+
+    def lost(self, consumer: Consumer, held: Iterable[Span], gone_below: int) -> list[tuple[int, int]]:
+        """Give what of this is neither held by the consumer, nor acked, gone, or come back from that attempt."""
+        missing: list[tuple[int, int]] = []
+        for start, stop, attempt in held:
+            for low, high in self._unacked(max(start, gone_below), stop):
+                left = Spans([(low, high, 0)])
+                for mine in consumer.held.within(low, high):
+                    left.take(*mine[:2])
+                self._take_returned(left, low, high, attempt)
+                missing += [span[:2] for span in left]
+        return missing
+
+    def hold_is_over(self) -> bool:
+        """Tell whether everybody who was awaited has come."""
+        return self.hold_until_s is not None and not self.awaited
+
+    def drop(self, token: int) -> Consumer | None:
+        """Let a consumer go; what it held is the caller's to give back."""
+        self.waiting.pop(token, None)
+        self.awaited.pop(token, None)
+        return self.consumers.pop(token, None)
+
+    # Lending.
+
+    def share_of(self, consumer: Consumer, wanted: int) -> int:
+        """Give how many messages a consumer may be lent now: within its bound, and leaving the others theirs."""
+        risky = self.returned or self.options.max_attempts == 1
+        if risky and any(self.is_careful(attempt) for _, _, attempt in consumer.held):
+            return 0
+        fair = -(-self.ready.total // max(1, len(self.consumers)))
+        return max(0, min(wanted, consumer.max_unacked - consumer.held.total, fair))
+
+    def is_careful(self, attempt: int) -> bool:
+        """Tell whether a message is lent alone for this attempt: it may be the one that ends its consumers."""
+        most = self.options.max_attempts
+        if not most:
+            return False
+        return most == 1 or attempt >= max(2, most - _CAREFUL_ATTEMPTS + 1)
+
+    def tried(self) -> int:
+        """Count what came back, and what may."""
+        return len(self.returned) + sum(consumer.held.total for consumer in self.consumers.values())
+
+    def candidates(self, consumer: Consumer, most: int, *, fresh: bool, only_gaps: bool = False) -> list[Span]:
+        """Give what could be lent, lowest first, with the attempt each would be lent for; without `fresh` ones only
+        what was lent before, with `only_gaps` only what lies between messages that are acked."""
+        found: list[Span] = []
+        end = self.acked.last() if only_gaps else None
+        for start, stop, attempts in self.ready:
+            if most <= 0 or (end is not None and start >= end):
+                break
+            stop = stop if end is None else min(stop, end)
+            if not fresh and not attempts:
+                continue
+            if self.is_careful(attempts + 1):
+                if not found and not consumer.held.total:
+                    return [(start, start + 1, attempts + 1)]
+                continue
+            found.append((start, min(stop, start + most), attempts + 1))
+            most -= min(stop - start, most)
+        return found
+
+    def lend(self, consumer: Consumer, loans: list[Span]) -> None:
+        """Lend what is ready."""
+        for start, stop, attempt in loans:
+            self.ready.take(start, stop)
+            consumer.held.add(start, stop, attempt)
+
+    def holds(self, consumer: Consumer, start: int, stop: int, gone_below: int) -> bool:
+        """Tell whether all of a range is this consumer's, acked, or gone."""
+        return all(consumer.held.covers(max(low, gone_below), high) for low, high in self._unacked(start, stop))
+
+    def _unacked(self, start: int, stop: int) -> list[tuple[int, int]]:
+        runs = []
+        start = self.acked.next_unacked(start)
+        while start < stop:
+            end = self.acked.acked_until(start, stop)
+            runs.append((start, end))
+            start = self.acked.next_unacked(end)
+        return runs
+
+    def ack(self, start: int, stop: int, holder: Consumer | None = None) -> tuple[bool, list[int]]:
+        """Take a range as done, held by one consumer or by whomever; says whether that was news, and gives the offsets
+        that had come back before."""
+        done = self._came_back(start, stop)
+        for offset in done:
+            del self.returned[offset]
+        for consumer in self.consumers.values() if holder is None else (holder,):
+            consumer.held.take(start, stop)
+        self.ready.take(start, stop)
+        self.coming.take(start, stop)
+        return self.acked.add(start, stop), done
+
+    def free_keys(self, start: int, stop: int) -> None:
+        """Have the next messages lent whose keys were those of messages that are done, durably."""
+        if self.keys is not None:
+            for offset in self.keys.done(start, stop, self.acked):
+                row = self.returned.get(offset)
+                if row is not None:
+                    self._wait_for(row)
+                elif not self.ready.within(offset, offset + 1):
+                    self.ready.add(offset, offset + 1, 0)
+
+    def _came_back(self, start: int, stop: int) -> list[int]:
+        if len(self.returned) <= stop - start:
+            return [offset for offset in self.returned if start <= offset < stop]
+        return [offset for offset in range(start, stop) if offset in self.returned]
+
+    # Coming back.
+
+    def give_back(self, consumer: Consumer, start: int, stop: int, attempt: int | None) -> list[Span]:
+        """Take a range from a consumer, where it is lent for that attempt (None: whichever); gives what it was."""
+        taken = consumer.held.take(start, stop)
+        for span in taken:
+            if attempt is not None and span[2] != attempt:
+                consumer.held.add(*span)
+        return [span for span in taken if attempt is None or span[2] == attempt]
+
+    def put_back(self, row: ReturnedRow) -> None:
+        """Have a message come again as its next attempt, once that is on disk and its time has come."""
+        self.returned[row.offset] = row
+        self.coming.add(row.offset, row.offset + 1, 0)
+
+    def come_again(self, row: ReturnedRow) -> None:
+        """That a message comes again is on disk."""
+        self.coming.take(row.offset, row.offset + 1)
+        if self.returned.get(row.offset) is row:
+            self._wait_for(row)
+
+    def _wait_for(self, row: ReturnedRow) -> None:
+        """Have a message that is nowhere else lent again when its time has come."""
+        if row.offset not in self._in_later:
+            self._in_later.add(row.offset)
+            heapq.heappush(self.later, (row.not_before_us, row.offset))
+
+    def release(self, start: int, stop: int, attempt: int) -> None:
+        """Have messages lent again as if they had not been lent."""
+        self.coming.take(start, stop)
+        for low, high in self._unacked(start, stop):
+            self.ready.add(low, high, attempt - 1)
+
+    def next_due_us(self) -> int | None:
+        """Give when the next message that was put off may come again."""
+        while self.later and self.later[0][1] not in self.returned:
+            self._in_later.discard(heapq.heappop(self.later)[1])
+        return self.later[0][0] if self.later else None

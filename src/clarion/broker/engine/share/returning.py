@@ -1,0 +1,81 @@
+"""What becomes of messages that were lent: done, to be lent again, or dead."""
+
+from __future__ import annotations
+
+from clarion.broker.engine.share.burying import Burying
+from clarion.broker.engine.share.lending import Consumer
+from clarion.broker.engine.state import Now, State
+from clarion.broker.engine.subscribe.subscribing import Subscribing
+from clarion.broker.engine.topics import Subscription, Topic
+from clarion.model.spans import Span
+from clarion.store.port import ReturnedRow
+
+_UNBURIED_AGAIN_US = 1_000_000
+
+
+class Returning:
+    """Notes, durably, what is done and what comes again."""
+
+    def __init__(self, state: State, subscribing: Subscribing, burying: Burying) -> None:
+        self._state = state
+        self._subscribing = subscribing
+        self._burying = burying
+
+    def come_back(
+        self, topic: Topic, subscription: Subscription, spans: list[Span], reason: str, delay_us: int, now: Now
+    ) -> None:
+        """Have tried messages come again as their next attempt, or bury those that had their last."""
+        most = subscription.options.max_attempts
+        dead: list[ReturnedRow] = []
+        for start, stop, attempt in spans:
+            self._state.counters["messages_returned"] += stop - start
+            for offset in range(start, stop):
+                row = ReturnedRow(topic.number, subscription.name, offset, attempt, now.unix_us + delay_us, reason)
+                if most and attempt >= most and self._burying.can_bury(topic):
+                    dead.append(row)
+                else:
+                    self._put_back(topic, subscription, row)
+        if not dead:
+            return
+        settled = set(self._burying.bury(topic, subscription, dead, now))
+        for row in dead:
+            if row.offset in settled:
+                self.done(topic, subscription, row.offset, row.offset + 1, None)
+            else:  # There was no room for it: it is tried again.
+                self._put_back(topic, subscription, row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US))
+        self._subscribing.changed(topic, subscription)
+        self._state.read_topics.add(topic)
+
+    def _put_back(self, topic: Topic, subscription: Subscription, row: ReturnedRow) -> None:
+        assert subscription.lending is not None
+        key = (topic.number, row.name, row.offset)
+        changes = self._state.open.changes
+        changes.gone_returned.discard(key)
+        changes.returned[key] = row
+        subscription.lending.put_back(row)
+        self._state.open.came_back.append((topic, subscription, row))
+        self._state.changed(topic)
+
+    def done(self, topic: Topic, subscription: Subscription, start: int, stop: int, holder: Consumer | None) -> bool:
+        """Take a range as done, held by one consumer or by whomever; says whether that was news."""
+        assert subscription.lending is not None
+        changes = self._state.open.changes
+        news, came_back = subscription.lending.ack(start, stop, holder)
+        for offset in came_back:
+            key = (topic.number, subscription.name, offset)
+            changes.returned.pop(key, None)
+            changes.gone_returned.add(key)
+        if news:
+            self._state.changed(topic)
+            if subscription.lending.keys is not None or subscription.lending.waiting:
+                self._state.open.done.append((topic, subscription, start, stop))
+        return news
+
+    def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
+        """Take a range as done for good, whoever holds it, if anybody."""
+        if subscription.lending is None:
+            subscription.acked.add(start, stop)
+        else:
+            self.done(topic, subscription, start, stop, None)
+        self._subscribing.changed(topic, subscription)
+        self._state.read_topics.add(topic)

@@ -1,0 +1,423 @@
+"""The side of those who share a subscription: they attach, borrow messages, renew, give back, and leave."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sized
+
+from clarion.broker.engine.share.lender import Lender
+from clarion.broker.engine.share.lending import Consumer, Lending, WaitingTake
+from clarion.broker.engine.share.returning import Returning
+from clarion.broker.engine.state import Group, Now, State
+from clarion.broker.engine.subscribe.subscribing import Subscribing, moved, wrong_token
+from clarion.broker.engine.topics import Subscription, Topic, Waiter
+from clarion.model.names import to_text
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+
+LAPSED = "the consumer gave no sign of life within its lease"
+LEFT = "the consumer left without an ack"
+_MAX_UNACKED = 1_000_000
+_MAX_RANGES = 65_536  # in one request
+_MAX_REASON = 1000  # characters kept
+_LONGEST_DELAY_MS = 366 * 86_400_000
+
+Refusal = tuple[int, int, str]
+
+
+class Sharing:
+    """Lends messages, and takes them back from who is silent."""
+
+    def __init__(self, state: State, subscribing: Subscribing, returning: Returning) -> None:
+        self._state = state
+        self._subscribing = subscribing
+        self._returning = returning
+        self._lender = Lender(state, returning)
+        self._timers: list[tuple[float, int, Topic, Subscription]] = []
+        self._timers_set = 0
+
+    # Requests.
+
+    def attach(self, waiter: Waiter, topic: Topic, subscription: Subscription, body: bodies.Attach, now: Now) -> None:
+        """Let a consumer in; asking again with the same nonce is the same attach."""
+        state, lending = self._state, self._lending(topic, subscription, now)
+        token = lending.token_of(body.nonce)
+        if token is None:
+            most = state.limits.max_consumers_per_subscription
+            if len(lending.consumers) + len(lending.awaited) >= most:
+                text = f"{most} consumers share {to_text(subscription.name)}, as many as may"
+                state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text + " (max_consumers_per_subscription)")
+                return
+            subscription.token += 1
+            token = subscription.token
+            max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
+            consumer = lending.attach(token, body.nonce, max_unacked, now.monotonic_s)
+            self._schedule(topic, subscription, consumer.deadline_s)
+            self._subscribing.changed(topic, subscription)
+            state.counters["attached"] += 1
+        attached = bodies.Attached(token, subscription.acked.cursor, (), subscription.options)
+        state.say_when_durable(waiter, Kind.ACK, attached)
+
+    def take(self, waiter: Waiter, body: bodies.Take, now: Now) -> None:
+        """Lend messages, or have the consumer wait for them."""
+        state = self._state
+        found = self._find(waiter, body.topic, body.name, body.token, now)
+        if found is None:
+            return
+        topic, subscription, lending, consumer = found
+        limits = state.limits
+        take = WaitingTake(
+            waiter,
+            body.number,
+            min(max(1, body.max_messages), limits.max_get_msgs),
+            min(max(1, body.max_bytes), limits.max_get_bytes),
+            now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
+        )
+        self._answer_older(topic, subscription, consumer)
+        if body.number <= consumer.last_take:
+            self._lender.lend_again(topic, lending, consumer, take)
+            return
+        lending.see(topic.visible_end, now.unix_us)
+        if self._lender.lend(topic, subscription, consumer, take, now):
+            return
+        if body.wait_ms <= 0:
+            state.say(waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+        elif state.waiting_gets >= limits.max_waiting_gets:
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
+        else:
+            state.waiting_gets += 1
+            lending.waiting[consumer.token] = take
+            topic.takers[subscription.name] = subscription
+            self._schedule(topic, subscription, take.deadline_s)
+            self._schedule_later(topic, subscription, now)
+
+    def renew(self, waiter: Waiter, body: bodies.Renew, now: Now) -> None:
+        """Note that a consumer lives; one from before a restart gets back what it holds."""
+        state = self._state
+        found = self._subscribing.find(waiter, body.topic, body.name, now) if self._fits(waiter, body.held) else None
+        if found is None:
+            return
+        topic, subscription = found
+        lending = subscription.lending
+        if lending is not None:
+            self._lending(topic, subscription, now)
+            if body.token in lending.awaited:
+                consumer = lending.show(body.token, now.monotonic_s)
+                loans = lending.adopt(consumer, body.held, topic.visible_end)
+                for offset in self._lender.claim_keys(topic, lending, loans):
+                    consumer.held.take(offset, offset + 1)  # its key is another message's
+                self._schedule(topic, subscription, consumer.deadline_s)
+                if lending.hold_is_over():
+                    self._end_hold(topic, subscription, now)
+        refusal = self.wrong_token(topic, subscription, body.token, now)
+        if refusal is not None or lending is None:
+            kind, code, text = refusal or (Kind.INVALID, Code.MALFORMED, "only shared subscriptions are renewed")
+            state.refuse(waiter, kind, code, text)
+            return
+        consumer = lending.consumers[body.token]
+        lost = tuple(lending.lost(consumer, body.held, topic.first_offset))
+        state.say(waiter, Kind.ACK, bodies.Renewed(lost, subscription.options.lease_s))
+
+    def give_back(self, waiter: Waiter, body: bodies.Return, now: Now) -> None:
+        """Take messages back, tried (they come again later, or are dead) or untouched."""
+        state = self._state
+        if not self._fits(waiter, body.returned):
+            return
+        found = self._find(waiter, body.topic, body.name, body.token, now)
+        if found is None:
+            return
+        topic, subscription, lending, consumer = found
+        delay_us = 1000 * min(max(0, body.delay_ms), _LONGEST_DELAY_MS)
+        for start, stop, attempt in body.returned:
+            taken = lending.give_back(consumer, start, stop, attempt)
+            if body.counted:
+                self._returning.come_back(topic, subscription, taken, body.reason[:_MAX_REASON], delay_us, now)
+            else:
+                for span in taken:
+                    lending.release(*span)
+        self._serve(topic, subscription, now)
+        state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+
+    def detach(self, waiter: Waiter, body: bodies.Detach, now: Now) -> None:
+        """Let a consumer go."""
+        state = self._state
+        fits = self._fits(waiter, body.untouched)
+        found = self._subscribing.find(waiter, body.topic, body.name, now) if fits else None
+        if found is None:
+            return
+        topic, subscription = found
+        if subscription.lending is not None:
+            self._lending(topic, subscription, now)
+            if body.token in subscription.lending.awaited:
+                state.refuse(waiter, Kind.REFUSED, Code.SHOW_HELD, _show_held(topic, subscription))
+                return
+            consumer = subscription.lending.consumers.get(body.token)
+            if consumer is not None:  # otherwise it is gone already
+                untouched = [
+                    span
+                    for start, stop in body.untouched
+                    for span in subscription.lending.give_back(consumer, start, stop, None)
+                ]
+                self._let_go(topic, subscription, consumer, LEFT, now)
+                lending = subscription.lending
+                for span in untouched:
+                    lending.coming.add(*span)
+                    state.open.released.append((topic, subscription, lending, span))
+        state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+
+    def _fits(self, waiter: Waiter, ranges: Sized) -> bool:
+        if len(ranges) > _MAX_RANGES:
+            text = f"a request names at most {_MAX_RANGES} ranges, not {len(ranges)}"
+            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+        return len(ranges) <= _MAX_RANGES
+
+    # What acks and transactions need.
+
+    def wrong_token(self, topic: Topic, subscription: Subscription, token: int, now: Now) -> Refusal | None:
+        """Give how to refuse who shows this token; None when it is good, and then its lease is renewed."""
+        if subscription.lending is None:
+            return wrong_token(topic, subscription, token)
+        lending = self._lending(topic, subscription, now)
+        consumer = lending.consumers.get(token)
+        if consumer is not None:
+            consumer.deadline_s = now.monotonic_s + subscription.options.lease_s
+            return None
+        if token in lending.awaited:
+            return Kind.REFUSED, Code.SHOW_HELD, _show_held(topic, subscription)
+        if token > subscription.token:
+            return Kind.INVALID, Code.MALFORMED, f"token {token} was never given out"
+        if token <= subscription.moved_token:
+            return Kind.REFUSED, Code.MOVED, moved(topic, subscription)
+        text = (
+            f"this consumer of {to_text(subscription.name)} on {to_text(topic.name)} gave no sign of life within"
+            f" {subscription.options.lease_s:g} s; what it held went to others"
+        )
+        return Kind.REFUSED, Code.LEASE_LOST, text
+
+    def not_held(self, topic: Topic, subscription: Subscription, token: int, acked: bodies.Ranges) -> Refusal | None:
+        """Give how to refuse an ack of what the consumer does not hold; None when it holds it all."""
+        lending = subscription.lending
+        if lending is None:
+            return None
+        consumer = lending.consumers[token]
+        for start, stop in acked:
+            if not lending.holds(consumer, start, stop, topic.first_offset):
+                text = (
+                    f"offsets {start} to {stop - 1} of {to_text(topic.name)} are not, or not all, lent to this consumer"
+                )
+                return Kind.REFUSED, Code.LEASE_LOST, text
+        return None
+
+    def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: bodies.Ranges) -> bool:
+        """Take ranges as done by a consumer that holds them; says whether that was news."""
+        lending = subscription.lending
+        assert lending is not None
+        consumer = lending.consumers[token]
+        news = False
+        for start, stop in acked:
+            news = self._returning.done(topic, subscription, start, stop, consumer) or news
+        if lending.waiting:
+            self._may_serve(topic, subscription)
+        return news
+
+    def drop_consumers(self, topic: Topic, subscription: Subscription) -> None:
+        """Tell everybody who shares a subscription that it was moved, and forget them."""
+        text = moved(topic, subscription)
+        self._subscribing.turn_away(topic, subscription, Kind.REFUSED, Code.MOVED, text)
+
+    def committed(self, group: Group, now: Now) -> None:
+        """A group is on disk: what came back with it may be lent again, and keys of what is done are free.
+
+        Not before: after a crash the consumer that gave it back may still hold it, as far as the store knows.
+        """
+        served: dict[tuple[bytes, bytes], tuple[Topic, Subscription]] = {}
+        for topic, subscription, row in group.came_back:
+            if subscription.lending is not None:
+                subscription.lending.come_again(row)
+                served[topic.name, subscription.name] = (topic, subscription)
+        for topic, subscription, lending in group.opened:
+            if subscription.lending is lending:
+                lending.open_backlog()
+                served[topic.name, subscription.name] = (topic, subscription)
+        for topic, subscription, lending, span in group.released:
+            if subscription.lending is lending:
+                lending.release(*span)
+                served[topic.name, subscription.name] = (topic, subscription)
+        for topic, subscription, start, stop in group.done:
+            if subscription.lending is not None:
+                subscription.lending.free_keys(start, stop)
+                served[topic.name, subscription.name] = (topic, subscription)
+        for topic, subscription in served.values():
+            if self._is_current(topic, subscription):
+                self._serve(topic, subscription, now)
+
+    def stalled(self, seconds: float) -> None:
+        """The broker itself stood still: nobody lapses for that."""
+        for topic in self._state.topics.values():
+            for subscription in topic.subscriptions.values():
+                lending = subscription.lending
+                if lending is not None:
+                    for consumer in lending.consumers.values():
+                        consumer.deadline_s += seconds
+                    if lending.hold_until_s is not None:
+                        lending.hold_until_s += seconds
+
+    # On the clock.
+
+    def wake(self, topic: Topic, now: Now) -> None:
+        """Lend to those who wait, now that there may be something to lend."""
+        for subscription in list(topic.takers.values()):
+            self._serve(topic, subscription, now)
+
+    def tick(self, now: Now) -> None:
+        """Take back what was lent to the silent; have come again what is due; answer who waited long enough."""
+        while self._timers and self._timers[0][0] <= now.monotonic_s:
+            when_s, _, topic, subscription = heapq.heappop(self._timers)
+            lending = subscription.lending
+            if lending is None or lending.timer_s != when_s or not self._is_current(topic, subscription):
+                continue
+            lending.timer_s = None
+            self._look(topic, subscription, lending, now)
+
+    def next_deadline_s(self) -> float | None:
+        """Give when `tick` has something to do."""
+        return self._timers[0][0] if self._timers else None
+
+    def forget_all(self) -> None:
+        """Send everybody who waits away empty-handed, and forget the clock: after a failed commit."""
+        for topic in self._state.topics.values():
+            for subscription in list(topic.takers.values()):
+                assert subscription.lending is not None
+                for take in subscription.lending.waiting.values():
+                    self._state.say(take.waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+        self._timers.clear()
+
+    def _is_current(self, topic: Topic, subscription: Subscription) -> bool:
+        return (
+            self._state.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription
+        )
+
+    def _look(self, topic: Topic, subscription: Subscription, lending: Lending, now: Now) -> None:
+        now_s = now.monotonic_s
+        if lending.hold_until_s is not None and now_s >= lending.hold_until_s:
+            self._end_hold(topic, subscription, now)
+        for consumer in [each for each in lending.consumers.values() if each.deadline_s <= now_s]:
+            self._state.counters["leases_lapsed"] += 1
+            self._let_go(topic, subscription, consumer, LAPSED, now)
+        for token in [token for token, take in lending.waiting.items() if take.deadline_s <= now_s]:
+            self._stop_waiting(topic, subscription, token)
+        self._serve(topic, subscription, now)
+        moments = [consumer.deadline_s for consumer in lending.consumers.values()]
+        moments += [take.deadline_s for take in lending.waiting.values()]
+        moments += [] if lending.hold_until_s is None else [lending.hold_until_s]
+        if moments:
+            self._schedule(topic, subscription, min(moments))
+        self._schedule_later(topic, subscription, now)
+
+    def _schedule(self, topic: Topic, subscription: Subscription, when_s: float) -> None:
+        lending = subscription.lending
+        assert lending is not None
+        if lending.timer_s is None or when_s < lending.timer_s:
+            lending.timer_s = when_s
+            self._timers_set += 1
+            heapq.heappush(self._timers, (when_s, self._timers_set, topic, subscription))
+
+    def _schedule_later(self, topic: Topic, subscription: Subscription, now: Now) -> None:
+        """Look again when something that was put off may come, if somebody waits for it."""
+        lending = subscription.lending
+        assert lending is not None
+        due_us = lending.next_due_us()
+        if due_us is not None and lending.waiting:
+            self._schedule(topic, subscription, now.monotonic_s + max(0, due_us - now.unix_us) / 1e6)
+
+    def _may_serve(self, topic: Topic, subscription: Subscription) -> None:
+        """Have those who wait looked at soon: what was acked made room for more."""
+        self._schedule(topic, subscription, 0.0)
+
+    # Lending.
+
+    def _lending(self, topic: Topic, subscription: Subscription, now: Now) -> Lending:
+        lending = subscription.lending
+        assert lending is not None
+        if lending.begin(topic.visible_end, now.monotonic_s, self._state.limits.least_hold_s):
+            if lending.keys is not None:
+                self._lender.claim_keys(topic, lending, [(row, row + 1, 0) for row in sorted(lending.returned)])
+            if lending.hold_until_s is not None:
+                self._schedule(topic, subscription, lending.hold_until_s)
+        return lending
+
+    def _find(
+        self, waiter: Waiter, name: bytes, subscriber: bytes, token: int, now: Now
+    ) -> tuple[Topic, Subscription, Lending, Consumer] | None:
+        found = self._subscribing.find(waiter, name, subscriber, now)
+        if found is None:
+            return None
+        topic, subscription = found
+        refusal: Refusal | None
+        if subscription.lending is None:
+            refusal = (Kind.INVALID, Code.MALFORMED, f"subscription {to_text(subscriber)} is not shared: use GET")
+        else:
+            refusal = self.wrong_token(topic, subscription, token, now)
+        if refusal is not None:
+            self._state.refuse(waiter, *refusal)
+            return None
+        assert subscription.lending is not None
+        return topic, subscription, subscription.lending, subscription.lending.consumers[token]
+
+    def _answer_older(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+        """A consumer waits once: what it asked before is answered, or was asked by a connection that is gone."""
+        if subscription.lending is not None and consumer.token in subscription.lending.waiting:
+            self._stop_waiting(topic, subscription, consumer.token)
+
+    def _stop_waiting(self, topic: Topic, subscription: Subscription, token: int) -> None:
+        assert subscription.lending is not None
+        take = subscription.lending.waiting.pop(token)
+        self._state.waiting_gets -= 1
+        if not subscription.lending.waiting:
+            topic.takers.pop(subscription.name, None)
+        self._state.say(take.waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+
+    def _serve(self, topic: Topic, subscription: Subscription, now: Now) -> None:
+        lending = subscription.lending
+        assert lending is not None
+        lending.see(topic.visible_end, now.unix_us)
+        for token, take in list(lending.waiting.items()):
+            if not lending.ready.total:
+                break
+            if self._lender.lend(topic, subscription, lending.consumers[token], take, now):
+                del lending.waiting[token]
+                self._state.waiting_gets -= 1
+        if not lending.waiting:
+            topic.takers.pop(subscription.name, None)
+        else:
+            self._schedule_later(topic, subscription, now)
+
+    # Coming back.
+
+    def _end_hold(self, topic: Topic, subscription: Subscription, now: Now) -> None:
+        assert subscription.lending is not None
+        lending = subscription.lending
+        if lending.give_up_awaited():  # That must be on disk first, or they could show the same after a crash.
+            self._subscribing.changed(topic, subscription)
+            self._state.open.opened.append((topic, subscription, lending))
+        else:
+            lending.open_backlog()
+            self._serve(topic, subscription, now)
+
+    def _let_go(self, topic: Topic, subscription: Subscription, consumer: Consumer, reason: str, now: Now) -> None:
+        """End a consumer; what it still holds has been tried, as far as anybody can tell."""
+        lending = subscription.lending
+        assert lending is not None
+        if consumer.token in lending.waiting:
+            self._stop_waiting(topic, subscription, consumer.token)
+        lending.drop(consumer.token)
+        self._subscribing.changed(topic, subscription)
+        self._returning.come_back(topic, subscription, list(consumer.held), reason, 0, now)
+
+
+def _show_held(topic: Topic, subscription: Subscription) -> str:
+    return (
+        f"the broker began anew and does not know what this consumer of {to_text(subscription.name)} on"
+        f" {to_text(topic.name)} holds: RENEW it first"
+    )

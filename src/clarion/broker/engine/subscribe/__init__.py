@@ -1,0 +1,1 @@
+"""The subscribers' side: subscriptions, patterns, and reading one that is not shared."""

@@ -1,0 +1,238 @@
+"""Subscriptions: made, found, ended, and who may use them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from clarion.broker.engine.limits import MAX_NAME_BYTES
+from clarion.broker.engine.state import Now, State
+from clarion.broker.engine.topics import Subscription, Topic, Waiter
+from clarion.model.errors import InvalidRequest
+from clarion.model.names import to_text
+from clarion.model.options import SubscriptionOptions, check_options
+from clarion.model.ranges import AckedRanges
+from clarion.model.topics import is_pattern
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+
+BUSY_RETRY_S = 0.02
+_STARTS = ("new", "earliest", "offset", "time")
+_LATEST_US = (1 << 63) - 1  # the latest time a store can be asked for
+_SEEN_PARTS = 4  # of its time to expire, after which it is noted that a subscription is in use
+
+
+class PatternSubscriptions(Protocol):
+    """Who takes subscriptions to patterns."""
+
+    def subscribe(self, waiter: Waiter, body: bodies.Subscribe, now: Now) -> None: ...
+    def unsubscribe(self, waiter: Waiter, body: bodies.Unsubscribe, now: Now) -> None: ...
+
+
+class Subscribing:
+    """Makes and ends subscriptions."""
+
+    patterns: PatternSubscriptions
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def subscribe(self, waiter: Waiter, body: bodies.Subscribe, now: Now) -> None:
+        """Make a subscription and, where needed, its topic."""
+        state = self._state
+        if not self._is_good(waiter, body):
+            return
+        if is_pattern(body.topic):
+            self.patterns.subscribe(waiter, body, now)
+            return
+        if body.start == "offset" and body.at and state.find_topic(body.topic, now.monotonic_s) is None:
+            text = f"offset {body.at} is beyond the end of {to_text(body.topic)}, which is not there yet"
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            return
+        topic = state.make_topic(body.topic, state.limits.default_retention, now)
+        if topic is None:
+            text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            return
+        if topic.deleted:
+            refuse_busy(state, waiter, topic)
+            return
+        existing = topic.subscriptions.get(body.name)
+        if existing is not None:
+            subscribed = bodies.Subscribed(existing.acked.cursor, existing.options)
+            state.say_when_durable(waiter, Kind.ALREADY_SUBSCRIBED, subscribed)
+            return
+        most = topic.settings.max_subscriptions or state.limits.max_subscriptions_per_topic
+        if len(topic.subscriptions) >= most:
+            text = f"{to_text(topic.name)} has {most} subscriptions, as many as it may (max_subscriptions)"
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            return
+        cursor = self.start_of(waiter, topic, body.start, body.at)
+        if cursor is not None:
+            self.add(topic, body.name, cursor, body.options, now)
+            state.say_when_durable(waiter, Kind.ACK, bodies.Subscribed(cursor, body.options))
+
+    def _is_good(self, waiter: Waiter, body: bodies.Subscribe) -> bool:
+        if not 0 < len(body.topic) <= MAX_NAME_BYTES or not 0 < len(body.name) <= MAX_NAME_BYTES:
+            text = f"topic and subscriber name have 1 to {MAX_NAME_BYTES} bytes each"
+            self._state.refuse(waiter, Kind.INVALID, Code.TOO_LARGE, text)
+            return False
+        if body.start not in _STARTS:
+            text = f"a start is {', '.join(_STARTS[:-1])} or {_STARTS[-1]}, not {body.start!r}"
+            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            return False
+        try:
+            check_options(body.options)
+        except InvalidRequest as error:
+            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
+            return False
+        return True
+
+    def add(self, topic: Topic, name: bytes, cursor: int, options: SubscriptionOptions, now: Now) -> Subscription:
+        """Make a subscription from an offset on."""
+        state = self._state
+        # Tokens begin at the time, so that a consumer of an ended subscription never holds one of its successor.
+        made = Subscription(topic.number, name, AckedRanges(cursor), now.unix_us, b"", options, now.unix_us)
+        topic.subscriptions[name] = made
+        state.open.changes.gone_subscriptions.discard((topic.number, name))
+        self.changed(topic, made)
+        state.counters["subscribed"] += 1
+        return made
+
+    def start_of(self, waiter: Waiter, topic: Topic, start: str, at: int) -> int | None:
+        """Give the offset that a start means; None when there is none, and then it is refused."""
+        state = self._state
+        if start == "new":
+            return topic.next_offset
+        if start == "earliest":
+            return topic.first_offset
+        if start == "time":
+            at_us = min(max(0, at), _LATEST_US)
+            found = state.store.offset_at(topic.number, at_us) if topic.visible_end else None
+            # The store may still hold what a trim under way takes: nobody is promised that.
+            return topic.visible_end if found is None else max(found, topic.first_offset)
+        if start != "offset":
+            text = f"a start is new, earliest, offset or time, not {start!r}"
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+        elif at < 0:
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, f"an offset is 0 or more, not {at}")
+        elif at > topic.next_offset:
+            text = f"offset {at} is beyond the end of {to_text(topic.name)}, which is {topic.next_offset}"
+            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+        elif at < topic.first_offset:
+            refuse_gone(state, waiter, topic, at)
+        else:
+            return at
+        return None
+
+    def unsubscribe(self, waiter: Waiter, body: bodies.Unsubscribe, now: Now) -> None:
+        """End a subscription; what only it still needed may go."""
+        if is_pattern(body.topic):
+            self.patterns.unsubscribe(waiter, body, now)
+            return
+        found = self.find(waiter, body.topic, body.name, now)
+        if found is not None:
+            self.end(*found, "the subscription was ended")
+            self._state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+
+    def end(self, topic: Topic, subscription: Subscription, text: str) -> None:
+        """End a subscription, and tell who waits with it why."""
+        state = self._state
+        del topic.subscriptions[subscription.name]
+        key = (topic.number, subscription.name)
+        state.open.dirty.pop(key, None)
+        state.open.changes.gone_subscriptions.add(key)
+        self.forget_returned(topic, subscription)  # it may be made again in the same group, and then begins anew
+        state.changed(topic)
+        state.read_topics.add(topic)
+        self.turn_away(topic, subscription, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
+        state.counters["unsubscribed"] += 1
+        state.on_topic_left(topic)
+
+    def forget_returned(self, topic: Topic, subscription: Subscription) -> None:
+        """Forget the attempts of a subscription's messages."""
+        changes = self._state.open.changes
+        for offset in subscription.lending.returned if subscription.lending else ():
+            key = (topic.number, subscription.name, offset)
+            changes.returned.pop(key, None)
+            changes.gone_returned.add(key)
+
+    def find(
+        self, waiter: Waiter, name: bytes, subscriber: bytes, now: Now, token: int | None = None
+    ) -> tuple[Topic, Subscription] | None:
+        """Give topic and subscription, or refuse: because there is none, or because of the `token`, where given."""
+        state = self._state
+        topic = state.find_topic(name, now.monotonic_s)
+        subscription = topic.subscriptions.get(subscriber) if topic else None
+        if topic is None or subscription is None:
+            text = f"{to_text(subscriber)} does not subscribe to {to_text(name)}"
+            state.refuse(waiter, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
+            return None
+        self._note_use(topic, subscription, now)
+        problem = None if token is None else wrong_token(topic, subscription, token)
+        if problem is not None:
+            kind, code, text = problem
+            state.refuse(waiter, kind, code, text)
+            return None
+        return topic, subscription
+
+    def _note_use(self, topic: Topic, subscription: Subscription, now: Now) -> None:
+        expires_us = int(subscription.options.expires_s * 1e6)
+        if expires_us and now.unix_us - subscription.seen_at_us > expires_us // _SEEN_PARTS:
+            subscription.seen_at_us = now.unix_us
+            self.changed(topic, subscription)
+
+    def changed(self, topic: Topic, subscription: Subscription) -> None:
+        """Have the subscription written with the open group."""
+        self._state.open.dirty[topic.number, subscription.name] = subscription
+        self._state.changed(topic)
+
+    def turn_away(self, topic: Topic, subscription: Subscription, kind: int, code: int, text: str) -> None:
+        """Refuse everybody who waits for messages of a subscription."""
+        state = self._state
+        for get in [get for get in topic.waiting.values() if get.name == subscription.name]:
+            state.stop_waiting(topic, get)
+            state.refuse(get.waiter, kind, code, text)
+        if subscription.lending is not None:
+            for take in subscription.lending.waiting.values():
+                state.refuse(take.waiter, kind, code, text)
+            state.waiting_gets -= len(subscription.lending.waiting)
+            subscription.lending.waiting.clear()
+            topic.takers.pop(subscription.name, None)
+
+
+def wrong_token(topic: Topic, subscription: Subscription, token: int) -> tuple[int, int, str] | None:
+    """Give how to refuse a consumer of a subscription that is not shared; None when it is the one."""
+    if token == subscription.token:
+        return None
+    if token > subscription.token:
+        return Kind.INVALID, Code.MALFORMED, f"token {token} was never given out"
+    if token <= subscription.moved_token:
+        return Kind.REFUSED, Code.MOVED, moved(topic, subscription)
+    return Kind.REFUSED, Code.TAKEN_OVER, taken_over(topic, subscription)
+
+
+def taken_over(topic: Topic, subscription: Subscription) -> str:
+    """Say that there is another consumer now."""
+    return (
+        f"another consumer took over subscription {to_text(subscription.name)} of {to_text(topic.name)};"
+        " what this one did not ack goes to that one"
+    )
+
+
+def moved(topic: Topic, subscription: Subscription) -> str:
+    """Say that the subscription was sought."""
+    return f"subscription {to_text(subscription.name)} of {to_text(topic.name)} was moved to another place"
+
+
+def refuse_gone(state: State, waiter: Waiter, topic: Topic, start: int) -> None:
+    """Say which messages are no longer kept."""
+    gone = (start, topic.first_offset)
+    text = f"offsets {start} to {topic.first_offset - 1} of {to_text(topic.name)} are gone"
+    state.refuse(waiter, Kind.REFUSED, Code.GONE, text, gone=gone)
+
+
+def refuse_busy(state: State, waiter: Waiter, topic: Topic) -> None:
+    """Say that a topic is just being deleted."""
+    text = f"{to_text(topic.name)} is just being deleted; try again"
+    state.refuse(waiter, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)

@@ -1,0 +1,103 @@
+"""`clarion browse`: look at a topic's messages without a subscription."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clarion.cli.exit_codes import ExitCode
+from clarion.cli.failures import asking, end_cleanly_on_sigterm, tells_errors
+from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, Timeout, Topic, Url
+from clarion.cli.output import add_row, console, plain_table
+from clarion.model.errors import PermanentError
+
+if TYPE_CHECKING:
+    from clarion.subscriber import Message
+
+_AT_ONCE = 1000
+_SHOWN = 100  # characters of a payload in the table
+
+
+@tells_errors
+def browse(
+    topic: Topic,
+    position: Annotated[
+        str,
+        typer.Option("--from", metavar="OFFSET|earliest", help="First message to show."),
+    ] = "earliest",
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, metavar="N", help="Show the newest so many instead.")
+    ] = None,
+    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="End after so many.")] = 100,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a message; errors too.")] = False,
+) -> None:
+    """Look at a topic's messages without a subscription.
+
+    Nothing changes: whoever subscribes gets them all the same. Only what the
+    topic still holds can be seen. With --json each line is as in `clarion get`.
+
+    \b
+    Examples:
+      clarion browse orders
+      clarion browse orders --last 10
+      clarion browse orders --from 120000 --max 20
+      clarion browse audit --max 1000000 --json > audit.jsonl
+
+    Where there are no messages nothing is printed and the exit code is 3. Where
+    those at the offset are no longer kept, the error says which there are.
+    """
+    from clarion.admin import Admin
+
+    start = read_position(position)
+    if last is not None and start != "earliest":
+        raise typer.BadParameter("give --from or --last, not both")
+    end_cleanly_on_sigterm()
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        if last is not None:
+            told = admin.describe_topic(topic)
+            start = max(told.first_offset, told.next_offset - last)
+            most = last
+        messages = islice(admin.browse(topic, start), most)
+        printed = 0
+        while some := list(islice(messages, _AT_ONCE)):
+            _print(some, as_json=as_json, with_header=not printed)
+            printed += len(some)
+    if not printed:
+        raise typer.Exit(ExitCode.NOTHING_THERE)
+
+
+def read_position(text: str) -> int | Literal["earliest"]:
+    """Read where to begin."""
+    if text == "earliest":
+        return "earliest"
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise typer.BadParameter(f"it is an offset like 1200, or earliest, not {text!r}", param_hint="--from")
+
+
+def _print(messages: list[Message], *, as_json: bool, with_header: bool) -> None:
+    from clarion.cli.printing import json_line, payload_glance, value_text, write_records
+
+    if as_json:
+        _, error = write_records(sys.stdout.fileno(), [json_line(message) for message in messages])
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(ExitCode.READER_GONE)
+        if error is not None:
+            raise PermanentError(f"cannot write the messages: {error.strerror}")
+        return
+    table = plain_table(["offset", "committed", "key", "message"], ("offset",))
+    table.show_header = with_header
+    for message in messages:
+        add_row(
+            table,
+            str(message.offset),
+            f"{message.committed_at.astimezone():%Y-%m-%d %H:%M:%S}",
+            "" if message.key is None else value_text(message.key),
+            payload_glance(message.payload, _SHOWN),
+        )
+    console().print(table)

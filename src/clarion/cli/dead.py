@@ -1,0 +1,181 @@
+"""`clarion dead`: look at messages that were given up, put them back, or let them go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clarion.cli.consent import Yes, make_sure
+from clarion.cli.describing import age, iso, shell_name
+from clarion.cli.failures import asking, tells_errors
+from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Topic, Url
+from clarion.cli.output import add_row, console, counted, plain_table, print_json
+from clarion.model.names import to_text
+
+if TYPE_CHECKING:
+    from clarion.admin import DeadLetter
+
+_HELP = """Look at dead letters, put them back, or let them go.
+
+A message of a shared subscription that failed max_attempts times (subscribe
+--max-attempts) is put aside, with where it came from and why, and waits here.
+
+\b
+Examples:
+  clarion dead list jobs
+  clarion dead replay jobs
+  clarion dead replay jobs --offset 3 --offset 5
+  clarion dead drop jobs --yes
+"""
+dead_app = typer.Typer(help=_HELP, no_args_is_help=True)
+_NUMBERS = ("offset", "attempts", "given up")
+_SHOWN = 60  # characters of a payload in the table
+
+Offsets = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--offset", min=0, metavar="OFFSET", help="Only this one, as the list has it; may be repeated.",
+        show_default="all",
+    ),
+]  # fmt: skip
+
+
+@dead_app.command("list")
+@tells_errors
+def list_dead(
+    topic: Topic,
+    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="The oldest so many.")] = 100,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """List a topic's dead letters, oldest first.
+
+    With --json there is an object a line, with everything about each: offset,
+    topic, subscriber, attempts, reason, at, id, key, headers, payload (or
+    payload_b64) and original_offset.
+
+    \b
+    Examples:
+      clarion dead list jobs
+      clarion dead list jobs --max 1000 --json | jq -r .reason | sort | uniq -c
+    """
+    from clarion.admin import Admin
+
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        found = admin.dead_letters(topic, most + 1)
+    shown = found[:most]
+    if as_json:
+        for letter in shown:
+            print_json(letter_json(letter))
+    elif shown:
+        _print_table(shown)
+        if len(found) > most:
+            console().print(f"\nthere are more; --max shows more than {most:,}")
+    else:
+        print(f"no dead letters of {to_text(topic)}")
+
+
+@dead_app.command("replay")
+@tells_errors
+def replay(
+    topic: Topic,
+    offsets: Offsets = None,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters back on their topic, to be tried again.
+
+    Each goes to the subscription that gave it up, and to no other, with attempts
+    counted anew. Where that subscription is no more, the letter stays.
+
+    \b
+    Examples:
+      clarion dead replay jobs
+      clarion dead replay jobs --offset 3 --offset 5
+    """
+    from clarion.admin import Admin
+
+    name = to_text(topic)
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        told = admin.replay_dead(topic, offsets)
+    if as_json:
+        print_json({"topic": name, "replayed": told.done, "skipped": told.skipped})
+        return
+    print(f"{counted(told.done, 'dead letter')} of {name} put back" if any(told) else _none(name, offsets))
+    if told.skipped:
+        print(f"{counted(told.skipped, 'dead letter')} left: the subscription each came from is no more")
+
+
+@dead_app.command("drop")
+@tells_errors
+def drop(
+    topic: Topic,
+    offsets: Offsets = None,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Forget dead letters for good.
+
+    \b
+    Examples:
+      clarion dead drop jobs
+      clarion dead drop jobs --offset 3 --yes
+    """
+    from clarion.admin import Admin
+
+    name = to_text(topic)
+    which = "all dead letters" if offsets is None else counted(len(set(offsets)), "dead letter")
+    look = f"`clarion dead list {shell_name(topic)}` shows them"
+    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+        make_sure(f"{look}. Forget {which} of {name} for good?", yes=yes)
+        dropped = admin.drop_dead(topic, offsets)
+    if as_json:
+        print_json({"topic": name, "dropped": dropped})
+    else:
+        print(f"{counted(dropped, 'dead letter')} of {name} forgotten" if dropped else _none(name, offsets))
+
+
+def _none(name: str, offsets: list[int] | None) -> str:
+    return f"no dead letters of {name}" + ("" if offsets is None else f" at offset {', '.join(map(str, offsets))}")
+
+
+def letter_json(letter: DeadLetter) -> dict[str, Any]:
+    """Give a dead letter as JSON shows it."""
+    from clarion.cli.printing import payload_json, value_text
+
+    return {
+        "offset": letter.offset,
+        "topic": to_text(letter.topic),
+        "subscriber": to_text(letter.subscription),
+        "attempts": letter.attempts,
+        "reason": letter.reason,
+        "at": iso(letter.at),
+        "id": str(letter.id),
+        "key": None if letter.key is None else value_text(letter.key),
+        "headers": {name: value_text(value) for name, value in letter.headers.items()},
+        "original_offset": letter.original_offset,
+        **payload_json(letter.payload),
+    }
+
+
+def _print_table(letters: list[DeadLetter]) -> None:
+    from clarion.cli.printing import payload_glance, value_text
+
+    table = plain_table(["offset", "subscriber", "attempts", "given up", "reason", "key", "message"], _NUMBERS)
+    for letter in letters:
+        add_row(
+            table,
+            str(letter.offset),
+            to_text(letter.subscription),
+            f"{letter.attempts:,}",
+            f"{age(letter.at)} ago",
+            " ".join(letter.reason.split()),
+            "" if letter.key is None else value_text(letter.key),
+            payload_glance(letter.payload, _SHOWN),
+        )
+    console().print(table)

@@ -1,0 +1,150 @@
+"""Receipts: slim holds on what became of messages, for threads and for asyncio."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from clarion.model.ids import MessageId
+from clarion.publisher.sheaf import Part, Sheaf
+
+if TYPE_CHECKING:
+    from clarion.publisher.aio import AsyncPublisher
+    from clarion.publisher.publisher import Publisher
+
+
+class Receipt(msgspec.Struct, gc=False, eq=False):
+    """A slim hold on one message's fate; costs no thread, event or future of its own."""
+
+    _publisher: Publisher
+    _sheaf: Sheaf
+    _place: int
+
+    def done(self) -> bool:
+        """Whether the message is durable or refused; never blocks."""
+        return self._sheaf.done
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """Wait until the message is durable and give this receipt; raise the typed error if it was refused,
+        TimedOut if it is not known in time (the message is still on its way)."""
+        self._publisher._wait_for(self._sheaf, timeout_s)
+        self._sheaf.raise_error()
+        return self
+
+    @property
+    def id(self) -> MessageId:
+        """The message's id; known once `done`. A refused message has none: that raises."""
+        assert self._sheaf.done, "the id is known when the message is stored: call result() first"
+        self._sheaf.raise_error()
+        return self._sheaf.message_id(self._place)
+
+    @property
+    def offset(self) -> int | None:
+        """The message's offset in its topic; known once `done`. None for a message with `deliver_at`: it is durable,
+        but gets its offset when it appears."""
+        assert self._sheaf.done, "the offset is known when the message is stored: call result() first"
+        self._sheaf.raise_error()
+        return _offset(self._sheaf, self._place)
+
+
+class Receipts:
+    """A hold on the fate of many messages put at once."""
+
+    __slots__ = ("_parts", "_publisher")
+
+    def __init__(self, publisher: Publisher, parts: list[Part]) -> None:
+        self._publisher = publisher
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(stop - start for _, start, stop in self._parts)
+
+    def done(self) -> bool:
+        """Whether all of it is durable or refused; never blocks."""
+        return all(sheaf.done for sheaf, _, _ in self._parts)
+
+    def result(self, timeout_s: float | None = None) -> Receipts:
+        """Wait until all of it is durable; raise as Receipt.result does."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for sheaf, _, _ in self._parts:
+            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            self._publisher._wait_for(sheaf, left_s)
+            sheaf.raise_error()
+        return self
+
+    @property
+    def offsets(self) -> list[range]:
+        """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
+        assert self.done(), "the offsets are known when the messages are stored: call result() first"
+        return _offsets(self._parts)
+
+
+class AsyncReceipts:
+    """A hold on the fate of messages put together."""
+
+    __slots__ = ("_parts", "_publisher")
+
+    def __init__(self, publisher: AsyncPublisher, parts: list[Part]) -> None:
+        self._publisher = publisher
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(stop - start for _, start, stop in self._parts)
+
+    def done(self) -> bool:
+        """Whether all of it is durable or refused."""
+        return all(sheaf.done for sheaf, _, _ in self._parts)
+
+    async def result(self, timeout_s: float | None = None) -> AsyncReceipts:
+        """Wait until all of it is durable; raise the typed error if it was refused, TimedOut if that is not
+        known in time."""
+        await self._publisher._wait_for([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        for sheaf, _, _ in self._parts:
+            sheaf.raise_error()
+        return self
+
+    @property
+    def offsets(self) -> list[range]:
+        """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
+        assert self.done(), "the offsets are known when the messages are stored: await result() first"
+        return _offsets(self._parts)
+
+
+class AsyncReceipt(AsyncReceipts):
+    """A hold on one message's fate."""
+
+    __slots__ = ()
+
+    async def result(self, timeout_s: float | None = None) -> AsyncReceipt:
+        """Wait until the message is durable, and give this receipt; raise as AsyncReceipts.result does."""
+        await super().result(timeout_s)
+        return self
+
+    @property
+    def id(self) -> MessageId:
+        """The message's id; known once `done`."""
+        assert self.done(), "the id is known when the message is stored: await result() first"
+        sheaf, place, _ = self._parts[0]
+        sheaf.raise_error()
+        return sheaf.message_id(place)
+
+    @property
+    def offset(self) -> int | None:
+        """The message's offset in its topic; known once `done`. None for a message with `deliver_at`: see Receipt."""
+        assert self.done(), "the offset is known when the message is stored: await result() first"
+        sheaf, place, _ = self._parts[0]
+        sheaf.raise_error()
+        return _offset(sheaf, place)
+
+
+def _offset(sheaf: Sheaf, place: int) -> int | None:
+    found = sheaf.offsets(place, place + 1)
+    return None if found is None else found.start
+
+
+def _offsets(parts: list[Part]) -> list[range]:
+    for sheaf, _, _ in parts:
+        sheaf.raise_error()
+    return [found for sheaf, start, stop in parts if (found := sheaf.offsets(start, stop)) is not None]

@@ -1,0 +1,167 @@
+"""What leaves when, of messages that are staged: batches of one part of a write, numbered by place, a window of them.
+
+No socket, thread or clock: the client around it gives `ask`, the time, and takes care of locking.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
+from clarion.model.ids import stamp_from_unix_s
+from clarion.publisher.sheaf import HEADER_BYTES, Sheaf, message_bytes, packed_bytes
+from clarion.session.exchange import Reply
+from clarion.wire import bodies
+from clarion.wire.batch import Headers
+from clarion.wire.frames import Kind
+
+Ask = Callable[..., None]
+
+
+class StagedPart:
+    """Gathers messages by topic, gives full batches the next place, and sends them in order.
+
+    A batch that cannot be stored ends the part: `error` says why, and nothing more is sent.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock_s: Callable[[], float],
+        unix_s: Callable[[], float],
+        identity: bodies.Registered,
+        *,
+        writer: bytes,
+        epoch: int,
+        part: bytes,
+        in_flight: int,
+        batch_bytes: int,
+        max_batch_bytes: int,
+        compressed: bool,
+    ) -> None:
+        self._ask = ask
+        self._clock_s = clock_s
+        self._unix_s = unix_s
+        self._identity = identity
+        self._writer, self._epoch, self._part = writer, epoch, part
+        self._in_flight = in_flight
+        self.batch_bytes = min(batch_bytes, max_batch_bytes - HEADER_BYTES)
+        self._max_batch_bytes = max_batch_bytes
+        self._compressed = compressed
+        self._gathering: dict[bytes, Sheaf] = {}
+        self._unfinished: dict[int, Sheaf] = {}  # by place, in order: full, and not stored
+        self._unsent: deque[int] = deque()
+        self._again: list[tuple[float, int]] = []  # refused for now, and when to send each again
+        self.places = 0  # given so far
+        self._last_stamp = 0
+        self.gathered_bytes = 0  # that no place was given to yet
+        self.buffered_bytes = 0  # in all
+        self.messages = 0  # stored, invisible
+        self.batches = 0
+        self.already = 0  # batches whose epoch was committed before; they were not stored again
+        self.error: ClarionError | None = None
+
+    def add(self, topic: bytes, payload: bytes, key: bytes | None, headers: Headers | None) -> None:
+        """Take one message."""
+        size = message_bytes(payload, key, headers)
+        self._sheaf_for(topic, 1, size).add(payload, key, headers, size)
+
+    def add_many(
+        self,
+        topic: bytes,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+    ) -> None:
+        """Take messages that fit into one batch."""
+        size = packed_bytes(payloads, keys, headers)
+        self._sheaf_for(topic, len(payloads), size).extend(payloads, keys, size, headers=headers)
+
+    def _sheaf_for(self, topic: bytes, messages: int, size: int) -> Sheaf:
+        if size + HEADER_BYTES > self._max_batch_bytes:
+            raise TooLarge(
+                f"{size} bytes with key and headers do not fit into a batch of {self._max_batch_bytes} bytes,"
+                " the most this broker takes; nothing was queued"
+            )
+        sheaf = self._gathering.get(topic)
+        if sheaf is not None and not sheaf.has_room(messages, size, self.batch_bytes):
+            self._place(self._gathering.pop(topic))
+            sheaf = None
+        if sheaf is None:
+            sheaf = self._gathering[topic] = Sheaf(topic)
+        self.gathered_bytes += size
+        self.buffered_bytes += size
+        return sheaf
+
+    def _place(self, sheaf: Sheaf) -> None:
+        self.gathered_bytes -= sheaf.size
+        self._unfinished[self.places] = sheaf
+        self._unsent.append(self.places)
+        self.places += 1
+
+    def place_all(self) -> None:
+        """Have everything leave that gathers, full or not."""
+        for sheaf in self._gathering.values():
+            self._place(sheaf)
+        self._gathering.clear()
+
+    @property
+    def under_way(self) -> int:
+        """How many batches were sent and are not stored."""
+        return len(self._unfinished) - len(self._unsent)
+
+    def stored_below(self, place: int) -> bool:
+        """Whether all batches with places below this one are stored."""
+        return next(iter(self._unfinished), place) >= place
+
+    def pump(self, now_s: float) -> float | None:
+        """Send what may be sent; give when to come back, if something waits for a time."""
+        if self.error is not None:
+            return None
+        due = [place for moment_s, place in self._again if moment_s <= now_s]
+        self._again = [(moment_s, place) for moment_s, place in self._again if moment_s > now_s]
+        for place in due:
+            self._send(place)
+        while self._unsent and self.under_way < self._in_flight and self.error is None:
+            self._send_next(self._unsent.popleft())
+        return min((moment_s for moment_s, _ in self._again), default=None)
+
+    def _send_next(self, place: int) -> None:
+        self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(self._unix_s()))
+        try:
+            self._unfinished[place].seal(
+                broker=self._identity.broker,
+                publisher=self._identity.publisher,
+                stamp=self._last_stamp,
+                number=place + 1,
+                compressed=self._compressed,
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            self.error = InvalidRequest(f"these messages cannot be packed, and were not staged: {error}")
+            return
+        self._send(place)
+
+    def _send(self, place: int) -> None:
+        sheaf = self._unfinished[place]
+        assert sheaf.packed is not None
+        body = bodies.Stage(sheaf.topic, self._writer, self._epoch, self._part, place)
+        self._ask(Kind.STAGE, body, lambda reply: self._on_reply(place, reply), (sheaf.packed,))
+
+    def _on_reply(self, place: int, reply: Reply) -> None:
+        again_s = reply.again_after_s()
+        if again_s is not None:
+            self._again.append((self._clock_s() + again_s, place))
+            return
+        try:
+            done = reply.read(bodies.Staged)
+        except ClarionError as error:
+            self.error = self.error or error
+            return
+        sheaf = self._unfinished.pop(place)
+        self.buffered_bytes -= sheaf.size
+        if done.already:
+            self.already += 1
+        else:
+            self.messages += sheaf.count
+            self.batches += 1

@@ -1,0 +1,291 @@
+"""Staged puts: stored at once, seen when (writer, epoch) is committed; and the commit itself, from any connection."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from clarion.model.address import DEFAULT_URL
+from clarion.model.errors import ClarionError, TimedOut
+from clarion.model.names import to_bytes, to_text
+from clarion.publisher.publisher import FORGET_S
+from clarion.publisher.sheaf import (
+    all_bytes,
+    all_headers,
+    as_headers,
+    check_lengths,
+    check_settings,
+    chunk_end,
+    part_of,
+)
+from clarion.publisher.staged import StagedPart
+from clarion.session.exchange import OnReply, Reply
+from clarion.session.thread import ThreadSession
+from clarion.wire import bodies
+from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Buffer, Kind
+
+log = logging.getLogger("clarion.publisher")
+_GATHERED_BATCHES = 4  # worth of bytes that gather, over all topics, before they leave without being full
+
+
+class Stager:
+    """Stages messages at the broker at `url`, as a `part` of what `writer` writes in `epoch`. Close it, or use `with`.
+
+    What is staged is durable after `flush`, and seen when somebody calls `commit_staged(url, writer, epoch, parts)`.
+    Epochs of a writer only grow: for one that was committed before, nothing is stored, and `already` counts it.
+    A part that is tried again takes another name (as a task attempt's id), and the commit names those that count.
+    `timeout_s` is how long a call waits for the broker before it raises TimedOut. Safe from many threads.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        writer: bytes | str = b"",
+        epoch: int = 0,
+        part: bytes | str = b"",
+        *,
+        timeout_s: float = 30.0,
+        in_flight: int = 4,
+        batch_bytes: int = 2**20,
+        compression: Literal["zstd"] | None = None,
+    ) -> None:
+        check_settings(in_flight, batch_bytes, batch_bytes, compression)
+        self.writer, self.epoch, self.part = _writer(writer), _epoch(epoch), to_bytes(part)
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
+        self._staged: StagedPart | None = None
+        self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        try:
+            hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion stager")
+            welcome = self._call(Kind.HELLO, hello).read(bodies.Welcome)
+            self._identity = self._call(Kind.REGISTER, bodies.Register(os.urandom(16))).read(bodies.Registered)
+        except BaseException:
+            self._session.close()
+            raise
+        self._staged = self._part = StagedPart(
+            self._ask,
+            time.monotonic,
+            time.time,
+            self._identity,
+            writer=self.writer,
+            epoch=epoch,
+            part=self.part,
+            in_flight=in_flight,
+            batch_bytes=batch_bytes,
+            max_batch_bytes=welcome.max_batch_bytes,
+            compressed=compression is not None,
+        )
+        self._bound_bytes = (in_flight + _GATHERED_BATCHES) * self._part.batch_bytes
+
+    def put(
+        self,
+        topic: bytes | str,
+        payload: bytes | str,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+    ) -> None:
+        """Stage one message; where enough is under way, wait for room. Raises what befell those before it."""
+        name, payload, key = to_bytes(topic), to_bytes(payload), None if key is None else to_bytes(key)
+        packed_headers = as_headers(headers)
+        self._session.check_usable()
+        with self._changed:
+            self._wait_for_room()
+            self._part.add(name, payload, key, packed_headers)
+        self._session.wake()
+
+    def put_many(
+        self,
+        topic: bytes | str,
+        payloads: Sequence[bytes | str],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Mapping[str, bytes | str] | None] | None = None,
+    ) -> None:
+        """Stage many messages, in order; as `put` otherwise."""
+        name, payloads, packed_headers = to_bytes(topic), all_bytes(payloads), all_headers(headers)
+        check_lengths(payloads, keys=keys, headers=packed_headers)
+        self._session.check_usable()
+        start = 0
+        while start < len(payloads):
+            stop = chunk_end(payloads, keys, packed_headers, start, self._part.batch_bytes)
+            some_keys, some_headers = part_of(keys, start, stop), part_of(packed_headers, start, stop)
+            with self._changed:
+                self._wait_for_room()
+                self._part.add_many(name, payloads[start:stop], some_keys, some_headers)
+            self._session.wake()
+            start = stop
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything put so far is on disk; raise the typed error if it cannot be, TimedOut if that is not
+        known in time."""
+        self._session.check_usable()
+        with self._changed:
+            self._check_usable()
+            self._part.place_all()
+            places = self._part.places
+            self._session.wake()
+            self._wait_until(
+                lambda: self._part.stored_below(places), self._timeout_s if timeout_s is None else timeout_s
+            )
+
+    def close(self) -> None:
+        """Flush, and let go of the connection. What was staged stays until it is committed, dropped or expires."""
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        try:
+            self._session.call(Kind.FORGET, bodies.Forget(self._identity.publisher), timeout_s=FORGET_S)
+        except ClarionError as error:
+            log.info("the broker was not told that this stager is gone; it forgets it in time: %s", error)
+        finally:
+            self._session.close()
+            with self._changed:
+                self._changed.notify_all()  # whoever still waits hears that it is closed
+
+    def __enter__(self) -> Stager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._closed:
+            self._let_go()  # what gathered is not worth waiting for: the part failed
+
+    @property
+    def already(self) -> int:
+        """How many batches were not stored, because their epoch was committed before."""
+        return self._part.already
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What is buffered, under way and staged."""
+        with self._lock:
+            return {
+                "buffered_bytes": self._part.buffered_bytes,
+                "in_flight": self._part.under_way,
+                "messages_staged": self._part.messages,
+                "batches_staged": self._part.batches,
+                "batches_already": self._part.already,
+                "connected": self._session.connected,
+            }
+
+    def _call(self, kind: Kind, body: bodies.Body) -> Reply:
+        return self._session.call(kind, body, timeout_s=self._timeout_s, retry=True)
+
+    def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
+        def on_reply_locked(reply: Reply) -> None:
+            with self._changed:
+                on_reply(reply)
+                self._changed.notify_all()
+
+        self._session.ask(kind, body, on_reply_locked, blobs)
+
+    def _on_turn(self, now_s: float) -> float | None:
+        with self._changed:
+            if self._staged is None:
+                return None
+            wanted_s = self._staged.pump(now_s)
+            if self._staged.error is not None:
+                self._changed.notify_all()
+            return wanted_s
+
+    def _on_failure(self, error: ClarionError) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _check_usable(self) -> None:
+        self._session.check_usable()
+        if self._part.error is not None:
+            raise self._part.error
+
+    def _wait_for_room(self) -> None:
+        # Called with the lock held; it is given away while this thread waits.
+        self._check_usable()
+        if self._part.gathered_bytes >= _GATHERED_BATCHES * self._part.batch_bytes:
+            self._part.place_all()
+        self._wait_until(lambda: self._part.buffered_bytes < self._bound_bytes, self._timeout_s)
+
+    def _wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        def ended() -> bool:
+            return holds() or self._part.error is not None or not self._session.usable
+
+        done = self._changed.wait_for(ended, timeout_s)
+        self._check_usable()
+        if not done:
+            raise TimedOut(
+                f"{self._part.buffered_bytes} bytes were not staged by {self._session.url} within {timeout_s:g} s;"
+                " they are still queued and will be sent"
+            )
+
+
+class StagedOutcome(NamedTuple):
+    """What a commit or drop found: how many messages, and whether the epoch had been committed before."""
+
+    messages: int
+    already: bool
+
+
+def commit_staged(
+    broker: str | ThreadSession,
+    writer: bytes | str,
+    epoch: int,
+    parts: Iterable[bytes | str] | None = None,
+    *,
+    messages: int | None = None,
+    timeout_s: float = 30.0,
+) -> StagedOutcome:
+    """Show what `writer` staged in `epoch` as these `parts`, in the order of their names, and drop what other parts
+    staged; None shows all of it. The same again changes nothing, and says `already`. `broker` is a URL or a session.
+
+    Where `messages` says how many there must be and some have expired, MessagesGone is raised and none is shown."""
+    named = None if parts is None else tuple(to_bytes(part) for part in parts)
+    expected = -1 if messages is None else messages
+    body = bodies.CommitStaged(_writer(writer), _epoch(epoch), named, False, expected)
+    return _end_staged(broker, body, timeout_s)
+
+
+def drop_staged(
+    broker: str | ThreadSession, writer: bytes | str, epoch: int, *, timeout_s: float = 30.0
+) -> StagedOutcome:
+    """Forget what `writer` staged in `epoch`; what was committed stays, and is told as `already`."""
+    return _end_staged(broker, bodies.CommitStaged(_writer(writer), _epoch(epoch), drop=True), timeout_s)
+
+
+def _end_staged(broker: str | ThreadSession, body: bodies.CommitStaged, timeout_s: float) -> StagedOutcome:
+    if isinstance(broker, str):
+        session = ThreadSession(broker)
+        try:
+            return _end_staged(session, body, timeout_s)
+        finally:
+            session.close()
+    reply = broker.call(Kind.COMMIT_STAGED, body, timeout_s=timeout_s, retry=True)
+    done = reply.read(bodies.StagedCommitted)
+    log.debug("epoch %d of %s: %d messages", body.epoch, to_text(body.writer), done.messages)
+    return StagedOutcome(done.messages, done.already)
+
+
+def _writer(writer: bytes | str) -> bytes:
+    name = to_bytes(writer)
+    if not name:
+        raise ValueError("a writer needs a name")
+    return name
+
+
+def _epoch(epoch: int) -> int:
+    if not 0 <= epoch < 1 << 63:
+        raise ValueError(f"an epoch is a whole number from 0 on, not {epoch}")
+    return epoch

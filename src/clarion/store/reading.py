@@ -1,0 +1,72 @@
+"""A connection for reading: statements with typed errors, one state for several of them, and batches that are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from clarion.model.errors import StoredDataCorrupt
+from clarion.store.failures import typed
+from clarion.store.port import StagedRow
+from clarion.store.records import Envelope, is_batch
+from clarion.store.segments import Segments
+
+
+class Reader:
+    """What all reading of the store stands on; for one thread."""
+
+    def __init__(self, connection: apsw.Connection, file: Path, segments: Segments) -> None:
+        self._reader = connection
+        self._segments = segments
+        self.file = file
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        try:
+            return self._reader.execute(statement, values).fetchall()
+        except apsw.Error as error:
+            raise typed(error, self.file) from error
+
+    def _row(self, statement: str, values: tuple[Any, ...]) -> Any | None:
+        rows = self._rows(statement, values)
+        return rows[0] if rows else None
+
+    def _value(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
+        return self._rows(statement, values)[0][0]
+
+    @contextmanager
+    def _one_state(self) -> Iterator[None]:
+        """Have several statements see the same committed state."""
+        try:
+            self._reader.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("ROLLBACK")
+        except apsw.Error as error:
+            raise typed(error, self.file) from error
+
+    def _content(self, what: str, batch: Envelope | StagedRow, segment: int, position: int) -> bytes:
+        """Read a batch; `reading` must be held since it was looked up."""
+        try:
+            data = self._segments.read(segment, position, batch.size)
+            reason = None if is_batch(data, batch) else "the batch that was put there is not whole"
+        except OSError as error:
+            reason = str(error)
+        if reason is not None:
+            raise damaged(what, f"{self._segments.path(segment)} at byte {position}", reason)
+        return data
+
+
+def damaged(what: str, where: object, reason: str) -> StoredDataCorrupt:
+    """Give the error for a batch that cannot be served."""
+    return StoredDataCorrupt(
+        f"{what} in {where} ({reason}); it is not served from there on. Restore a backup, or trim the topic past it"
+    )

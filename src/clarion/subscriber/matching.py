@@ -1,0 +1,209 @@
+"""Reading all topics that a pattern matches: one reading a topic, each in its turn; new topics join by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clarion.model.errors import ClarionError, NotSubscribed, StoredDataCorrupt
+from clarion.session.exchange import Reply
+from clarion.subscriber.messages import Message, MessageBatch
+from clarion.subscriber.reading import Reading
+from clarion.subscriber.steps import Ports
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+
+_NEWS_WAIT_S = 30.0
+_LEAST_FETCH_BYTES = 16 * 1024
+
+
+class _Mark:
+    """Which topics have not yet said that they are empty; None while it is not known which topics there are."""
+
+    __slots__ = ("open",)
+
+    def __init__(self, open_: dict[Reading, int] | None) -> None:
+        self.open = open_
+
+
+class Matching:
+    """The readings of one pattern's topics.
+
+    Those with something to look at say so; the others are left alone, so that many quiet topics cost little.
+    """
+
+    def __init__(
+        self, pattern: bytes, name: bytes, ports: Ports, reading_of: Callable[[bytes], Reading], fetch_bytes: int
+    ) -> None:
+        self.pattern = pattern
+        self._name = name
+        self._ports = ports
+        self._reading_of = reading_of
+        self._fetch_bytes = fetch_bytes
+        self._version = 0
+        self._known = False  # whether the broker has said which topics match
+        self._asking = False
+        self._ask_at_s = 0.0  # at the earliest
+        self.members: dict[bytes, Reading] = {}
+        self._ready: dict[Reading, None] = {}  # with messages, the next one first
+        self._to_ask: dict[Reading, None] = {}  # perhaps with nothing under way
+        self._used: dict[Reading, None] = {}  # that handed something out, to be acked
+        self.error: ClarionError | None = None
+
+    # Which topics.
+
+    def _ask_matches(self) -> None:
+        if self._asking or self._ports.clock_s() < self._ask_at_s:
+            return
+        self._asking = True
+        wait_s = _NEWS_WAIT_S if self._known else 0.0
+        body = bodies.Matches(self.pattern, self._name, self._version, int(wait_s * 1000))
+        self._ports.ask(Kind.MATCHES, body, self._on_matched, (), wait_s)
+
+    def _on_matched(self, reply: Reply) -> None:
+        self._asking = False
+        try:
+            matched = reply.read(bodies.Matched)
+        except ClarionError as error:
+            again_s = reply.again_after_s()
+            if again_s is None:
+                self.error = error
+            else:
+                self._ask_at_s = self._ports.clock_s() + again_s
+        else:
+            self._known = True
+            self._version = matched.version
+            self._follow(matched.topics)
+        self._ports.on_change()
+
+    def pump(self, now_s: float) -> float | None:
+        """Ask again where the broker was busy; give when to come back."""
+        if not self._ask_at_s:
+            return None
+        if now_s < self._ask_at_s:
+            return self._ask_at_s
+        self._ask_at_s = 0.0
+        self._ask_matches()
+        return None
+
+    def _follow(self, topics: tuple[bytes, ...]) -> None:
+        for topic in self.members.keys() - set(topics):
+            self.leave(self.members[topic])
+        for topic in topics:
+            if topic not in self.members:
+                self._join(topic)
+        share = max(_LEAST_FETCH_BYTES, self._fetch_bytes // max(1, len(self.members)))
+        for reading in self.members.values():
+            reading.inbox.fetch_bytes = min(self._fetch_bytes, share)
+
+    def _join(self, topic: bytes) -> None:
+        reading = self.members[topic] = self._reading_of(topic)
+        reading.of_pattern = True
+        if isinstance(reading.error, NotSubscribed):
+            reading.error = None  # that was before it came again
+        reading.inbox.on_news[self] = lambda: self._on_news(reading)
+        self._on_news(reading)
+
+    def leave(self, reading: Reading) -> None:
+        """A topic is no longer read."""
+        if self.members.pop(reading.topic, None) is not None:
+            reading.inbox.on_news.pop(self, None)
+            for group in (self._ready, self._to_ask, self._used):
+                group.pop(reading, None)
+
+    def _on_news(self, reading: Reading) -> None:
+        if self.members.get(reading.topic) is not reading:
+            return
+        if isinstance(reading.error, NotSubscribed):
+            self.leave(reading)  # it was just ended, as the next answer will tell
+            return
+        self._to_ask[reading] = None
+        if reading.buffered or reading.error is not None or reading.notice is not None:
+            self._ready[reading] = None
+
+    # Fetching.
+
+    def want(self, wait_s: float, messages: int) -> None:
+        """See to it that something is fetched for every topic that may have something."""
+        self._ask_matches()
+        asked, self._to_ask = self._to_ask, {}
+        for reading in asked:
+            reading.want(wait_s, messages)
+
+    def mark(self) -> _Mark:
+        """The application asks for more: every topic is to be asked again."""
+        self._to_ask.update(dict.fromkeys(self.members.values()))
+        return _Mark({reading: reading.mark() for reading in self.members.values()} if self._known else None)
+
+    def empty_since(self, mark: object) -> bool:
+        """Whether no topic had anything when it was asked after the mark."""
+        assert isinstance(mark, _Mark)
+        if mark.open is None:
+            if not self._known:
+                return False
+            mark.open = dict.fromkeys(self.members.values(), 0)
+        while mark.open:
+            reading, asked = next(iter(mark.open.items()))
+            if self.members.get(reading.topic) is reading and not reading.empty_since(asked):
+                return False
+            del mark.open[reading]
+        return True
+
+    # Handing out.
+
+    @property
+    def buffered(self) -> int:
+        """Whether anything can be handed out: how many messages of the next topic."""
+        while self._ready:
+            reading = next(iter(self._ready))
+            if reading.buffered:
+                return reading.buffered
+            if reading.error is not None or reading.notice is not None:
+                return 0
+            del self._ready[reading]
+        return 0
+
+    def raise_error(self) -> None:
+        """Raise what this call has to hear of; the next one goes on."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        for reading in list(self._ready):
+            reading.raise_error()
+
+    def next_message(self) -> Message | None:
+        """Give one message, and the next time one of the next topic."""
+        while self.buffered:
+            reading = next(iter(self._ready))
+            self._move_to_end(reading)
+            message = reading.next_message()
+            if message is not None:
+                return message
+        return None
+
+    def take(self, most: int, *, opened: bool = False) -> list[MessageBatch]:
+        """Give up to `most` messages, of every topic that has some an equal share if possible."""
+        taken: list[MessageBatch] = []
+        while most > 0 and self.buffered:
+            share = max(1, most // len(self._ready))
+            reading = next(iter(self._ready))
+            self._move_to_end(reading)
+            try:
+                parts = reading.take(min(share, most), opened=opened)
+            except StoredDataCorrupt:
+                if taken:
+                    break  # the next call hears of it
+                raise
+            taken += parts
+            most -= sum(map(len, parts))
+        return taken
+
+    def _move_to_end(self, reading: Reading) -> None:
+        del self._ready[reading]
+        self._ready[reading] = None
+        self._used[reading] = None
+
+    def ack_handed(self) -> None:
+        """Ack what was handed out before."""
+        used, self._used = self._used, {}
+        for reading in used:
+            reading.ack_handed()

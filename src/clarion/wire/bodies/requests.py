@@ -1,0 +1,261 @@
+"""The bodies of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from clarion.model.options import SubscriptionOptions
+from clarion.wire.bodies.base import Body, Ranges
+
+
+class Hello(Body):
+    """Who calls, and which versions it speaks; the answer is a Welcome."""
+
+    oldest_version: int
+    newest_version: int
+    client: str
+
+
+class Register(Body):
+    """Ask for a new publisher id. `nonce` makes a repeated request give the same id."""
+
+    nonce: bytes
+
+
+class Forget(Body):
+    """The publisher is done for good; its numbers need not be kept."""
+
+    publisher: int
+
+
+class Put(Body):
+    """Store the batch in the next frame, for `ttl_ms` (0: as the topic says).
+
+    `due`, where given, is when each of its messages appears: unix µs, 8 bytes each, little endian, never going back.
+    """
+
+    topic: bytes
+    ttl_ms: int = 0
+    due: bytes = b""
+
+
+class Subscribe(Body):
+    """Make a durable subscription. `start` is "new", "earliest", "offset" or "time" (`at`: offset, or unix µs).
+
+    A topic that is a pattern subscribes to all topics it matches, present (from `start`) and future (from their first
+    message).
+    """
+
+    topic: bytes
+    name: bytes
+    start: str = "new"
+    at: int = 0
+    options: SubscriptionOptions = SubscriptionOptions()
+
+
+class Unsubscribe(Body):
+    """End a subscription."""
+
+    topic: bytes
+    name: bytes
+
+
+class Attach(Body):
+    """Become the consumer of a subscription; who had it before is taken over. `nonce` as in Register."""
+
+    topic: bytes
+    name: bytes
+    nonce: bytes
+    max_unacked: int = 10_000  # messages lent to this consumer at a time, of a shared subscription
+
+
+class Get(Body):
+    """Give messages at or after `position`, waiting for them up to `wait_ms`."""
+
+    topic: bytes
+    name: bytes
+    token: int
+    position: int
+    max_messages: int
+    max_bytes: int
+    wait_ms: int
+
+
+class Ack(Body):
+    """These half-open ranges of offsets are done; answered once that is on disk."""
+
+    topic: bytes
+    name: bytes
+    token: int
+    acked: tuple[tuple[int, int], ...]
+
+
+class Configure(Body):
+    """Make the topic if it is not there, and set its retention ("until-read" or "keep"; "": leave it) and settings.
+
+    `changes` has names and values of TopicSettings; what it does not name stays.
+    """
+
+    topic: bytes
+    retention: str = ""
+    changes: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ListTopics(Body):
+    """List topics after `after` in byte order, at most `limit`."""
+
+    after: bytes = b""
+    limit: int = 1000
+
+
+class AskStats(Body):
+    """Ask for the broker's counters."""
+
+
+class Take(Body):
+    """Borrow messages of a shared subscription. A consumer numbers its takes; the same number gives the same loan."""
+
+    topic: bytes
+    name: bytes
+    token: int
+    number: int
+    max_messages: int
+    max_bytes: int
+    wait_ms: int
+
+
+class Renew(Body):
+    """The consumer lives, and holds these offsets; after a restart of the broker that is how it keeps them.
+
+    Each range names the attempt it was lent for, or 0. What is being given back is named, too.
+    """
+
+    topic: bytes
+    name: bytes
+    token: int
+    held: tuple[tuple[int, int, int], ...]  # start, stop, attempt
+
+
+class Return(Body):
+    """Give messages back. Each range names the attempt it was lent for; what is lent otherwise by now is left alone.
+
+    `counted` ones were tried, and come again after `delay_ms` as the next attempt, or go to the dead letters.
+    """
+
+    topic: bytes
+    name: bytes
+    token: int
+    returned: tuple[tuple[int, int, int], ...]  # start, stop, attempt
+    counted: bool
+    delay_ms: int = 0
+    reason: str = ""
+
+
+class Detach(Body):
+    """The consumer leaves: what it holds is given back, `untouched` ranges as if they had never been lent."""
+
+    topic: bytes
+    name: bytes
+    token: int
+    untouched: Ranges
+
+
+class Transact(Body):
+    """All of this or nothing, once for each number of a publisher. The batches follow in one frame."""
+
+    publisher: int
+    number: int
+    acks: tuple[tuple[bytes, bytes, int, Ranges], ...]  # topic, name, token, offsets
+    puts: tuple[tuple[bytes, int, int, bytes], ...]  # topic, bytes of its batch, ttl_ms, due as in Put
+    sets: tuple[tuple[bytes, bytes | None, int | None], ...]  # name, value (None: remove), version expected (0: none)
+
+
+class AskState(Body):
+    """Ask for a named state."""
+
+    name: bytes
+
+
+class Stage(Body):
+    """Store the batch in the next frame, to be seen when (writer, epoch) is committed. Batches have their `place` in
+    a `part` of the whole, so that the same one sent again is known."""
+
+    topic: bytes
+    writer: bytes
+    epoch: int
+    part: bytes
+    place: int
+
+
+class CommitStaged(Body):
+    """Show what was staged as (writer, epoch) in the `parts` named (None: in all), drop the rest; or `drop` it all.
+
+    `messages`, where it is not -1, is how many there must be: what expired meanwhile is then told, not passed over.
+    """
+
+    writer: bytes
+    epoch: int
+    parts: tuple[bytes, ...] | None = None
+    drop: bool = False
+    messages: int = -1
+
+
+class Describe(Body):
+    """Ask for everything about a topic."""
+
+    topic: bytes
+
+
+class Seek(Body):
+    """Have a subscription go on elsewhere; `start` and `at` as in Subscribe, "new" being the end.
+
+    `nonce` as in Register: asked again, it does not move again.
+    """
+
+    topic: bytes
+    name: bytes
+    start: str
+    at: int = 0
+    nonce: bytes = b""
+
+
+class Purge(Body):
+    """Forget a topic's messages below an offset (-1: all), for every subscription."""
+
+    topic: bytes
+    below: int = -1
+
+
+class Delete(Body):
+    """Forget a topic, its messages and its subscriptions."""
+
+    topic: bytes
+
+
+class Read(Body):
+    """Give messages from `position` on without a subscription; what subscription `name`, if given, acked is told."""
+
+    topic: bytes
+    position: int
+    max_messages: int
+    max_bytes: int
+    name: bytes = b""
+
+
+class Matches(Body):
+    """Ask which topics a pattern has subscribed `name` to, waiting for news beyond `version`."""
+
+    pattern: bytes
+    name: bytes
+    version: int = 0
+    wait_ms: int = 0
+
+
+class Dead(Body):
+    """Replay dead letters of a topic to the subscription each came from, or drop them; none named: all."""
+
+    topic: bytes
+    action: str  # "replay" or "drop"
+    offsets: Ranges = ()

@@ -1,0 +1,37 @@
+"""From how a caller says for how long and from when on, to the whole numbers that a put carries."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from datetime import datetime
+
+Moment = datetime | float  # a datetime (naive: local time), or unix seconds
+_LATEST_S = 253_402_300_800  # the year 10000
+_LONGEST_S = 1e10
+
+
+def ttl_ms(ttl_s: float | None) -> int:
+    """Give a time to live in ms, at least 1; 0 for None: as the topic says."""
+    if ttl_s is None:
+        return 0
+    if not 0 < ttl_s <= _LONGEST_S:
+        raise ValueError(f"ttl_s is more than 0 and at most {_LONGEST_S:g}, not {ttl_s}")
+    return max(1, math.ceil(ttl_s * 1000))
+
+
+def due_us(deliver_at: Moment) -> int:
+    """Give a moment in unix µs; one before 1970 is 1970."""
+    if isinstance(deliver_at, datetime):
+        deliver_at = deliver_at.timestamp()
+    elif isinstance(deliver_at, bool) or not isinstance(deliver_at, (int, float)):
+        raise TypeError(f"deliver_at is a datetime or unix seconds, not {type(deliver_at).__name__}")
+    if not deliver_at < _LATEST_S:
+        raise ValueError(f"deliver_at is in seconds, and before the year 10000; {deliver_at} is not")
+    return round(max(0.0, deliver_at) * 1e6)
+
+
+def pack_due(due: Sequence[int]) -> bytes:
+    """Give moments in µs, in order, as a put carries them."""
+    return struct.pack(f"<{len(due)}q", *due)

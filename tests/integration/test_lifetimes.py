@@ -1,0 +1,177 @@
+"""When messages come and when they go: delays, times to live, bounds that trim and tell; compressed or not."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.sharing import WAIT_S, ack_all, numbers, put, share, standing, take, take_one, worker
+from tests.integration.waiting import eventually
+
+from clarion import Admin, MessagesGone, NotSubscribed, Publisher, Subscriber
+from clarion.publisher import Stager, commit_staged
+
+# Delayed.
+
+
+def test_delayed_messages_come_when_they_are_due_and_in_that_order(url: str) -> None:
+    with Subscriber(url, "reader", timeout_s=WAIT_S) as reader, Publisher(url) as publisher:
+        reader.subscribe("delayed")
+        now_s = time.time()
+        receipt = publisher.put("delayed", b"last", deliver_at=now_s + 1.2)
+        publisher.put("delayed", b"second", deliver_at=datetime.now(UTC) + timedelta(seconds=0.6))
+        publisher.put("delayed", b"first", deliver_at=now_s - 5)
+        publisher.put_many("delayed", [b"b", b"a"], deliver_at=[now_s + 0.9, now_s + 0.8])
+        publisher.flush(WAIT_S)
+        assert receipt.offset is None  # it has none yet
+        assert [message.payload for message in reader.get("delayed", wait_s=WAIT_S)] == [b"first"]
+        due = {b"second": 0.6, b"a": 0.8, b"b": 0.9, b"last": 1.2}
+        for payload, after_s in due.items():
+            message = take_one(reader, "delayed")
+            assert message.payload == payload
+            assert time.time() >= now_s + after_s
+            assert message.committed_at.timestamp() >= now_s + after_s
+
+
+def test_delayed_messages_live_through_a_kill_and_come_once(broker: BrokerProcess) -> None:
+    share(broker.url, "asleep", lease_s=1.0)
+    with Publisher(broker.url) as publisher, worker(broker.url) as consumer, Admin(broker.url) as admin:
+        now_s = time.time()
+        publisher.put_many("asleep", numbers(50), deliver_at=[now_s + place * 0.04 for place in range(50)])
+        publisher.put("asleep", b"far", deliver_at=now_s + 3600)
+        publisher.flush(WAIT_S)
+        found = take(consumer, "asleep", 10)
+        broker.restart()
+        found += take(consumer, "asleep", 40)
+        assert [message.payload for message in found] == numbers(50)
+        ack_all(consumer, found)
+        assert consumer.get("asleep", wait_s=0) == []
+        assert admin.describe_topic("asleep").staged_messages == 1
+
+
+# Time to live.
+
+
+def test_what_has_expired_is_not_delivered_and_holds_nothing_up(url: str) -> None:
+    share(url, "brief")
+    with (
+        Subscriber(url, "reader", timeout_s=WAIT_S) as reader,
+        worker(url) as consumer,
+        Publisher(url) as publisher,
+        Admin(url) as admin,
+    ):
+        reader.subscribe("brief")
+        publisher.put("brief", b"short", ttl_s=0.3).result(WAIT_S)
+        publisher.put("brief", b"long").result(WAIT_S)
+        expired_s = time.time() + 0.3
+        eventually(lambda: time.time() > expired_s, "its time is over")
+        assert [message.payload for message in take(consumer, "brief", 1)] == [b"long"]
+        assert consumer.get("brief", wait_s=0) == []
+        assert [message.payload for message in reader.get("brief", wait_s=WAIT_S)] == [b"long"]
+        eventually(lambda: admin.describe_topic("brief").first_offset == 1, "what has expired is gone")
+
+
+def test_a_topic_gives_its_messages_a_time_to_live(start_broker: StartBroker) -> None:
+    url = start_broker(stale_msg_interval_s=0.05).url
+    with Subscriber(url, "reader", timeout_s=WAIT_S) as reader, Admin(url) as admin:
+        admin.configure_topic("news", ttl_s=0.5)
+        reader.subscribe("news")
+        put(url, "news", numbers(3))
+        eventually(lambda: admin.describe_topic("news").stored_bytes == 0, "they are gone without a reader")
+        assert reader.get("news", wait_s=0) == []
+        assert standing(admin, "news", "reader").lag == 0
+
+
+# Bounds that trim, and tell.
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_reader_is_told_the_gap_once_and_goes_on_after_it(start_broker: StartBroker, shared: bool) -> None:
+    url = start_broker(stale_msg_interval_s=0.05).url
+    with worker(url, "slow", prefetch=False) as slow, Publisher(url) as publisher, Admin(url) as admin:
+        admin.configure_topic("trimmed", retention="keep", max_bytes=20_000, at_bound="trim")
+        slow.subscribe("trimmed", shared=shared)
+        for place in range(100):
+            publisher.put("trimmed", b"%d " % place + bytes(1000)).result(WAIT_S)
+        first = admin.describe_topic("trimmed").first_offset
+        assert first > 50
+        with pytest.raises(MessagesGone) as gone:
+            slow.get("trimmed", wait_s=WAIT_S)
+        assert (gone.value.topic, gone.value.start, gone.value.stop) == (b"trimmed", 0, first)
+        found = take(slow, "trimmed", 100 - first)
+        assert [message.offset for message in found] == list(range(first, 100))
+        ack_all(slow, found)
+        assert standing(admin, "trimmed", "slow").lag == 0
+        assert slow.get("trimmed", wait_s=0) == []
+        publisher.put("trimmed", b"next").result(WAIT_S)
+        assert take_one(slow, "trimmed").payload == b"next"
+
+
+def test_what_a_consumer_holds_may_be_trimmed_under_its_hands(start_broker: StartBroker) -> None:
+    url = start_broker(stale_msg_interval_s=0.05).url
+    with worker(url) as consumer, Publisher(url) as publisher, Admin(url) as admin:
+        admin.configure_topic("held", retention="keep", max_bytes=5_000, at_bound="trim")
+        consumer.subscribe("held", shared=True, lease_s=1.0)
+        publisher.put("held", b"held").result(WAIT_S)
+        held = take_one(consumer, "held")
+        for _ in range(20):
+            publisher.put("held", bytes(1000)).result(WAIT_S)
+        eventually(lambda: admin.describe_topic("held").first_offset > 0, "it is trimmed")
+        ack_all(consumer, [held])  # the work is done, and that is fine
+
+
+def test_an_age_bound_lets_go_of_the_old_but_not_of_what_a_reader_needs(start_broker: StartBroker) -> None:
+    url = start_broker(stale_msg_interval_s=0.05).url
+    with worker(url, "slow") as slow, Admin(url) as admin:
+        admin.configure_topic("aged", retention="keep", max_age_s=0.3)
+        slow.subscribe("aged")
+        put(url, "aged", numbers(5))
+        read = take(slow, "aged", 5)
+        ack_all(slow, read[:3])
+        eventually(lambda: admin.describe_topic("aged").first_offset == 3, "what was read and is old is gone")
+        ack_all(slow, read[3:])
+        eventually(lambda: admin.describe_topic("aged").first_offset == 5, "and the rest when it is read")
+
+
+def test_a_subscription_that_nobody_uses_expires_and_one_in_use_does_not(start_broker: StartBroker) -> None:
+    url = start_broker(stale_msg_interval_s=0.05).url
+    with Subscriber(url, "used") as used, Subscriber(url, "unused") as unused, Admin(url) as admin:
+        used.subscribe("subscribed", expires_s=1.0)
+        unused.subscribe("subscribed", expires_s=1.0)
+
+        def left() -> set[bytes]:
+            assert used.get("subscribed", wait_s=0.05) == []
+            return {one.name for one in admin.describe_topic("subscribed").subscriptions}
+
+        eventually(lambda: left() == {b"used"}, "only the one in use is left")
+        with pytest.raises(NotSubscribed):
+            unused.get("subscribed")
+
+
+# Compression.
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_compressed_batches_arrive_as_they_were_put(broker: BrokerProcess, shared: bool) -> None:
+    url, dice = broker.url, random.Random(3)
+    payloads = [b"%d " % place + b"all the same " * dice.randrange(200) for place in range(2000)]
+    keys = [b"k%d" % (place % 5) if place % 3 else None for place in range(2000)]
+    with worker(url, "reader") as reader, Publisher(url, compression="zstd") as publisher, Admin(url) as admin:
+        reader.subscribe("packed", shared=shared)
+        publisher.put_many("packed", payloads, keys).result(WAIT_S)
+        publisher.put("packed", b"single " * 1000, headers={"a": b"b" * 500}).result(WAIT_S)
+        assert admin.describe_topic("packed").stored_bytes < sum(map(len, payloads)) / 5
+        with Stager(url, writer="job", epoch=1, part="p", compression="zstd") as stager:
+            stager.put("packed", b"staged " * 1000)
+        commit_staged(url, "job", 1)
+        broker.restart()
+        found = sorted(take(reader, "packed", 2002, most=1500), key=lambda message: message.offset)
+        assert [message.payload for message in found] == [*payloads, b"single " * 1000, b"staged " * 1000]
+        assert [message.key for message in found[:2000]] == keys
+        assert found[2000].headers == {"a": b"b" * 500}
+        ack_all(reader, found)
+        assert standing(admin, "packed", "reader").lag == 0

@@ -1,0 +1,194 @@
+"""A disk that is full to the last byte: puts wait, everything else works, nothing acked is lost, and it recovers."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.sharing import WAIT_S, ack_all, standing, take, take_one, worker
+from tests.integration.small_disk import SmallDisk
+from tests.integration.waiting import eventually
+
+from clarion import Admin, Publisher, Subscriber
+from clarion.model.errors import BufferFull, DiskFull, TimedOut
+from clarion.publisher import Receipt
+from clarion.session.exchange import Reply
+from clarion.session.thread import ThreadSession
+from clarion.wire import bodies
+from clarion.wire.batch import encode_batch
+from clarion.wire.frames import Kind
+
+SIZE = 48 << 20
+PAYLOAD_BYTES = 50_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", SIZE) as disk:
+        yield disk
+
+
+@pytest.fixture
+def small(disk: SmallDisk) -> BrokerProcess:
+    return disk.broker(disk_reserve_bytes=1 << 20, stale_msg_interval_s=0.05)
+
+
+def _publisher(url: str) -> Publisher:
+    return Publisher(url, buffer_bytes=400_000, batch_bytes=100_000, block_s=2.0)
+
+
+def _payload(place: int) -> bytes:
+    return b"%d " % place + os.urandom(PAYLOAD_BYTES)
+
+
+def _fill(publisher: Publisher, topic: str, most: int = 10_000) -> list[Receipt]:
+    """Put until nothing more is taken; give all receipts, of which the last ones are still open."""
+    receipts: list[Receipt] = []
+    for place in range(most):
+        try:
+            receipts.append(publisher.put(topic, _payload(place)))
+        except BufferFull:
+            break
+    return receipts
+
+
+def _refusal(url: str) -> BaseException | None:
+    """Put one batch by hand; give how it was refused, if it was."""
+    session = ThreadSession(url)
+    try:
+        nonce = bodies.Register(os.urandom(16))
+        identity = session.call(Kind.REGISTER, nonce, timeout_s=WAIT_S).read(bodies.Registered)
+        batch = encode_batch([_payload(0)], broker=identity.broker, publisher=identity.publisher, stamp=1, number=1)
+        replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        session.ask(Kind.PUT, bodies.Put(b"full"), replies.put, [batch])
+        return replies.get(timeout=WAIT_S).error()
+    finally:
+        session.close()
+
+
+def _abandon(publisher: Publisher) -> None:
+    """Let go of a publisher whose last messages are not taken."""
+    with pytest.raises(TimedOut):
+        publisher.close(0.1)
+
+
+def _numbers(receipts: list[Receipt]) -> list[int]:
+    return [receipt.offset for receipt in receipts if receipt.done() and receipt.offset is not None]
+
+
+def test_a_full_disk_refuses_puts_takes_all_else_and_loses_nothing_acked(disk: SmallDisk, small: BrokerProcess) -> None:
+    with worker(small.url, "reader") as reader, worker(small.url) as consumer, Admin(small.url) as admin:
+        reader.subscribe("full")
+        consumer.subscribe("full", shared=True, lease_s=2.0)
+        admin.configure_topic("kept", retention="keep")
+        with Publisher(small.url) as early:
+            early.put_many("kept", [_payload(place) for place in range(100)]).result(WAIT_S)
+        publisher = _publisher(small.url)
+        receipts = _fill(publisher, "full")
+        stored = _numbers(receipts)
+        assert stored == list(range(len(stored)))
+        assert len(stored) * PAYLOAD_BYTES > SIZE / 3
+        assert isinstance(_refusal(small.url), DiskFull)
+        _abandon(publisher)
+
+        # Acks and nacks, over a kill.
+        stored_end = standing(admin, "full", "reader").lag
+        assert stored_end >= len(stored)
+        read = take(reader, "full", 5)
+        ack_all(reader, read)
+        first, second = take(consumer, "full", 2, most=1)
+        first.ack()
+        second.nack(delay_s=0.2, reason="on a full disk")
+        consumer.flush_acks()
+        small.restart()
+        assert take_one(reader, "full").offset == 5
+        assert standing(admin, "full", "reader").lag == stored_end - 5
+        assert standing(admin, "full").lag == stored_end - 1
+        again = eventually(
+            lambda: [m for m in consumer.get("full", max_messages=10, wait_s=1) if m.offset == second.offset],
+            "what was given back comes again",
+        )
+        assert again[0].attempt == 2
+        assert isinstance(_refusal(small.url), DiskFull)
+
+        # Deletes make room, with no put to help: housekeeping alone gives it back.
+        before = disk.free_bytes()
+        admin.delete_topic("kept")
+        assert consumer.unsubscribe("full")
+        assert admin.purge("full") > 0
+        eventually(lambda: disk.free_bytes() > before + SIZE // 3, "the disk has room again")
+        eventually(lambda: _refusal(small.url) is None, "puts are taken again")
+    with worker(small.url, "reader") as reader:
+        assert take_one(reader, "full").offset == stored_end
+
+
+def test_puts_go_on_by_themselves_when_what_was_read_makes_room(small: BrokerProcess) -> None:
+    with Subscriber(small.url, "reader", timeout_s=WAIT_S) as reader, _publisher(small.url) as publisher:
+        reader.subscribe("full")
+        receipts = _fill(publisher, "full")
+        assert len(_numbers(receipts)) < len(receipts)
+        found: list[int] = []
+        while len(found) < len(receipts):
+            messages = reader.get("full", wait_s=WAIT_S)
+            assert messages
+            found += [int(message.payload.split(b" ", 1)[0]) for message in messages]
+        assert found == list(range(len(receipts)))
+        publisher.flush(WAIT_S)
+
+
+@pytest.mark.parametrize("way", ["purge", "delete", "unsubscribe"])
+def test_puts_go_on_by_themselves_when_an_administrator_makes_room(small: BrokerProcess, way: str) -> None:
+    with (
+        Subscriber(small.url, "reader") as reader,
+        _publisher(small.url) as publisher,
+        Admin(small.url) as admin,
+    ):
+        reader.subscribe("old")
+        reader.subscribe("new")
+        _fill(publisher, "old", most=SIZE // 2 // PAYLOAD_BYTES)
+        waiting = _fill(publisher, "new")
+        assert len(_numbers(waiting)) < len(waiting)
+        make_room: dict[str, Callable[[], object]] = {
+            "purge": lambda: admin.purge("old"),
+            "delete": lambda: admin.delete_topic("old"),
+            "unsubscribe": lambda: admin.unsubscribe("old", "reader"),
+        }
+        make_room[way]()
+        publisher.flush(60)
+        assert _numbers(waiting) == list(range(len(waiting)))
+
+
+def test_a_disk_that_others_fill_stops_nothing_but_puts(disk: SmallDisk, small: BrokerProcess) -> None:
+    with (
+        worker(small.url, "reader") as reader,
+        worker(small.url) as consumer,
+        _publisher(small.url) as publisher,
+        Admin(small.url) as admin,
+    ):
+        reader.subscribe("full")
+        consumer.subscribe("full", shared=True, lease_s=2.0)
+        receipts = [publisher.put("full", _payload(place)) for place in range(50)]
+        publisher.flush(WAIT_S)
+        disk.fill()
+        receipts += _fill(publisher, "full")
+        stored = len(_numbers(receipts))
+        assert stored < len(receipts)
+        for _ in range(5):
+            ack_all(reader, take(reader, "full", 5))
+            ack_all(consumer, take(consumer, "full", 5, most=1))
+        small.restart()
+        ack_all(reader, take(reader, "full", 5))
+        assert standing(admin, "full").lag >= stored - 25
+        if disk.is_real:
+            assert not receipts[-1].done()
+            assert isinstance(_refusal(small.url), DiskFull)
+        disk.relieve()
+        if not disk.is_real:
+            ack_all(reader, take(reader, "full", stored - 30))
+            ack_all(consumer, take(consumer, "full", stored - 25))
+        publisher.flush(60)
+        assert sorted(_numbers(receipts)) == list(range(len(receipts)))

@@ -1,0 +1,172 @@
+"""Staging and committing as a client sees it, with a broker whose answers are made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.session.answering import WELCOME, Answer, Answering, answering, refused
+
+from clarion.model.errors import Closed, LimitReached, TimedOut
+from clarion.publisher import Stager, commit_staged, drop_staged
+from clarion.session import ThreadSession
+from clarion.wire import bodies
+from clarion.wire.batch import Batch
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+from clarion.wire.requests import Request
+
+USUAL: dict[int, Answer] = {
+    Kind.HELLO: (Kind.ACK, WELCOME),
+    Kind.REGISTER: (Kind.ACK, bodies.Registered(1, 9)),
+    Kind.FORGET: (Kind.ACK, bodies.Done()),
+    Kind.STAGE: (Kind.ACK, bodies.Staged(False)),
+}
+
+
+class Script:
+    """What the broker answers: the next of what is given for a kind, the last of it for ever."""
+
+    def __init__(self, **answers: list[Answer]) -> None:
+        self.answers = {Kind[kind]: given for kind, given in answers.items()}
+
+    def __call__(self, request: Request) -> Answer:
+        given = self.answers.get(Kind(request.kind), [USUAL.get(request.kind)])
+        return given.pop(0) if len(given) > 1 else given[0]
+
+
+@pytest.fixture
+def broker() -> Iterator[Answering]:
+    with answering(Script()) as found:
+        yield found
+
+
+def staged(broker: Answering) -> list[tuple[bytes, int, list[bytes]]]:
+    """Give topic, place and payloads of what was staged, in the order of places."""
+    found = list[tuple[bytes, int, list[bytes]]]()
+    for request in broker.asked:
+        if isinstance(request.body, bodies.Stage):
+            assert request.blob is not None
+            found.append((request.body.topic, request.body.place, Batch.parse(request.blob).payloads()))
+    return sorted(found, key=lambda batch: batch[1])
+
+
+def test_messages_are_staged_in_order_and_the_publisher_is_forgotten_in_the_end(broker: Answering) -> None:
+    with Stager(broker.url, "writer", 5, part="attempt") as stager:
+        stager.put("one", "a", key="k", headers={"h": "v"})
+        stager.put_many("one", [b"b", "c"], keys=[None, b"k"], headers=[None, {"g": "w"}])
+        stager.put_many("two", [b"d"])
+        stager.flush()
+        assert stager.stats["messages_staged"] == 4
+    assert staged(broker) == [(b"one", 0, [b"a", b"b", b"c"]), (b"two", 1, [b"d"])]
+    (first, *_) = broker.bodies(Kind.STAGE)
+    assert first == bodies.Stage(b"one", b"writer", 5, b"attempt", 0)
+    assert broker.kinds()[-1] == Kind.FORGET
+    assert broker.bodies(Kind.FORGET) == [bodies.Forget(9)]
+
+
+def test_much_is_staged_while_more_is_put_and_every_message_once(broker: Answering) -> None:
+    messages = [b"%05d" % number * 20 for number in range(5000)]
+    with Stager(broker.url, "writer", 0, batch_bytes=5000, in_flight=3) as stager:
+        stager.put_many("topic", messages[:2500])
+        for message in messages[2500:]:
+            stager.put("topic", message)
+    found = staged(broker)
+    assert [place for _, place, _ in found] == list(range(len(found)))
+    assert [message for _, _, some in found for message in some] == messages
+
+
+def test_many_topics_do_not_gather_without_bound(broker: Answering) -> None:
+    with Stager(broker.url, "writer", 0, batch_bytes=1000) as stager:
+        for number in range(200):
+            stager.put(f"topic {number}", bytes(100))
+        assert stager.stats["buffered_bytes"] < 10_000
+        stager.flush()
+    assert len(staged(broker)) == 200
+
+
+def test_a_committed_epoch_is_staged_again_in_silence_and_counted() -> None:
+    with (
+        answering(Script(STAGE=[(Kind.ACK, bodies.Staged(True))])) as broker,
+        Stager(broker.url, "writer", 0) as stager,
+    ):
+        stager.put("topic", b"x")
+        stager.flush()
+        assert stager.already == 1
+
+
+def test_a_full_disk_is_waited_for() -> None:
+    script = Script(STAGE=[refused(Code.DISK_FULL), refused(Code.BUSY), USUAL[Kind.STAGE]])
+    with answering(script) as broker:
+        with Stager(broker.url, "writer", 0) as stager:
+            stager.put("topic", b"x")
+        assert staged(broker) == [(b"topic", 0, [b"x"])] * 3
+
+
+def test_what_the_broker_refuses_is_raised_by_the_flush_and_by_every_put_after_it() -> None:
+    with answering(Script(STAGE=[refused(Code.LIMIT)])) as broker:
+        stager = Stager(broker.url, "writer", 0)
+        stager.put("topic", b"x")
+        with pytest.raises(LimitReached):
+            stager.flush()
+        with pytest.raises(LimitReached):
+            stager.put("topic", b"y")
+        with pytest.raises(LimitReached):
+            stager.close()
+        with pytest.raises(Closed):
+            stager.put("topic", b"z")
+        assert broker.kinds()[-1] == Kind.FORGET
+
+
+def test_a_flush_that_gets_no_answer_says_what_is_not_staged() -> None:
+    with answering(Script(STAGE=[None])) as broker:
+        stager = Stager(broker.url, "writer", 0)
+        stager.put("topic", b"x")
+        with pytest.raises(TimedOut, match="bytes were not staged"):
+            stager.flush(timeout_s=0.05)
+        stager.__exit__(ValueError, ValueError(), None)
+        assert broker.kinds()[-1] == Kind.FORGET
+
+
+def test_a_part_that_failed_is_left_without_staging_the_rest(broker: Answering) -> None:
+    def fail() -> None:
+        with Stager(broker.url, "writer", 0) as stager:
+            stager.put("topic", b"x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert staged(broker) == []
+    assert broker.kinds()[-1] == Kind.FORGET
+
+
+@pytest.mark.parametrize("settings", [{"writer": ""}, {"epoch": -1}, {"in_flight": 0}, {"compression": "gzip"}])
+def test_settings_a_stager_cannot_work_with_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"name|epoch|in_flight|compression"):
+        Stager("tcp://127.0.0.1:1", **({"writer": "writer"} | settings))
+
+
+def test_a_broker_that_registers_nobody_leaves_no_stager_behind() -> None:
+    with answering(Script(REGISTER=[refused(Code.LIMIT)])) as broker, pytest.raises(LimitReached):
+        Stager(broker.url, "writer", 0)
+
+
+def test_a_commit_names_the_parts_that_count_and_may_be_repeated() -> None:
+    done = [
+        refused(Code.BUSY),
+        (Kind.ACK, bodies.StagedCommitted(4, 10, False)),
+        (Kind.ACK, bodies.StagedCommitted(4, 10, True)),
+    ]
+    with answering(Script(COMMIT_STAGED=done)) as broker:
+        assert commit_staged(broker.url, "writer", 4, parts=["a", b"b"]) == (10, False)
+        session = ThreadSession(broker.url)
+        try:
+            assert commit_staged(session, b"writer", 4).already
+            assert drop_staged(session, "writer", 4).already
+        finally:
+            session.close()
+        asked = broker.bodies(Kind.COMMIT_STAGED)
+    named = bodies.CommitStaged(b"writer", 4, (b"a", b"b"))
+    everything, dropped = bodies.CommitStaged(b"writer", 4), bodies.CommitStaged(b"writer", 4, drop=True)
+    assert asked == [named, named, everything, dropped]

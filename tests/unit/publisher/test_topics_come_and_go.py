@@ -1,0 +1,141 @@
+"""Topics that are deleted and made again, topics in great number, and replies that nobody reads any more."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
+
+from clarion.model.errors import Busy, InvalidRequest, NoSubscriber
+from clarion.publisher import sending as sending_module
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+
+
+def test_on_a_topic_made_again_what_is_in_flight_is_numbered_from_one() -> None:
+    talk = Talk()
+    asked = talk.add_and_pump(b"a", b"b", b"c")
+    ids = [item.batch.message_id(0) for item in asked]
+    for item in asked:
+        item.refuse(Code.GAP, expected=1)
+    again = talk.pump()
+    assert (numbers(again), payloads(again)) == ([1, 2, 3], [[b"a"], [b"b"], [b"c"]])
+    assert [item.batch.message_id(0) for item in again] == ids
+    for item in again:
+        talk.store(item, credit=1 << 40)
+    assert numbers(talk.add_and_pump(b"d")) == [4]
+    assert talk.sending.take_unobserved() is None
+
+
+def test_nothing_is_sent_anew_while_a_request_with_an_old_number_is_under_way() -> None:
+    talk = Talk()
+    asked = talk.add_and_pump(b"a", b"b")
+    asked[0].refuse(Code.GAP, expected=1)
+    assert talk.pump() == []
+    assert talk.add_and_pump(b"c") == []
+    asked[1].refuse(Code.GAP, expected=1)
+    assert payloads(talk.pump())[:2] == [[b"a"], [b"b"]]
+
+
+def test_what_was_stored_before_the_topic_went_is_not_put_again() -> None:
+    talk = Talk()
+    sheaves = talk.add(b"a")
+    asked = talk.pump()
+    asked += talk.add_and_pump(b"b")
+    asked[1].refuse(Code.GAP, expected=1)
+    talk.store(asked[0], first_offset=4)
+    again = talk.pump()
+    assert (numbers(again), payloads(again)) == ([1], [[b"b"]])
+    assert (sheaves[0].first_offset, sheaves[0].error) == (4, None)
+
+
+def test_credit_starts_over_with_the_topic() -> None:
+    talk = Talk(in_flight=8)
+    asked = talk.add_and_pump(b"a", b"b")
+    for item in asked:
+        item.refuse(Code.GAP, expected=1)
+    lane = talk.sending.lanes[TOPIC]
+    assert (lane.sent, lane.credit) == (2, 0)
+    talk.pump()
+    assert talk.add_and_pump(b"c") == [], "no credit of the new topic yet"
+
+
+def test_a_gap_behind_the_first_batch_is_only_sent_again() -> None:
+    talk = Talk(registered=False)
+    talk.add(b"a")
+    talk.sending.pump(talk.now_s)
+    talk.register(1)
+    (asked,) = talk.pump()
+    asked.refuse(Code.GAP, expected=1)
+    (again,) = talk.pump()
+    assert again.blobs == asked.blobs
+
+
+def test_while_a_topic_is_being_deleted_puts_are_tried_again_but_not_in_a_rush() -> None:
+    talk = Talk()
+    (asked,) = talk.add_and_pump(b"a")
+    asked.refuse(Code.BUSY)
+    assert talk.pump() == []
+    assert isinstance(talk.sending.stats()["refusal"], Busy)
+    wanted_s = talk.sending.pump(talk.now_s)
+    assert wanted_s is not None
+    talk.now_s = wanted_s
+    (again,) = talk.pump()
+    again.refuse(Code.GAP, expected=1)
+    assert numbers(talk.pump()) == [1]
+
+
+def test_a_pattern_is_no_topic_to_put_on() -> None:
+    talk = Talk()
+    with pytest.raises(InvalidRequest, match="many topics"):
+        talk.add(b"a", topic=b"alerts/*")
+    assert talk.sending.buffered_bytes == 0
+    talk.add(b"a", topic=b"alerts/*st*r")
+
+
+def test_lanes_without_work_are_let_go_of_and_their_topics_belong_to_a_new_publisher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending_module, "_LANES_MAX", 3)
+    talk = Talk()
+    talk.sending._lanes_bound = 3
+    for topic in (b"one", b"two"):
+        talk.add(b"x", topic=topic)
+        talk.store(talk.pump()[0])
+    talk.add(b"y", topic=b"three")
+    forget, register = talk.take() + talk.pump()
+    assert set(talk.sending.lanes) == {b"three"}
+    assert (forget.kind, forget.body.publisher, register.kind) == (Kind.FORGET, 1, Kind.REGISTER)
+    talk.asked.append(register)
+    talk.register(2)
+    talk.store(talk.pump()[0])
+    (again,) = talk.add_and_pump(b"z")
+    assert (again.batch.publisher, again.batch.number) == (2, 1)
+    assert talk.sending.identities() == {2}
+
+
+def test_a_busy_lane_keeps_its_publisher_when_others_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending_module, "_LANES_MAX", 2)
+    talk = Talk()
+    talk.sending._lanes_bound = 2
+    (under_way,) = talk.add_and_pump(b"x")
+    talk.add(b"x", topic=b"other")
+    talk.store(talk.pump()[0])
+    talk.add(b"y", topic=b"third")
+    assert [item.kind for item in talk.take()] == [], "publisher 1 is still needed"
+    (register,) = talk.pump()
+    talk.asked.append(register)
+    talk.register(2)
+    assert [item.batch.publisher for item in talk.pump()] == [2]
+    talk.store(under_way, credit=1 << 40)
+    assert [(item.batch.publisher, item.batch.number) for item in talk.add_and_pump(b"z")] == [(1, 3)]
+    assert talk.sending.identities() == {1, 2}
+
+
+def test_a_reply_that_nobody_reads_is_told_by_its_receipt_alone() -> None:
+    talk = Talk()
+    (sheaf,) = talk.add(b"answer", topic=b"$reply/gone")
+    talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    assert isinstance(sheaf.error, NoSubscriber)
+    assert talk.sending.take_unobserved() is None
+    assert talk.sending.stats()["replies_unread"] == 1
+    assert talk.sending.buffered_bytes == 0

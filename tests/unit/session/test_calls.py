@@ -1,0 +1,106 @@
+"""A call that may ask again when the broker says "not now"."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.unit.session.answering import Answer, Answering, answering, refused
+
+from clarion.model.errors import Busy, Closed
+from clarion.session import AsyncSession, Reply, ThreadSession
+from clarion.session.exchange import AGAIN_S
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+from clarion.wire.requests import Request
+
+
+class BusyFor:
+    """Answers so many requests with a code, and all others with "done"."""
+
+    def __init__(self, times: int, code: Code = Code.BUSY) -> None:
+        self.times = times
+        self.code = code
+
+    def __call__(self, request: Request) -> Answer:
+        self.times -= 1
+        return refused(self.code) if self.times >= 0 else (Kind.ACK, bodies.Done())
+
+
+def call(broker: Answering, *, timeout_s: float = 30.0, retry: bool = True) -> Reply:
+    session = ThreadSession(broker.url)
+    try:
+        return session.call(Kind.DELETE, bodies.Delete(b"topic"), timeout_s=timeout_s, retry=retry)
+    finally:
+        session.close()
+
+
+def async_call(broker: Answering, *, timeout_s: float = 30.0, retry: bool = True) -> Reply:
+    async def ask() -> Reply:
+        session = AsyncSession(broker.url)
+        try:
+            return await session.call(Kind.DELETE, bodies.Delete(b"topic"), timeout_s=timeout_s, retry=retry)
+        finally:
+            session.close()
+
+    return asyncio.run(ask())
+
+
+both = pytest.mark.parametrize("ask", [call, async_call])
+
+
+@both
+def test_a_busy_broker_is_asked_again_where_the_caller_wants_that(ask: Callable[..., Reply]) -> None:
+    with answering(BusyFor(2)) as broker:
+        assert ask(broker).read(bodies.Done) == bodies.Done()
+        assert broker.kinds() == [Kind.DELETE] * 3
+
+
+@both
+def test_and_only_then(ask: Callable[..., Reply]) -> None:
+    with answering(BusyFor(1)) as broker, pytest.raises(Busy):
+        ask(broker, retry=False).read(bodies.Done)
+
+
+@both
+def test_other_refusals_are_final(ask: Callable[..., Reply]) -> None:
+    with answering(BusyFor(1, Code.LIMIT)) as broker:
+        refusal = ask(broker).refusal()
+        assert refusal is not None
+        assert refusal.code == Code.LIMIT
+        assert broker.kinds() == [Kind.DELETE]
+
+
+@both
+def test_when_time_is_over_the_last_refusal_is_the_answer(ask: Callable[..., Reply]) -> None:
+    with answering(BusyFor(1000)) as broker, pytest.raises(Busy):
+        ask(broker, timeout_s=AGAIN_S * 2).read(bodies.Done)
+
+
+@pytest.mark.parametrize("reply", [None, (Kind.REFUSED, bodies.Refused(Code.BUSY, "because", 60.0))])
+def test_a_call_that_waits_ends_with_the_session(reply: Answer) -> None:
+    asked = threading.Event()
+
+    def answer(request: Request) -> Answer:
+        asked.set()
+        return reply
+
+    failed = list[Exception]()
+    with answering(answer) as broker:
+        session = ThreadSession(broker.url)
+
+        def ask() -> None:
+            try:
+                session.call(Kind.DELETE, bodies.Delete(b"topic"), timeout_s=120.0, retry=True)
+            except Closed as error:
+                failed.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert asked.wait(30)
+        session.close()
+        asking.join()
+    assert len(failed) == 1

@@ -1,0 +1,285 @@
+"""The verbs of a subscriber, step by step: what they ask, what they wait for, and how they end."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.subscriber.reads import SHARED, Reads, bring
+from tests.unit.subscriber.talking import packed, payloads_of
+from xxhash import xxh3_64_intdigest
+
+from clarion.model.errors import (
+    InvalidRequest,
+    LeaseLost,
+    NotSubscribed,
+    StoredDataCorrupt,
+    TimedOut,
+    Unreachable,
+)
+from clarion.model.options import SubscriptionOptions
+from clarion.subscriber.drafts import State
+from clarion.wire import bodies
+from clarion.wire.batch import COMPRESSED, HEADER_BYTES, encode_batch
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+
+# Getting.
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_get_acks_what_the_last_one_handed_out(shared: bool) -> None:
+    reads = Reads(shared=shared)
+    assert payloads_of(reads.got(0, 1)) == [b"0", b"1"]
+    walk = reads.get()
+    assert reads.pick(Kind.ACK).body.acked == ((0, 2),)
+    reads.take_asked()[0].nothing()
+    assert walk.end() == []
+    reads.get()
+    assert [asked.kind for asked in reads.asked if asked.kind == Kind.ACK] == []
+
+
+def test_explicitly_nothing_is_acked_by_itself() -> None:
+    reads = Reads(ack="explicit")
+    reads.got(0, 1)
+    reads.get()
+    reads.one(Kind.GET)
+
+
+def test_a_get_waits_as_long_as_it_was_told_and_asks_once_more_at_the_end() -> None:
+    reads = Reads()
+    walk = reads.get(wait_s=5.0)
+    reads.attach()
+    reads.one(Kind.GET).nothing()
+    assert not walk.go_on(), "time is not up"
+    again = reads.one(Kind.GET)
+    reads.now_s += 5.0
+    again.nothing()
+    assert walk.end() == []
+
+
+def test_a_broker_that_says_nothing_is_unreachable() -> None:
+    reads = Reads()
+    walk = reads.get(wait_s=5.0)
+    reads.now_s += 15.1
+    with pytest.raises(Unreachable):
+        walk.end()
+
+
+def test_no_messages_at_all_cannot_be_asked_for() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Reads().get(0)
+
+
+def test_a_lost_lease_is_told_by_the_next_get_and_then_it_goes_on() -> None:
+    reads = Reads(shared=True)
+    reads.got(0, 1, 2)
+    walk = reads.get()
+    reads.pick(Kind.ACK).refuse(Code.LEASE_LOST)
+    with pytest.raises(LeaseLost, match="offsets 0 to 2 of news"):
+        walk.end()
+    reads.take_asked()
+    walk = reads.get()
+    reads.attach(token=8)
+    reads.one(Kind.TAKE).lend(0, attempt=2)
+    (part,) = walk.end()
+    assert part.attempt == 2
+
+
+# At most once.
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_at_most_once_is_acked_before_it_is_handed_out(shared: bool) -> None:
+    reads = Reads(at_most_once=True, shared=shared)
+    walk = reads.get()
+    reads.attach()
+    bring(reads.take_asked()[0], 0, 1)
+    assert not walk.go_on()
+    ack = reads.one(Kind.ACK)
+    assert ack.body.acked == ((0, 2),)
+    ack.done()
+    assert payloads_of(walk.end()) == [b"0", b"1"]
+
+
+def test_at_most_once_what_could_not_be_acked_is_kept_for_the_next_call() -> None:
+    reads = Reads(at_most_once=True)
+    walk = reads.get()
+    reads.attach()
+    bring(reads.take_asked()[0], 0, 1)
+    walk.go_on()
+    ack = reads.one(Kind.ACK)
+    reads.now_s += 10.0
+    with pytest.raises(Unreachable):
+        walk.end()
+    walk = reads.get()
+    ack.done()
+    walk.go_on()
+    reads.one(Kind.ACK).done()
+    assert payloads_of(walk.end()) == [b"0", b"1"]
+
+
+def test_at_most_once_what_was_lost_before_it_was_acked_is_not_handed_out() -> None:
+    reads = Reads(at_most_once=True, shared=True)
+    walk = reads.get(wait_s=5.0)
+    reads.attach()
+    bring(reads.take_asked()[0], 0)
+    walk.go_on()
+    reads.one(Kind.ACK).refuse(Code.LEASE_LOST)
+    reads.take_asked()
+    assert not walk.go_on(), "it goes on waiting"
+    reads.attach(token=8)
+    reads.one(Kind.TAKE).lend(1)
+    walk.go_on()
+    reads.one(Kind.ACK).done()
+    assert payloads_of(walk.end()) == [b"1"]
+
+
+def test_at_most_once_a_cancelled_get_loses_nothing() -> None:
+    reads = Reads(at_most_once=True)
+    walk = reads.get()
+    reads.attach()
+    bring(reads.take_asked()[0], 0)
+    walk.go_on()
+    walk.cancel()
+    walk = reads.get()
+    reads.one(Kind.ACK).done()
+    reads.one(Kind.ACK).done()
+    assert payloads_of(walk.end()) == [b"0"]
+
+
+# Streams.
+
+
+def test_a_stream_hands_out_what_is_there_without_waiting_and_acks_one_by_one() -> None:
+    reads = Reads()
+    assert reads.reader.next_now(b"news") is None
+    walk = reads.run(reads.reader.streaming(b"news", None))
+    reads.attach()
+    bring(reads.take_asked()[0], 0, 1)
+    first = walk.end()
+    assert first is not None
+    assert first.offset == 0
+    second = reads.reader.next_now(b"news")
+    assert second is not None
+    assert reads.one(Kind.ACK).body.acked == ((0, 1),)
+    assert reads.reader.next_now(b"news") is None
+    assert reads.asked == [], "the second ack waits for the first"
+
+
+def test_a_stream_of_what_is_shared_begins_with_one() -> None:
+    reads = Reads(shared=True)
+    reads.run(reads.reader.streaming(b"news", None))
+    reads.attach()
+    assert reads.one(Kind.TAKE).body.max_messages == 1
+
+
+def test_a_stream_ends_when_nothing_came_for_so_long_and_otherwise_outlives_the_broker() -> None:
+    reads = Reads()
+    walk = reads.run(reads.reader.streaming(b"news", 5.0))
+    reads.attach()
+    reads.now_s += 5.0
+    reads.one(Kind.GET).nothing()
+    assert walk.end() is None
+    walk = reads.run(reads.reader.streaming(b"news", None))
+    for _ in range(3):
+        reads.now_s += 41.0
+        assert not walk.go_on()
+    reads.one(Kind.GET).deliver(0, b"0")
+    assert walk.end() is not None
+
+
+# Messages that cannot be unpacked.
+
+
+def unreadable(payload: bytes) -> bytes:
+    """A batch whose checksum is right and whose columns cannot be decompressed."""
+    raw = encode_batch([payload], broker=1, publisher=2, stamp=3, number=1)
+    raw[5] |= COMPRESSED
+    raw[60:64] = (len(raw) - HEADER_BYTES).to_bytes(4, "little")
+    raw[8:16] = xxh3_64_intdigest(bytes(raw[16:]), seed=int.from_bytes(raw[:8], "little")).to_bytes(8, "little")
+    return bytes(raw)
+
+
+def test_what_cannot_be_unpacked_is_told_after_what_can_and_handed_out_only_as_a_batch() -> None:
+    reads = Reads()
+    walk = reads.get(opened=True)
+    reads.attach()
+    delivery = bodies.Delivery(((0, 5), (1, 5)), 2)
+    reads.one(Kind.GET).answer(Kind.MESSAGES, delivery, packed(b"0"), unreadable(b"1"))
+    assert payloads_of(walk.end()) == [b"0"]
+    for _ in range(2):
+        with pytest.raises(StoredDataCorrupt, match="offsets 1 to 1"):
+            reads.get(opened=True)
+    with pytest.raises(StoredDataCorrupt):
+        reads.reader.next_now(b"news")
+    (part,) = reads.get().end()
+    assert list(part.offsets) == [1]
+
+
+def test_what_is_shared_and_cannot_be_unpacked_is_given_back_with_the_reason() -> None:
+    reads = Reads(shared=True)
+    walk = reads.get(opened=True)
+    reads.attach()
+    lent = bodies.Lent(((0, 5), (1, 5)), ((0, 1, 1), (1, 2, 1)), 0)
+    reads.one(Kind.TAKE).answer(Kind.MESSAGES, lent, unreadable(b"0"), packed(b"1"))
+    with pytest.raises(StoredDataCorrupt):
+        walk.end()
+    returned = reads.one(Kind.RETURN).body
+    assert (returned.returned, returned.counted) == (((0, 1, 1),), True)
+    assert "cannot be unpacked" in returned.reason
+    assert payloads_of(reads.get(opened=True).end()) == [b"1"]
+
+
+# Subscriptions and states.
+
+
+def test_subscribing_says_what_is_wanted_and_whether_it_was_new() -> None:
+    reads = Reads()
+    walk = reads.run(reads.reader.subscribing("news", 5, SHARED))
+    asked = reads.one(Kind.SUBSCRIBE)
+    assert (asked.body.topic, asked.body.start, asked.body.at, asked.body.options) == (b"news", "offset", 5, SHARED)
+    asked.answer(Kind.ACK, bodies.Subscribed(5, SHARED))
+    assert walk.end() is True
+    walk = reads.run(reads.reader.subscribing("news", "new", SHARED))
+    reads.one(Kind.SUBSCRIBE).answer(Kind.ALREADY_SUBSCRIBED, bodies.Subscribed(5, SHARED))
+    assert walk.end() is False
+    walk = reads.run(reads.reader.subscribing("news", "new", SubscriptionOptions()))
+    reads.one(Kind.SUBSCRIBE).answer(Kind.ALREADY_SUBSCRIBED, bodies.Subscribed(5, SHARED))
+    with pytest.raises(InvalidRequest, match="already"):
+        walk.end()
+
+
+def test_a_busy_topic_is_asked_again_within_the_time_there_is() -> None:
+    reads = Reads()
+    walk = reads.run(reads.reader.subscribing("news", "new", SHARED))
+    reads.one(Kind.SUBSCRIBE).refuse(Code.BUSY, retry_after_s=0.5)
+    assert not walk.go_on()
+    reads.now_s += 0.5
+    assert not walk.go_on()
+    reads.one(Kind.SUBSCRIBE).answer(Kind.ACK, bodies.Subscribed(5, SHARED))
+    assert walk.end()
+    silent = reads.run(reads.reader.subscribing("news", "new", SHARED))
+    reads.now_s += 10.0
+    with pytest.raises(TimedOut, match="SUBSCRIBE"):
+        silent.end()
+
+
+def test_unsubscribing_ends_what_was_handed_out() -> None:
+    reads = Reads(ack="explicit")
+    (part,) = reads.got(0, 1)
+    walk = reads.run(reads.reader.unsubscribing("news"))
+    reads.one(Kind.UNSUBSCRIBE).done()
+    assert walk.end() is True
+    with pytest.raises(NotSubscribed):
+        part.ack()
+    walk = reads.run(reads.reader.unsubscribing("news"))
+    reads.one(Kind.UNSUBSCRIBE).refuse(Code.NOT_SUBSCRIBED, kind=Kind.NOT_SUBSCRIBED)
+    assert walk.end() is False
+
+
+def test_a_state_is_its_value_and_version() -> None:
+    reads = Reads()
+    walk = reads.run(reads.reader.asking_state("leader"))
+    asked = reads.one(Kind.STATE)
+    assert asked.body.name == b"leader"
+    asked.answer(Kind.ACK, bodies.StateIs(b"me", 7))
+    assert walk.end() == State(b"me", 7)
