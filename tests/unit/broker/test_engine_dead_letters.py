@@ -128,3 +128,18 @@ def test_no_room_for_a_dead_letter_keeps_it_where_it_is() -> None:
     assert asker.borrow(token) == [(0, b"poison", 2)]
     asker.nack(token, (0, 1, 2))
     assert [payload for payload, _, _ in dead(asker)] == [b"poison"]
+
+
+def test_a_reader_that_is_sent_a_whole_batch_is_told_of_all_that_is_not_for_it() -> None:
+    asker = SharedAsker({"max_attempts": 1})
+    asker.put_jobs(b"poison", b"venom")
+    asker.subscribe(JOBS, b"other")
+    token = asker.join()
+    for offset in (0, 1):
+        asker.borrow(token, 1)
+        asker.nack(token, (offset, offset + 1, 1))
+    asker.put_jobs(b"good")
+    asker.ask(Kind.DEAD, bodies.Dead(JOBS, "replay"))
+    other = asker.attach(JOBS, b"other").token
+    delivery = body_of(asker.get(JOBS, other, 3, most=1, name=b"other"), bodies.Delivery)
+    assert delivery.skip == ((3, 5),)

@@ -193,6 +193,8 @@ class Administering:
                 skip.add(batch.first_offset + start, reached)
                 continue
             first_offset, data = cut(batch, start, stop)
+            if data is batch.data:
+                reached = batch.first_offset + batch.count
             envelopes.append((first_offset, batch.committed_at_us))
             blobs.append(data)
         for span in subscription.acked.within(position, reached) if subscription else ():

@@ -209,6 +209,8 @@ class Getting:
             left -= stop - start
             state.counters["messages_delivered"] += stop - start
             first_offset, data = cut(batch, start, stop)
+            if data is batch.data:  # it is sent whole, and the reader may take all of it
+                reached = batch.first_offset + batch.count
             envelopes.append((first_offset, batch.committed_at_us))
             blobs.append(data)
         state.counters["deliveries"] += 1
