@@ -89,7 +89,11 @@ class Staging:
             return
         rows = self._staged(body.writer, body.epoch)
         parts = None if body.parts is None else set(body.parts)
-        found = sum(row.count for (part, _), row in rows.items() if parts is None or part in parts)
+        found = sum(
+            row.count
+            for (part, _), row in rows.items()
+            if (parts is None or part in parts) and state.find_topic_by_number(row.topic, now.monotonic_s) is not None
+        )
         if not body.drop and body.messages not in (-1, found):
             text = (
                 f"{found} messages are staged of the {body.messages} to be committed: the others expired, or never came"

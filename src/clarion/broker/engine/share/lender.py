@@ -102,7 +102,10 @@ class Lender:
                     parsed = opened(self._state, batch)
                     low = max(start, batch.first_offset)
                     for offset in range(low, min(stop, batch.first_offset + batch.count)):
-                        if not lending.keys.claim(offset, parsed.key(offset - batch.first_offset)):
+                        key = parsed.key(offset - batch.first_offset)
+                        if lending.keys.is_free(offset, key):
+                            lending.keys.claim(offset, key)
+                        else:  # it comes with the backlog, in its order
                             refused.append(offset)
             except (StoredDataCorrupt, BadBatch):
                 self._state.counters["corrupt_reads"] += 1
