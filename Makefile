@@ -31,8 +31,9 @@ format: setup ## write the format that check asks for
 bench: setup ## measure speed, in ratio to this machine's raw limits
 	@$(PY) -m bench
 
-torture: setup ## 500 kills of broker and clients under load
+torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work
 	@$(PY) -m tests.integration.torture --kills 500
+	@$(PY) -m tests.integration.torture_sharing --kills 300
 
 scaling: setup ## the reliable-service document's experiments, with plots in out/scaling
 	@$(PY) -m bench.scaling --out out/scaling

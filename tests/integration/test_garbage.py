@@ -18,6 +18,7 @@ from tests.integration.conftest import StartBroker
 from tests.integration.waiting import eventually
 
 from clarion import Admin, Publisher, Subscriber
+from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies
 from clarion.wire.batch import _checksum, encode_batch
 from clarion.wire.frames import MAGIC, PREFIX, Kind, unpack_prefix
@@ -117,19 +118,18 @@ def test_other_versions_are_told_which_are_spoken(url: str) -> None:
         assert kind == Kind.ACK
 
 
+WITH_BATCHES = {Kind.PUT, Kind.STAGE, Kind.TRANSACT}
+REQUESTS = sorted(WITH_BATCHES | {
+    Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.GET, Kind.ACK, Kind.HELLO, Kind.REGISTER, Kind.FORGET, Kind.ATTACH,
+    Kind.CONFIGURE, Kind.TOPICS, Kind.STATS, Kind.TAKE, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.STATE,
+    Kind.COMMIT_STAGED, Kind.DESCRIBE, Kind.SEEK, Kind.PURGE, Kind.DELETE, Kind.READ, Kind.MATCHES, Kind.DEAD,
+})  # fmt: skip
+
+
 def test_kinds_that_are_none(url: str) -> None:
     with harmless(url) as stranger:
-        for kind in sorted(set(range(256)) - set(_requests())):
+        for kind in sorted(set(range(256)) - set(REQUESTS)):
             assert "kind" in stranger.refused(prefix(kind), _encode([])).text
-
-
-def _requests() -> dict[int, Any]:
-    """One request of each kind, that nobody can fulfil or that does not matter."""
-    return {
-        Kind.SUBSCRIBE: ["t", "n"], Kind.UNSUBSCRIBE: ["t", "n"], Kind.GET: ["t"], Kind.PUT: [], Kind.ACK: [],
-        Kind.HELLO: [], Kind.REGISTER: [], Kind.FORGET: [], Kind.ATTACH: [], Kind.CONFIGURE: [], Kind.TOPICS: [1],
-        Kind.STATS: 1,
-    }  # fmt: skip
 
 
 WRONG_BODIES: list[Any] = [
@@ -138,9 +138,9 @@ WRONG_BODIES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", sorted(_requests()), ids=lambda kind: Kind(kind).name)
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: Kind(kind).name)
 def test_bodies_of_wrong_types(url: str, kind: int) -> None:
-    blobs = [b"blob"] if kind == Kind.PUT else []
+    blobs = [b"blob"] if kind in WITH_BATCHES else []
     raw = [b"", b"\xc1", b"\xff" * 100, b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 100_000]
     with harmless(url) as stranger:
         for body in [*map(_encode, WRONG_BODIES), *raw]:
@@ -179,6 +179,66 @@ def test_absurd_numbers(url: str) -> None:
         assert stranger.refused(prefix(Kind.CONFIGURE), _encode([b"", "keep"])).code == Code.MALFORMED
         assert stranger.refused(prefix(Kind.SUBSCRIBE), _encode([b"absurd", b"x", "when"])).code == Code.MALFORMED
         assert stranger.refused(prefix(Kind.SUBSCRIBE), _encode([b"t" * 1025, b"x"])).code == Code.TOO_LARGE
+
+
+ABSURD = (-(2**63), -1, 2**31, 2**63 - 1, 2**63, HUGE)
+_BIG = 2**62
+
+
+def test_absurd_numbers_of_one_who_shares(url: str) -> None:
+    with harmless(url) as stranger:
+        shared = SubscriptionOptions(shared=True, lease_s=60)
+        stranger.ask(Kind.SUBSCRIBE, bodies.Subscribe(b"lent", b"n", options=shared))
+        _, packed = stranger.ask(Kind.ATTACH, bodies.Attach(b"lent", b"n", os.urandom(16), HUGE))
+        token = msgspec.msgpack.decode(packed, type=bodies.Attached).token
+        for number in ABSURD:
+            for kind, body in [
+                (Kind.TAKE, [b"lent", b"n", token, number, number, number, 0]),
+                (Kind.TAKE, [b"lent", b"n", number, 1, 1, 1, 0]),
+                (Kind.RENEW, [b"lent", b"n", token, [[0, number, 1], [0, number, number]]]),
+                (Kind.RENEW, [b"lent", b"n", token, [[number, 0, 1], [number, number, 0]]]),
+                (Kind.RETURN, [b"lent", b"n", token, [[0, number, 1], [number, 5, number]], True, number]),
+                (Kind.RETURN, [b"lent", b"n", token, [[0, _BIG, 1]], False]),
+                (Kind.DETACH, [b"lent", b"n", number, [[0, number]]]),
+                (Kind.ACK, [b"lent", b"n", token, [[0, number], [number, number]]]),
+                (Kind.SEEK, [b"lent", b"n", "offset", number]),
+                (Kind.SEEK, [b"lent", b"n", "time", number]),
+                (Kind.PURGE, [b"lent", number]),
+                (Kind.READ, [b"lent", number, number, number]),
+                (Kind.MATCHES, [b"lent/*", b"n", number, min(number, 0)]),
+                (Kind.DEAD, [b"lent", "drop", [[number, number], [0, number]]]),
+                (Kind.COMMIT_STAGED, [b"w", number, None, True, number]),
+                (Kind.CONFIGURE, [b"lent", "", {"max_bytes": number}]),
+                (Kind.CONFIGURE, [b"lent", "", {"max_age_s": float(number)}]),
+                (Kind.SUBSCRIBE, [b"lent", b"m", "new", 0, {"shared": True, "lease_s": number}]),
+                (Kind.SUBSCRIBE, [b"lent", b"m", "new", 0, {"shared": True, "max_attempts": number}]),
+            ]:
+                assert stranger.ask(kind, body)[0] in set(Kind), (Kind(kind).name, body)
+            _, packed = stranger.ask(Kind.ATTACH, bodies.Attach(b"lent", b"n", os.urandom(16)))
+            token = msgspec.msgpack.decode(packed, type=bodies.Attached).token
+
+
+def test_absurd_numbers_of_one_who_transacts(url: str) -> None:
+    with harmless(url) as stranger:
+        _, packed = stranger.ask(Kind.REGISTER, bodies.Register(os.urandom(16)))
+        me = msgspec.msgpack.decode(packed, type=bodies.Registered)
+        good = _batch(me)
+        for number in ABSURD:
+            for body in [
+                [number, 1, [], [], []],
+                [me.publisher, number, [], [], []],
+                [me.publisher, 1, [[b"t", b"n", number, [[number, number]]]], [], []],
+                [me.publisher, 1, [], [[b"t", number, number, b""]], []],
+                [me.publisher, 1, [], [[b"t", len(good), 0, struct.pack("<Q", number % 2**64)]], []],
+                [me.publisher, 1, [], [], [[b"s", b"v", number]]],
+                [me.publisher, 1, [], [[b"t/*", len(good), 0, b""]], []],
+            ]:
+                answer, _ = stranger.ask(Kind.TRANSACT, body, good)
+                assert answer in (Kind.INVALID, Kind.REFUSED), body
+            for place in ([b"t", b"w", number, b"p", 0], [b"t", b"w", 1, b"p", number]):
+                stranger.ask(Kind.STAGE, place, good)
+            for due in (struct.pack("<2Q", number % 2**64, 0), b"\xff" * 16, b"odd"):
+                assert stranger.ask(Kind.PUT, [b"nobody", number, due], good)[0] in set(Kind)
 
 
 def _batch(registered: bodies.Registered, **changed: int) -> bytes:

@@ -59,6 +59,10 @@ class Plan:
     pace_s: float = 0.02  # between the puts of a publisher, on average
     most_passes: int = 30  # of a crash point, before the broker dies there
 
+    def broker_settings(self) -> dict[str, Any]:
+        """Give the settings of the broker that are not the same in every campaign."""
+        return {}
+
 
 @dataclass(slots=True)
 class Client:
@@ -84,7 +88,9 @@ class Campaign:
         self._dice = random.Random(plan.seed)
         self.kills: Counter[str] = Counter()
         self._restarts_ns: list[int] = []
-        self._broker = BrokerProcess(folder / "data", free_url(), log_level="warning", stale_msg_interval_s=0.1)
+        self._broker = BrokerProcess(
+            folder / "data", free_url(), log_level="warning", stale_msg_interval_s=0.1, **plan.broker_settings()
+        )
         self._clients = self._make_clients()
 
     def _make_clients(self) -> list[Client]:

@@ -136,9 +136,13 @@ class Consumer:
     def _whose(self, message: Message) -> tuple[str, str, int] | None:
         return read_message(message.payload, message.key)
 
-    def _long_work(self) -> None:
-        """Work for longer than a lease, which only heartbeats keep alive."""
-        self._stopping.wait(1.5 * self._lease_s)
+    def _take_time(self) -> None:
+        """Work for a while, now and then for longer than a lease, which only heartbeats keep alive."""
+        chance = self._dice.random()
+        if chance < 0.01:
+            self._stopping.wait(1.5 * self._lease_s)
+        elif chance < 0.3:
+            self._stopping.wait(0.1)
 
 
 class SharingProcess(Consumer):
@@ -156,9 +160,8 @@ class SharingProcess(Consumer):
                 message.nack(delay_s=delay_s, reason="poison" if whose and is_poison(*whose) else "a whim")
                 given_back.append(message.offset)
             else:
-                if chance < 0.06:
-                    self._long_work()
-                elif chance < 0.1:
+                self._take_time()
+                if chance < 0.1:
                     message.extend()
                 self._note("B", [message.offset])
                 message.ack()
@@ -191,8 +194,7 @@ class StageProcess(Consumer):
         left = list(messages)
         while left:
             some = [left.pop() for _ in range(min(len(left), self._dice.choice((1, 2, 4))))]
-            if self._dice.random() < 0.01:
-                self._long_work()
+            self._take_time()
             while not self._commit(some):
                 pass
 

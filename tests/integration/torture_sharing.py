@@ -8,6 +8,7 @@ transform and put. Seeds are as in `torture`.
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -43,8 +44,13 @@ class SharingPlan(Plan):
     consumers: int = 10  # or of each stage
     hang_chance: float = 0.4  # after each kill of the broker
     lease_s: float = 1.0
+    least_hold_s: float = 2.0
     max_unacked: int = 12
     max_attempts: int = 6
+
+    def broker_settings(self) -> dict[str, Any]:
+        """See that leases of those who do not come back lapse between two kills."""
+        return {"least_hold_s": self.least_hold_s}
 
 
 class SharedWork(Campaign):
@@ -76,8 +82,17 @@ class SharedWork(Campaign):
             hangs = self._dice.choice(consumers)
             self._hang(hangs, now_s + self.plan.lease_s * (1.2 + self._dice.random()))
             awake.remove(hangs)
+            if self._dice.random() < 0.5:
+                self._leave_alone(self.plan.lease_s + self.plan.least_hold_s)
         if self._dice.random() < self.plan.client_kill_chance:
             self._kill_client(self._dice.choice(awake))
+
+    def _leave_alone(self, moment_s: float) -> None:
+        """Have the broker live so long that it takes away what those who hang had."""
+        try:
+            self._broker.process.wait(moment_s)
+        except subprocess.TimeoutExpired:
+            self.kills["lapsed"] += 1
 
     def _is_hanging(self, client: Client) -> bool:
         return any(other is client for _, other in self._hanging)
@@ -222,7 +237,7 @@ def sharing_plan(**more: Any) -> SharingPlan:
 
 def pipeline_plan(**more: Any) -> SharingPlan:
     """Give the plan for three stages."""
-    return SharingPlan(**{"consumers": 3, "max_unacked": 8, **more})
+    return SharingPlan(**{"consumers": 3, "max_unacked": 8, "pace_s": 0.3, **more})
 
 
 def main() -> int:

@@ -92,7 +92,8 @@ class Staging:
         found = sum(
             row.count
             for (part, _), row in rows.items()
-            if (parts is None or part in parts) and state.find_topic_by_number(row.topic, now.monotonic_s) is not None
+            if (body.drop or parts is None or part in parts)
+            and state.find_topic_by_number(row.topic, now.monotonic_s) is not None
         )
         if not body.drop and body.messages not in (-1, found):
             text = (
@@ -115,8 +116,7 @@ class Staging:
             state.open.changes.writers[body.writer] = row
             state.open.changes.gone_writers.discard(body.writer)
             state.counters["epochs_committed"] += 1
-        found = sum(row.count for row in unwanted) if body.drop else messages
-        done = bodies.StagedCommitted(body.epoch, found, already=False)
+        done = bodies.StagedCommitted(body.epoch, found if body.drop else messages, already=False)
         state.say_when_durable(waiter, Kind.ACK, done)
 
     # On the clock.

@@ -1,0 +1,95 @@
+"""What is on disk of a shared subscription and all around it is what the plain model has."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+from tests.property.plain_crew import DeadLetter, Message, PlainCrew, Returned
+
+from clarion.model import AckedRanges
+from clarion.model.topics import DEAD_READER, dead_letters_of
+from clarion.store.memory import MemoryStore
+from clarion.wire import bodies
+from clarion.wire.batch import Batch
+
+WORK, OUT, CREW, WATCHER = b"work", b"out", b"crew", b"watcher"
+ALL = 1 << 40
+
+_decode_consumers = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
+_decode_answer = msgspec.msgpack.Decoder(bodies.Transacted).decode
+
+
+def check_crew_store(store: MemoryStore, plain: PlainCrew, now_us: int) -> None:
+    """Everything the model has is there, and nothing else; what expired the watcher may be past already."""
+    expired = {offset for offset in range(len(plain.log)) if plain.is_expired(offset, now_us)}
+    assert stored_log(store, WORK, len(plain.log)) == plain.log[len(plain.log) - len(stored_log(store, WORK)) :]
+    assert stored_log(store, OUT) == plain.out
+    work = store.topic(WORK)
+    assert work is not None
+    rows = {row.name: row for row in store.subscriptions(work.number)}
+    acked = {name: set(range(row.cursor)) | _offsets(row.cursor, row.acked) for name, row in rows.items()}
+    assert (CREW in rows) == plain.subscribed
+    returned = {row.offset: Returned(*row[3:]) for row in store.returned(work.number)}
+    if plain.subscribed:
+        row = rows[CREW]
+        assert row.token == plain.token
+        assert acked[CREW] == plain.acked
+        attached = _decode_consumers(row.consumers) if row.consumers else []
+        assert {token: tuple(rest) for token, *rest in attached} == plain.attached
+    assert returned == plain.returned
+    assert acked[WATCHER] ^ (set(range(plain.watched)) | plain.hidden) <= expired
+    check_dead_letters(store, plain)
+    assert {row.name: row[1:] for row in store.states(b"", ALL)} == plain.states
+    for publisher, transactions in plain.transactions.items():
+        answers = [_decode_answer(answer.body) for answer in store.answers(publisher)]
+        assert [(a.code, a.offsets, a.versions) for a in answers] == transactions
+
+
+def stored_log(store: MemoryStore, topic: bytes, end: int | None = None) -> list[Message]:
+    """Give the messages of a topic that are still there."""
+    row = store.topic(topic)
+    if row is None:
+        return []
+    assert end is None or row.next_offset == end
+    found = []
+    for stored in store.batches(row.number, 0, ALL, ALL):
+        batch = Batch.parse(bytes(stored.data))
+        for place, payload in enumerate(batch.payloads()):
+            found.append(Message(payload, batch.key(place), stored.expires_at_us))
+    return found
+
+
+def check_dead_letters(store: MemoryStore, plain: PlainCrew) -> None:
+    """Those who had their last attempt are among the dead, once, and wait there until they are replayed or dropped."""
+    letters = dead_letters(store)
+    assert Counter(letters.values()) == plain.still_dead()
+
+
+def dead_letters(store: MemoryStore) -> dict[int, DeadLetter]:
+    """Give the dead letters that wait, by offset."""
+    row = store.topic(dead_letters_of(WORK))
+    if row is None:
+        return {}
+    (reader,) = store.subscriptions(row.number)
+    assert reader.name == DEAD_READER
+    acked = AckedRanges.unpack(reader.cursor, reader.acked)
+    found = {}
+    for stored in store.batches(row.number, 0, ALL, ALL):
+        batch = Batch.parse(bytes(stored.data))
+        for place, payload in enumerate(batch.payloads()):
+            headers = batch.headers(place) or {}
+            assert (headers["clarion-dead-topic"], headers["clarion-dead-subscription"]) == (WORK, CREW)
+            if stored.first_offset + place not in acked:
+                found[stored.first_offset + place] = DeadLetter(
+                    payload,
+                    batch.key(place),
+                    int(headers["clarion-dead-offset"]),
+                    int(headers["clarion-dead-attempts"]),
+                    headers["clarion-dead-reason"].decode(),
+                )
+    return found
+
+
+def _offsets(cursor: int, packed: bytes) -> set[int]:
+    return {offset for start, stop in AckedRanges.unpack(cursor, packed) for offset in range(start, stop)}
