@@ -75,17 +75,17 @@ class ShelfBeside(DrivenEngine[PlainShelves]):
             if shelf is None or topic.deleted:
                 continue
             end, size = topic.visible_end, (extra or {}).get(name, 0)
-            for batch in [batch for batch in shelf.kept() if batch.end <= topic.first_offset]:
-                bound = self.bound(shelf)
-                assert shelf.may_go(batch, end, bound, size, self.now_us), f"{batch} of {name!r} is gone"
-                shelf.gone = batch.end
-                self.current.clock += 1
             for subscriber in [each for each in shelf.readers if each not in topic.subscriptions]:
                 reader = shelf.readers.pop(subscriber)
                 self.current.clock += 1
                 assert swept, "a subscription is gone"
                 idle_us = self.now_us - max(reader.used_at_us, self.began_us)
                 assert 0 < reader.expires_s * 1e6 < idle_us, "expired too early"
+            for batch in [batch for batch in shelf.kept() if batch.end <= topic.first_offset]:
+                bound = self.bound(shelf)
+                assert shelf.may_go(batch, end, bound, size, self.now_us), f"{batch} of {name!r} is gone"
+                shelf.gone = batch.end
+                self.current.clock += 1
 
     def bound(self, shelf: Shelf) -> int:
         return shelf.settings.max_bytes or (self.limits.topic_max_bytes if shelf.retention == UNTIL_READ else 0)
