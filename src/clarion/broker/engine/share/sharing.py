@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sized
 
 from clarion.broker.engine.share.lender import Lender
 from clarion.broker.engine.share.lending import Consumer, Lending, WaitingTake
 from clarion.broker.engine.share.returning import Returning
+from clarion.broker.engine.share.timers import Timers
 from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing, moved, wrong_token
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
@@ -34,8 +34,7 @@ class Sharing:
         self._subscribing = subscribing
         self._returning = returning
         self._lender = Lender(state, returning)
-        self._timers: list[tuple[float, int, Topic, Subscription]] = []
-        self._timers_set = 0
+        self._timers = Timers()
 
     # Requests.
 
@@ -53,7 +52,7 @@ class Sharing:
             token = subscription.token
             max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
             consumer = lending.attach(token, body.nonce, max_unacked, now.monotonic_s)
-            self._schedule(topic, subscription, consumer.deadline_s)
+            self._timers.set(topic, subscription, consumer.deadline_s)
             self._subscribing.changed(topic, subscription)
             state.counters["attached"] += 1
         attached = bodies.Attached(token, subscription.acked.cursor, (), subscription.options)
@@ -74,7 +73,8 @@ class Sharing:
             min(max(1, body.max_bytes), limits.max_get_bytes),
             now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
         )
-        self._answer_older(topic, subscription, consumer)
+        if consumer.token in lending.waiting:  # what it asked before is answered: a consumer waits once
+            self._stop_waiting(topic, subscription, consumer.token)
         if body.number <= consumer.last_take:
             self._lender.lend_again(topic, lending, consumer, take)
             return
@@ -89,7 +89,7 @@ class Sharing:
             state.waiting_gets += 1
             lending.waiting[consumer.token] = take
             topic.takers[subscription.name] = subscription
-            self._schedule(topic, subscription, take.deadline_s)
+            self._timers.set(topic, subscription, take.deadline_s)
             self._schedule_later(topic, subscription, now)
 
     def renew(self, waiter: Waiter, body: bodies.Renew, now: Now) -> None:
@@ -107,7 +107,7 @@ class Sharing:
                 loans = lending.adopt(consumer, body.held, topic.visible_end)
                 for offset in self._lender.claim_keys(topic, lending, loans):
                     consumer.held.take(offset, offset + 1)  # its key is another message's
-                self._schedule(topic, subscription, consumer.deadline_s)
+                self._timers.set(topic, subscription, consumer.deadline_s)
                 if lending.hold_is_over():
                     self._end_hold(topic, subscription, now)
         refusal = self.wrong_token(topic, subscription, body.token, now)
@@ -217,8 +217,8 @@ class Sharing:
         news = False
         for start, stop in acked:
             news = self._returning.done(topic, subscription, start, stop, consumer) or news
-        if lending.waiting:
-            self._may_serve(topic, subscription)
+        if lending.waiting:  # they are looked at soon: what was acked made room for more
+            self._timers.set(topic, subscription, 0.0)
         return news
 
     def drop_consumers(self, topic: Topic, subscription: Subscription) -> None:
@@ -272,17 +272,13 @@ class Sharing:
 
     def tick(self, now: Now) -> None:
         """Take back what was lent to the silent; have come again what is due; answer who waited long enough."""
-        while self._timers and self._timers[0][0] <= now.monotonic_s:
-            when_s, _, topic, subscription = heapq.heappop(self._timers)
-            lending = subscription.lending
-            if lending is None or lending.timer_s != when_s or not self._is_current(topic, subscription):
-                continue
-            lending.timer_s = None
-            self._look(topic, subscription, lending, now)
+        for topic, subscription in self._timers.due(now.monotonic_s):
+            if subscription.lending is not None and self._is_current(topic, subscription):
+                self._look(topic, subscription, subscription.lending, now)
 
     def next_deadline_s(self) -> float | None:
         """Give when `tick` has something to do."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next_s()
 
     def forget_all(self) -> None:
         """Send everybody who waits away empty-handed, and forget the clock: after a failed commit."""
@@ -312,16 +308,8 @@ class Sharing:
         moments += [take.deadline_s for take in lending.waiting.values()]
         moments += [] if lending.hold_until_s is None else [lending.hold_until_s]
         if moments:
-            self._schedule(topic, subscription, min(moments))
+            self._timers.set(topic, subscription, min(moments))
         self._schedule_later(topic, subscription, now)
-
-    def _schedule(self, topic: Topic, subscription: Subscription, when_s: float) -> None:
-        lending = subscription.lending
-        assert lending is not None
-        if lending.timer_s is None or when_s < lending.timer_s:
-            lending.timer_s = when_s
-            self._timers_set += 1
-            heapq.heappush(self._timers, (when_s, self._timers_set, topic, subscription))
 
     def _schedule_later(self, topic: Topic, subscription: Subscription, now: Now) -> None:
         """Look again when something that was put off may come, if somebody waits for it."""
@@ -329,11 +317,7 @@ class Sharing:
         assert lending is not None
         due_us = lending.next_due_us()
         if due_us is not None and lending.waiting:
-            self._schedule(topic, subscription, now.monotonic_s + max(0, due_us - now.unix_us) / 1e6)
-
-    def _may_serve(self, topic: Topic, subscription: Subscription) -> None:
-        """Have those who wait looked at soon: what was acked made room for more."""
-        self._schedule(topic, subscription, 0.0)
+            self._timers.set(topic, subscription, now.monotonic_s + max(0, due_us - now.unix_us) / 1e6)
 
     # Lending.
 
@@ -344,7 +328,7 @@ class Sharing:
             if lending.keys is not None:
                 self._lender.claim_keys(topic, lending, [(row, row + 1, 0) for row in sorted(lending.returned)])
             if lending.hold_until_s is not None:
-                self._schedule(topic, subscription, lending.hold_until_s)
+                self._timers.set(topic, subscription, lending.hold_until_s)
         return lending
 
     def _find(
@@ -364,11 +348,6 @@ class Sharing:
             return None
         assert subscription.lending is not None
         return topic, subscription, subscription.lending, subscription.lending.consumers[token]
-
-    def _answer_older(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
-        """A consumer waits once: what it asked before is answered, or was asked by a connection that is gone."""
-        if subscription.lending is not None and consumer.token in subscription.lending.waiting:
-            self._stop_waiting(topic, subscription, consumer.token)
 
     def _stop_waiting(self, topic: Topic, subscription: Subscription, token: int) -> None:
         assert subscription.lending is not None
