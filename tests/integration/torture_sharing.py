@@ -42,7 +42,7 @@ class SharingPlan(Plan):
     most_passes: int = 120
     pace_s: float = 0.15
     consumers: int = 10  # or of each stage
-    hang_chance: float = 0.4  # after each kill of the broker
+    hang_share: float = 0.4  # of the broker's kills after which a consumer hangs, spread evenly
     lease_s: float = 1.0
     least_hold_s: float = 2.0
     max_unacked: int = 12
@@ -61,6 +61,7 @@ class SharedWork(Campaign):
     def __init__(self, plan: SharingPlan, folder: Path, say: Callable[[str], None]) -> None:
         super().__init__(plan, folder, say)
         self._hanging: list[tuple[float, Client]] = []  # with when each goes on
+        self._rounds = 0
         self._found: dict[str, list[tuple[str, str, int] | None]] = {}
 
     def _consumer(self, base: str, role: str, topic: str, **options: Any) -> Client:
@@ -78,7 +79,8 @@ class SharedWork(Campaign):
                 self._wake(client)
         awake = [client for client in self._clients if client.killable and not self._is_hanging(client)]
         consumers = [client for client in awake if client.role != "publish"]
-        if self._dice.random() < self.plan.hang_chance:
+        self._rounds += 1
+        if self.kills["hung"] < self.plan.hang_share * self._rounds:
             hangs = self._dice.choice(consumers)
             self._hang(hangs, now_s + self.plan.lease_s * (1.2 + self._dice.random()))
             awake.remove(hangs)

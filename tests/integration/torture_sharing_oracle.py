@@ -51,8 +51,9 @@ class Hold:
         """Give until when nobody else may have had it."""
         if self.end in ("acked", "nacked"):
             return self.until_ns
-        hung = [start for start, stop in self.disturbed_ns if stop > self.since_ns]
-        return min([self.until_ns, *hung])
+        ends = [start for start, stop in self.disturbed_ns if stop > self.since_ns]
+        ends += [self.nack_began_ns] if self.nack_began_ns else []
+        return min([self.until_ns, *ends])
 
 
 def read_holds(life: Life, topic: str, verdict: Verdict) -> list[Hold]:

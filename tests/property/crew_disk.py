@@ -10,6 +10,7 @@ from tests.property.plain_crew import DeadLetter, Message, PlainCrew, Returned
 from clarion.model import AckedRanges
 from clarion.model.topics import DEAD_READER, dead_letters_of
 from clarion.store.memory import MemoryStore
+from clarion.store.port import Changes
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 
@@ -34,7 +35,7 @@ def check_crew_store(store: MemoryStore, plain: PlainCrew, now_us: int) -> None:
     if plain.subscribed:
         row = rows[CREW]
         assert row.token == plain.token
-        assert acked[CREW] == plain.acked
+        assert acked[CREW] == plain.acked, f"{acked[CREW] ^ plain.acked} is acked here and not there"
         attached = _decode_consumers(row.consumers) if row.consumers else []
         assert {token: tuple(rest) for token, *rest in attached} == plain.attached
     assert returned == plain.returned
@@ -89,6 +90,13 @@ def dead_letters(store: MemoryStore) -> dict[int, DeadLetter]:
                     headers["clarion-dead-reason"].decode(),
                 )
     return found
+
+
+def buried_with(changes: Changes) -> set[int]:
+    """Give the offsets of messages that become dead letters with a group."""
+    parsed = [Batch.parse(bytes(each.data)) for each in changes.batches]
+    headers = [batch.headers(place) or {} for batch in parsed for place in range(batch.count)]
+    return {int(each["clarion-dead-offset"]) for each in headers if "clarion-dead-offset" in each}
 
 
 def _offsets(cursor: int, packed: bytes) -> set[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.property.crew_beside import ALL, CrewBeside, Worker, lose
+from tests.property.crew_beside import CrewBeside
 from tests.property.crew_disk import CREW, WATCHER, WORK, dead_letters
+from tests.property.crew_workers import Worker, lose
 from tests.property.driven_engine import code_of, done
 from tests.property.plain_broker import runs
 from tests.property.plain_crew import Message, PlainCrew
@@ -31,6 +32,7 @@ class Work(RuleBasedStateMachine):
     sent: dict[int, tuple[int, list[Message], bytes]]  # by number: time to live, messages, bytes
     watcher: int  # its token
     counter: int
+    trims: bool  # the topic lets go of what is beyond its bound, whoever needs it
 
     def make_messages(self, keys: list[bytes | None]) -> list[Message]:
         self.counter += len(keys)
@@ -116,9 +118,8 @@ class Work(RuleBasedStateMachine):
     def subscribe(self, start: str) -> None:
         both, plain = self.both, self.both.current
         key = both.ask(b"boss", Kind.SUBSCRIBE, bodies.Subscribe(WORK, CREW, start, 0, both.options))
-        topic = both.engine._state.topics[WORK]
-        cursor = len(plain.log) if start == "new" else topic.first_offset
-        for passed in range(plain.watched, cursor) if start == "earliest" else ():
+        cursor = len(plain.log) if start == "new" else both.first_offset
+        for passed in range(plain.watched, cursor) if start == "earliest" and not self.trims else ():
             assert passed in plain.hidden or plain.is_expired(passed, both.now_us), "began after what is still needed"
         plain.begin_at(cursor, both.now_us)
         both.loans.forget(())
@@ -153,7 +154,7 @@ class Work(RuleBasedStateMachine):
             return
         at %= len(plain.log) + 1
         key = both.ask(b"boss", Kind.SEEK, bodies.Seek(WORK, CREW, start, at))
-        first = both.engine._state.topics[WORK].first_offset
+        first = both.first_offset
         if start == "offset" and at < first:
             both.expect_at_once(key, Kind.REFUSED, Code.GONE)
             return
@@ -204,6 +205,13 @@ class Crew(RuleBasedStateMachine):
         chosen = choose(list(worker.view), which) if worker is not None else []
         if worker is not None and chosen:
             self.both.ack(worker, worker.token, runs(chosen))
+
+    @rule(place=places)
+    def ack_the_gap(self, place: int) -> None:
+        worker = self.worker(place)
+        if worker is not None and worker.gap is not None:
+            gap, worker.gap = worker.gap, None
+            self.both.ack(worker, worker.token, (gap,))
 
     @rule(place=places, start=st.integers(0, 60), count=small)
     def ack_anything(self, place: int, start: int, count: int) -> None:
@@ -282,6 +290,3 @@ def _is_of_era(era: int):  # type: ignore[no-untyped-def]
         return durable.era >= era
 
     return check
-
-
-__all__ = ["ALL", "Crew", "Work"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.property.crew_beside import Worker
 from tests.property.crew_disk import OUT, WORK
 from tests.property.crew_rules import Crew, Work, choose, delays, mask, places, small
+from tests.property.crew_workers import Worker
 from tests.property.plain_broker import runs
 from tests.property.transaction_rules import STATES, Transacting, tellers
 
@@ -31,6 +31,8 @@ class Shifts(Work, Crew, Transacting):
             self.put_and_settle([None, b"red", b"blue"])
         worker.number += 1
         both.take(worker, worker.token, worker.number, most, 0)
+        if worker.gap is not None:
+            self.ack_the_gap(place)
         return worker if worker.token and worker.view else None
 
     @rule(place=places, most=small, end=st.sampled_from(ENDS), which=mask, delay=delays, steps=disk)

@@ -39,13 +39,13 @@ class Loans:
         self.hold_until_s = None
         self.begun = False
 
-    def begin(self, plain: PlainCrew, durable: PlainCrew, now_s: float) -> None:
+    def begin(self, plain: PlainCrew, durable: PlainCrew, first_offset: int, now_s: float) -> None:
         """The first request since the engine began: from now on the backlog is kept for a lease."""
         if not self.begun:
             self.begun = True
             self.backlog_end = len(durable.log)
             self.hold_until_s = now_s + self.options.lease_s if self.awaited else None
-            for offset in sorted(plain.returned):
+            for offset in [offset for offset in sorted(plain.returned) if offset >= first_offset]:
                 self.claim(durable, offset)
 
     # Consumers.

@@ -7,14 +7,16 @@ import sys
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
-from tests.property.crew_beside import CrewBeside, Worker
+from tests.property.crew_beside import CrewBeside
 from tests.property.crew_disk import OUT, WATCHER, WORK
 from tests.property.crew_rules import PUTTER, WORKERS, rarely
 from tests.property.crew_shifts import Shifts
+from tests.property.crew_workers import Worker
+from tests.property.plain_broker import runs
 from tests.property.transaction_rules import TELLERS
 
 from clarion.broker.engine import Limits
-from clarion.model.options import SubscriptionOptions
+from clarion.model.options import TRIM, SubscriptionOptions
 from clarion.store.port import KEEP, UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
@@ -30,7 +32,7 @@ class SharedPromises(Shifts):
         order=st.sampled_from(("", "key")),
         max_attempts=st.sampled_from((0, 1, 2, 3, 5)),
         max_unacked=st.sampled_from((1, 4, 100)),
-        retention=st.sampled_from((UNTIL_READ, KEEP)),
+        retention=st.sampled_from((UNTIL_READ, KEEP, TRIM)),
         max_returned=st.sampled_from((2, 1000, 1000)),
         max_ranges=st.sampled_from((2, 1000, 1000)),
         memory=st.sampled_from((0, 100_000)),
@@ -59,7 +61,9 @@ class SharedPromises(Shifts):
         both = self.both = CrewBeside(limits, options)
         self.sent, self.counter, self.lost, self.requests = {}, 0, [], {}
         self.workers = [Worker(b"worker %d" % place, max_unacked) for place in range(WORKERS)]
-        both.ask(b"boss", Kind.CONFIGURE, bodies.Configure(WORK, retention))
+        self.trims = retention == TRIM
+        changes = {"max_bytes": 700, "at_bound": TRIM} if self.trims else {}
+        both.ask(b"boss", Kind.CONFIGURE, bodies.Configure(WORK, KEEP if self.trims else retention, changes))
         both.ask(b"boss", Kind.CONFIGURE, bodies.Configure(OUT, KEEP))
         for publisher in (PUTTER, *TELLERS):
             both.ask(b"putter", Kind.REGISTER, bodies.Register(b"publisher %d" % publisher))
@@ -129,17 +133,21 @@ class SharedPromises(Shifts):
         both.settle()
         left = set(range(both.end)) - both.current.acked
         got: list[int] = []
+        gone: set[int] = set()
         while True:
             good.number += 1
             both.take(good, good.token, good.number, 7, 0)
-            if not good.view:
+            if not good.view and good.gap is None:
                 break
             got += good.view
-            both.ack(good, good.token, tuple((offset, offset + 1) for offset in good.view))
+            gone |= set(range(*good.gap or (0, 0)))
+            both.ack(good, good.token, (good.gap,) if good.gap else runs(good.view))
+            good.gap = None
             both.settle()
         expired = {offset for offset in left if both.current.is_expired(offset, both.now_us)}
         assert len(got) == len(set(got))
-        assert set(got) == left - expired, "not all came that was left"
+        assert set(got) == left - expired - gone, "not all came that was left"
+        assert all(offset < both.first_offset for offset in gone)
         self.check_the_watcher()
 
     def check_the_watcher(self) -> None:
@@ -152,6 +160,14 @@ class SharedPromises(Shifts):
             assert reply is not None
             if reply.kind == Kind.NO_MESSAGES:  # the rest expired
                 break
+            if isinstance(reply.body, bodies.Refused):
+                assert reply.body.gone is not None
+                start, stop = reply.body.gone
+                passed = set(range(position, start)) - plain.hidden
+                assert all(plain.is_expired(offset, both.now_us) for offset in passed), "the gap begins too late"
+                assert start < stop == both.first_offset, "told another gap than there is"
+                position = stop
+                continue
             assert isinstance(reply.body, bodies.Delivery)
             skip = {offset for each in reply.body.skip for offset in range(*each)}
             sent = {
@@ -163,7 +179,8 @@ class SharedPromises(Shifts):
             position = max(sent | skip) + 1
         wanted = set(range(plain.watched, both.end)) - plain.hidden
         expired = {offset for offset in wanted if plain.is_expired(offset, both.now_us)}
-        assert seen == wanted - expired, "the watcher saw what was replayed to the crew, or missed something"
+        gone = set(range(both.first_offset))
+        assert seen == wanted - expired - gone, "the watcher saw what was replayed to the crew, or missed something"
 
 
 TestSharedPromises = SharedPromises.TestCase

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.property.crew_beside import CrewBeside, Worker, forget
+from tests.property.crew_beside import CrewBeside
 from tests.property.crew_disk import CREW, OUT, WATCHER, WORK
 from tests.property.crew_rules import choose, mask, places
+from tests.property.crew_workers import Worker, forget
 from tests.property.driven_engine import Key, code_of
 from tests.property.plain_broker import runs
 from tests.property.plain_crew import Message, Transaction
