@@ -1,0 +1,28 @@
+"""Policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clarion.publisher.tuner.eager import Eager
+from clarion.publisher.tuner.fixed import Fixed
+from clarion.publisher.tuner.literal import Literal, Recheck
+from clarion.publisher.tuner.settings import TunerSettings
+from clarion.publisher.tuner.tracing import Sample
+from clarion.publisher.tuner.tuner import Tuner
+
+POLICIES: dict[str, type[Tuner]] = {"fixed": Fixed, "literal": Literal, "recheck": Recheck, "eager": Eager}
+DEFAULT = "eager"  # what "auto" means
+
+
+def make_tuner(
+    policy: str,
+    settings: TunerSettings,
+    now_s: float,
+    on_sample: Callable[[Sample], None] | None = None,
+) -> Tuner:
+    """Make the tuner of a policy: one of `POLICIES`, or "auto" for the best of them."""
+    chosen = POLICIES.get(DEFAULT if policy == "auto" else policy)
+    if chosen is None:
+        raise ValueError(f'tuning is "auto" or one of {", ".join(POLICIES)}; not {policy!r}')
+    return chosen(settings, now_s, on_sample)

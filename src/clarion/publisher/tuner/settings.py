@@ -1,0 +1,46 @@
+"""The tuner's settings by name, with the values of the tuned-publisher document's Table I."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clarion.model.ids import MAX_BATCH_MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class TunerSettings:
+    """What a tuner is told before it begins. The defaults are those of the document."""
+
+    batch_size: int = 1  # N to begin with; for ever where nothing tunes it
+    batch_size_min: int = 1  # N_min
+    batch_size_max: int = MAX_BATCH_MESSAGES  # what no estimate of the capacity (N_max) lifts it above
+    poll_min_s: float = 0.050  # T_poll_min; T_poll where nothing tunes it
+    poll_max_s: float = 0.200  # T_poll_max
+    wait_s: float | None = None  # T; None: T_poll_max
+    poll_factor: float = 1.2  # beta
+    load_gain: float = 0.5  # alpha
+    capacity_gain: float = 0.75  # gamma
+    publishes_in_transfer: int = 20  # which "eager" spreads over the time of a transfer
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size_min <= self.batch_size <= self.batch_size_max:
+            raise ValueError(
+                "batch sizes are at least 1, in the order batch_size_min, batch_size, batch_size_max; not"
+                f" {self.batch_size_min}, {self.batch_size}, {self.batch_size_max}"
+            )
+        if not 0 < self.poll_min_s <= self.poll_max_s:
+            raise ValueError(f"0 < poll_min_s <= poll_max_s, not {self.poll_min_s:g} and {self.poll_max_s:g}")
+        if self.wait_s is not None and self.wait_s < 0:
+            raise ValueError(f"wait_s is at least 0, not {self.wait_s:g}")
+        if not (0 <= self.load_gain < 1 and 0 <= self.capacity_gain < 1):
+            raise ValueError(f"gains are from 0 to below 1, not {self.load_gain:g} and {self.capacity_gain:g}")
+        if self.poll_factor <= 0 or self.publishes_in_transfer < 1:
+            raise ValueError("poll_factor is above 0, publishes_in_transfer at least 1")
+
+    @property
+    def longest_wait_s(self) -> float:
+        """T: how long messages wait for others at most, from the end of the last publish."""
+        return self.poll_max_s if self.wait_s is None else self.wait_s
+
+
+PAPER = TunerSettings()

@@ -1,0 +1,137 @@
+"""What all policies have in common: the estimates, the poll timer, the credit gate."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+from clarion.publisher.tuner.settings import TunerSettings
+from clarion.publisher.tuner.tracing import Sample
+
+
+class Publish(NamedTuple):
+    """Read this many pending messages, the oldest first, and hand them to workers."""
+
+    messages: int
+
+
+class Wait(NamedTuple):
+    """Publish nothing; poll again at this time, or (see `Tuner.polls_when_idle`) when something is pending."""
+
+    until_s: float
+
+
+class Tuner(ABC):
+    """Decides when to publish and how much (the document's MPT, Fig. 5 and 7).
+
+    Whoever drives it polls when `poll_due_s` says, does what `on_poll` answers, and tells `on_published` when all of a
+    publish has been handed to workers, and `on_transferred` whenever the broker has confirmed some of it.
+    """
+
+    polls_when_idle = True  # whether a poll with nothing pending means something to it
+
+    def __init__(
+        self, settings: TunerSettings, now_s: float, on_sample: Callable[[Sample], None] | None = None
+    ) -> None:
+        self.settings = settings
+        self.batch_size = settings.batch_size  # N
+        self.poll_interval_s = settings.poll_min_s  # T_poll
+        self.load_per_s = 0.0  # lambda_est
+        self.capacity_per_s = 0.0  # eta_est; 0: nothing was transferred yet
+        self.credit = -1  # as told by the last poll; -1: no bound is known
+        self.pending = 0  # at the last poll, less what it published
+        self.polls = 0
+        self.on_sample = on_sample
+        self._polled_s = now_s
+        self._next_poll_s = now_s
+        self._waits_since_s = now_s  # T counts from here
+        self._idle_since_s: float | None = None
+
+    @property
+    def batch_size_max(self) -> int:
+        """N_max: the capacity estimate, messages a second used as a count, as the document writes it."""
+        settings = self.settings
+        if not self.capacity_per_s:
+            return settings.batch_size_max
+        return max(settings.batch_size_min, min(settings.batch_size_max, int(self.capacity_per_s)))
+
+    def poll_due_s(self, in_transfer: int) -> float:
+        """Give when to poll next, with so many messages in transfer; a moment that has passed means at once."""
+        return self._next_poll_s
+
+    def on_poll(self, *, pending: int, now_s: float, credit: int | None = None) -> Publish | Wait:
+        """Decide whether this poll publishes, and how much. `credit` is how many messages the broker would take;
+        None where nobody counts them."""
+        self._catch_up(now_s)
+        self._estimate_load(pending, now_s)
+        self.polls += 1
+        self.credit = -1 if credit is None else credit
+        self._polled_s = now_s
+        self._next_poll_s = now_s + self.poll_interval_s
+        if not pending:
+            self._waits_since_s = now_s  # an empty store restarts T
+        wanted = min(self._choose(pending, now_s), pending)
+        count = wanted if credit is None else max(0, min(wanted, credit))
+        self.pending = pending - count
+        if self.on_sample is not None:
+            self.on_sample(self.sample(now_s, pending, count))
+        return Publish(count) if count else Wait(self._next_poll_s)
+
+    def on_published(self, *, took_s: float, now_s: float) -> None:
+        """Take in that all of the last publish has been handed to workers, `took_s` (T_mpt) after its poll."""
+        self._waits_since_s = now_s
+        self._adapt(took_s)
+
+    def on_transferred(self, *, took_s: float, in_transfer: int) -> None:
+        """Take in that a transfer took s_i = `took_s` while n_i = `in_transfer` messages were under way (Eq. 2)."""
+        if took_s <= 0 or in_transfer <= 0:
+            return
+        gain = self.settings.capacity_gain
+        capacity = in_transfer / took_s
+        self.capacity_per_s = gain * self.capacity_per_s + (1 - gain) * capacity if self.capacity_per_s else capacity
+
+    def on_idle(self, now_s: float) -> None:
+        """Take in that nothing is pending, and that nobody polls until something is."""
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+
+    def sample(self, now_s: float, pending: int, published: int) -> Sample:
+        """Give what can be seen now."""
+        return Sample(
+            now_s, self.batch_size, self.poll_interval_s, self.load_per_s, self.capacity_per_s, self.credit,
+            pending, published,
+        )  # fmt: skip
+
+    @abstractmethod
+    def _choose(self, pending: int, now_s: float) -> int:
+        """Give how many messages this poll should publish, at most what is pending."""
+
+    @abstractmethod
+    def _adapt(self, took_s: float) -> None:
+        """Tune after a publish that took so long."""
+
+    def _after_idle(self, missed_polls: int) -> None:  # noqa: B027
+        """Make up for polls that found nothing, because nobody made them."""
+
+    def _expired(self, now_s: float) -> bool:
+        """Whether T is over."""
+        return now_s - self._waits_since_s >= self.settings.longest_wait_s - 1e-9
+
+    def _estimate_load(self, pending: int, now_s: float) -> None:
+        """Eq. 1, with the messages that came since the last poll as the sample."""
+        elapsed_s = now_s - self._polled_s
+        if elapsed_s <= 0:
+            return
+        arrived_per_s = max(0, pending - self.pending) / elapsed_s
+        gain = self.settings.load_gain
+        self.load_per_s = gain * self.load_per_s + (1 - gain) * arrived_per_s
+
+    def _catch_up(self, now_s: float) -> None:
+        if self._idle_since_s is None:
+            return
+        missed = int(max(0.0, now_s - self._idle_since_s) / self.poll_interval_s)
+        self._idle_since_s = None
+        if missed:
+            self._after_idle(missed)
+            self._waits_since_s = now_s

@@ -1,0 +1,1 @@
+"""Simulations that drive the same decision code as the real system, with SimPy; their scenarios and figures."""

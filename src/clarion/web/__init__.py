@@ -1,0 +1,1 @@
+"""The HTTP gateway: messages from sources that cannot link Python."""
