@@ -204,6 +204,24 @@ def test_without_heartbeats_extend_keeps_it_and_silence_loses_it(url: str) -> No
         assert other.get("silent", wait_s=0) or take_one(silent, "silent").attempt == 1  # and goes on by itself
 
 
+def test_a_nack_that_comes_too_late_is_told_as_an_ack_would_be(url: str) -> None:
+    share(url, "late", lease_s=0.5)
+    put(url, "late", [b"x"])
+    with worker(url, heartbeats=False) as silent, worker(url) as other:
+        message = take_one(silent, "late")
+        again = take_one(other, "late")
+        assert again.attempt == 2
+        message.nack(delay_s=3600)
+        with pytest.raises(LeaseLost, match="offsets 0 of late"):
+            silent.flush_acks()
+        silent.flush_acks()  # it is told once
+        for too_late in (message.nack, message.ack):
+            with pytest.raises(LeaseLost):
+                too_late()
+        ack_all(other, [again])
+    wait_done(url, "late")
+
+
 def test_a_consumer_that_hung_beyond_its_lease_can_neither_ack_nor_commit(url: str) -> None:
     share(url, "hung", lease_s=1.0)
     put(url, "hung", [b"acked", b"committed"])

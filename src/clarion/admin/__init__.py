@@ -3,6 +3,7 @@
 from clarion.admin.admin import Admin
 from clarion.admin.descriptions import (
     DeadLetter,
+    PublisherReport,
     Replayed,
     SubscriptionDescription,
     TopicDescription,
@@ -12,6 +13,7 @@ from clarion.admin.descriptions import (
 __all__ = [
     "Admin",
     "DeadLetter",
+    "PublisherReport",
     "Replayed",
     "SubscriptionDescription",
     "TopicDescription",

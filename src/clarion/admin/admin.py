@@ -19,6 +19,7 @@ from clarion.admin.descriptions import (
     TopicUsage,
     read_dead_letter,
     read_description,
+    read_stats,
 )
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
@@ -52,8 +53,9 @@ class Admin:
         return self._call(Kind.HELLO, hello).read(bodies.Welcome)
 
     def stats(self) -> dict[str, Any]:
-        """Give the broker's counters since its start, and what it holds now."""
-        return self._call(Kind.STATS, bodies.AskStats()).read(bodies.Stats).values
+        """Give the broker's counters since its start, and what it holds now; under "publishers" the PublisherReports
+        of those who told of themselves lately."""
+        return read_stats(self._call(Kind.STATS, bodies.AskStats()).read(bodies.Stats).values)
 
     # Topics.
 
@@ -105,7 +107,8 @@ class Admin:
 
     def delete_topic(self, topic: bytes | str) -> None:
         """Forget a topic with its messages and subscriptions; NoTopic where there is none."""
-        self._call(Kind.DELETE, bodies.Delete(to_bytes(topic))).read(bodies.Done)
+        number = self.describe_topic(topic).number  # so that a request repeated after a lost reply takes no newer one
+        self._call(Kind.DELETE, bodies.Delete(to_bytes(topic), number)).read(bodies.Done)
 
     def read(
         self, topic: bytes | str, position: int | Literal["earliest"] = "earliest", max_messages: int = 100

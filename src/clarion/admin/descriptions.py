@@ -69,6 +69,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     staged_bytes: int
     oldest_at_us: int
     subscriptions: tuple[SubscriptionDescription, ...]
+    number: int = 0  # no other topic ever has it, not one made under the same name later; 0: the broker does not say
 
     @property
     def messages(self) -> int:
@@ -87,6 +88,24 @@ class TopicUsage(NamedTuple):
     topic: bytes
     stored_bytes: int
     staged_bytes: int
+
+
+class PublisherReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publisher told of itself on one topic; brokers forget it when no newer one comes."""
+
+    topic: bytes
+    instance: bytes  # random, the same for as long as that publisher lives
+    policy: str  # of its tuner
+    batch_size: int  # N
+    poll_interval_s: float  # T_poll
+    load_per_s: float  # lambda_est
+    capacity_per_s: float  # eta_est; 0: nothing was transferred yet
+    credit: int  # messages the broker would take; -1: no bound is known
+    pending: int  # messages that wait to be published
+    in_transfer: int  # messages sent and not confirmed
+    drops: int  # messages refused by a full buffer, since the publisher began
+    stored: int  # messages confirmed by the broker, since the publisher began
+    age_s: float  # since it told this
 
 
 class Replayed(NamedTuple):
@@ -137,6 +156,17 @@ def read_description(values: dict[str, Any]) -> TopicDescription:
         )
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise InvalidRequest(f"the broker's description cannot be read: {error!r}") from error
+
+
+def read_stats(values: dict[str, Any]) -> dict[str, Any]:
+    """Read the answer to a STATS: counters as they are, `publishers` as PublisherReports; none from an old broker."""
+    try:
+        reports = [
+            msgspec.convert(known_fields(one, PublisherReport), PublisherReport) for one in values.get("publishers", ())
+        ]
+    except (AttributeError, TypeError, msgspec.ValidationError) as error:
+        raise InvalidRequest(f"what the broker tells of publishers cannot be read: {error!r}") from error
+    return {**values, "publishers": reports}
 
 
 def known_fields(values: dict[str, Any], of: type[msgspec.Struct]) -> dict[str, Any]:

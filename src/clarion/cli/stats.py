@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +11,17 @@ import typer
 from clarion.cli.failures import asking, tells_errors
 from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Url
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
+from clarion.model.names import to_text
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
-    from clarion.admin import Admin
+    from clarion.admin import Admin, PublisherReport
 
 # What is held now; everything else counts since the start, and so has a rate.
 _GAUGES = frozenset({"topics", "topics_in_memory", "waiting_gets", "pid"})
+_PUBLISHERS = "publishers"  # has a table of its own
 
 
 @tells_errors
@@ -32,13 +35,17 @@ def stats(
 ) -> None:
     """Show the broker's counters, once or live.
 
-    They count since its start; what it holds now comes after them.
+    They count since its start; what it holds now comes after them, and then
+    the publishers that told of themselves in the last seconds: batch size N,
+    poll interval, estimated load and capacity, what the broker would take
+    (credit), what waits (pending), and what a full buffer refused (drops).
 
     \b
     Examples:
       clarion stats
       clarion stats --watch 1                    # live, with rates
       clarion stats --json | jq .messages_stored
+      clarion stats --json | jq .publishers
       clarion stats --json --watch 10            # a JSON object every 10 s
     """
     from clarion.admin import Admin
@@ -47,12 +54,12 @@ def stats(
         if watch_s is None:
             values = admin.stats()
             if as_json:
-                print_json(values)
+                print_json(as_plain(values))
             else:
-                console().print(stats_table(values))
+                console().print(stats_tables(values))
         elif as_json:
             while True:
-                print_json(admin.stats())
+                print_json(as_plain(admin.stats()))
                 time.sleep(watch_s)
         else:
             _watch(admin, watch_s)
@@ -63,11 +70,11 @@ def _watch(admin: Admin, watch_s: float) -> None:
 
     screen = console()
     before, before_s = admin.stats(), time.monotonic()
-    with Live(stats_table(before, {}), console=screen, auto_refresh=False) as live:
+    with Live(stats_tables(before, {}), console=screen, auto_refresh=False) as live:
         while True:
             time.sleep(watch_s)
             now, now_s = admin.stats(), time.monotonic()
-            live.update(stats_table(now, rates(before, now, now_s - before_s)), refresh=True)
+            live.update(stats_tables(now, rates(before, now, now_s - before_s)), refresh=True)
             before, before_s = now, now_s
 
 
@@ -85,6 +92,47 @@ def is_counter(name: str, value: object) -> bool:
     """Whether a value counts since the broker's start."""
     held = name in _GAUGES or (name.endswith("_bytes") and name != "bytes_stored")
     return isinstance(value, int) and not isinstance(value, bool) and not held
+
+
+def as_plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the values as JSON has them: topics as text, who reports in hex."""
+    import msgspec
+
+    plain = [
+        {**msgspec.structs.asdict(one), "topic": to_text(one.topic), "instance": one.instance.hex()}
+        for one in values.get(_PUBLISHERS, ())
+    ]
+    return {**values, _PUBLISHERS: plain}
+
+
+def stats_tables(values: Mapping[str, Any], speeds: Mapping[str, float] | None = None) -> Group:
+    """Give the table of counters, and one of publishers where there are any."""
+    from rich.console import Group
+
+    reports = values.get(_PUBLISHERS, ())
+    tables = [stats_table({name: value for name, value in values.items() if name != _PUBLISHERS}, speeds)]
+    return Group(*tables, "", publishers_table(reports)) if reports else Group(*tables)
+
+
+def publishers_table(reports: Sequence[PublisherReport]) -> Table:
+    """Give what publishers told of themselves, a row for each of their topics."""
+    numbers = ["N", "T_poll", "load/s", "capacity/s", "credit", "pending", "drops"]
+    table = plain_table([_PUBLISHERS, "topic", "tuning", *numbers], numbers)
+    for one in reports:
+        add_row(
+            table,
+            one.instance.hex()[:8],
+            to_text(one.topic),
+            one.policy,
+            f"{one.batch_size:,}",
+            f"{one.poll_interval_s * 1000:,.1f} ms",
+            f"{one.load_per_s:,.1f}",
+            f"{one.capacity_per_s:,.1f}" if one.capacity_per_s else "",
+            f"{one.credit:,}" if one.credit >= 0 else "",
+            f"{one.pending:,}",
+            f"{one.drops:,}",
+        )
+    return table
 
 
 def stats_table(values: Mapping[str, Any], speeds: Mapping[str, float] | None = None) -> Table:

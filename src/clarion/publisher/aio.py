@@ -27,6 +27,9 @@ from clarion.publisher.sheaf import (
     check_settings,
     part_of,
 )
+from clarion.publisher.tuner import LAN, Sample, TunerSettings
+from clarion.publisher.tuner.choosing import Tuning, with_batch_size
+from clarion.publisher.tuner.tracing import Trace
 from clarion.session.aio import AsyncSession
 from clarion.subscriber.messages import Message
 from clarion.wire import bodies
@@ -44,11 +47,16 @@ class AsyncPublisher:
         *,
         buffer_bytes: int = 64 * 2**20,
         block_s: float = 30.0,
-        in_flight: int = 4,
+        in_flight: int = 20,
         batch_bytes: int = 2**20,
         compression: Literal["zstd"] | None = None,
+        tuning: Tuning = "auto",
+        batch_size: int | None = None,
+        tuner: TunerSettings = LAN,
+        trace_samples: int = 0,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
+        self._trace = Trace(trace_samples)
         self._buffer_bytes = buffer_bytes
         self._block_s = block_s
         self._closed = False
@@ -63,6 +71,9 @@ class AsyncPublisher:
             in_flight=in_flight,
             batch_bytes=batch_bytes,
             compressed=compression is not None,
+            tuning=tuning,
+            tuner=with_batch_size(tuner, batch_size),
+            on_sample=self._trace.add if trace_samples else None,
         )
         self._requests = AsyncRequests(self._session, self.put)
         self._sending.greet()
@@ -110,8 +121,9 @@ class AsyncPublisher:
                 await self._room(wait, block_s)
             except BufferFull as error:
                 error.accepted = start
+                self._sending.drops += len(payloads) - start - 1
                 raise
-            stop = self._sending.chunk_end(payloads, keys, start, packed_headers)
+            stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
             part = self._sending.add_many(
                 topic,
                 payloads[start:stop],
@@ -152,7 +164,7 @@ class AsyncPublisher:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable; raises as Publisher.flush does."""
         await self._wait_for(self._sending.unfinished(), timeout_s)
-        error = self._sending.take_unobserved()
+        error = self._sending.failures.take()
         if error is not None:
             raise error
 
@@ -195,6 +207,15 @@ class AsyncPublisher:
             "connected": self._session.connected,
         }
 
+    @property
+    def tuning(self) -> dict[bytes, Sample]:
+        """What the tuner of each topic does right now; see Publisher.tuning."""
+        return self._sending.seen()
+
+    def trace(self, topic: bytes | str) -> list[Sample]:
+        """What the tuner of a topic did at its last polls; see Publisher.trace."""
+        return self._trace.of(to_bytes(topic))
+
     def _on_turn(self, now_s: float) -> float | None:
         return self._sending.pump(now_s)
 
@@ -227,6 +248,7 @@ class AsyncPublisher:
             return
         patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
         if not await self._until(lambda: self._sending.buffered_bytes < self._buffer_bytes, patience_s):
+            self._sending.drops += 1
             raise BufferFull(
                 f"the publisher's buffer of {self._buffer_bytes} bytes is full and did not drain within"
                 f" {patience_s:g} s; this message was not queued, those before it still are"

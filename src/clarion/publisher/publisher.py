@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
-from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.model.names import to_bytes
 from clarion.publisher.lanes import Lane
 from clarion.publisher.receipts import Receipt, Receipts
@@ -30,6 +29,9 @@ from clarion.publisher.sheaf import (
     check_settings,
     part_of,
 )
+from clarion.publisher.tuner import LAN, Sample, TunerSettings
+from clarion.publisher.tuner.choosing import Tuning, with_batch_size
+from clarion.publisher.tuner.tracing import Trace
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.forks import watch_forks
 from clarion.session.thread import ThreadSession
@@ -48,7 +50,9 @@ class Publisher:
     """Puts messages on topics of the broker at `url`. Safe from many threads; close it, or use `with`.
 
     `buffer_bytes` bounds what waits here for the broker; `block_s` is how long a put waits for room in it.
-    `in_flight` batches of a topic are under way at a time; meanwhile the next one gathers.
+    `in_flight` batches of a topic are under way at a time; meanwhile the next one gathers. When a batch leaves, and how
+    much it gathers, the publisher tunes by itself; tuning="fixed" with a `batch_size` waits for so many messages, for
+    `tuner.wait_s` at most. `tuner` has all settings of it by name; `tuning` and `trace` show what it does.
     compression="zstd" compresses batches where that makes them smaller; readers open them by themselves.
     """
 
@@ -58,11 +62,16 @@ class Publisher:
         *,
         buffer_bytes: int = 64 * 2**20,
         block_s: float = 30.0,
-        in_flight: int = 4,
+        in_flight: int = 20,
         batch_bytes: int = 2**20,
         compression: Literal["zstd"] | None = None,
+        tuning: Tuning = "auto",
+        batch_size: int | None = None,
+        tuner: TunerSettings = LAN,
+        trace_samples: int = 0,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
+        self._trace = Trace(trace_samples)
         self._buffer_bytes = buffer_bytes
         self._block_s = block_s
         self._known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
@@ -79,6 +88,9 @@ class Publisher:
             in_flight=in_flight,
             batch_bytes=batch_bytes,
             compressed=compression is not None,
+            tuning=tuning,
+            tuner=with_batch_size(tuner, batch_size),
+            on_sample=self._trace.add if trace_samples else None,
         )
         self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
         self._requests = Requests(self._session, self.put)
@@ -116,7 +128,7 @@ class Publisher:
                     if (
                         sheaf.plain
                         and sheaf.size + size <= sending.batch_bytes
-                        and place < MAX_BATCH_MESSAGES
+                        and place < sheaf.most
                         and sending.buffered_bytes < self._buffer_bytes
                     ):
                         payloads.append(payload)
@@ -176,7 +188,7 @@ class Publisher:
         parts: list[Part] = []
         start = 0
         while start < len(payloads):
-            stop = self._sending.chunk_end(payloads, keys, start, packed_headers)
+            stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
             with self._lock:
                 self._check_usable()
                 if self._sending.buffered_bytes >= self._buffer_bytes:
@@ -184,6 +196,7 @@ class Publisher:
                         self._wait_for_room(wait, block_s)
                     except BufferFull as error:
                         error.accepted = start
+                        self._sending.drops += len(payloads) - start - 1
                         raise
                 part = self._sending.add_many(
                     topic,
@@ -233,7 +246,7 @@ class Publisher:
         for sheaf in waiting:
             self._wait_for(sheaf, None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
         with self._lock:
-            error = self._sending.take_unobserved()
+            error = self._sending.failures.take()
         if error is not None:
             raise error
 
@@ -280,6 +293,17 @@ class Publisher:
                 "connected": self._session.connected,
             }
 
+    @property
+    def tuning(self) -> dict[bytes, Sample]:
+        """What the tuner of each topic does right now: N, T_poll, estimates of load and capacity, credit, pending."""
+        with self._lock:
+            return self._sending.seen()
+
+    def trace(self, topic: bytes | str) -> list[Sample]:
+        """What the tuner of a topic did at its last polls; see `trace_samples`."""
+        with self._lock:
+            return self._trace.of(to_bytes(topic))
+
     def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
         def on_reply_locked(reply: Reply) -> None:
             with self._lock:
@@ -325,6 +349,7 @@ class Publisher:
             self._lock.acquire()
         self._check_usable()
         if not drained:
+            self._sending.drops += 1
             raise BufferFull(
                 f"the publisher's buffer of {self._buffer_bytes} bytes is full and did not drain within"
                 f" {patience_s:g} s; this message was not queued, those before it still are"

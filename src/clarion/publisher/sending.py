@@ -6,15 +6,19 @@ No socket, thread or clock: the client around it gives `ask`, the time, and take
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
-from clarion.model.errors import ClarionError, InvalidRequest, NoSubscriber, TooLarge
+from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.ids import stamp_from_unix_s
 from clarion.model.names import to_text
-from clarion.model.topics import REPLIES, is_pattern
+from clarion.model.topics import is_pattern
+from clarion.publisher.failures import Failures
 from clarion.publisher.lanes import Lane
+from clarion.publisher.reporting import Reporting
 from clarion.publisher.sheaf import HEADER_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
+from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
 from clarion.session.exchange import AGAIN_S, Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
@@ -22,10 +26,10 @@ from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import RETRIED, Code
 
 Ask = Callable[..., None]
+OnSample = Callable[[bytes, Sample], None]
 _USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
-_UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
 _LANES_MAX = 10_000  # beyond which those with nothing to do are let go
 
 
@@ -43,6 +47,9 @@ class Sending:
         in_flight: int,
         batch_bytes: int,
         compressed: bool = False,
+        tuning: str = "auto",
+        tuner: TunerSettings = LAN,
+        on_sample: OnSample | None = None,
     ) -> None:
         self._ask = ask
         self._clock_s = clock_s
@@ -51,10 +58,14 @@ class Sending:
         self._on_change = on_change
         self._in_flight = in_flight
         self._compressed = compressed
+        self.tuning = tuning
+        self._tuner_settings = replace(tuner, publishes_in_transfer=in_flight)
+        self._on_sample = on_sample
         self.batch_bytes = batch_bytes  # that a batch gathers, at most, unless one message is larger
         self._usual_batch_bytes = batch_bytes
         self._waits_for_welcome = False
         self.max_batch_bytes = _DEFAULT_MAX_BATCH_BYTES
+        self._gathers = self._new_tuner(b"").gathers  # messages in a batch, until the lane's tuner has a say
         self.lanes: dict[bytes, Lane] = {}
         self._lanes_bound = _LANES_MAX
         self._busy: dict[Lane, None] = {}  # lanes with something to send or send again
@@ -64,11 +75,11 @@ class Sending:
         self._last_stamp = 0
         self.broken: ClarionError | None = None
         self.buffered_bytes = 0
-        self.unobserved: list[Sheaf] = []  # failed, and nobody was told yet
-        self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
+        self.failures = Failures()
+        self.drops = 0  # messages that found the buffer full, and were refused
+        self._reporting = Reporting(ask, nonce(), self.tuning)
         self.messages_stored = 0
         self.batches_stored = 0
-        self.replies_unread = 0  # replies to who is gone by now
         self.refusal: ClarionError | None = None  # the broker's last "not now", until it takes something again
 
     def greet(self) -> None:
@@ -131,13 +142,16 @@ class Sending:
 
     def chunk_end(
         self,
+        topic: bytes,
         payloads: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
         start: int,
         headers: Sequence[Headers | None] | None = None,
     ) -> int:
         """Give where a batch of the usual size ends that begins at `start`; at least one message goes in."""
-        return chunk_end(payloads, keys, headers, start, self.batch_bytes)
+        lane = self.lanes.get(topic)
+        most = self._gathers if lane is None else lane.tuner.gathers
+        return chunk_end(payloads, keys, headers, start, self.batch_bytes, most)
 
     def _gathering(self, topic: bytes, messages: int, size: int, ttl_ms: int, *, delayed: bool) -> Sheaf:
         if size + HEADER_BYTES > self.max_batch_bytes:
@@ -158,8 +172,13 @@ class Sending:
             )
         if len(self.lanes) >= self._lanes_bound:
             self._let_go_of_idle_lanes()
-        lane = self.lanes[topic] = Lane(topic)
+        lane = self.lanes[topic] = Lane(topic, self._new_tuner(topic))
         return lane
+
+    def _new_tuner(self, topic: bytes) -> Tuner:
+        tell = self._on_sample
+        on_sample = None if tell is None else lambda sample: tell(topic, sample)
+        return make_tuner(self.tuning, self._tuner_settings, self._clock_s(), on_sample)
 
     def _let_go_of_idle_lanes(self) -> None:
         """Their numbers go with them: whatever is put there again is put by a new publisher, which begins with 1."""
@@ -175,6 +194,7 @@ class Sending:
         wanted_s = inf
         if self._waits_for_welcome:
             return None
+        self._reporting.turn(self.lanes.values(), self.drops, now_s)
         for lane in list(self._busy):
             if lane.idle():
                 del self._busy[lane]
@@ -184,9 +204,10 @@ class Sending:
                 wanted_s = min(wanted_s, held_until_s)
                 continue
             self._resend(lane)
-            while lane.unsent() and self._may_send(lane, now_s):
-                self._send_next(lane)
-            del self._busy[lane]  # an answer, or the next put, brings it back
+            held_until_s = self._publish(lane, now_s)
+            if held_until_s == inf:
+                del self._busy[lane]  # an answer, or the next put, brings it back
+            wanted_s = min(wanted_s, held_until_s)
         return None if wanted_s == inf else wanted_s
 
     def _held_until_s(self, lane: Lane, now_s: float) -> float | None:
@@ -200,6 +221,19 @@ class Sending:
             return inf
         return lane.resend_at_s if lane.resend_at_s is not None and lane.resend_at_s > now_s else None
 
+    def _publish(self, lane: Lane, now_s: float) -> float:
+        """Send what window, credit and tuner let go; give when to ask the tuner again: `inf` where an answer or a put
+        has to come first."""
+        while lane.unsent():
+            if not self._may_send(lane, now_s):
+                return inf
+            held_until_s = lane.held_until_s(now_s)
+            if held_until_s is not None:
+                return held_until_s
+            lane.left(self._send_next(lane, now_s), self._clock_s())
+        lane.tuner.on_idle(now_s)
+        return inf
+
     def _may_send(self, lane: Lane, now_s: float) -> bool:
         if not lane.flying:
             return True  # one batch may always be under way
@@ -207,7 +241,8 @@ class Sending:
             return False
         return now_s < lane.credit_until_s and lane.sent + lane.next_up().count <= lane.credit
 
-    def _send_next(self, lane: Lane) -> None:
+    def _send_next(self, lane: Lane, now_s: float) -> int:
+        """Send a sheaf, and give how many messages it has."""
         if lane.identity is None:
             lane.identity = self._identity
             assert lane.identity is not None
@@ -224,9 +259,10 @@ class Sending:
         except (TypeError, ValueError, OverflowError) as error:  # something in it is not bytes; the rest goes on
             self._fail(sheaf, InvalidRequest(f"these messages cannot be packed, and were not sent: {error}"))
             self._on_change()
-            return
-        lane.fly(sheaf)
+            return sheaf.count
+        lane.fly(sheaf, now_s)
         self._send(lane, sheaf)
+        return sheaf.count
 
     def _send(self, lane: Lane, sheaf: Sheaf) -> None:
         assert sheaf.packed is not None
@@ -262,7 +298,7 @@ class Sending:
             error = reply.error()
             assert error is not None
             if refusal.code in _USES_NUMBER:
-                del lane.flying[sheaf.number]
+                lane.land(sheaf, self._clock_s())
                 self._fail(sheaf, error)
             else:
                 self._fail_lane(lane, error)
@@ -272,40 +308,28 @@ class Sending:
         self._on_change()
 
     def _stored(self, lane: Lane, sheaf: Sheaf, done: bodies.PutDone) -> None:
-        del lane.flying[sheaf.number]
+        now_s = self._clock_s()
+        lane.land(sheaf, now_s)
         lane.credit = max(lane.credit, done.credit)
-        lane.credit_until_s = self._clock_s() + done.credit_s
+        lane.credit_until_s = now_s + done.credit_s
         self.buffered_bytes -= sheaf.size
         self.messages_stored += sheaf.count
+        lane.stored += sheaf.count
         self.batches_stored += 1
         self.refusal = None
         sheaf.end(first_offset=done.first_offset)
 
     def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
         self.buffered_bytes -= sheaf.size
-        if sheaf.topic.startswith(REPLIES) and isinstance(error, NoSubscriber):
-            # Who asked did not wait for the answer. Its receipt says so; a flush has nothing to raise.
-            self.replies_unread += sheaf.count
-            sheaf.end(error=error)
-            return
-        if len(self.unobserved) >= _UNOBSERVED_MAX:
-            self.unobserved = [failed for failed in self.unobserved if not failed.observed]
-        if len(self.unobserved) < _UNOBSERVED_MAX:
-            self.unobserved.append(sheaf)
-        else:
-            self._unobserved_more += sheaf.count
-        sheaf.end(error=error)
+        self.failures.end(sheaf, error)
 
     def _fail_lane(self, lane: Lane, error: ClarionError) -> None:
         """Numbers on this lane no longer fit the broker's: give up what is in flight, and start over as a new one."""
-        for sheaf in list(lane.flying.values()):
+        for sheaf in lane.crash():
             self._fail(sheaf, error)
-        lane.flying.clear()
         if self._identity is lane.identity:
             self._identity = None
         lane.identity = None
-        lane.start_over()
-        lane.resend_at_s = None
 
     def _register(self) -> None:
         if not self._registering:
@@ -336,22 +360,15 @@ class Sending:
         """Give the newest unfinished sheaves of each lane: when these are done, all before them are."""
         return [sheaf for lane in self.lanes.values() for sheaf in lane.newest()]
 
-    def take_unobserved(self) -> ClarionError | None:
-        """Give one error that nobody was told of, with how many messages failed; forget the rest."""
-        failed = [sheaf for sheaf in self.unobserved if not sheaf.observed]
-        self.unobserved.clear()
-        if not failed:
-            return None
-        error = failed[0].error
-        assert error is not None
-        count = sum(sheaf.count for sheaf in failed) + self._unobserved_more
-        self._unobserved_more = 0
-        return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")
-
     def identities(self) -> set[int]:
         """Give the publisher ids in use, to be forgotten at a clean close."""
         known = [self._identity, *(lane.identity for lane in self.lanes.values())]
         return {identity.publisher for identity in known if identity is not None}
+
+    def seen(self) -> dict[bytes, Sample]:
+        """Give what can be seen of the tuner of each topic."""
+        now_s = self._clock_s()
+        return {topic: lane.tuning(now_s) for topic, lane in self.lanes.items()}
 
     def stats(self) -> dict[str, Any]:
         """Give what can be seen of the sending."""
@@ -361,7 +378,10 @@ class Sending:
             "messages_stored": self.messages_stored,
             "batches_stored": self.batches_stored,
             "lanes": len(self.lanes),
-            "replies_unread": self.replies_unread,
+            "pending": sum(lane.pending() for lane in self.lanes.values()),
+            "drops": self.drops,
+            "tuning": self.tuning,
+            "replies_unread": self.failures.replies_unread,
             "refusal": self.refusal,
         }
 

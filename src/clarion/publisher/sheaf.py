@@ -26,14 +26,15 @@ class Sheaf:
     """
 
     __slots__ = (
-        "_count", "_moved", "broker", "done", "due", "error", "first_offset", "headers", "keys", "number", "observed",
-        "on_done", "packed", "packed_due", "payloads", "plain", "publisher", "refused", "size", "stamp", "topic",
-        "ttl_ms",
+        "_count", "_moved", "broker", "done", "due", "error", "first_offset", "headers", "keys", "most", "number",
+        "observed", "on_done", "packed", "packed_due", "payloads", "plain", "publisher", "refused", "sent_s", "size",
+        "stamp", "topic", "ttl_ms",
     )  # fmt: skip
 
-    def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False) -> None:
+    def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
         self.topic = topic
         self.ttl_ms = ttl_ms
+        self.most = most  # messages that gather in it; one call may bring more at once
         self.payloads: list[bytes] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers | None] | None = None
@@ -45,6 +46,7 @@ class Sheaf:
         self.broker = self.publisher = self.stamp = self.number = 0
         self.packed: bytearray | None = None
         self.packed_due = b""
+        self.sent_s = 0.0  # when, for the first time
         self.refused = False  # the broker said "again later"
         self.done = False
         self.first_offset = -1
@@ -106,7 +108,7 @@ class Sheaf:
 
     def has_room(self, messages: int, size: int, batch_bytes: int) -> bool:
         """Whether so much more still fits below the bounds of a batch."""
-        return self.count + messages <= MAX_BATCH_MESSAGES and self.size + size <= batch_bytes
+        return self.count + messages <= self.most and self.size + size <= batch_bytes
 
     def seal(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> bytearray:
         """Pack it for good; the single messages are let go.
@@ -217,9 +219,10 @@ def chunk_end(
     headers: Sequence[Headers | None] | None,
     start: int,
     batch_bytes: int,
+    most: int = MAX_BATCH_MESSAGES,
 ) -> int:
     """Give where a batch of the usual size ends that begins at `start`; at least one message goes in."""
-    stop = min(len(payloads), start + MAX_BATCH_MESSAGES)
+    stop = min(len(payloads), start + most)
     while stop > start + 1:
         size = packed_bytes(payloads[start:stop], part_of(keys, start, stop), part_of(headers, start, stop))
         if size <= batch_bytes:

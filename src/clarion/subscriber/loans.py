@@ -43,6 +43,7 @@ class Loans:
         self._to_ack: list[tuple[int, int]] = []  # of it, acked since the last ack was sent
         self._returning: dict[int, list[Span]] = {}  # given back, not yet confirmed
         self._untried: set[int] = set()  # which of these were not worked on
+        self._nacked: set[int] = set()  # which the application gave back, and counts on that
         self._returns = 0
         self._releasing = False  # what is given back now may be lent to us again for the same attempt
         self._committing = Spans()  # in a transaction that is under way
@@ -161,7 +162,7 @@ class Loans:
         if lent.total:
             start, stop, _ = lent[0]
             for low, high, _ in lent:
-                self.nack(low, high, self._lease_s, "it came damaged")
+                self.give_back(low, high, self._lease_s, "it came damaged")
             text = f"offset {start} of {to_text(self._station.topic)} came damaged, and was given back"
             self._station.tell_once(StoredDataCorrupt(text))
 
@@ -212,13 +213,23 @@ class Loans:
                     self._station.acks.note(low, high)
 
     def nack(self, start: int, stop: int, delay_s: float, reason: str) -> None:
-        """Give back, as tried, what of a range is undecided."""
-        self.settle_acks()
-        self._give_back(self._undecided.take(start, stop), True, max(0, int(delay_s * 1000)), reason)
+        """Give back, for the application and as tried, what of a range is undecided."""
+        number = self.give_back(start, stop, delay_s, reason)
+        if number is not None:
+            self._nacked.add(number)
 
-    def _give_back(self, spans: list[Span], counted: bool, delay_ms: int = 0, reason: str = "") -> None:
+    def nacked(self) -> list[tuple[int, int]]:
+        """Give what the application gave back and is not known to be durable."""
+        return [span[:2] for number in self._nacked for span in self._returning.get(number, ())]
+
+    def give_back(self, start: int, stop: int, delay_s: float, reason: str) -> int | None:
+        """Give back, as tried, what of a range is undecided; gives the number of that, if there is anything."""
+        self.settle_acks()
+        return self._give_back(self._undecided.take(start, stop), True, max(0, int(delay_s * 1000)), reason)
+
+    def _give_back(self, spans: list[Span], counted: bool, delay_ms: int = 0, reason: str = "") -> int | None:
         if not spans:
-            return
+            return None
         station = self._station
         self._returns += 1
         number = self._returns
@@ -230,6 +241,7 @@ class Loans:
         def answered(reply: Reply) -> None:
             self._returning.pop(number, None)
             self._untried.discard(number)
+            self._nacked.discard(number)
             if not counted:
                 self._releasing = False
             error = reply.error()
@@ -238,6 +250,7 @@ class Loans:
             station.changed()
 
         station.line.ask(Kind.RETURN, body, answered, still=lambda: number in self._returning)
+        return number
 
     def returns_done(self) -> bool:
         """Whether everything given back is durable."""
@@ -306,10 +319,15 @@ class Loans:
             self._station.fail(error)
             return
         self._lease_s = renewed.lease_s
-        if any(self._undecided.within(*lost) or self._committing.within(*lost) for lost in renewed.lost):
+        if any(self._counts_on(*lost) for lost in renewed.lost):
             self._station.lose("the broker began anew and lent to others what this consumer held")
             return
         self._station.line.shown()
+
+    def _counts_on(self, start: int, stop: int) -> bool:
+        """Whether the application believes to have something of a range, or to have given it back."""
+        nacked = any(low < stop and start < high for low, high in self.nacked())
+        return nacked or bool(self._undecided.within(start, stop) or self._committing.within(start, stop))
 
     def pump(self, now_s: float) -> float | None:
         """Do what is due by the clock; give when to come back."""

@@ -156,9 +156,10 @@ class Reading:
             self._lose(refusal.text)
 
     def _lose(self, text: str) -> None:
-        """What was lent is others' now: forget it, and tell where an ack was promised or might be thought of."""
+        """What was lent is others' now: forget it, and tell where an ack or nack was promised, or an ack may be."""
         self._settle()
-        lost = [] if self._settings.at_most_once else merged([*self._handed, *self._acks.ranges()])
+        nacked = self._fetch.nacked() if isinstance(self._fetch, Loans) else []
+        lost = [] if self._settings.at_most_once else merged([*self._handed, *self._acks.ranges(), *nacked])
         if self._claim is not None:  # in case the broker still counts anything as held by this one
             self._ports.ask(Kind.DETACH, self._detach(self._claim), lambda _reply: None)
         self.end(LeaseLost(text))
@@ -245,7 +246,7 @@ class Reading:
         """Where others share the subscription, have them, and then the dead letters, take what cannot be unpacked."""
         if isinstance(self._fetch, Loans):
             part = self.inbox.drop_first()
-            self._fetch.nack(part.offsets.start, part.offsets.stop, 0.0, reason)
+            self._fetch.give_back(part.offsets.start, part.offsets.stop, 0.0, reason)
 
     def hand_out(self, start: int, stop: int) -> None:
         """Have a range acked by the next call."""

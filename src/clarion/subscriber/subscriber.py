@@ -38,7 +38,7 @@ class Subscriber:
 
     Of a shared subscription, up to `max_unacked` messages are lent to this consumer at a time, and `heartbeats` keep
     them for as long as it lives. Without, only its calls and `message.extend()` do. LeaseLost says that messages were
-    taken away: once from the next get (ack="auto"), and from every ack of them.
+    taken away: once from the next get (ack="auto") or `flush_acks`, and from every ack or nack of them.
     """
 
     def __init__(

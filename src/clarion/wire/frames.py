@@ -53,6 +53,7 @@ class Kind(IntEnum):
     READ = 38
     MATCHES = 39
     DEAD = 40
+    REPORT = 41
 
 
 class BadFrames(ValueError):

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.admin.answering import Answers, batch, subscription_values, topic_values
 
-from clarion.admin import Admin, Replayed, TopicUsage
+from clarion.admin import Admin, PublisherReport, Replayed, TopicUsage
 from clarion.admin import admin as admin_module
 from clarion.model.errors import InvalidRequest, NoTopic, NotSubscribed
 from clarion.model.options import SubscriptionOptions, TopicSettings
@@ -175,15 +176,23 @@ def test_unsubscribing_says_whether_there_was_something_to_end(admin: Admin, ans
     assert not admin.unsubscribe("orders", "billing")
 
 
-def test_purging_all_or_below_an_offset_and_deleting(admin: Admin, answers: Answers) -> None:
+def test_purging_all_or_below_an_offset(admin: Admin, answers: Answers) -> None:
     answers.add(bodies.Description(topic_values(b"orders", next_offset=7)))
     answers.add(bodies.Purged(7))
     answers.add(bodies.Purged(0))
-    answers.add(bodies.Done())
     assert admin.purge("orders") == 7
     assert admin.purge("orders", below=0) == 0
-    admin.delete_topic("orders")
     assert [body.below for body in answers.asked_for(Kind.PURGE)] == [7, 0]
+
+
+@pytest.mark.parametrize(("told", "number"), [({"number": 5}, 5), ({}, 0)])
+def test_a_deletion_names_the_very_topic_where_the_broker_tells_which_it_is(
+    admin: Admin, answers: Answers, told: dict[str, int], number: int
+) -> None:
+    answers.add(bodies.Description(topic_values(b"orders", **told)))
+    answers.add(bodies.Done())
+    admin.delete_topic("orders")
+    assert answers.asked_for(Kind.DELETE) == [bodies.Delete(b"orders", number)]
 
 
 def test_dead_letters_have_what_their_headers_say(admin: Admin, answers: Answers) -> None:
@@ -276,3 +285,26 @@ def test_state_and_staged_messages(admin: Admin, answers: Answers) -> None:
         bodies.CommitStaged(b"sink", 4, (b"a", b"b")),
         bodies.CommitStaged(b"sink", 4, None, True),
     ]
+
+
+def test_stats_have_the_publishers_that_told_of_themselves(admin: Admin, answers: Answers) -> None:
+    report = bodies.Report(b"orders", b"i" * 16, "recheck", 7, 0.05, 35.0, 140.5, -1, 3, 14, 2, 900)
+    one = {**msgspec.structs.asdict(report), "age_s": 0.5, "new_here": 1}
+    answers.add(bodies.Stats({"commits": 5, "publishers": [one]}))
+    told = admin.stats()
+    assert told["commits"] == 5
+    (found,) = told["publishers"]
+    assert isinstance(found, PublisherReport)
+    assert (found.topic, found.batch_size, found.credit, found.age_s) == (b"orders", 7, -1, 0.5)
+
+
+def test_a_broker_that_knows_of_no_reports_has_no_publishers(admin: Admin, answers: Answers) -> None:
+    answers.add(bodies.Stats({"commits": 5}))
+    assert admin.stats() == {"commits": 5, "publishers": []}
+
+
+@pytest.mark.parametrize("publishers", [[{"topic": b"orders"}], [5], 5, [{"topic": 1}]])
+def test_publishers_that_cannot_be_read_are_an_error(admin: Admin, answers: Answers, publishers: Any) -> None:
+    answers.add(bodies.Stats({"publishers": publishers}))
+    with pytest.raises(InvalidRequest, match="publishers"):
+        admin.stats()

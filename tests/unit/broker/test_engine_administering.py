@@ -132,6 +132,7 @@ def test_a_topic_is_described_with_everything_there_is_to_know(asker: Asker) -> 
     assert row is not None
     assert values == {
         "topic": NEWS,
+        "number": 1,
         "retention": "until-read",
         "settings": {name: getattr(TopicSettings(), name) for name in TopicSettings.__struct_fields__},
         "first_offset": 0,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
 
+from clarion.model.errors import StoredDataCorrupt
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
@@ -111,3 +114,60 @@ def test_a_topic_made_and_deleted_in_one_group_was_never_there() -> None:
     assert (asker.store.used_bytes(), asker.engine.stats()["topics"]) == (0, 0)
     asker.subscribe(NEWS)
     assert asker.put(NEWS, asker.batch(1, 1, b"y")).kind == Kind.ACK
+
+
+def number_of(asker: Asker, topic: bytes = NEWS) -> int:
+    number = body_of(asker.ask(Kind.DESCRIBE, bodies.Describe(topic)), bodies.Description).values["number"]
+    assert isinstance(number, int)
+    return number
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_deletion_asked_for_again_spares_what_was_made_under_the_name_since(asker: Asker, crash: bool) -> None:
+    request = bodies.Delete(NEWS, number_of(asker))
+    first = asker.ask(Kind.DELETE, request)
+    assert asker.ask(Kind.DELETE, request) == first._replace(request_id=asker.last_id), "there is none of that name"
+    asker.subscribe(NEWS)
+    asker.put_many(NEWS, 1, 1, b"new")
+    if crash:
+        asker.crash()
+    assert asker.ask(Kind.DELETE, request) == first._replace(request_id=asker.last_id), "there is another"
+    assert read(asker, asker.attach(NEWS).token) == [b"new"]
+    assert number_of(asker) != request.number
+    asker.ask(Kind.DELETE, bodies.Delete(NEWS, number_of(asker)))
+    assert asker.store.topic(NEWS) is None
+
+
+def test_a_deletion_asked_for_again_before_it_is_on_disk_is_answered_with_the_first(asker: Asker) -> None:
+    request = bodies.Delete(NEWS, number_of(asker))
+    keys = [asker.send(Kind.DELETE, request)]
+    group = asker.take_group()
+    keys.append(asker.send(Kind.DELETE, request))
+    assert not set(keys) & set(asker.replies)
+    asker.commit(group)
+    asker.settle()
+    assert [asker.replies[key].body for key in keys] == [bodies.Done()] * 2
+
+
+@pytest.mark.parametrize("number", [-1, 2, 3, 1 << 64])
+def test_a_number_that_is_anothers_or_nobodys_deletes_nothing(asker: Asker, number: int) -> None:
+    asker.subscribe(b"other")
+    assert (number_of(asker), number_of(asker, b"other")) == (1, 2)
+    for topic in (NEWS, b"nowhere"):
+        reply = asker.ask(Kind.DELETE, bodies.Delete(topic, number))
+        assert code_of(reply) == (Kind.REFUSED, Code.NO_TOPIC)
+    assert asker.engine.stats()["topics"] == 2
+
+
+def test_a_topic_whose_messages_are_damaged_can_be_described_and_deleted(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> NoReturn:
+        raise StoredDataCorrupt("bytes are missing")
+
+    asker.crash()  # so that nothing is in memory
+    monkeypatch.setattr(asker.store, "batches", damaged)
+    values = body_of(asker.ask(Kind.DESCRIBE, bodies.Describe(NEWS)), bodies.Description).values
+    assert (values["next_offset"], values["oldest_at_us"], values["subscriptions"][0]["lag"]) == (4, 0, 4)
+    assert asker.engine.stats()["corrupt_reads"] > 0
+    assert asker.ask(Kind.DELETE, bodies.Delete(NEWS, values["number"])).body == bodies.Done()

@@ -98,6 +98,30 @@ def test_a_topic_that_keeps_refuses_only_what_its_slowest_reader_has_not_read() 
     assert numbers(asker) == [3, 4, 5]
 
 
+@pytest.mark.parametrize("retention", ["keep", "until-read"])
+def test_what_is_taken_and_not_on_disk_yet_counts_against_the_bound(retention: str) -> None:
+    asker = made(retention, b"reader", max_bytes=3 * PACKED_BYTES)
+    put(asker, 1)
+    ack(asker, b"reader", 1)  # it has read all there is
+    run(asker, 5)
+    keys = [asker.send_put(NEWS, asker.batch(1, number, bytes(100))) for number in range(2, 9)]
+    asker.settle()
+    kinds = [asker.replies[key].kind for key in keys]
+    assert kinds == [Kind.ACK] * 3 + [Kind.REFUSED] * 4
+    ack(asker, b"reader", 4)
+    run(asker, 5)
+    assert put(asker, 5) == Kind.ACK
+
+
+def test_what_nobody_reads_is_taken_beyond_the_bound_and_goes_later() -> None:
+    asker = made("keep", max_bytes=3 * PACKED_BYTES)
+    keys = [asker.send_put(NEWS, asker.batch(1, number, bytes(100))) for number in range(1, 9)]
+    asker.settle()
+    assert {asker.replies[key].kind for key in keys} == {Kind.ACK}
+    run(asker, 5)
+    assert numbers(asker) == [6, 7, 8]
+
+
 def test_a_seek_back_counts_as_unread_again() -> None:
     asker = made("keep", b"reader", max_bytes=3 * PACKED_BYTES)
     for number in range(1, 6):

@@ -313,3 +313,35 @@ def test_a_consumer_cannot_show_what_was_put_since_the_restart(asker: SharedAske
     assert body_of(asker.renew(token, (0, 2)), bodies.Renewed).lost == ((1, 2),)
     assert asker.borrow(other) == [(1, b"1", 1)]
     assert asker.borrow(token) == []
+
+
+def test_a_gap_that_one_consumer_acked_is_told_to_nobody_else(asker: SharedAsker) -> None:
+    for payload in (b"a", b"b", b"c"):
+        asker.put_jobs(payload)
+    first, second = asker.join(b"consumer 1"), asker.join(b"consumer 2")
+    assert [offset for offset, _, _ in asker.borrow(first)] == [0, 1]
+    asker.release(first, (0, 1, 1))
+    asker.ask(Kind.CONFIGURE, bodies.Configure(JOBS, "", {"max_bytes": 1, "at_bound": "trim"}))
+    asker.put_jobs(b"d")  # and nothing else fits
+    refused = asker.take(second)
+    assert body_of(refused, bodies.Refused).gone == (0, 3)  # of which the first holds a part
+    assert asker.done(second, (0, 3)).kind == Kind.ACK
+    asker.tick(16)  # the first lapses
+    asker.settle()
+    third = asker.join(b"consumer 3")
+    assert [(offset, attempt) for offset, _, attempt in asker.borrow(third)] == [(3, 1)]
+    assert asker.store.returned(asker.state.topics[JOBS].number) == []
+
+
+def test_a_gap_in_the_hands_of_another_is_no_loss_to_it(asker: SharedAsker) -> None:
+    for payload in (b"a", b"b", b"c"):
+        asker.put_jobs(payload)
+    first, second = asker.join(b"consumer 1"), asker.join(b"consumer 2")
+    assert [offset for offset, _, _ in asker.borrow(first)] == [0, 1]
+    asker.release(first, (0, 1, 1))
+    asker.ask(Kind.CONFIGURE, bodies.Configure(JOBS, "", {"max_bytes": 1, "at_bound": "trim"}))
+    asker.put_jobs(b"d")
+    assert asker.done(second, (0, 3)).kind == Kind.ACK
+    assert body_of(asker.renew(first, (1, 2)), bodies.Renewed).lost == ()
+    assert asker.done(first, (1, 2)).kind == Kind.ACK
+    assert asker.nack(first, (1, 2, 1)).kind == Kind.ACK

@@ -8,6 +8,7 @@ import msgspec
 
 from clarion.publisher.sending import Sending
 from clarion.publisher.sheaf import Part, Sheaf
+from clarion.publisher.tuner import TunerSettings
 from clarion.session.exchange import OnReply, Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
@@ -33,15 +34,27 @@ class Asked(NamedTuple):
         self.answer(kind, bodies.Refused(code, "because", retry_after_s, expected))
 
 
+MOMENT_S = 1e-6
+AT_ONCE = TunerSettings(poll_min_s=MOMENT_S / 10, poll_max_s=MOMENT_S / 10, polls_on_arrival=True)
+
+
 class Talk:
     """The broker's end of the conversation."""
 
     def __init__(
-        self, *, in_flight: int = 4, batch_bytes: int = 1 << 20, registered: bool = True, compressed: bool = False
+        self,
+        *,
+        in_flight: int = 4,
+        batch_bytes: int = 1 << 20,
+        registered: bool = True,
+        compressed: bool = False,
+        tuning: str = "auto",
+        tuner: TunerSettings = AT_ONCE,
     ) -> None:
         self.now_s = 100.0
         self.asked: list[Asked] = []
-        self.nonces = 0
+        self.reports: list[Asked] = []
+        self.nonces = -1  # the first names the publisher in its reports
         self.changes = 0
         self.sending = Sending(
             self._ask,
@@ -52,6 +65,8 @@ class Talk:
             in_flight=in_flight,
             batch_bytes=batch_bytes,
             compressed=compressed,
+            tuning=tuning,
+            tuner=tuner,
         )
         if registered:
             self.sending.add(TOPIC, b"first", None, None)
@@ -60,7 +75,8 @@ class Talk:
             self.store(self.pump()[0], credit=1 << 40)
 
     def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: tuple[bytes, ...] = ()) -> None:
-        self.asked.append(Asked(kind, body, on_reply, blobs))
+        asked = Asked(kind, body, on_reply, blobs)
+        (self.reports if kind == Kind.REPORT else self.asked).append(asked)
 
     def _nonce(self) -> bytes:
         self.nonces += 1
@@ -74,7 +90,8 @@ class Talk:
         return asked
 
     def pump(self) -> list[Asked]:
-        """Let it send what it may; give what it sent."""
+        """Let it send what it may, a moment after the last time; give what it sent."""
+        self.now_s += MOMENT_S
         self.sending.pump(self.now_s)
         return self.take()
 

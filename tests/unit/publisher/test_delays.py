@@ -185,7 +185,7 @@ def test_batches_with_headers_stay_within_what_the_broker_takes(count: int) -> N
     headers = [{f"name {place}": bytes(20) for place in range(count)}] * 100
     start = 0
     while start < len(messages):
-        stop = talk.sending.chunk_end(messages, None, start, headers)
+        stop = talk.sending.chunk_end(TOPIC, messages, None, start, headers)
         talk.sending.add_many(TOPIC, messages[start:stop], None, headers[start:stop])
         start = stop
     asked = talk.pump()

@@ -16,7 +16,7 @@ from clarion.model.errors import (
     TooLarge,
     VersionMismatch,
 )
-from clarion.publisher import sending as sending_module
+from clarion.publisher import failures as failures_module
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
@@ -255,7 +255,7 @@ def test_batches_stay_within_what_the_broker_takes(size: int, keys: bool) -> Non
     some_keys: list[bytes | None] | None = [b"key"] * 300 if keys else None
     start = 0
     while start < len(messages):
-        stop = talk.sending.chunk_end(messages, some_keys, start)
+        stop = talk.sending.chunk_end(TOPIC, messages, some_keys, start)
         talk.sending.add_many(TOPIC, messages[start:stop], some_keys and some_keys[start:stop])
         start = stop
     asked = talk.pump()
@@ -267,11 +267,11 @@ def test_batches_stay_within_what_the_broker_takes(size: int, keys: bool) -> Non
 def test_a_chunk_has_at_least_one_message_and_at_most_what_fits() -> None:
     talk = Talk(batch_bytes=1000)
     end = talk.sending.chunk_end
-    assert end([bytes(5000), b"x"], None, 0) == 1
-    assert end([b"x"] * 10, None, 3) == 10
-    assert 1 <= end([bytes(100)] * 100, None, 0) <= 10
-    assert end([b""] * 100_000, None, 0) <= 65_536
-    assert end([b"x"], [bytes(5000)], 0) == 1
+    assert end(TOPIC, [bytes(5000), b"x"], None, 0) == 1
+    assert end(TOPIC, [b"x"] * 10, None, 3) == 10
+    assert 1 <= end(TOPIC, [bytes(100)] * 100, None, 0) <= 10
+    assert end(TOPIC, [b""] * 100_000, None, 0) <= 65_536
+    assert end(TOPIC, [b"x"], [bytes(5000)], 0) == 1
 
 
 def test_what_cannot_be_packed_fails_alone() -> None:
@@ -289,10 +289,10 @@ def test_what_failed_unobserved_is_told_once_with_how_much_it_was() -> None:
     talk = Talk()
     for asked in talk.add_and_pump(b"a", b"b"):
         asked.refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
-    error = talk.sending.take_unobserved()
+    error = talk.sending.failures.take()
     assert isinstance(error, NoSubscriber)
     assert "2 messages not stored" in str(error)
-    assert talk.sending.take_unobserved() is None
+    assert talk.sending.failures.take() is None
 
 
 def test_what_failed_and_was_observed_is_not_told_again() -> None:
@@ -301,16 +301,16 @@ def test_what_failed_and_was_observed_is_not_told_again() -> None:
     talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
     with pytest.raises(NoSubscriber):
         sheaf.raise_error()
-    assert talk.sending.take_unobserved() is None
+    assert talk.sending.failures.take() is None
 
 
 def test_failures_that_nobody_asks_for_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending_module, "_UNOBSERVED_MAX", 3)
+    monkeypatch.setattr(failures_module, "_UNOBSERVED_MAX", 3)
     talk = Talk()
     for _ in range(10):
         talk.add_and_pump(b"a")[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
-    assert len(talk.sending.unobserved) == 3
-    assert "10 messages not stored" in str(talk.sending.take_unobserved())
+    assert len(talk.sending.failures._unobserved) == 3
+    assert "10 messages not stored" in str(talk.sending.failures.take())
 
 
 def test_the_newest_unfinished_sheaf_of_each_lane_is_last_to_be_done() -> None:

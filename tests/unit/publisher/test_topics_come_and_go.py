@@ -23,7 +23,7 @@ def test_on_a_topic_made_again_what_is_in_flight_is_numbered_from_one() -> None:
     for item in again:
         talk.store(item, credit=1 << 40)
     assert numbers(talk.add_and_pump(b"d")) == [4]
-    assert talk.sending.take_unobserved() is None
+    assert talk.sending.failures.take() is None
 
 
 def test_nothing_is_sent_anew_while_a_request_with_an_old_number_is_under_way() -> None:
@@ -136,6 +136,6 @@ def test_a_reply_that_nobody_reads_is_told_by_its_receipt_alone() -> None:
     (sheaf,) = talk.add(b"answer", topic=b"$reply/gone")
     talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
     assert isinstance(sheaf.error, NoSubscriber)
-    assert talk.sending.take_unobserved() is None
+    assert talk.sending.failures.take() is None
     assert talk.sending.stats()["replies_unread"] == 1
     assert talk.sending.buffered_bytes == 0

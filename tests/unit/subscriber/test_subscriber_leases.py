@@ -178,6 +178,41 @@ def test_a_lost_lease_is_told_once_where_acks_were_due_and_attached_anew() -> No
     assert (talk.asked[0].body.token, talk.asked[0].body.number) == (9, 1)
 
 
+def test_a_lost_lease_is_told_where_a_nack_was_under_way() -> None:
+    talk = Talk(shared=True)
+    messages = talk.lent(0, 1, 2)
+    messages[1].nack()
+    talk.one(Kind.RETURN).done()
+    messages[2].nack(delay_s=3600)
+    talk.one(Kind.RETURN).refuse(Code.LEASE_LOST)
+    with pytest.raises(LeaseLost, match="offsets 2 of news"):
+        talk.reading.raise_ack_error()
+    talk.reading.raise_ack_error()
+    assert talk.reading.acks_done()
+    for gone in (messages[0].nack, messages[2].nack, messages[2].ack):
+        with pytest.raises(LeaseLost):
+            gone()
+
+
+def test_a_nack_that_the_broker_finds_lost_after_a_restart_is_told() -> None:
+    talk = Talk(shared=True)
+    (message,) = talk.lent(4)
+    message.nack()
+    talk.one(Kind.RETURN).refuse(Code.SHOW_HELD)
+    talk.one(Kind.RENEW).answer(Kind.ACK, bodies.Renewed(((4, 5),), LEASE_S))
+    with pytest.raises(LeaseLost, match="offsets 4 of news"):
+        talk.reading.raise_ack_error()
+
+
+def test_what_was_given_back_by_nobody_but_the_client_is_not_told() -> None:
+    talk = Talk(shared=True)
+    talk.pick(Kind.TAKE).lend(0, waiting=0)
+    talk.now_s += 2
+    talk.reading.pump(talk.now_s)  # it lies here untouched
+    talk.one(Kind.RETURN).refuse(Code.LEASE_LOST)
+    talk.reading.raise_error()
+
+
 def test_a_lost_lease_on_nothing_is_told_to_nobody() -> None:
     talk = Talk(shared=True)
     talk.one(Kind.TAKE).refuse(Code.LEASE_LOST)

@@ -21,6 +21,7 @@ def frames_of(kind: int, body: object, *blobs: bytes, number: int = 9) -> list[b
         (Kind.GET, bodies.Get(b"t", b"n", 1, 2, 3, 4, 5)),
         (Kind.ACK, bodies.Ack(b"t", b"n", 1, ((0, 1), (3, 9)))),
         (Kind.TOPICS, bodies.ListTopics()),
+        (Kind.REPORT, bodies.Report(b"t", b"i" * 16, "recheck", 7, 0.05, 35.0, 140.5, -1, 3, 14, 2, 900)),
     ],
 )
 def test_a_request_comes_back_as_it_was_packed(kind: Kind, body: bodies.Body) -> None:
@@ -37,6 +38,7 @@ def test_a_put_brings_its_batch_in_a_third_frame() -> None:
 
 def test_fields_that_came_later_may_be_missing_and_those_to_come_are_ignored() -> None:
     assert parse_request(frames_of(Kind.SUBSCRIBE, [b"t", b"n"])).body == bodies.Subscribe(b"t", b"n", "new", 0)
+    assert parse_request(frames_of(Kind.DELETE, [b"t"])).body == bodies.Delete(b"t", 0)
     assert parse_request(frames_of(Kind.FORGET, [5, "from the future"])).body == bodies.Forget(5)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clarion.broker.engine.admin.administering import Administering
+from clarion.broker.engine.admin.reporting import Reporting
 from clarion.broker.engine.keep.housekeeping import Housekeeping
 from clarion.broker.engine.keep.removing import forget_deleted
 from clarion.broker.engine.keep.retention import Retention
@@ -64,6 +65,7 @@ class Engine:
             self._patterns,
             Retention(self._state, self._subscribing, self._returning),
         )
+        self._reporting = Reporting(self._state)
         self._handlers_of_batches: dict[int, Any] = {
             Kind.PUT: self._putting.put,
             Kind.TRANSACT: self._transacting.transact,
@@ -98,6 +100,7 @@ class Engine:
             Kind.READ: administering.read,
             Kind.STATE: administering.state,
             Kind.STATS: self._stats,
+            Kind.REPORT: self._reporting.report,
         }
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:
@@ -163,6 +166,7 @@ class Engine:
         for topic, _, _, batch in group.puts:
             if batch is not None:
                 topic.visible_end = batch.first_offset + batch.count
+                topic.visible_bytes = batch.bytes_total
                 state.remember(topic, batch)
                 state.counters["messages_stored"] += batch.count
                 state.counters["bytes_stored"] += len(batch.data)
@@ -233,7 +237,7 @@ class Engine:
         state.say(waiter, Kind.ACK, welcome)
 
     def _stats(self, waiter: Waiter, body: bodies.AskStats, now: Now) -> None:
-        self._state.say(waiter, Kind.ACK, bodies.Stats(self.stats()))
+        self._state.say(waiter, Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reporting.publishers(now)}))
 
     def stats(self) -> dict[str, Any]:
         """Give the counters since the start, and what is held now."""

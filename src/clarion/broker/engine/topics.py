@@ -132,7 +132,7 @@ class Topic:
     __slots__ = (
         "bytes_total", "delayed_bytes", "deleted", "first_offset", "last_commit_us", "name", "next_offset", "number",
         "recent", "recent_messages", "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s",
-        "tried_below", "uncommitted", "unread_mark", "visible_end", "waiting", "writers",
+        "tried_below", "uncommitted", "unread_mark", "visible_bytes", "visible_end", "waiting", "writers",
     )  # fmt: skip
 
     def __init__(self, row: TopicRow, subscriptions: Iterable[SubscriptionRow], now_s: float) -> None:
@@ -143,7 +143,7 @@ class Topic:
         self.deleted = False  # its deletion is taken, and perhaps not on disk yet
         self.next_offset = self.visible_end = row.next_offset
         self.last_commit_us = row.last_commit_us
-        self.bytes_total = row.bytes_total
+        self.bytes_total = self.visible_bytes = row.bytes_total  # ever put: taken, and committed
         self.first_offset = row.first_offset
         self.stored_bytes = row.stored_bytes
         self.subscriptions = {sub.name: Subscription.from_row(sub) for sub in subscriptions}

@@ -4,8 +4,8 @@ The real publisher and the simulator run these very lines. Each policy has a fil
 """
 
 from clarion.publisher.tuner.choosing import POLICIES, make_tuner
-from clarion.publisher.tuner.settings import PAPER, TunerSettings
+from clarion.publisher.tuner.settings import LAN, PAPER, TunerSettings
 from clarion.publisher.tuner.tracing import Sample
 from clarion.publisher.tuner.tuner import Publish, Tuner, Wait
 
-__all__ = ["PAPER", "POLICIES", "Publish", "Sample", "Tuner", "TunerSettings", "Wait", "make_tuner"]
+__all__ = ["LAN", "PAPER", "POLICIES", "Publish", "Sample", "Tuner", "TunerSettings", "Wait", "make_tuner"]

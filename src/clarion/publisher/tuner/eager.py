@@ -29,7 +29,7 @@ class Eager(Tuner):
         """What fits into a batch: an estimate of the capacity in use is no reason to hold back a burst."""
         return self.settings.batch_size_max
 
-    def poll_due_s(self, in_transfer: int) -> float:
+    def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
         """A lone message on an idle publisher leaves at once."""
         return self._next_poll_s if in_transfer else self._polled_s
 

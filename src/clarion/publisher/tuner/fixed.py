@@ -8,6 +8,11 @@ from clarion.publisher.tuner.tuner import Tuner
 class Fixed(Tuner):
     """Publishes N when N are pending, or after T whatever is."""
 
+    @property
+    def gathers(self) -> int:
+        """N, and no more."""
+        return self.batch_size
+
     def _choose(self, pending: int, now_s: float) -> int:
         if pending >= self.batch_size:
             return self.batch_size

@@ -21,6 +21,7 @@ class TunerSettings:
     load_gain: float = 0.5  # alpha
     capacity_gain: float = 0.75  # gamma
     publishes_in_transfer: int = 20  # which "eager" spreads over the time of a transfer
+    polls_on_arrival: bool = False  # whether a poll is due as soon as N are pending, not only when T_poll is over
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size_min <= self.batch_size <= self.batch_size_max:
@@ -44,3 +45,7 @@ class TunerSettings:
 
 
 PAPER = TunerSettings()
+
+# On a LAN a transfer takes a millisecond or so, and a poll nothing: the document's 50 ms would be felt by every message
+# that is not alone. So T_poll begins at 1 ms, and enough pending messages are an event, not something to be polled for.
+LAN = TunerSettings(poll_min_s=0.001, polls_on_arrival=True)

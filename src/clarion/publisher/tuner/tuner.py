@@ -56,8 +56,17 @@ class Tuner(ABC):
             return settings.batch_size_max
         return max(settings.batch_size_min, min(settings.batch_size_max, int(self.capacity_per_s)))
 
-    def poll_due_s(self, in_transfer: int) -> float:
-        """Give when to poll next, with so many messages in transfer; a moment that has passed means at once."""
+    @property
+    def gathers(self) -> int:
+        """How many messages gather for one batch, where messages travel packed: as many as fit, since a batch costs
+        one transfer whatever is in it. N then is how many it takes for a batch to leave."""
+        return self.settings.batch_size_max
+
+    def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
+        """Give when to poll next, with so many messages in transfer and pending; a moment that has passed means at
+        once."""
+        if self.settings.polls_on_arrival and pending >= self.batch_size:
+            return self._polled_s
         return self._next_poll_s
 
     def on_poll(self, *, pending: int, now_s: float, credit: int | None = None) -> Publish | Wait:
@@ -69,8 +78,8 @@ class Tuner(ABC):
         self.credit = -1 if credit is None else credit
         self._polled_s = now_s
         self._next_poll_s = now_s + self.poll_interval_s
-        if not pending:
-            self._waits_since_s = now_s  # an empty store restarts T
+        if not pending and self._expired(now_s):
+            self._waits_since_s = now_s  # T over an empty store begins again
         wanted = min(self._choose(pending, now_s), pending)
         count = wanted if credit is None else max(0, min(wanted, credit))
         self.pending = pending - count

@@ -229,9 +229,13 @@ class Purge(Body):
 
 
 class Delete(Body):
-    """Forget a topic, its messages and its subscriptions."""
+    """Forget a topic, its messages and its subscriptions.
+
+    `number` is the one that a Describe told: asked again, it does not take what was made under the name since. 0: any.
+    """
 
     topic: bytes
+    number: int = 0
 
 
 class Read(Body):
@@ -259,3 +263,20 @@ class Dead(Body):
     topic: bytes
     action: str  # "replay" or "drop"
     offsets: Ranges = ()
+
+
+class Report(Body):
+    """What a publisher tells of itself on one topic, for `clarion stats`; the latest is kept for a while, in memory."""
+
+    topic: bytes
+    instance: bytes  # 16 random bytes, the same for as long as this publisher lives
+    policy: str  # of its tuner
+    batch_size: int  # N
+    poll_interval_s: float  # T_poll
+    load_per_s: float  # lambda_est
+    capacity_per_s: float  # eta_est; 0: nothing was transferred yet
+    credit: int  # messages the broker would take; -1: no bound is known
+    pending: int  # messages that wait to be published
+    in_transfer: int  # messages sent and not confirmed
+    drops: int = 0  # messages refused by a full buffer, since the publisher began
+    stored: int = 0  # messages confirmed by the broker, since the publisher began

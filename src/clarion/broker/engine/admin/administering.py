@@ -78,12 +78,8 @@ class Administering:
         """Tell everything about a topic."""
         topic = self._find(waiter, body.topic, now)
         if topic is not None:
-            try:
-                values = describe_topic(self._state, topic)
-                values["subscriptions"] = describe_subscriptions(self._state, topic)
-            except StoredDataCorrupt as error:
-                self._refuse_corrupt(waiter, error)
-                return
+            values = describe_topic(self._state, topic)
+            values["subscriptions"] = describe_subscriptions(self._state, topic)
             self._state.say(waiter, Kind.ACK, bodies.Description(values))
 
     def seek(self, waiter: Waiter, body: bodies.Seek, now: Now) -> None:
@@ -129,9 +125,17 @@ class Administering:
         state.say_when_durable(waiter, Kind.ACK, bodies.Purged(messages))
 
     def delete(self, waiter: Waiter, body: bodies.Delete, now: Now) -> None:
-        """Forget a topic and all that is its own; what waits there is told, its dead letters stay."""
+        """Forget a topic and all that is its own; what waits there is told, its dead letters stay.
+
+        One that is meant by its number, and is gone, was deleted before: who asks again hears the same again.
+        """
         state = self._state
         topic = state.find_topic(body.topic, now.monotonic_s)
+        if body.number and (topic is None or topic.number != body.number):
+            topic = None
+            if 0 < body.number < state.next_topic and not state.find_topic_by_number(body.number, now.monotonic_s):
+                state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+                return
         if topic is None:
             self._refuse_none(waiter, body.topic)
             return

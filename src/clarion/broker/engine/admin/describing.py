@@ -9,6 +9,7 @@ import msgspec
 from clarion.broker.engine.reading import read_batches
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topics import Subscription, Topic
+from clarion.model.errors import StoredDataCorrupt
 from clarion.model.options import unpack_options, unpack_settings
 from clarion.store.port import TopicSummary
 from clarion.wire import bodies
@@ -36,6 +37,7 @@ def describe_topic(state: State, topic: Topic) -> dict[str, Any]:
     messages, size = state.store.staged_totals(topic.number)
     return {
         "topic": topic.name,
+        "number": topic.number,
         "retention": topic.retention,
         "settings": msgspec.structs.asdict(topic.settings),
         "first_offset": topic.first_offset,
@@ -80,14 +82,19 @@ class _Times:
         self._known: list[tuple[int, int, int]] = []  # from, to, committed at
 
     def at(self, offset: int) -> int:
-        """Give the commit time of a message; 0 when it is not there, or too much was asked."""
+        """Give the commit time of a message; 0 when it is not there or damaged, or too much was asked."""
         for start, stop, at_us in self._known:
             if start <= offset < stop:
                 return at_us
         if not self._topic.first_offset <= offset < self._topic.visible_end or len(self._known) >= _MOST_READS:
             return 0
-        found = read_batches(self._state, self._topic, offset, 1, 1)
+        try:
+            found = read_batches(self._state, self._topic, offset, 1, 1)
+        except StoredDataCorrupt:  # whoever looks after a damaged topic has to see it
+            self._state.counters["corrupt_reads"] += 1
+            found = []
         if not found:
+            self._known.append((offset, offset + 1, 0))
             return 0
         batch = found[0]
         self._known.append((min(offset, batch.first_offset), batch.first_offset + batch.count, batch.committed_at_us))

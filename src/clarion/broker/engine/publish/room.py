@@ -90,8 +90,8 @@ def unread_bytes(state: State, topic: Topic, enough: int) -> int:
     if topic.retention == UNTIL_READ:
         return topic.stored_bytes
     slowest = max(slowest_cursor(topic), topic.first_offset)
-    if slowest >= topic.visible_end:
-        return 0
+    if slowest >= topic.visible_end:  # all that is committed is read; what is taken will have to be, if anybody reads
+        return min(topic.stored_bytes, topic.bytes_total - topic.visible_bytes) if topic.subscriptions else 0
     if topic.unread_mark[0] > slowest:
         topic.unread_mark = (0, 0)
     offset, below = topic.unread_mark

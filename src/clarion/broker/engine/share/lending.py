@@ -282,14 +282,17 @@ class Lending:
             start = self.acked.next_unacked(end)
         return runs
 
-    def ack(self, start: int, stop: int, holder: Consumer | None = None) -> tuple[bool, list[int]]:
-        """Take a range as done, held by one consumer or by whomever; says whether that was news, and gives the offsets
-        that had come back before."""
+    def ack(self, start: int, stop: int, holder: Consumer | None = None, gone_below: int = 0) -> tuple[bool, list[int]]:
+        """Take a range as done, held by one consumer or, as far as it is gone, by whomever; says whether that was news,
+        and gives the offsets that had come back before."""
         done = self._came_back(start, stop)
         for offset in done:
             del self.returned[offset]
-        for consumer in self.consumers.values() if holder is None else (holder,):
-            consumer.held.take(start, stop)
+        if holder is not None:
+            holder.held.take(start, stop)
+        anybodys_stop = stop if holder is None else min(stop, gone_below)
+        for consumer in self.consumers.values() if start < anybodys_stop else ():
+            consumer.held.take(start, anybodys_stop)
         self.ready.take(start, stop)
         self.coming.take(start, stop)
         return self.acked.add(start, stop), done

@@ -57,10 +57,13 @@ class Returning:
         self._state.changed(topic)
 
     def done(self, topic: Topic, subscription: Subscription, start: int, stop: int, holder: Consumer | None) -> bool:
-        """Take a range as done, held by one consumer or by whomever; says whether that was news."""
+        """Take a range as done, held by one consumer or by whomever; says whether that was news.
+
+        What the topic no longer has is taken from everybody: one consumer hears of it, and that is enough.
+        """
         assert subscription.lending is not None
         changes = self._state.open.changes
-        news, came_back = subscription.lending.ack(start, stop, holder)
+        news, came_back = subscription.lending.ack(start, stop, holder, topic.first_offset)
         for offset in came_back:
             key = (topic.number, subscription.name, offset)
             changes.returned.pop(key, None)

@@ -1,0 +1,45 @@
+"""Messages that were refused for good: kept until somebody was told, and counted."""
+
+from __future__ import annotations
+
+from clarion.model.errors import ClarionError, NoSubscriber
+from clarion.model.topics import REPLIES
+from clarion.publisher.sheaf import Sheaf
+
+_UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
+
+
+class Failures:
+    """What failed, and nobody was told of yet."""
+
+    def __init__(self) -> None:
+        self._unobserved: list[Sheaf] = []
+        self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
+        self.replies_unread = 0  # replies to who is gone by now
+
+    def end(self, sheaf: Sheaf, error: ClarionError) -> None:
+        """End a sheaf with the error."""
+        if sheaf.topic.startswith(REPLIES) and isinstance(error, NoSubscriber):
+            # Who asked did not wait for the answer. Its receipt says so; a flush has nothing to raise.
+            self.replies_unread += sheaf.count
+            sheaf.end(error=error)
+            return
+        if len(self._unobserved) >= _UNOBSERVED_MAX:
+            self._unobserved = [failed for failed in self._unobserved if not failed.observed]
+        if len(self._unobserved) < _UNOBSERVED_MAX:
+            self._unobserved.append(sheaf)
+        else:
+            self._unobserved_more += sheaf.count
+        sheaf.end(error=error)
+
+    def take(self) -> ClarionError | None:
+        """Give one error that nobody was told of, with how many messages failed; forget the rest."""
+        failed = [sheaf for sheaf in self._unobserved if not sheaf.observed]
+        self._unobserved.clear()
+        if not failed:
+            return None
+        error = failed[0].error
+        assert error is not None
+        count = sum(sheaf.count for sheaf in failed) + self._unobserved_more
+        self._unobserved_more = 0
+        return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")
