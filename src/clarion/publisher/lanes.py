@@ -108,6 +108,8 @@ class Lane:
         else:
             self.ready.remove(sheaf)
             self.ready_messages -= sheaf.count
+        if not self.unsent():
+            self._publishing = 0
 
     def pending(self) -> int:
         """Give how many messages wait to be sent for the first time."""
@@ -131,7 +133,7 @@ class Lane:
 
     def credit_left(self, now_s: float) -> int:
         """Give how many messages the broker would take now; the next batch at least, while nothing is under way."""
-        left = self.credit - self.sent if now_s < self.credit_until_s else 0
+        left = max(0, self.credit - self.sent) if now_s < self.credit_until_s else 0
         return left if self.flying or not self.unsent() else max(left, self.next_up().count)
 
     def left(self, messages: int, now_s: float) -> None:

@@ -13,7 +13,9 @@ class Eager(Tuner):
     """Publishes all that is pending, at most once each T_poll while anything is in transfer.
 
     Nobody has to know what a read costs: while one is under way the next batch gathers, so batches grow with the load
-    and with the cost. T_poll spreads the publishes that may be in transfer evenly over the time a transfer takes.
+    and with the cost. T_poll spreads the publishes that may be in transfer evenly over the time a transfer takes, and
+    is not shorter than beta times the last read: what came during a read is written only after it, and would miss a
+    poll at its very end by a moment, and so wait for another whole read.
     """
 
     polls_when_idle = False
@@ -23,6 +25,8 @@ class Eager(Tuner):
     ) -> None:
         super().__init__(settings, now_s, on_sample)
         self.transfer_s = 0.0  # s_est
+        self._read_s = 0.0  # what the last publish took to read the store
+        self._paused_until_s = now_s  # for those who write to it
 
     @property
     def batch_size_max(self) -> int:
@@ -31,15 +35,27 @@ class Eager(Tuner):
 
     def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
         """A lone message on an idle publisher leaves at once."""
-        return self._next_poll_s if in_transfer else self._polled_s
+        if in_transfer or self._lacked_credit:
+            return max(self._next_poll_s, self._paused_until_s)
+        return self._paused_until_s
+
+    def on_published(self, *, took_s: float, now_s: float, read_s: float = 0.0) -> None:
+        super().on_published(took_s=took_s, now_s=now_s, read_s=read_s)
+        self._read_s = read_s
+        pause_s = min((self.settings.poll_factor - 1) * read_s, self.settings.poll_max_s)  # beyond the read
+        self._paused_until_s = self._polled_s + read_s + pause_s
+        self._set_poll_interval()
 
     def on_transferred(self, *, took_s: float, in_transfer: int) -> None:
         super().on_transferred(took_s=took_s, in_transfer=in_transfer)
-        settings = self.settings
-        gain = settings.capacity_gain
+        gain = self.settings.capacity_gain
         self.transfer_s = gain * self.transfer_s + (1 - gain) * took_s if self.transfer_s else took_s
-        spread_s = self.transfer_s / settings.publishes_in_transfer
-        self.poll_interval_s = max(min(spread_s, settings.poll_max_s), settings.poll_min_s)
+        self._set_poll_interval()
+
+    def _set_poll_interval(self) -> None:
+        settings = self.settings
+        wanted_s = max(self.transfer_s / settings.publishes_in_transfer, settings.poll_factor * self._read_s)
+        self.poll_interval_s = max(min(wanted_s, settings.poll_max_s), settings.poll_min_s)
 
     def _choose(self, pending: int, now_s: float) -> int:
         if pending:

@@ -21,6 +21,10 @@ class Literal(Tuner):
         self._interval_in_force_s = self.poll_interval_s
         self._moves = False  # whether the publish under way moves N when it is over
 
+    def on_transferred(self, *, took_s: float, in_transfer: int) -> None:
+        super().on_transferred(took_s=took_s, in_transfer=in_transfer)
+        self.batch_size = min(self.batch_size, self.batch_size_max)
+
     def _choose(self, pending: int, now_s: float) -> int:
         self._interval_in_force_s = self.poll_interval_s
         self._moves = pending >= self.batch_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from clarion.model.ids import MAX_BATCH_MESSAGES
 
@@ -29,14 +30,14 @@ class TunerSettings:
                 "batch sizes are at least 1, in the order batch_size_min, batch_size, batch_size_max; not"
                 f" {self.batch_size_min}, {self.batch_size}, {self.batch_size_max}"
             )
-        if not 0 < self.poll_min_s <= self.poll_max_s:
-            raise ValueError(f"0 < poll_min_s <= poll_max_s, not {self.poll_min_s:g} and {self.poll_max_s:g}")
-        if self.wait_s is not None and self.wait_s < 0:
-            raise ValueError(f"wait_s is at least 0, not {self.wait_s:g}")
+        if not 0 < self.poll_min_s <= self.poll_max_s < inf:
+            raise ValueError(f"0 < poll_min_s <= poll_max_s < inf, not {self.poll_min_s:g} and {self.poll_max_s:g}")
+        if self.wait_s is not None and not 0 <= self.wait_s < inf:
+            raise ValueError(f"wait_s is from 0 on and finite, not {self.wait_s:g}")
         if not (0 <= self.load_gain < 1 and 0 <= self.capacity_gain < 1):
             raise ValueError(f"gains are from 0 to below 1, not {self.load_gain:g} and {self.capacity_gain:g}")
-        if self.poll_factor <= 0 or self.publishes_in_transfer < 1:
-            raise ValueError("poll_factor is above 0, publishes_in_transfer at least 1")
+        if not 0 < self.poll_factor < inf or self.publishes_in_transfer < 1:
+            raise ValueError("poll_factor is above 0 and finite, publishes_in_transfer at least 1")
 
     @property
     def longest_wait_s(self) -> float:

@@ -47,6 +47,7 @@ class Tuner(ABC):
         self._next_poll_s = now_s
         self._waits_since_s = now_s  # T counts from here
         self._idle_since_s: float | None = None
+        self._lacked_credit = False  # the last poll would have published; a poll at once would not, either
 
     @property
     def batch_size_max(self) -> int:
@@ -65,7 +66,7 @@ class Tuner(ABC):
     def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
         """Give when to poll next, with so many messages in transfer and pending; a moment that has passed means at
         once."""
-        if self.settings.polls_on_arrival and pending >= self.batch_size:
+        if self.settings.polls_on_arrival and pending >= self.batch_size and not self._lacked_credit:
             return self._polled_s
         return self._next_poll_s
 
@@ -75,20 +76,22 @@ class Tuner(ABC):
         self._catch_up(now_s)
         self._estimate_load(pending, now_s)
         self.polls += 1
-        self.credit = -1 if credit is None else credit
+        self.credit = -1 if credit is None else max(0, credit)
         self._polled_s = now_s
         self._next_poll_s = now_s + self.poll_interval_s
         if not pending and self._expired(now_s):
             self._waits_since_s = now_s  # T over an empty store begins again
         wanted = min(self._choose(pending, now_s), pending)
-        count = wanted if credit is None else max(0, min(wanted, credit))
+        count = wanted if credit is None else min(wanted, self.credit)
+        self._lacked_credit = wanted > count == 0
         self.pending = pending - count
         if self.on_sample is not None:
             self.on_sample(self.sample(now_s, pending, count))
         return Publish(count) if count else Wait(self._next_poll_s)
 
-    def on_published(self, *, took_s: float, now_s: float) -> None:
-        """Take in that all of the last publish has been handed to workers, `took_s` (T_mpt) after its poll."""
+    def on_published(self, *, took_s: float, now_s: float, read_s: float = 0.0) -> None:
+        """Take in that all of the last publish has been handed to workers, `took_s` (T_mpt) after its poll; the first
+        `read_s` of that went by reading the store."""
         self._waits_since_s = now_s
         self._adapt(took_s)
 
