@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clarion.publisher.tuner import PAPER, POLICIES, Publish, Tuner, make_tuner
+from clarion.publisher.tuner import LAN, PAPER, POLICIES, Publish, Tuner, make_tuner
 
 EVERY = sorted(POLICIES)
 AIMD = ["literal", "recheck"]
@@ -175,3 +175,21 @@ def test_t_poll_begins_at_its_least(policy: str) -> None:
     """ "If the load is very low, N should be set to N_min and T_poll should be set to T_poll^min." """
     tuner = make_tuner(policy, PAPER, 0.0)
     assert (tuner.batch_size, tuner.poll_interval_s) == (1, 0.05)
+
+
+def test_polls_closer_than_t_poll_min_make_one_sample_of_the_load() -> None:
+    """A message that comes right after the beginning is not a load of thousands a second."""
+    tuner = make_tuner("eager", LAN, 0.0)
+    tuner.on_poll(pending=1, now_s=0.0001)
+    assert tuner.load_per_s == 0.0
+    tuner.on_poll(pending=1, now_s=0.1)
+    assert tuner.load_per_s == pytest.approx(0.5 * 2 / 0.1)
+
+
+def test_a_silence_is_one_sample_with_the_message_that_ends_it() -> None:
+    """So that the estimate is right for messages that come one by one."""
+    tuner = make_tuner("eager", LAN, 0.0)
+    for number in range(1, 50):
+        tuner.on_idle(0.5 * number - 0.499)
+        tuner.on_poll(pending=1, now_s=0.5 * number)
+    assert tuner.load_per_s == pytest.approx(2.0)

@@ -44,6 +44,8 @@ class Tuner(ABC):
         self.polls = 0
         self.on_sample = on_sample
         self._polled_s = now_s
+        self._sampled_s = now_s
+        self._arrived = 0  # since then
         self._next_poll_s = now_s
         self._waits_since_s = now_s  # T counts from here
         self._idle_since_s: float | None = None
@@ -131,13 +133,16 @@ class Tuner(ABC):
         return now_s - self._waits_since_s >= self.settings.longest_wait_s - 1e-9
 
     def _estimate_load(self, pending: int, now_s: float) -> None:
-        """Eq. 1, with the messages that came since the last poll as the sample."""
-        elapsed_s = now_s - self._polled_s
-        if elapsed_s <= 0:
+        """Eq. 1, with the messages that came since the last sample. Polls closer than T_poll_min share one, and so does
+        a silence with the message that ends it."""
+        self._arrived += max(0, pending - self.pending)
+        elapsed_s = now_s - self._sampled_s
+        if elapsed_s < self.settings.poll_min_s - 1e-9:
             return
-        arrived_per_s = max(0, pending - self.pending) / elapsed_s
         gain = self.settings.load_gain
-        self.load_per_s = gain * self.load_per_s + (1 - gain) * arrived_per_s
+        self.load_per_s = gain * self.load_per_s + (1 - gain) * self._arrived / elapsed_s
+        self._sampled_s = now_s
+        self._arrived = 0
 
     def _catch_up(self, now_s: float) -> None:
         if self._idle_since_s is None:
