@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench torture scaling clean
+.PHONY: help setup demo test check format bench torture scaling reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,10 @@ torture: setup ## 500 kills of broker and clients under load, then 300 of those 
 
 scaling: setup ## the reliable-service document's experiments, with plots in out/scaling
 	@$(PY) -m bench.scaling --out out/scaling
+
+TRACE := ../shared/data/traces/azure_llm_conv.csv
+reproduce: setup ## the tuned-publisher document's experiments: report and figures in out/publisher
+	@.venv/bin/clarion reproduce publisher --out out/publisher $(if $(wildcard $(TRACE)),--trace $(TRACE))
 
 clean: ## remove what setup and runs made
 	rm -rf .venv out .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -14,7 +14,9 @@ from clarion.cli.demo import demo
 from clarion.cli.exit_codes import exit_codes_help
 from clarion.cli.get import get
 from clarion.cli.put import put
+from clarion.cli.reproduce import reproduce_app
 from clarion.cli.request import request
+from clarion.cli.simulate import simulate_app
 from clarion.cli.state import state_app
 from clarion.cli.stats import stats
 from clarion.cli.subscribe import subscribe, unsubscribe
@@ -67,7 +69,7 @@ def _options(
     pass
 
 
-_BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
+_BROKER, _MESSAGES, _LOOK_AFTER, _MODELS = "Broker", "Messages", "Look around, look after", "Models"
 app.command("up", rich_help_panel=_BROKER)(up)
 app.command("config", rich_help_panel=_BROKER)(config)
 app.command("stats", rich_help_panel=_BROKER)(stats)
@@ -82,6 +84,8 @@ app.add_typer(topics_app, name="topics", rich_help_panel=_LOOK_AFTER)
 app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFTER)
 app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
+app.add_typer(simulate_app, name="simulate", rich_help_panel=_MODELS)
+app.add_typer(reproduce_app, name="reproduce", rich_help_panel=_MODELS)
 
 
 def main() -> None:

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.names import to_bytes
+from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
+from clarion.publisher.outbox.loops import AsyncDesk
 from clarion.publisher.publisher import FORGET_S, log
 from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts
 from clarion.publisher.requests import AsyncRequests
-from clarion.publisher.sending import Sending
 from clarion.publisher.sheaf import (
     Part,
     Sheaf,
@@ -54,6 +55,8 @@ class AsyncPublisher:
         batch_size: int | None = None,
         tuner: TunerSettings = LAN,
         trace_samples: int = 0,
+        outbox: str | os.PathLike[str] | None = None,
+        outbox_bytes: int = 2**30,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
         self._trace = Trace(trace_samples)
@@ -62,7 +65,15 @@ class AsyncPublisher:
         self._closed = False
         self._waiting: set[asyncio.Future[None]] = set()
         self._session = AsyncSession(url, on_turn=self._on_turn)
-        self._sending = Sending(
+        try:
+            file = open_outbox(outbox, outbox_bytes)
+        except BaseException:
+            self._session.close()
+            raise
+        self._sending = make_sending(
+            file,
+            max(1, buffer_bytes // 2),
+            lambda: self._session.reconnects,
             self._session.ask,
             asyncio.get_running_loop().time,
             time.time,
@@ -75,6 +86,7 @@ class AsyncPublisher:
             tuner=with_batch_size(tuner, batch_size),
             on_sample=self._trace.add if trace_samples else None,
         )
+        self._desk = AsyncDesk(file, self._sending, outbox_bytes, wake=self._session.wake, wait_until=self._until)
         self._requests = AsyncRequests(self._session, self.put)
         self._sending.greet()
 
@@ -95,7 +107,7 @@ class AsyncPublisher:
         lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
         await self._room(wait, block_s)
         part = self._sending.add(name, payload, key, as_headers(headers), ttl_ms=lives_ms, due_us=due)
-        self._session.wake()
+        self._desk.set_going()
         return AsyncReceipt(self, [part])
 
     async def put_many(
@@ -133,7 +145,7 @@ class AsyncPublisher:
                 due=part_of(due, start, stop),
             )
             parts.append(part)
-            self._session.wake()
+            self._desk.set_going()
             start = stop
         return AsyncReceipts(self, parts)
 
@@ -168,22 +180,29 @@ class AsyncPublisher:
         if error is not None:
             raise error
 
+    async def save(self, timeout_s: float | None = None) -> None:
+        """Wait until everything put so far is on this machine's disk; see Publisher.save."""
+        await self._desk.save(timeout_s)
+
     async def close(self, timeout_s: float = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection; raises as Publisher.close does."""
         if self._closed:
             return
         try:
             await self.flush(timeout_s)
+            await self._desk.retire()
             for publisher in self._sending.identities():
                 await self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
-        except TimedOut:
+        except TimedOut as error:
             if self._sending.unfinished():
-                raise
+                raise await self._desk.left_behind(error, self._session.url, timeout_s) from None
             log.info("the broker was not told that this publisher is gone; it forgets it in time")
         finally:
             self._closed = True
             await self._requests.close()
+            await self._desk.wind_down()
             self._session.close()
+            await self._desk.close()
             self._on_change()  # whoever still waits hears that it is closed
 
     async def __aenter__(self) -> AsyncPublisher:
@@ -217,7 +236,9 @@ class AsyncPublisher:
         return self._trace.of(to_bytes(topic))
 
     def _on_turn(self, now_s: float) -> float | None:
-        return self._sending.pump(now_s)
+        wanted_s = self._sending.pump(now_s)
+        self._desk.feed()
+        return wanted_s
 
     def _on_change(self) -> None:
         waiting, self._waiting = self._waiting, set()
@@ -244,15 +265,15 @@ class AsyncPublisher:
         self._session.check_usable()
         if self._sending.broken:
             raise self._sending.broken
-        if self._sending.buffered_bytes < self._buffer_bytes:
+        if self._has_room():
             return
         patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
-        if not await self._until(lambda: self._sending.buffered_bytes < self._buffer_bytes, patience_s):
+        if not await self._until(self._has_room, patience_s):
             self._sending.drops += 1
-            raise BufferFull(
-                f"the publisher's buffer of {self._buffer_bytes} bytes is full and did not drain within"
-                f" {patience_s:g} s; this message was not queued, those before it still are"
-            )
+            raise self._desk.full(self._buffer_bytes, patience_s)
+
+    def _has_room(self) -> bool:
+        return self._sending.buffered_bytes < self._buffer_bytes and self._desk.has_room()
 
     async def _wait_for(self, sheaves: list[Sheaf], timeout_s: float | None) -> None:
         if all(sheaf.done for sheaf in sheaves):
@@ -260,7 +281,4 @@ class AsyncPublisher:
         self._session.check_usable()
         if not await self._until(lambda: all(sheaf.done for sheaf in sheaves), timeout_s):
             count = sum(sheaf.count for sheaf in sheaves if not sheaf.done)
-            raise TimedOut(
-                f"{count} messages were not confirmed by {self._session.url} within {timeout_s:g} s;"
-                " they are still queued and will be sent"
-            )
+            raise not_confirmed(count, self._session.url, timeout_s)

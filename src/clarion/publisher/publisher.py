@@ -14,9 +14,10 @@ from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.names import to_bytes
 from clarion.publisher.lanes import Lane
+from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
+from clarion.publisher.outbox.threads import ThreadDesk
 from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.requests import Requests
-from clarion.publisher.sending import Sending
 from clarion.publisher.sheaf import (
     OVERHEAD_BYTES,
     Part,
@@ -54,6 +55,8 @@ class Publisher:
     much it gathers, the publisher tunes by itself; tuning="fixed" with a `batch_size` waits for so many messages, for
     `tuner.wait_s` at most. `tuner` has all settings of it by name; `tuning` and `trace` show what it does.
     compression="zstd" compresses batches where that makes them smaller; readers open them by themselves.
+    With `outbox`, a file, what is put is saved there until the broker has it, `outbox_bytes` at most: it survives the
+    end of this process, and whoever opens the outbox next sends what is left, once.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class Publisher:
         batch_size: int | None = None,
         tuner: TunerSettings = LAN,
         trace_samples: int = 0,
+        outbox: str | os.PathLike[str] | None = None,
+        outbox_bytes: int = 2**30,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
         self._trace = Trace(trace_samples)
@@ -79,7 +84,11 @@ class Publisher:
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._closed = False
-        self._sending = Sending(
+        file = open_outbox(outbox, outbox_bytes)
+        self._sending = make_sending(
+            file,
+            max(1, buffer_bytes // 2),
+            lambda: self._session.reconnects,
             self._ask,
             time.monotonic,
             time.time,
@@ -92,7 +101,12 @@ class Publisher:
             tuner=with_batch_size(tuner, batch_size),
             on_sample=self._trace.add if trace_samples else None,
         )
-        self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        self._desk = ThreadDesk(file, self._sending, outbox_bytes, self._lock, self._wake, self._wait_until)
+        try:
+            self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        except BaseException:
+            self._desk.close()
+            raise
         self._requests = Requests(self._session, self.put)
         watch_forks(self)
         with self._lock:
@@ -156,13 +170,13 @@ class Publisher:
         self._session.check_usable()
         with self._lock:
             self._check_usable()
-            if self._sending.buffered_bytes >= self._buffer_bytes:
+            if not self._has_room():
                 self._wait_for_room(wait, block_s)
             part = self._sending.add(name, payload, key, packed_headers, ttl_ms=lives_ms, due_us=due)
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             self._known[topic] = self._sending.lanes[name]
-        self._session.wake()
+        self._desk.set_going()
         return Receipt(self, part[0], part[1])
 
     def put_many(
@@ -191,7 +205,7 @@ class Publisher:
             stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
             with self._lock:
                 self._check_usable()
-                if self._sending.buffered_bytes >= self._buffer_bytes:
+                if not self._has_room():
                     try:
                         self._wait_for_room(wait, block_s)
                     except BufferFull as error:
@@ -207,7 +221,7 @@ class Publisher:
                     due=part_of(due, start, stop),
                 )
             parts.append(part)
-            self._session.wake()
+            self._desk.set_going()
             start = stop
         return Receipts(self, parts)
 
@@ -250,24 +264,31 @@ class Publisher:
         if error is not None:
             raise error
 
+    def save(self, timeout_s: float | None = None) -> None:
+        """Wait until everything put so far is on this machine's disk; needs an outbox. Raises TimedOut."""
+        self._desk.save(timeout_s)
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection. Raises TimedOut if that could not be
-        done in time: then it says how much was not confirmed."""
+        done in time: then it says how much was not confirmed. What an outbox has stays there then."""
         if self._closed:
             return
         try:
             self.flush(timeout_s)
+            self._desk.retire()
             for publisher in self._sending.identities():
                 self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
-        except TimedOut:
+        except TimedOut as error:
             if self._sending.unfinished():
-                raise
+                raise self._desk.left_behind(error, self._session.url, timeout_s) from None
             log.info("the broker was not told that this publisher is gone; it forgets it in time")
         finally:
             self._closed = True
             self._known.clear()
             self._requests.close()
+            self._desk.wind_down()
             self._session.close()
+            self._desk.close()
             with self._changed:
                 self._changed.notify_all()  # whoever still waits hears that it is closed
 
@@ -313,7 +334,12 @@ class Publisher:
 
     def _on_turn(self, now_s: float) -> float | None:
         with self._lock:
-            return self._sending.pump(now_s)
+            wanted_s = self._sending.pump(now_s)
+            self._desk.feed()
+            return wanted_s
+
+    def _wake(self) -> None:
+        self._session.wake()
 
     def _on_change(self) -> None:
         # Called while the lock is held, by whoever handed a reply in.
@@ -338,29 +364,27 @@ class Publisher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._known = {}
+        self._desk.after_fork(self._lock)
+
+    def _has_room(self) -> bool:
+        return self._sending.buffered_bytes < self._buffer_bytes and self._desk.has_room()
 
     def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
         # Called with the lock held; it is given away while this thread waits.
         patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
         self._lock.release()
         try:
-            drained = self._wait_until(lambda: self._sending.buffered_bytes < self._buffer_bytes, patience_s)
+            drained = self._wait_until(self._has_room, patience_s)
         finally:
             self._lock.acquire()
         self._check_usable()
         if not drained:
             self._sending.drops += 1
-            raise BufferFull(
-                f"the publisher's buffer of {self._buffer_bytes} bytes is full and did not drain within"
-                f" {patience_s:g} s; this message was not queued, those before it still are"
-            )
+            raise self._desk.full(self._buffer_bytes, patience_s)
 
     def _wait_for(self, sheaf: Sheaf, timeout_s: float | None) -> None:
         if not self._wait_until(lambda: sheaf.done, timeout_s):
-            raise TimedOut(
-                f"{sheaf.count} messages were not confirmed by {self._session.url} within {timeout_s:g} s;"
-                " they are still queued and will be sent"
-            )
+            raise not_confirmed(sheaf.count, self._session.url, timeout_s)
 
     def _wait_until(self, holds: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait for something that replies bring about."""

@@ -33,6 +33,12 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         self._sheaf.raise_error()
         return self
 
+    def saved(self, timeout_s: float | None = None) -> Receipt:
+        """Wait until the message is on this machine's disk, where it survives a crash, and give this receipt. Needs an
+        outbox; raises NoOutbox without, TimedOut if it is not there in time."""
+        self._publisher._desk.wait_saved([self._sheaf], timeout_s)
+        return self
+
     @property
     def id(self) -> MessageId:
         """The message's id; known once `done`. A refused message has none: that raises."""
@@ -74,6 +80,11 @@ class Receipts:
             sheaf.raise_error()
         return self
 
+    def saved(self, timeout_s: float | None = None) -> Receipts:
+        """Wait until all of it is on this machine's disk; see Receipt.saved."""
+        self._publisher._desk.wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        return self
+
     @property
     def offsets(self) -> list[range]:
         """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
@@ -105,6 +116,11 @@ class AsyncReceipts:
             sheaf.raise_error()
         return self
 
+    async def saved(self, timeout_s: float | None = None) -> AsyncReceipts:
+        """Wait until all of it is on this machine's disk; see Receipt.saved."""
+        await self._publisher._desk.wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        return self
+
     @property
     def offsets(self) -> list[range]:
         """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
@@ -120,6 +136,11 @@ class AsyncReceipt(AsyncReceipts):
     async def result(self, timeout_s: float | None = None) -> AsyncReceipt:
         """Wait until the message is durable, and give this receipt; raise as AsyncReceipts.result does."""
         await super().result(timeout_s)
+        return self
+
+    async def saved(self, timeout_s: float | None = None) -> AsyncReceipt:
+        """Wait until the message is on this machine's disk, and give this receipt; see Receipt.saved."""
+        await super().saved(timeout_s)
         return self
 
     @property

@@ -27,7 +27,7 @@ from clarion.wire.refusals import RETRIED, Code
 
 Ask = Callable[..., None]
 OnSample = Callable[[bytes, Sample], None]
-_USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
+USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
 _LANES_MAX = 10_000  # beyond which those with nothing to do are let go
@@ -172,8 +172,11 @@ class Sending:
             )
         if len(self.lanes) >= self._lanes_bound:
             self._let_go_of_idle_lanes()
-        lane = self.lanes[topic] = Lane(topic, self._new_tuner(topic))
+        lane = self.lanes[topic] = self._make_lane(topic)
         return lane
+
+    def _make_lane(self, topic: bytes) -> Lane:
+        return Lane(topic, self._new_tuner(topic))
 
     def _new_tuner(self, topic: bytes) -> Tuner:
         tell = self._on_sample
@@ -297,8 +300,9 @@ class Sending:
         else:
             error = reply.error()
             assert error is not None
-            if refusal.code in _USES_NUMBER:
+            if refusal.code in USES_NUMBER:
                 lane.land(sheaf, self._clock_s())
+                lane.sent -= sheaf.count  # credit counts what was taken
                 self._fail(sheaf, error)
             else:
                 self._fail_lane(lane, error)
@@ -312,15 +316,19 @@ class Sending:
         lane.land(sheaf, now_s)
         lane.credit = max(lane.credit, done.credit)
         lane.credit_until_s = now_s + done.credit_s
-        self.buffered_bytes -= sheaf.size
+        self._release(sheaf)
         self.messages_stored += sheaf.count
         lane.stored += sheaf.count
         self.batches_stored += 1
         self.refusal = None
         sheaf.end(first_offset=done.first_offset)
 
-    def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
+    def _release(self, sheaf: Sheaf) -> None:
+        """Let go of a sheaf's place in memory."""
         self.buffered_bytes -= sheaf.size
+
+    def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
+        self._release(sheaf)
         self.failures.end(sheaf, error)
 
     def _fail_lane(self, lane: Lane, error: ClarionError) -> None:
@@ -386,4 +394,4 @@ class Sending:
         }
 
 
-__all__ = ["Lane", "Part", "Sending"]
+__all__ = ["USES_NUMBER", "Lane", "Part", "Sending"]

@@ -1,0 +1,182 @@
+"""Sending from an outbox: what is put is on disk before it is numbered, numbered on disk before it is sent, and
+removed after the broker has it.
+
+Numbers are good with one store of one broker, for as long as that knows the publisher. When they are not any more, what
+was surely never taken is numbered anew; what may have been is in doubt, and set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from clarion.model.errors import ClarionError, InvalidRequest, PublisherExpired
+from clarion.publisher.lanes import Lane
+from clarion.publisher.outbox.lanes import KeptLane
+from clarion.publisher.outbox.rows import Found, Home
+from clarion.publisher.outbox.saving import Saving
+from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.sending import USES_NUMBER
+from clarion.publisher.sheaf import HEADER_BYTES, Sheaf
+from clarion.session.exchange import Reply
+from clarion.wire import bodies
+from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
+from clarion.wire.refusals import RETRIED, Code
+
+_REGISTER_AGAIN_S = 5.0
+_ONCE_S = 5.0  # within which a session sends a request once, unless it has to connect again
+
+
+class KeptSending(Saving):
+    """The publisher with an outbox, without its threads."""
+
+    def __init__(self, *args: Any, found: Found, connection: Callable[[], int], **settings: Any) -> None:
+        super().__init__(*args, found=found, **settings)
+        self._connection = connection  # gives another number each time the session had to connect again
+        self._waits_for_welcome = True  # there may be something to send before anybody asked for anything
+        self._known_max_batch_bytes = found.max_batch_bytes
+        self._old_publishers = {lane.row.publisher for lane in found.lanes if lane.row.publisher}
+
+    def greet(self) -> None:
+        """Ask the broker for its version, limits and identity."""
+        super().greet()
+        if self._known_max_batch_bytes:
+            self.max_batch_bytes = self._known_max_batch_bytes
+            self.batch_bytes = min(self._usual_batch_bytes, self.max_batch_bytes - HEADER_BYTES)
+
+    def _on_welcome(self, reply: Reply) -> None:
+        super()._on_welcome(reply)
+        if self.broken is None:
+            self._meet(reply.read(bodies.Welcome))
+
+    def _meet(self, welcome: bodies.Welcome) -> None:
+        """Numbers belong to one store. Before another one is sent anything, what it may not have goes aside."""
+        self._here = Home(welcome.broker, welcome.store_uuid, welcome.timeline)
+        if self._home == self._here:
+            self._forgets |= self._old_publishers - self.identities()
+        else:
+            self._identity = None
+            for lane in self._kept_lanes():
+                if lane.has_numbers():
+                    self._trouble(lane, InvalidRequest("this is another broker, or another store of it"))
+                else:
+                    lane.start_anew()
+        self._old_publishers = set()
+
+    def _fail_too_large(self) -> None:
+        """The broker says it itself of each batch: that uses a number up, as it is on disk."""
+
+    def _on_put_reply(self, lane: Lane, sheaf: Sheaf, reply: Reply) -> None:
+        assert isinstance(lane, KeptLane)
+        assert isinstance(sheaf, KeptSheaf)
+        refusal = reply.refusal()
+        if sheaf.done or lane.flying.get(sheaf.number) is not sheaf:
+            return
+        self._dirty[lane] = None
+        if refusal is None or refusal.code in USES_NUMBER:
+            super()._on_put_reply(lane, sheaf, reply)
+            return
+        error = reply.error()
+        assert error is not None
+        overtaken = refusal.code == Code.GAP and refusal.expected < next(iter(lane.flying))
+        once = sheaf.over_connection == self._connection() and self._clock_s() - sheaf.asked_s < _ONCE_S
+        sheaf.surely_out = once and (refusal.code in RETRIED or isinstance(error, PublisherExpired))
+        sheaf.answered = True
+        if refusal.code in RETRIED and not overtaken:
+            super()._on_put_reply(lane, sheaf, reply)
+            return
+        if overtaken:
+            error = InvalidRequest(f"the broker has another topic of this name, or lost what it had of it: {error}")
+        if not (overtaken and refusal.expected == 1):  # in a new topic its numbers begin with 1
+            self._leave_identity(lane.identity)
+        self._trouble(lane, error)
+        self._on_change()
+
+    def _leave_identity(self, identity: bodies.Registered | None) -> None:
+        """Number nothing more as this publisher, which the broker does not know any more, or not as we do."""
+        if self._identity == identity:
+            self._identity = None
+        for lane in self._kept_lanes():
+            if lane.identity == identity and not lane.has_numbers():
+                lane.start_anew()
+
+    def _trouble(self, lane: KeptLane, error: ClarionError) -> None:
+        """The lane's numbers do not fit the broker's any more: nothing is sent until it is numbered anew."""
+        lane.trouble = lane.trouble or error
+        self._dirty[lane] = None
+        self._greet_again()
+
+    def _greet_again(self) -> None:
+        """Ask who is there before anything more is numbered or sent."""
+        if self._settled:
+            self._settled = False
+            self._here = None
+            hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion publisher")
+            self._ask(Kind.HELLO, hello, self._on_welcome)
+
+    def give_up(self, error: ClarionError) -> None:
+        """Tell everybody who waits; what is saved stays in the outbox."""
+        if self.broken is None:  # it cannot register now: that may change
+            self.refusal = error
+            self._register_at_s = self._clock_s() + _REGISTER_AGAIN_S
+            return
+        kept = type(error)(f"{error} (what was saved is kept in {self._name}: opening it again sends it)")
+        for lane in self._kept_lanes():
+            for sheaf in lane.take_unsaved():
+                self.buffered_bytes -= sheaf.size
+                self.failures.end(sheaf, error)
+        for sheaf in list(self._live.values()):
+            if not sheaf.done:
+                self.failures.end(sheaf, kept)
+        self._on_change()
+
+    def pump(self, now_s: float) -> float | None:
+        """Send what may be sent; give when to come back, if something waits for a time."""
+        wanted = [super().pump(now_s)]
+        if self._settled and self._identity is None and not self._registering:
+            if now_s >= self._register_at_s:
+                self._register()
+            else:
+                wanted.append(self._register_at_s)
+        again_s = max(self._save_again_s, self._commit_again_s)
+        if self.disk_error is not None and again_s > now_s:
+            wanted.append(again_s)
+        times = [at_s for at_s in wanted if at_s is not None]
+        return min(times) if times else None
+
+    def _on_registered(self, reply: Reply) -> None:
+        super()._on_registered(reply)
+        if self._identity is not None and self._home is not None and self._identity.broker != self._home.broker:
+            self._identity = None  # somebody else answers than a moment ago
+            self._greet_again()
+        for lane in self._kept_lanes():
+            self._look_at(lane)  # what is saved can be numbered now
+
+    def _held_until_s(self, lane: Lane, now_s: float) -> float | None:
+        assert isinstance(lane, KeptLane)
+        if lane.trouble is not None or not self._settled:
+            return inf
+        return super()._held_until_s(lane, now_s)
+
+    def _send_next(self, lane: Lane, now_s: float) -> int:
+        sheaf = lane.take_next()
+        lane.fly(sheaf, now_s)
+        self._send(lane, sheaf)
+        return sheaf.count
+
+    def _send(self, lane: Lane, sheaf: Sheaf) -> None:
+        assert isinstance(sheaf, KeptSheaf)
+        if sheaf.over_connection < 0:
+            sheaf.over_connection = self._connection()
+        sheaf.asked_s = self._clock_s()
+        sheaf.answered = sheaf.surely_out = False
+        super()._send(lane, sheaf)
+
+    def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
+        assert isinstance(sheaf, KeptSheaf)
+        if sheaf.is_found and not self.doubts.is_unread_reply(sheaf, error):
+            sheaf.aside = str(error)  # nobody has a receipt that could say so
+            self.aside_messages += sheaf.count
+            error = type(error)(f"{error}; it is kept aside in {self._name}")
+        super()._fail(sheaf, error)

@@ -1,0 +1,189 @@
+"""A lane whose sheaves are kept on disk: gathering, sealed, saved, numbered, flying, done, and then removed."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from clarion.model.errors import ClarionError
+from clarion.publisher.lanes import Lane
+from clarion.publisher.outbox.rows import FoundLane, LaneRow
+from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.sheaf import Sheaf
+from clarion.publisher.tuner import Tuner
+from clarion.wire import bodies
+
+
+class KeptLane(Lane):
+    """The rows of one topic, in order: `numbered` ones, which may be sent, then `waiting_rows` in memory, then those
+    that are only on disk (`on_disk`). What is not saved yet is in `sealed`, `filled` and where it gathers.
+
+    Only what is numbered on disk is ever sent, so a row without a number was never sent by anybody.
+    """
+
+    __slots__ = (
+        "filled", "first_number", "is_on_disk", "kept", "last", "loaded_bytes", "loaded_until", "number", "numbered",
+        "on_disk", "sealed", "stored_before", "trouble", "unread_numbered",
+    )  # fmt: skip
+
+    def __init__(self, topic: bytes, tuner: Tuner, number: int) -> None:
+        super().__init__(topic, tuner)
+        self.number = number
+        self.is_on_disk = False  # its row is
+        self.filled: deque[KeptSheaf] = deque()
+        self.sealed: deque[KeptSheaf] = deque()
+        self.kept: deque[KeptSheaf] = deque()  # saved, without a number, and in memory
+        self.on_disk = 0  # rows that come after those
+        self.unread_numbered = 0  # the first of which have a number
+        self.loaded_until = 0  # the last stamp that was in memory
+        self.loaded_bytes = 0  # of what is saved and in memory
+        self.numbered: deque[KeptSheaf] = deque()  # ready, flying, or done and not removed yet
+        self.first_number = 1
+        self.stored_before = 0  # messages that the broker took before these
+        self.last: KeptSheaf | None = None
+        self.trouble: ClarionError | None = None  # why its numbers are good for nothing any more
+
+    @classmethod
+    def found(cls, found: FoundLane, tuner: Tuner, broker: int) -> KeptLane:
+        """Make a lane as it was left."""
+        row = found.row
+        lane = cls(row.topic, tuner, row.number)
+        lane.is_on_disk = True
+        lane.on_disk = found.rows
+        if found.rows:
+            lane.last = KeptSheaf.stand_in(row.topic, found.last_stamp, found.messages)
+        if row.numbered:  # with nothing numbered there is nothing that its old numbers are needed for
+            lane.unread_numbered = row.numbered
+            lane.identity = bodies.Registered(broker, row.publisher)
+            lane.first_number = row.first_number
+            lane.stored_before = lane.sent = row.stored
+        return lane
+
+    def to_row(self, gone: int, stored: int, numbered: int) -> LaneRow:
+        """Give how it will be on disk when so many numbered rows are gone, with messages stored, and others added."""
+        publisher = 0 if self.identity is None else self.identity.publisher
+        left = len(self.numbered) + self.unread_numbered - gone + numbered
+        return LaneRow(self.number, self.topic, publisher, self.first_number + gone, left, self.stored_before + stored)
+
+    def idle(self) -> bool:
+        """Whether there is nothing to send and nothing under way."""
+        return not self.flying and not self.ready
+
+    def is_empty(self) -> bool:
+        """Whether nothing is left of it, on disk or in memory."""
+        return not (self.numbered or self.kept or self.on_disk or self.unsaved())
+
+    def unsent(self) -> bool:
+        """Whether something may be sent for the first time."""
+        return bool(self.ready)
+
+    def unsaved(self) -> list[KeptSheaf]:
+        """Give the sheaves that are not on disk yet."""
+        return [*self.sealed, *self.unsealed()]
+
+    def unsealed(self) -> list[KeptSheaf]:
+        """Give the sheaves that still gather, or wait to be sealed."""
+        gathering = [sheaf for sheaf in (self.gathering, self.delayed) if sheaf is not None]
+        assert all(isinstance(sheaf, KeptSheaf) for sheaf in gathering)
+        return [*self.filled, *gathering]  # type: ignore[list-item]
+
+    def take_unsealed(self) -> KeptSheaf | None:
+        """Give the next sheaf to seal, if there is one."""
+        if not self.filled:
+            self.filled.extend(self.unsealed())
+            self.gathering = self.delayed = None
+        return self.filled.popleft() if self.filled else None
+
+    def take_unsaved(self) -> list[KeptSheaf]:
+        """Give up what is not on disk: give it."""
+        taken = self.unsaved()
+        self.sealed.clear()
+        self.filled.clear()
+        self.gathering = self.delayed = None
+        return taken
+
+    def has_numbers(self) -> bool:
+        """Whether rows of it may have been sent."""
+        return bool(self.numbered or self.unread_numbered)
+
+    def sheaf_for(self, messages: int, size: int, batch_bytes: int, *, ttl_ms: int, delayed: bool) -> Sheaf:
+        """Give the sheaf that so much more gathers in; what it does not fit into waits to be saved."""
+        sheaf = self.delayed if delayed else self.gathering
+        if sheaf is not None and (sheaf.ttl_ms != ttl_ms or not sheaf.has_room(messages, size, batch_bytes)):
+            assert isinstance(sheaf, KeptSheaf)
+            self.filled.append(sheaf)
+            sheaf = None
+        if sheaf is None:
+            sheaf = KeptSheaf(self.topic, ttl_ms=ttl_ms, delayed=delayed, most=self.tuner.gathers)
+            if delayed:
+                self.delayed = sheaf
+            else:
+                self.gathering = sheaf
+        return sheaf
+
+    def next_up(self) -> Sheaf:
+        """Give the sheaf that leaves next."""
+        return self.ready[0]
+
+    def take_next(self) -> Sheaf:
+        """Give the sheaf that leaves now."""
+        taken = self.ready.popleft()
+        self.ready_messages -= taken.count
+        return taken
+
+    def pending(self) -> int:
+        """Give how many messages may be sent for the first time."""
+        return self.ready_messages
+
+    def waiting(self) -> list[Sheaf]:
+        """Give the sheaves that may leave."""
+        return list(self.ready)
+
+    def newest(self) -> list[Sheaf]:
+        """Give sheaves that, once done, leave none before them undone."""
+        gathering = [sheaf for sheaf in (self.gathering, self.delayed) if sheaf is not None]
+        if gathering:
+            return gathering
+        if self.filled:
+            return [self.filled[-1]]
+        return [] if self.last is None or self.last.done else [self.last]
+
+    def fly(self, sheaf: Sheaf, now_s: float) -> None:
+        """Note a sheaf as sent."""
+        self.next_number = sheaf.number
+        super().fly(sheaf, now_s)
+
+    def add_number(self, sheaf: KeptSheaf) -> None:
+        """Give the next number to a sheaf; it may be sent then."""
+        assert self.identity is not None
+        sheaf.take_number(self.identity, self.first_number + len(self.numbered))
+        self.numbered.append(sheaf)
+        self._make_ready(sheaf)
+
+    def done_first(self) -> list[KeptSheaf]:
+        """Give the numbered sheaves that are done, up to the first that is not."""
+        done: list[KeptSheaf] = []
+        for sheaf in self.numbered:
+            if not sheaf.done:
+                break
+            done.append(sheaf)
+        return done
+
+    def start_anew(self) -> None:
+        """Have numbers begin with 1, as those of another publisher; nothing is numbered now."""
+        assert not self.numbered
+        self.crash()
+        self.first_number, self.stored_before = 1, 0
+        self.identity = None
+
+    def is_answered(self) -> bool:
+        """Whether no request with a number of this lane is under way any more."""
+        return all(isinstance(sheaf, KeptSheaf) and sheaf.answered for sheaf in self.flying.values())
+
+    def doubtful(self) -> int:
+        """Give up to which place the numbered sheaves may be stored, or were; those behind surely are not."""
+        for place in range(len(self.numbered), 0, -1):
+            sheaf = self.numbered[place - 1]
+            was_sent = sheaf.done or sheaf.over_connection >= 0
+            if sheaf.may_be_stored or (was_sent and not sheaf.surely_out):
+                return place
+        return 0

@@ -1,0 +1,104 @@
+"""What an outbox holds, as plain values: rows, lanes, and the changes that one commit makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from clarion.wire.frames import Buffer
+
+
+class Home(NamedTuple):
+    """The broker's store that the numbers of the lanes belong to."""
+
+    broker: int
+    store_uuid: bytes
+    timeline: int
+
+
+class Row(NamedTuple):
+    """A packed batch of one lane. Its stamp is its place in the outbox, too: rows of a lane are sent in that order.
+
+    The batch is packed for nobody (broker, publisher and number 0): numbering it fills them in, always alike.
+    """
+
+    stamp: int
+    lane: int
+    messages: int
+    ttl_ms: int
+    due: bytes
+    packed: Buffer
+
+
+class LaneRow(NamedTuple):
+    """How the rows of one topic are numbered: the first `numbered` of them, in order, have the numbers from
+    `first_number` on, and may have been sent as `publisher`'s. The others were never sent."""
+
+    number: int
+    topic: bytes
+    publisher: int = 0  # 0: none yet
+    first_number: int = 1
+    numbered: int = 0
+    stored: int = 0  # messages that the broker took before these, against which it counts its credit
+
+
+class FoundLane(NamedTuple):
+    """A lane as it was found on disk, with what is left in it."""
+
+    row: LaneRow
+    rows: int
+    messages: int
+    last_stamp: int
+
+
+class Aside(NamedTuple):
+    """Messages that are not sent by themselves: what they are, and why."""
+
+    stamp: int
+    topic: bytes
+    messages: int
+    size: int
+    reason: str
+    at_us: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What an outbox held when it was opened."""
+
+    lanes: list[FoundLane] = field(default_factory=list)
+    home: Home | None = None
+    max_batch_bytes: int = 0  # that the broker took when it was last asked; 0: it never was
+    last_stamp: int = 0
+    kept_bytes: int = 0  # of all rows, those set aside too
+    aside_messages: int = 0
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one commit does. Rows are set aside and removed first; `aside_first` counts what is left then."""
+
+    home: Home | None = None
+    max_batch_bytes: int = 0
+    gone: list[int] = field(default_factory=list)  # stamps
+    aside: list[tuple[int, str]] = field(default_factory=list)  # stamps, with the reason
+    aside_first: list[tuple[int, int, str]] = field(default_factory=list)  # the first so many rows of a lane
+    rows: list[Row] = field(default_factory=list)
+    last_stamp: int = 0
+    lanes: dict[int, LaneRow] = field(default_factory=dict)
+    gone_lanes: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.home or self.max_batch_bytes or self.gone or self.aside or self.aside_first or self.rows
+            or self.lanes or self.gone_lanes
+        )  # fmt: skip
+
+
+class Load(NamedTuple):
+    """Read rows of a lane that follow a stamp: at most so many, and no more once so many bytes are there."""
+
+    lane: int
+    after: int
+    rows: int
+    size: int

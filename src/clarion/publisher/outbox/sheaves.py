@@ -1,0 +1,59 @@
+"""A sheaf that is kept on disk from before its first sending until after its last answer."""
+
+from __future__ import annotations
+
+from clarion.model.ids import MAX_BATCH_MESSAGES
+from clarion.publisher.outbox.addressing import readdress_batch
+from clarion.publisher.outbox.rows import Row
+from clarion.publisher.sheaf import Sheaf
+from clarion.wire import bodies
+
+
+class KeptSheaf(Sheaf):
+    """A sheaf with a row in the outbox; its stamp is the row's. Those that nobody asks about are let go of while
+    their row waits on disk."""
+
+    __slots__ = (
+        "__weakref__", "answered", "aside", "asked_s", "is_found", "may_be_stored", "over_connection", "saved",
+        "surely_out",
+    )  # fmt: skip
+
+    def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
+        super().__init__(topic, ttl_ms=ttl_ms, delayed=delayed, most=most)
+        self.saved = False  # it is on this machine's disk
+        self.is_found = False  # it was in the outbox when that was opened: nobody has a receipt
+        self.may_be_stored = False  # it was numbered then already, so it may have been sent by who died
+        self.aside: str | None = None  # why it is kept, although the broker refused it for good
+        self.over_connection = -1  # over which it was sent first
+        self.asked_s = 0.0  # when it was sent last
+        self.answered = False  # that was refused: no request with its number is under way any more,
+        self.surely_out = False  # and none of them can have been taken
+
+    @classmethod
+    def stand_in(cls, topic: bytes, stamp: int, count: int) -> KeptSheaf:
+        """Make one for a row that is only on disk."""
+        sheaf = cls(topic)
+        sheaf.stamp, sheaf.saved, sheaf.is_found = stamp, True, True
+        sheaf._count = count
+        return sheaf
+
+    def to_row(self, lane: int) -> Row:
+        """Give the row that keeps it, once it is sealed."""
+        assert self.packed is not None
+        return Row(self.stamp, lane, self.count, self.ttl_ms, self.packed_due, self.packed)
+
+    def refill(self, row: Row) -> None:
+        """Take the content back from its row."""
+        self.stamp, self.ttl_ms, self.packed_due = row.stamp, row.ttl_ms, row.due
+        self.packed = bytearray(row.packed)
+        self._count = row.messages
+        self.size = len(row.packed)
+        self.saved = True
+
+    def take_number(self, identity: bodies.Registered, number: int) -> None:
+        """Become the batch with this number, byte for byte the same whenever it is done again."""
+        assert self.packed is not None
+        self.broker, self.publisher, self.number = identity.broker, identity.publisher, number
+        self.packed = readdress_batch(
+            self.packed, broker=self.broker, publisher=self.publisher, stamp=self.stamp, number=number
+        )

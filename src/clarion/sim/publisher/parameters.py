@@ -1,0 +1,129 @@
+"""Every parameter of the model by name, with its default and meaning; the reference profiles.
+
+The command line makes its options of them at every start, so nothing here imports SimPy, numpy or the real publisher
+before a run is wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from clarion.model.ids import MAX_BATCH_MESSAGES
+from clarion.sim.publisher.arrivals import Arrivals, Poisson
+
+if TYPE_CHECKING:
+    from clarion.publisher.tuner import TunerSettings
+
+DEFAULT_SECONDS = 300.0
+
+
+def _parameter(default: Any, meaning: str, least: float | None = 0, *, group: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "least": least, "group": group})
+
+
+_RUN, _TUNING, _PUBLISHER, _BROKER = "Run", "Tuning", "Publisher", "Broker and subscriber"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a run is made of. The defaults are the reference model's store-heavy profile."""
+
+    arrivals: Arrivals = field(default=Poisson(35.0))
+    seconds: float | None = _parameter(
+        None, "simulated seconds; none: 300, or as long as the arrivals last", group=_RUN
+    )
+    warm_up_s: float = _parameter(20.0, "messages that come this early, and N until then, count in no mean", group=_RUN)
+    publishers: int = _parameter(1, "publishers on the one broker, each with its own arrivals", 1, group=_RUN)
+    keep_responses: bool = _parameter(False, "keep every response time in the outcome", group=_RUN)
+    keep_trace: bool = _parameter(False, "keep what the tuner did at each poll in the outcome", group=_RUN)
+
+    tuning: str = _parameter("auto", "fixed, literal, recheck, eager, or auto for the best", group=_TUNING)
+    batch_size: int = _parameter(1, "N to begin with; for ever with fixed", 1, group=_TUNING)
+    batch_size_min: int = _parameter(1, "N_min", 1, group=_TUNING)
+    batch_size_max: int = _parameter(MAX_BATCH_MESSAGES, "what N_max never exceeds", 1, group=_TUNING)
+    poll_min_s: float = _parameter(0.050, "T_poll_min; T_poll itself with fixed", group=_TUNING)
+    poll_max_s: float = _parameter(0.200, "T_poll_max", group=_TUNING)
+    wait_s: float | None = _parameter(None, "T, the longest wait for N messages; none: T_poll_max", group=_TUNING)
+    poll_factor: float = _parameter(1.2, "beta", group=_TUNING)
+    load_gain: float = _parameter(0.5, "alpha", group=_TUNING)
+    capacity_gain: float = _parameter(0.75, "gamma", group=_TUNING)
+    publishes_in_transfer: int = _parameter(20, "publishes that eager spreads over a transfer", 1, group=_TUNING)
+    polls_on_arrival: bool = _parameter(
+        False, "a poll is due as soon as N are pending, not only when T_poll is over", group=_TUNING
+    )
+    gated: bool | None = _parameter(
+        None, "take a worker for publishing only against the broker's credit; none: all but fixed do", group=_TUNING
+    )
+    receiving_first: bool | None = _parameter(
+        None, "a free worker goes to receiving first, else first come, first served; none: all but fixed", group=_TUNING
+    )
+
+    workers: int = _parameter(20, "workers in a publisher's pool", 1, group=_PUBLISHER)
+    buffer: int = _parameter(100, "messages that wait for a worker to receive them, at most", group=_PUBLISHER)
+    receive_s: float = _parameter(0.002, "mean processing of a received message (exponential)", group=_PUBLISHER)
+    publish_s: float = _parameter(0.002, "mean processing of a message to publish (exponential)", group=_PUBLISHER)
+    write_s: float = _parameter(0.001, "mean time of a store write (exponential)", group=_PUBLISHER)
+    read_fixed_s: float = _parameter(0.130, "fixed part of a store read", group=_PUBLISHER)
+    read_each_s: float = _parameter(0.002, "part of a store read for each message", group=_PUBLISHER)
+    rtt_s: float = _parameter(0.140, "mean round trip to the broker (gamma)", group=_PUBLISHER)
+    rtt_cv: float = _parameter(0.1, "its coefficient of variation; 0: always the same", group=_PUBLISHER)
+
+    room: int = _parameter(2000, "messages the broker holds before it says stop", 1, group=_BROKER)
+    subscriber_per_s: float = _parameter(1000.0, "messages the subscriber reads a second (exponential)", group=_BROKER)
+    vacation_s: float = _parameter(0.010, "mean time between two of its visits (exponential)", group=_BROKER)
+
+    def __post_init__(self) -> None:
+        for known in fields(self):
+            value, least = getattr(self, known.name), known.metadata.get("least")
+            if isinstance(value, int | float) and least is not None and not least <= value < math.inf:
+                raise ValueError(f"{known.name} is a number from {least:g} on, not {value:g}")
+        if self.subscriber_per_s <= 0:
+            raise ValueError("subscriber_per_s is above 0, not 0")
+        if not self.warm_up_s < self.duration_s:
+            raise ValueError(
+                f"warm_up_s is less than the run's {self.duration_s:g} s, not {self.warm_up_s:g}: nothing would count"
+            )
+        if self.gated is True and self.room < self.publishers:
+            raise ValueError(f"a room of {self.room} gives {self.publishers} publishers no credit")
+        self._check_tuning()
+
+    def _check_tuning(self) -> None:
+        from clarion.publisher.tuner import POLICIES
+
+        if self.tuning != "auto" and self.tuning not in POLICIES:
+            raise ValueError(f"tuning is auto or one of {', '.join(POLICIES)}; not {self.tuning!r}")
+        _ = self.tuner_settings  # which checks itself
+
+    @property
+    def duration_s(self) -> float:
+        """How long the run is."""
+        if self.seconds is not None:
+            return self.seconds
+        return self.arrivals.duration_s or DEFAULT_SECONDS
+
+    @property
+    def tuned(self) -> bool:
+        """Whether anything is tuned."""
+        return self.tuning != "fixed"
+
+    @property
+    def tuner_settings(self) -> TunerSettings:
+        """What the tuner is told."""
+        from clarion.publisher.tuner import TunerSettings
+
+        return TunerSettings(**{known.name: getattr(self, known.name) for known in fields(TunerSettings)})
+
+
+# Reference profiles: what they set, on top of the defaults.
+PROFILES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"store-heavy": MappingProxyType({"read_fixed_s": 0.130}), "store-light": MappingProxyType({"read_fixed_s": 0.040})}
+)
+
+# The slow-subscriber scenario, to be put on top of a profile.
+SLOW_SUBSCRIBER: Mapping[str, Any] = MappingProxyType(
+    {"arrivals": Poisson(17.5), "subscriber_per_s": 25.0, "vacation_s": 4.0, "room": 50, "seconds": 400.0}
+)

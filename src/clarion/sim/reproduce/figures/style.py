@@ -1,0 +1,65 @@
+"""How all figures look: colours that the colour-blind can tell apart, and boxes from plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+
+# Okabe and Ito's palette.
+COLOURS = {"fixed": "#7f7f7f", "literal": "#E69F00", "recheck": "#0072B2", "eager": "#009E73", "deployed": "#CC79A7"}
+LOAD_COLOUR = "#D55E00"
+MEAN_COLOUR = "#000000"
+BOX_SHARES = (5, 25, 50, 75, 95)  # percentiles at the whiskers, the box and its middle
+BOX_NOTE = "boxes: quartiles; whiskers: 5 and 95 %; diamonds: mean"
+_LOOK: Any = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
+
+
+@contextmanager
+def saved(
+    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **more: Any
+) -> Iterator[tuple[Any, Any]]:
+    """Give a figure with its axes (always a two-dimensional array); it is written at the end."""
+    with rc_context(_LOOK):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **more)
+        for place in axes.flat:
+            place.grid(axis="y", alpha=0.3, linewidth=0.6)
+            place.set_axisbelow(True)
+        yield figure, axes
+        figure.savefig(path, dpi=110)
+
+
+def box(axes: Any, values: NDArray[np.float64], mean: float, at: float, *, width: float, colour: str) -> None:
+    """Draw the box of one cell's values, with their mean."""
+    if not values.size:
+        return
+    low, first, middle, third, high = np.percentile(values, BOX_SHARES)
+    stats = [{"med": middle, "q1": first, "q3": third, "whislo": low, "whishi": high, "fliers": []}]
+    axes.bxp(
+        stats, positions=[at], widths=width, showfliers=False, patch_artist=True, manage_ticks=False,
+        boxprops={"facecolor": colour, "alpha": 0.55, "edgecolor": colour}, medianprops={"color": "black"},
+        whiskerprops={"color": colour}, capprops={"color": colour},
+    )  # fmt: skip
+    axes.plot([at], [mean], marker="D", markersize=3.2, color=MEAN_COLOUR, linestyle="none", zorder=5)
+
+
+def log_scale(axes: Any) -> None:
+    """Make the vertical scale logarithmic, with plain numbers at it."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,.0f}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def swatch(colour: str) -> Patch:
+    """Give a patch of a colour, for a legend."""
+    return Patch(facecolor=colour, alpha=0.55, edgecolor=colour)

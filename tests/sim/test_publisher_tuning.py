@@ -1,0 +1,156 @@
+"""What tuning promises, in simulated time: whatever N was, whatever the load does, however slow the subscriber is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clarion.sim.publisher import (
+    PROFILES,
+    SLOW_SUBSCRIBER,
+    TABLE_II,
+    Outcome,
+    Parameters,
+    Poisson,
+    Run,
+    Step,
+    Stepped,
+    simulate,
+    sweep,
+)
+
+_TUNED = ("literal", "recheck", "eager")
+_both_profiles = pytest.mark.parametrize("profile", list(PROFILES))
+
+
+def _parameters(profile: str, **changes: Any) -> Parameters:
+    return replace(Parameters(seconds=120.0, **PROFILES[profile]), **changes)
+
+
+def _mean_ms(parameters: Parameters, seeds: range = range(1, 3)) -> float:
+    return float(np.mean([simulate(parameters, seed=seed).response_ms["mean"] for seed in seeds]))
+
+
+@_both_profiles
+@pytest.mark.parametrize("tuning", _TUNED)
+def test_the_first_batch_size_does_not_matter(profile: str, tuning: str) -> None:
+    found = [_mean_ms(_parameters(profile, tuning=tuning, batch_size=batch_size)) for batch_size in (1, 10, 50)]
+    assert max(found) <= 1.05 * min(found)
+
+
+@_both_profiles
+@pytest.mark.parametrize("tuning", _TUNED)
+def test_the_mean_batch_size_rises_with_the_load(profile: str, tuning: str) -> None:
+    found = [
+        simulate(_parameters(profile, tuning=tuning, arrivals=Poisson(load_per_s)), seed=1).batch_size_mean
+        for load_per_s in (1.75, 17.5, 35.0, 55.0)
+    ]
+    assert found == sorted(found)
+    assert found[-1] > 2 * found[0]
+
+
+def _size_by_second(outcomes: list[Outcome], until_s: int) -> Any:
+    """Give N in each second: the mean over its polls, or as the last poll left it, and over the runs."""
+    by_run = []
+    for outcome in outcomes:
+        assert outcome.trace is not None
+        sizes: list[list[int]] = [[] for _ in range(until_s)]
+        for sample in outcome.trace:
+            sizes[min(int(sample.at_s), until_s - 1)].append(sample.batch_size)
+        last, found = 1.0, []
+        for second in sizes:
+            last = float(np.mean(second)) if second else last
+            found.append(last)
+        by_run.append(found)
+    return np.mean(by_run, axis=0)
+
+
+@_both_profiles
+@pytest.mark.parametrize("tuning", _TUNED)
+def test_the_batch_size_settles_within_three_seconds_of_each_step(profile: str, tuning: str) -> None:
+    """Settled: a second's mean N is within a quarter, or 1, of the mean on that step."""
+    parameters = _parameters(profile, arrivals=Stepped(TABLE_II), seconds=None, tuning=tuning, keep_trace=True)
+    outcomes = [simulate(parameters, seed=seed) for seed in (1, 2)]
+    sizes = _size_by_second(outcomes, 1000)
+    for step in TABLE_II[1:]:
+        start, end = int(step.start_s), int(step.end_s)
+        level = sizes[start + 20 : end].mean()
+        assert np.abs(sizes[start : start + 3] - level).min() <= max(1.0, 0.25 * level), step
+
+
+@_both_profiles
+@pytest.mark.parametrize("batch_size", [5, 10, 50])
+def test_without_tuning_a_slow_subscriber_costs_messages(profile: str, batch_size: int) -> None:
+    parameters = _parameters(profile, **SLOW_SUBSCRIBER, tuning="fixed", batch_size=batch_size)
+    outcome = simulate(parameters, seed=1)
+    assert outcome.dropped > 0.05 * outcome.offered
+
+
+@_both_profiles
+@pytest.mark.parametrize("tuning", _TUNED)
+def test_tuned_a_slow_subscriber_costs_no_message(profile: str, tuning: str) -> None:
+    parameters = _parameters(profile, **SLOW_SUBSCRIBER, tuning=tuning)
+    outcomes = [simulate(replace(parameters, batch_size=batch_size), seed=batch_size) for batch_size in (1, 50)]
+    assert [outcome.dropped for outcome in outcomes] == [0, 0]
+    assert all(outcome.delivered > 2500 for outcome in outcomes)  # the subscriber was kept at work
+
+
+@pytest.mark.parametrize("tuning", _TUNED)
+def test_it_is_the_credit_gate_that_saves_them(tuning: str) -> None:
+    parameters = _parameters("store-heavy", **SLOW_SUBSCRIBER, tuning=tuning, gated=False)
+    outcome = simulate(parameters, seed=1)
+    assert outcome.dropped > 0.05 * outcome.offered
+
+
+def test_after_a_stall_a_gated_publisher_goes_on() -> None:
+    """The broker's room is used up and no ACK is under way: only a window update can tell of new room."""
+    burst = Stepped((Step(0.0, 20.0, 30.0),))
+    for tuning in _TUNED:
+        parameters = _parameters(
+            "store-light", arrivals=burst, seconds=150.0, tuning=tuning, room=3, subscriber_per_s=100.0, vacation_s=0.5
+        )
+        outcome = simulate(parameters, seed=1)
+        assert (outcome.delivered, outcome.dropped) == (outcome.offered, 0), tuning
+
+
+@_both_profiles
+@pytest.mark.parametrize("load_per_s", [1.75, 17.5, 35.0, 55.0])
+def test_eager_beats_recheck_and_every_fixed_batch_size(profile: str, load_per_s: float) -> None:
+    parameters = _parameters(profile, arrivals=Poisson(load_per_s), seconds=250.0 if load_per_s < 10 else 70.0)
+    eager_ms = _mean_ms(replace(parameters, tuning="eager"))
+    assert eager_ms < _mean_ms(replace(parameters, tuning="recheck"))
+    for batch_size in (1, 3, 5, 10):
+        fixed_ms = _mean_ms(replace(parameters, tuning="fixed", batch_size=batch_size))
+        assert eager_ms < fixed_ms, batch_size
+
+
+def test_publishers_on_one_broker_share_it_evenly() -> None:
+    """Also where the subscriber cannot read all that they have."""
+    for changes in ({}, {"subscriber_per_s": 40.0, "room": 50}):
+        parameters = _parameters("store-light", arrivals=Poisson(17.5), publishers=5, tuning="eager", **changes)
+        outcome = simulate(parameters, seed=1)
+        assert len(outcome.publishers) == 5
+        assert outcome.jain_throughput > 0.98
+        assert outcome.least_share > 0.8
+        assert sum(publisher.delivered for publisher in outcome.publishers) == outcome.delivered
+
+
+def test_the_same_seed_gives_the_same_run_here_and_in_other_processes() -> None:
+    runs = [Run(_parameters("store-light", tuning=tuning, seconds=40.0), 7) for tuning in ("eager", "literal")]
+    heard: list[tuple[int, int]] = []
+    there = sweep(runs, processes=2, on_done=lambda done, of: heard.append((done, of)))
+    here = sweep(runs, processes=1)
+    assert [one.to_dict() for one in there] == [one.to_dict() for one in here]
+    assert heard == [(1, 2), (2, 2)]
+    assert here[0].to_dict() != simulate(runs[0].parameters, seed=8).to_dict()
+
+
+def test_every_message_is_accounted_for() -> None:
+    for tuning in ("fixed", *_TUNED):
+        for changes in ({}, dict(SLOW_SUBSCRIBER)):
+            parameters = _parameters("store-heavy", **{**changes, "seconds": 60.0}, tuning=tuning, batch_size=10)
+            outcome = simulate(parameters, seed=3)
+            assert outcome.offered == outcome.delivered + outcome.dropped + outcome.unfinished

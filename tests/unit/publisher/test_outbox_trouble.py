@@ -1,0 +1,168 @@
+"""Numbers that the broker does not know any more: what surely never arrived is sent anew, the rest is set aside."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
+from tests.unit.publisher.test_outbox_keeping import Keep
+from tests.unit.publisher.test_outbox_keeping import keep as keep
+
+from clarion.model.errors import LimitReached, NoSubscriber
+from clarion.publisher.outbox.aside import look
+from clarion.publisher.outbox.errors import OutboxInDoubt
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import Code
+
+
+def test_on_a_topic_made_again_what_was_sent_once_is_numbered_from_one(keep: Keep) -> None:
+    keep.put(b"a", b"b")
+    for asked in keep.pump():
+        asked.refuse(Code.GAP, expected=1)
+    keep.welcome()
+    again = keep.deliver()
+    assert (numbers(again), payloads(again)) == ([1, 2], [[b"a"], [b"b"]])
+
+
+def test_on_a_topic_made_again_what_was_found_is_in_doubt(keep: Keep) -> None:
+    keep.put(b"a")
+    keep.pump()
+    keep.die()
+    keep.put(b"b")
+    keep.welcome()
+    (asked,) = keep.send()
+    asked.refuse(Code.GAP, expected=1)
+    keep.welcome()
+    assert payloads(keep.send()) == [[b"b"]]
+    assert [row.messages for row in look(keep.path).aside] == [1]
+    assert isinstance(keep.sending.failures.take(), OutboxInDoubt)
+    assert keep.sending.failures.take() is None
+
+
+def test_a_forgotten_publisher_numbers_anew_what_was_surely_not_taken(keep: Keep) -> None:
+    sheaves = keep.put(b"a", b"b")
+    sent = keep.pump()
+    sent[0].refuse(Code.PUBLISHER_EXPIRED)
+    assert keep.send() == [], "a request with an old number is under way"
+    sent[1].refuse(Code.PUBLISHER_EXPIRED)
+    keep.welcome()
+    again = keep.deliver()
+    assert (numbers(again), payloads(again)) == ([1, 2], [[b"a"], [b"b"]])
+    assert {asked.batch.publisher for asked in again} == {keep.publishers}
+    assert [sheaf.error for sheaf in sheaves] == [None, None]
+
+
+def test_a_forgotten_publisher_sets_aside_what_may_have_been_taken(keep: Keep) -> None:
+    sheaves = keep.put(b"a", b"b")
+    sent = keep.pump()
+    keep.connection += 1  # the session had to send them again: the first time may have got through
+    for asked in sent:
+        asked.refuse(Code.PUBLISHER_EXPIRED)
+    keep.put(b"c")
+    keep.welcome()
+    assert payloads(keep.send()) == [[b"c"]]
+    for sheaf in sheaves:
+        with pytest.raises(OutboxInDoubt, match="clarion outbox resend the outbox"):
+            sheaf.raise_error()
+    told = keep.sending.failures.take()
+    assert isinstance(told, OutboxInDoubt)
+    assert "2 messages" in str(told)
+    assert sum(row.messages for row in look(keep.path).aside) == 2
+
+
+def test_another_store_gets_nothing_that_was_numbered_for_the_first(keep: Keep) -> None:
+    keep.put(b"a", b"b")
+    keep.die()
+    keep.put(b"c")
+    keep.welcome(store=bytes(16), broker=2)
+    sent = keep.send()
+    assert (numbers(sent), payloads(sent)) == ([1], [[b"c"]])
+    assert sent[0].batch.broker == 2
+    assert sum(row.messages for row in look(keep.path).aside) == 2
+    keep.store(sent[0])
+    keep.work()
+    keep.die()
+    keep.welcome(store=bytes(16), broker=2)
+    assert keep.send() == []
+
+
+def test_an_identity_without_numbered_rows_is_not_used_again(keep: Keep) -> None:
+    keep.die()
+    keep.put(b"a")
+    keep.welcome()
+    (sent,) = keep.send()
+    assert (sent.batch.number, sent.batch.publisher) == (1, 2)
+    assert [asked.body for asked in keep.take(Kind.FORGET)] == [bodies.Forget(1)]
+
+
+def test_what_the_broker_refuses_for_good_is_told_or_kept_for_who_can_be_told(keep: Keep) -> None:
+    (sheaf,) = keep.put(b"a")
+    keep.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    keep.work()
+    assert isinstance(sheaf.error, NoSubscriber)
+    assert look(keep.path) == ([], [])
+    keep.put(b"b")
+    keep.pump()
+    keep.die()
+    keep.welcome()
+    keep.send()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    keep.work()
+    assert [(row.messages, row.reason) for row in look(keep.path).aside] == [(1, "because")]
+    assert keep.left == [(0, 0)]
+    keep.put(b"c")
+    assert numbers(keep.send()) == [4], "a refusal uses its number up"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_was_refused_takes_none_of_the_credit(keep: Keep, kept: bool) -> None:
+    talk = Talk()
+    sending = keep.sending if kept else talk.sending
+    lane = sending.lanes[TOPIC]
+    before = lane.sent
+    if kept:
+        keep.put(b"a", b"b")
+    asked = keep.send() if kept else talk.add_and_pump(b"a", b"b")
+    asked[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    assert lane.sent == before + 1
+
+
+def test_a_limit_of_the_broker_is_told_as_what_it_is_and_the_message_is_kept(keep: Keep) -> None:
+    (sheaf,) = keep.put(b"a")
+    keep.pump()[0].refuse(Code.LIMIT)
+    keep.welcome()
+    keep.send()
+    assert isinstance(sheaf.error, LimitReached)
+    assert [row.messages for row in look(keep.path).aside] == [1]
+
+
+def test_lanes_that_are_let_go_leave_the_disk_before_the_broker_forgets_their_publisher(keep: Keep) -> None:
+    keep.put(b"a", topic=b"other")
+    keep.deliver()
+    keep.put(b"waits")
+    keep.sending._lanes_bound = 2
+    keep.sending.add(b"third", b"c", None, None)
+    assert keep.take(Kind.FORGET) == []
+    keep.work()
+    assert {lane.row.topic for lane in keep.file.read().lanes} == {TOPIC, b"third"}
+    assert keep.take(Kind.FORGET) == [], "the first topic still has numbers of that publisher"
+    keep.welcome()
+    keep.sending._lanes_bound = 100
+    keep.put(b"again", topic=b"other")
+    sent = {asked.body.topic: (asked.batch.publisher, asked.batch.number) for asked in keep.deliver()}
+    assert sent == {TOPIC: (1, 2), b"third": (2, 1), b"other": (2, 1)}
+    keep.die()
+    keep.welcome()
+    assert keep.deliver() == []
+
+
+def test_a_second_death_while_it_recovers_changes_nothing(keep: Keep) -> None:
+    keep.put(b"a", b"b", b"c")
+    sent = keep.pump()
+    for _ in range(3):
+        keep.die()
+        keep.welcome()
+        keep.send()
+    keep.die()
+    keep.welcome()
+    assert [bytes(asked.blobs[0]) for asked in keep.deliver()] == [bytes(asked.blobs[0]) for asked in sent]
+    assert keep.left == [(0, 0)]
