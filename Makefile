@@ -1,10 +1,10 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench torture scaling reproduce clean
+.PHONY: help setup demo test check format bench bench-publisher torture scaling reproduce clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: .venv/.ready ## make .venv with everything the project needs
 
@@ -30,6 +30,11 @@ format: setup ## write the format that check asks for
 
 bench: setup ## measure speed, in ratio to this machine's raw limits
 	@$(PY) -m bench
+
+bench-publisher: setup ## the tuned publisher against fixed batch sizes, the outbox, the HTTP gateway
+	@$(PY) -m bench.tuning
+	@$(PY) -m bench.outbox
+	@$(PY) -m bench.gateway
 
 torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work
 	@$(PY) -m tests.integration.torture --kills 500

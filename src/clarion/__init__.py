@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         VersionMismatch,
     )
     from clarion.publisher import AsyncPublisher, Publisher, Stager, commit_staged, drop_staged
+    from clarion.publisher.outbox import NoOutbox, OutboxFull, OutboxInDoubt, OutboxInUse, OutboxUnusable
+    from clarion.publisher.tuner import TunerSettings
     from clarion.subscriber import (
         AsyncSubscriber,
         AsyncTransaction,
@@ -61,9 +63,14 @@ __all__ = [
     "MessageBatch",
     "MessageId",
     "MessagesGone",
+    "NoOutbox",
     "NoSubscriber",
     "NoTopic",
     "NotSubscribed",
+    "OutboxFull",
+    "OutboxInDoubt",
+    "OutboxInUse",
+    "OutboxUnusable",
     "Publisher",
     "PublisherExpired",
     "Stager",
@@ -77,6 +84,7 @@ __all__ = [
     "TopicDescription",
     "TopicFull",
     "Transaction",
+    "TunerSettings",
     "Unreachable",
     "UsedAfterFork",
     "VersionConflict",
@@ -95,6 +103,7 @@ _ROOMS = {
     "Message": "subscriber",
     "MessageBatch": "subscriber",
     "MessageId": "model",
+    **dict.fromkeys(("NoOutbox", "OutboxFull", "OutboxInDoubt", "OutboxInUse", "OutboxUnusable"), "publisher.outbox"),
     "Publisher": "publisher",
     "Stager": "publisher",
     "State": "subscriber",
@@ -102,6 +111,7 @@ _ROOMS = {
     "SubscriptionDescription": "admin",
     "TopicDescription": "admin",
     "Transaction": "subscriber",
+    "TunerSettings": "publisher.tuner",
     "commit_staged": "publisher",
     "drop_staged": "publisher",
 }  # every other public name is an error

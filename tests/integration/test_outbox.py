@@ -19,7 +19,7 @@ from tests.integration.waiting import eventually
 
 from clarion import Admin, AsyncPublisher, Publisher, Subscriber
 from clarion.model.errors import BufferFull, NoSubscriber, TimedOut, UsedAfterFork
-from clarion.publisher.outbox import NoOutbox, OutboxInDoubt, OutboxInUse
+from clarion.publisher.outbox import NoOutbox, OutboxInDoubt, OutboxInUse, OutboxUnusable
 from clarion.publisher.outbox.aside import look, resend
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.session.thread import ThreadSession
@@ -264,6 +264,43 @@ def test_on_a_full_disk_nothing_saved_is_lost_and_it_goes_on_when_there_is_room(
     count = int(told)
     assert count > 100
     assert [int(payload.split(b" ")[0]) for payload in read(broker.url)] == list(range(count + 1))
+
+
+def test_after_a_disk_failed_save_says_so_and_not_only_the_receipts(broker: BrokerProcess, tmp_path: Path) -> None:
+    publisher = Publisher(broker.url, outbox=tmp_path / "outbox")
+    publisher.put("news", b"a").result(_WAIT_S)
+    eventually(lambda: not publisher.stats["outbox_batches"], "the disk has nothing to do")
+    publisher._desk._desk._worker._file._connection.close()  # type: ignore[union-attr]
+    receipt = publisher.put("news", b"b")
+    with pytest.raises(OutboxUnusable):
+        receipt.saved(_WAIT_S)
+    with pytest.raises(OutboxUnusable):
+        publisher.save(_WAIT_S)
+    with pytest.raises(OutboxUnusable):
+        publisher.put("news", b"c")
+    publisher.close(_WAIT_S)
+    assert read(broker.url) == [b"a"]
+
+
+def test_after_a_disk_failed_the_asyncio_publisher_says_so_too(broker: BrokerProcess, tmp_path: Path) -> None:
+    async def fail() -> None:
+        publisher = AsyncPublisher(broker.url, outbox=tmp_path / "outbox")
+        await (await publisher.put("news", b"a")).result(_WAIT_S)
+        async with asyncio.timeout(_WAIT_S):
+            while publisher.stats["outbox_batches"]:
+                await asyncio.sleep(0.001)
+        publisher._desk._desk._worker._file._connection.close()  # type: ignore[union-attr]
+        receipt = await publisher.put("news", b"b")
+        with pytest.raises(OutboxUnusable):
+            await receipt.saved(_WAIT_S)
+        with pytest.raises(OutboxUnusable):
+            await publisher.save(_WAIT_S)
+        with pytest.raises(OutboxUnusable):
+            await publisher.put("news", b"c")
+        await publisher.close(_WAIT_S)
+
+    asyncio.run(fail())
+    assert read(broker.url) == [b"a"]
 
 
 def test_in_a_child_process_the_outbox_is_the_parents(broker: BrokerProcess, tmp_path: Path) -> None:

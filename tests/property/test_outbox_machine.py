@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.property.lossy_network import SubscriberClient
 from tests.property.test_lossy_network import TOPIC, make_world, subscribe
-from tests.property.test_outbox_promises import OutboxClient, check, finish
+from tests.property.test_outbox_promises import OTHER, OutboxClient, check, finish
 
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.publisher.outbox.aside import look
@@ -27,14 +27,15 @@ class OutboxMachine(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory()
         self.world = make_world(1)
         self.world.faults = False
-        subscribe(self.world, TOPIC, b"reader")
+        for topic in (TOPIC, OTHER):
+            subscribe(self.world, topic, b"reader")
         self.publisher = OutboxClient(self.world, Path(self._folder.name) / "outbox")
         self.forgotten = False
 
-    @rule(count=st.integers(1, 4))
-    def put(self, count: int) -> None:
+    @rule(count=st.integers(1, 4), topic=st.sampled_from([TOPIC, OTHER]))
+    def put(self, count: int, topic: bytes) -> None:
         for _ in range(count):
-            self.publisher.add(TOPIC)
+            self.publisher.add(topic)
 
     @rule()
     def publisher_talks(self) -> None:
@@ -115,16 +116,16 @@ class OutboxMachine(RuleBasedStateMachine):
                 assert row.first_number <= number < row.first_number + row.numbered
 
     def teardown(self) -> None:
-        reader = SubscriberClient(self.world, TOPIC, b"reader", b"only consumer")
+        readers = {topic: SubscriberClient(self.world, topic, b"reader", b"only consumer") for topic in (TOPIC, OTHER)}
         publisher = self.publisher
-        finish(self.world, publisher, [reader])
+        finish(self.world, publisher, list(readers.values()))
         publisher.file.close()
         contents = look(publisher.path)
         assert contents.waiting == []
         aside = Counter({b"": sum(row.messages for row in contents.aside)})
         if not self.forgotten:
             assert not +aside
-        check(publisher, {TOPIC: reader}, in_doubt=+aside)
+        check(publisher, readers, in_doubt=+aside)
         self._folder.cleanup()
 
 

@@ -13,6 +13,8 @@ from clarion.cli.dead import dead_app
 from clarion.cli.demo import demo
 from clarion.cli.exit_codes import exit_codes_help
 from clarion.cli.get import get
+from clarion.cli.outbox import outbox_app
+from clarion.cli.publish import publish
 from clarion.cli.put import put
 from clarion.cli.reproduce import reproduce_app
 from clarion.cli.request import request
@@ -75,6 +77,7 @@ app.command("config", rich_help_panel=_BROKER)(config)
 app.command("stats", rich_help_panel=_BROKER)(stats)
 app.command("demo", rich_help_panel=_BROKER)(demo)
 app.command("put", rich_help_panel=_MESSAGES)(put)
+app.command("publish", rich_help_panel=_MESSAGES)(publish)
 app.command("get", rich_help_panel=_MESSAGES)(get)
 app.command("subscribe", rich_help_panel=_MESSAGES)(subscribe)
 app.command("unsubscribe", rich_help_panel=_MESSAGES)(unsubscribe)
@@ -84,6 +87,7 @@ app.add_typer(topics_app, name="topics", rich_help_panel=_LOOK_AFTER)
 app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFTER)
 app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
+app.add_typer(outbox_app, name="outbox", rich_help_panel=_LOOK_AFTER)
 app.add_typer(simulate_app, name="simulate", rich_help_panel=_MODELS)
 app.add_typer(reproduce_app, name="reproduce", rich_help_panel=_MODELS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ from clarion.cli.failures import tells_errors
 from clarion.cli.options import AsJson
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.cli.simulate_options import with_parameters
+from clarion.cli.traces import plot_trace
 from clarion.cli.traces import trace as write_trace
 from clarion.model.errors import PermanentError
 
@@ -109,14 +110,11 @@ def _run(
 
 def _write_trace(file: Path, outcome: Outcome) -> None:
     """Write the tuner's trace; with several publishers, the number of each in the first column."""
-    from clarion.publisher.tuner import Sample
+    from clarion.publisher.tuner import trace_to_csv
 
+    traces = {str(number): one.trace or [] for number, one in enumerate(outcome.publishers)}
     try:
-        with file.open("w", newline="") as out:
-            writer = csv.writer(out)
-            writer.writerow(["publisher", *Sample._fields])
-            for number, one in enumerate(outcome.publishers):
-                writer.writerows([number, *sample] for sample in one.trace or ())
+        file.write_text(trace_to_csv(traces), encoding="utf-8")
     except OSError as error:
         raise PermanentError(f"{file} cannot be written: {error.strerror}; choose another for --trace-out") from error
 
@@ -125,9 +123,9 @@ def _print(outcome: Outcome) -> None:
     screen = console()
     response = outcome.response_ms
     lines = [
-        ("response, mean", f"{response['mean']:,.0f} ms"),
-        ("median", f"{response['median']:,.0f} ms"),
-        ("99 %", f"{response['p99']:,.0f} ms"),
+        ("response, mean", _shown_ms(response["mean"])),
+        ("median", _shown_ms(response["median"])),
+        ("99 %", _shown_ms(response["p99"])),
         ("batch size N, mean", f"{outcome.batch_size_mean:.1f}"),
         ("poll interval, mean", f"{1000 * outcome.poll_interval_mean_s:,.0f} ms"),
         ("messages a batch", f"{outcome.messages_per_batch:.1f} in {outcome.batches:,} batches"),
@@ -147,11 +145,15 @@ def _print(outcome: Outcome) -> None:
         _print_publishers(outcome)
 
 
+def _shown_ms(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:,.0f} ms"
+
+
 def _print_publishers(outcome: Outcome) -> None:
     columns = ["publisher", "delivered", "dropped", "response, mean", "N, mean"]
     table = plain_table(columns, columns[1:])
     for number, one in enumerate(outcome.publishers):
-        mean_ms = f"{one.response_ms['mean']:,.0f} ms"
+        mean_ms = _shown_ms(one.response_ms["mean"])
         add_row(table, str(number), f"{one.delivered:,}", f"{one.dropped:,}", mean_ms, f"{one.batch_size_mean:.1f}")
     screen = console()
     screen.print(table)
@@ -163,3 +165,4 @@ def _print_publishers(outcome: Outcome) -> None:
 
 simulate_app.command("publisher")(with_parameters(publisher))
 simulate_app.command("trace")(write_trace)
+simulate_app.command("plot-trace")(plot_trace)

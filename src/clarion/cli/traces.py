@@ -1,4 +1,4 @@
-"""`clarion simulate trace`: write a generated trace of arrivals, for the simulator or for others."""
+"""`clarion simulate trace` writes a generated trace of arrivals; `clarion simulate plot-trace` draws what a tuner did."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from clarion.publisher.tuner import Sample
+
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 class Shape(StrEnum):
@@ -74,3 +78,53 @@ def _generate(shape: Shape, dice: Any, hours: float) -> dict[str, NDArray[Any]]:
     from clarion.sim.traces import lookup_service_trace, ztf_trace
 
     return lookup_service_trace(dice, hours) if shape is Shape.LOOKUP_SERVICE else ztf_trace(dice, hours)
+
+
+@tells_errors
+def plot_trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV of what a tuner did at each poll.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Picture to write: .png, .svg or .pdf.")],
+    as_json: AsJson = False,
+) -> None:
+    """Draw what a tuner did: N, T_poll, load, capacity, pending and credit.
+
+    The trace is a simulated publisher's (simulate publisher --trace-out) or a
+    real one's: with Publisher(trace_samples=1000),
+    trace_to_csv({"alerts": publisher.trace("alerts")}) gives its text;
+    trace_to_csv is in clarion.publisher.tuner.
+
+    \b
+    Examples:
+      clarion simulate publisher --steps table-ii --trace-out n.csv
+      clarion simulate plot-trace n.csv --out n.png
+    """
+    try:
+        from clarion.sim.reproduce.figures import draw_trace
+    except ImportError:
+        raise PermanentError('drawing needs SimPy, numpy and matplotlib: pip install "clarion[sim,plots]"') from None
+    if out.suffix.lower() not in _PICTURES:
+        raise PermanentError(f"{out} is no picture: its name ends in {', '.join(_PICTURES)}")
+    traces = _read_samples(file)
+    try:
+        draw_trace(traces, out)
+    except OSError as error:
+        raise PermanentError(f"{out} cannot be written: {error.strerror}; choose another for --out") from error
+    polls = sum(len(trace) for trace in traces.values())
+    if as_json:
+        print_json({"file": str(out), "polls": polls, "publishers": list(traces)})
+    else:
+        console().print(f"{out}: {counted(polls, 'poll')} of {counted(len(traces), 'publisher')}", markup=False)
+
+
+def _read_samples(file: Path) -> dict[str, list[Sample]]:
+    from clarion.publisher.tuner import trace_from_csv
+
+    try:
+        traces = trace_from_csv(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PermanentError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise PermanentError(f"{file} is not a tuner's trace: {error}") from error
+    if not traces:
+        raise PermanentError(f"{file} has no samples")
+    return traces

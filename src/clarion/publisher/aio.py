@@ -67,25 +67,25 @@ class AsyncPublisher:
         self._session = AsyncSession(url, on_turn=self._on_turn)
         try:
             file = open_outbox(outbox, outbox_bytes)
+            self._sending = make_sending(
+                file,
+                max(1, buffer_bytes // 2),
+                lambda: self._session.reconnects,
+                self._session.ask,
+                asyncio.get_running_loop().time,
+                time.time,
+                lambda: os.urandom(16),
+                self._on_change,
+                in_flight=in_flight,
+                batch_bytes=batch_bytes,
+                compressed=compression is not None,
+                tuning=tuning,
+                tuner=with_batch_size(tuner, batch_size),
+                on_sample=self._trace.add if trace_samples else None,
+            )
         except BaseException:
             self._session.close()
             raise
-        self._sending = make_sending(
-            file,
-            max(1, buffer_bytes // 2),
-            lambda: self._session.reconnects,
-            self._session.ask,
-            asyncio.get_running_loop().time,
-            time.time,
-            lambda: os.urandom(16),
-            self._on_change,
-            in_flight=in_flight,
-            batch_bytes=batch_bytes,
-            compressed=compression is not None,
-            tuning=tuning,
-            tuner=with_batch_size(tuner, batch_size),
-            on_sample=self._trace.add if trace_samples else None,
-        )
         self._desk = AsyncDesk(file, self._sending, outbox_bytes, wake=self._session.wake, wait_until=self._until)
         self._requests = AsyncRequests(self._session, self.put)
         self._sending.greet()

@@ -366,11 +366,11 @@ class Sending:
 
     def unfinished(self) -> list[Sheaf]:
         """Give the newest unfinished sheaves of each lane: when these are done, all before them are."""
-        return [sheaf for lane in self.lanes.values() for sheaf in lane.newest()]
+        return [sheaf for lane in list(self.lanes.values()) for sheaf in lane.newest()]
 
     def identities(self) -> set[int]:
         """Give the publisher ids in use, to be forgotten at a clean close."""
-        known = [self._identity, *(lane.identity for lane in self.lanes.values())]
+        known = [self._identity, *(lane.identity for lane in list(self.lanes.values()))]
         return {identity.publisher for identity in known if identity is not None}
 
     def seen(self) -> dict[bytes, Sample]:

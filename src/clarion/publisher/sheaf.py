@@ -155,7 +155,10 @@ class Sheaf:
         """Note what became of it, and tell who asked to be told."""
         self.first_offset = first_offset
         self.error = error
+        self._count = self.count
         self.packed = None
+        self.payloads = []
+        self.keys = self.headers = self.due = None
         self.done = True
         for tell in self.on_done or ():
             tell()

@@ -11,12 +11,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from clarion.publisher.outbox.addressing import readdress_batch
 from clarion.publisher.outbox.aside import drop, look, resend
 from clarion.publisher.outbox.errors import OutboxFull, OutboxInUse, OutboxUnusable
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.rows import Changes, Found, Home, LaneRow, Load, Row
 from clarion.wire.batch import Batch, encode_batch
+from clarion.wire.readdressing import readdress_batch
 
 HOME = Home(7, bytes(range(16)), 1)
 LANE = LaneRow(1, b"news", 5, 1, 1, 0)
@@ -125,6 +125,18 @@ def test_what_is_resent_comes_last_as_new_messages(tmp_path: Path) -> None:
     assert rows[1].stamp == Batch.parse(rows[1].packed).stamp == file.read().last_stamp > 20
     assert file.read().aside_messages == 0
     file.close()
+
+
+def test_what_was_damaged_on_disk_is_not_resent_under_a_new_checksum(tmp_path: Path) -> None:
+    file = OutboxFile(tmp_path / "outbox")
+    saved(file, row(10, b"whole"))
+    file.commit(Changes(aside=[(10, "refused")]))
+    file._connection.execute("UPDATE aside SET packed = CAST(replace(packed, 'whole', 'w_ole') AS BLOB)")
+    file.close()
+    with pytest.raises(OutboxUnusable, match=r"damaged.*nothing was changed.*clarion outbox drop"):
+        resend(file.file)
+    assert len(look(file.file).aside) == 1
+    assert drop(file.file) == 1
 
 
 def test_what_is_dropped_is_gone_and_the_rest_stays(tmp_path: Path) -> None:

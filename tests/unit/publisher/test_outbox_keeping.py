@@ -12,6 +12,7 @@ from tests.unit.publisher.talking import AT_ONCE, MOMENT_S, TOPIC, Asked, number
 
 from clarion.model.errors import ClarionError
 from clarion.model.ids import RECEIPTS_KEPT
+from clarion.publisher.outbox import planning
 from clarion.publisher.outbox.errors import OutboxFull, OutboxUnusable
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.keeping import KeptSending
@@ -340,6 +341,28 @@ def test_what_is_put_after_the_end_is_not_lost_with_its_lane(keep: Keep) -> None
     keep.die()
     keep.welcome()
     assert payloads(keep.send()) == [[b"late"]]
+
+
+def test_what_is_put_after_the_end_gets_no_number_of_a_publisher_that_is_let_go(keep: Keep) -> None:
+    keep.sending.retire()
+    keep.work()
+    (late,) = keep.put(b"late")
+    assert late.saved
+    assert keep.left == [(1, 0)]
+    assert keep.send() == []
+
+
+def test_only_so_many_small_batches_wait_in_memory_and_all_are_sent_in_order(
+    make: Callable[..., Keep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "KEPT_MAX", 10)
+    keep = make()
+    messages = [b"%d" % number for number in range(60)]
+    keep.put(*messages)
+    lane = keep.sending._kept_lanes()[0]
+    assert (len(lane.kept), lane.on_disk) == (10, 50)
+    keep.welcome()
+    assert payloads(keep.deliver()) == [[message] for message in messages]
 
 
 def test_winding_down_saves_and_removes_and_numbers_nothing(keep: Keep) -> None:

@@ -166,3 +166,71 @@ def test_a_second_death_while_it_recovers_changes_nothing(keep: Keep) -> None:
     keep.welcome()
     assert [bytes(asked.blobs[0]) for asked in keep.deliver()] == [bytes(asked.blobs[0]) for asked in sent]
     assert keep.left == [(0, 0)]
+
+
+def test_a_topic_that_is_just_being_numbered_when_the_publisher_is_forgotten_is_sent_all_the_same(keep: Keep) -> None:
+    keep.put(b"a")
+    (asked,) = keep.pump()
+    keep.sending.add(b"other", b"b", None, None)
+    job = keep.job()
+    asked.refuse(Code.PUBLISHER_EXPIRED)
+    keep.do(job)
+    keep.welcome()
+    (old, new) = keep.send()
+    assert (payloads([old]), old.batch.publisher) == ([[b"b"]], 1)
+    old.refuse(Code.PUBLISHER_EXPIRED)
+    keep.store(new)
+    keep.welcome()
+    again = keep.deliver()
+    assert (payloads(again), again[0].batch.publisher) == ([[b"b"]], keep.publishers)
+
+
+def test_a_topic_that_is_just_being_numbered_when_another_store_answers_is_numbered_for_that(keep: Keep) -> None:
+    keep.put(b"a")
+    (asked,) = keep.pump()
+    keep.sending.add(b"other", b"b", None, None)
+    job = keep.job()
+    asked.refuse(Code.MALFORMED, kind=Kind.INVALID)
+    for hello in keep.take(Kind.HELLO):
+        hello.answer(Kind.ACK, bodies.Welcome(1, 2, bytes(16), 1, 1 << 24, 64, 1 << 20))
+    keep.do(job)
+    keep.welcome(store=bytes(16), broker=2)
+    sent = keep.deliver()
+    assert (payloads(sent), sent[0].batch.broker) == ([[b"b"]], 2)
+
+
+def test_what_was_once_sent_twice_stays_in_doubt_whatever_is_answered_later(keep: Keep) -> None:
+    keep.put(b"a")
+    (asked,) = keep.pump()
+    keep.now_s += 20.0  # the session sent it again meanwhile: one may be refused, and the other taken
+    asked.refuse(Code.TOPIC_FULL)
+    keep.now_s += 1.0
+    (asked,) = keep.send()
+    asked.refuse(Code.PUBLISHER_EXPIRED)
+    keep.welcome()
+    assert keep.send() == []
+    assert [row.messages for row in look(keep.path).aside] == [1]
+
+
+def test_who_waits_for_what_was_found_hears_that_it_was_set_aside_though_more_was_put_since(keep: Keep) -> None:
+    keep.put(b"a", b"b")
+    keep.die()
+    (found,) = keep.sending.unfinished()
+    (sheaf,) = keep.put(b"c")
+    keep.welcome(store=bytes(16), broker=2)
+    keep.deliver()
+    assert isinstance(found.error, OutboxInDoubt)
+    assert (sheaf.done, sheaf.error) == (True, None)
+
+
+def test_who_waits_for_what_was_found_and_never_sent_waits_until_it_is_stored(keep: Keep) -> None:
+    keep.put(b"a")
+    keep.die()
+    keep.put(b"never sent")
+    keep.die()
+    (found,) = keep.sending.unfinished()
+    keep.put(b"c")
+    keep.welcome(store=bytes(16), broker=2)
+    assert not found.done
+    assert payloads(keep.deliver()) == [[b"never sent"], [b"c"]]
+    assert (found.done, found.error) == (True, None)

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import apsw
 
 from clarion.model.ids import stamp_from_unix_s
-from clarion.publisher.outbox.addressing import readdress_batch
 from clarion.publisher.outbox.errors import OutboxUnusable
 from clarion.publisher.outbox.locking import OutboxLock
 from clarion.publisher.outbox.opening import close_database, open_database, open_for_reading, typed
 from clarion.publisher.outbox.rows import Aside
+from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.readdressing import readdress_batch
 
 _WAITING = """
 SELECT topic, count(*), sum(count), sum(size), min(stamp), numbered
@@ -82,6 +83,11 @@ def _change(file: Path, change: Callable[[apsw.Connection], None]) -> int:
             return messages
         except apsw.Error as error:
             raise typed(error, file) from error
+        except BadBatch as error:
+            raise OutboxUnusable(
+                f"what was set aside in {file} is damaged: {error}; nothing was changed."
+                f" Restore the file, or `clarion outbox drop {file}` lets go of all that was set aside"
+            ) from error
         finally:
             close_database(connection)
     finally:
@@ -102,6 +108,7 @@ def _resend(connection: apsw.Connection) -> None:
         ).get
         connection.execute(_NEW_LANE, (topic,))
         lane = connection.execute("SELECT number FROM lane WHERE topic = ?", (topic,)).get
+        Batch.parse(packed)  # a new checksum would hide damage
         anew = readdress_batch(packed, broker=0, publisher=0, stamp=last, number=0)
         connection.execute(
             "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)", (last, lane, count, len(anew), ttl_ms, due, anew)

@@ -115,7 +115,9 @@ class Desk:
         return TimedOut(text)
 
     def unsaved(self) -> list[Sheaf]:
-        """Give what is not on disk yet."""
+        """Give what is not on disk yet; raises what broke, since that is gone from there then."""
+        if self._sending.broken is not None:
+            raise self._sending.broken
         return self._sending.unsaved()
 
     def close(self) -> None:

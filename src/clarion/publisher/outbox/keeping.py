@@ -58,7 +58,7 @@ class KeptSending(Saving):
         else:
             self._identity = None
             for lane in self._kept_lanes():
-                if lane.has_numbers():
+                if self._has_numbers(lane):
                     self._trouble(lane, InvalidRequest("this is another broker, or another store of it"))
                 else:
                     lane.start_anew()
@@ -81,7 +81,8 @@ class KeptSending(Saving):
         assert error is not None
         overtaken = refusal.code == Code.GAP and refusal.expected < next(iter(lane.flying))
         once = sheaf.over_connection == self._connection() and self._clock_s() - sheaf.asked_s < _ONCE_S
-        sheaf.surely_out = once and (refusal.code in RETRIED or isinstance(error, PublisherExpired))
+        sheaf.may_be_stored |= not once  # whatever is answered when it is sent again
+        sheaf.surely_out = refusal.code in RETRIED or isinstance(error, PublisherExpired)
         sheaf.answered = True
         if refusal.code in RETRIED and not overtaken:
             super()._on_put_reply(lane, sheaf, reply)
@@ -98,7 +99,7 @@ class KeptSending(Saving):
         if self._identity == identity:
             self._identity = None
         for lane in self._kept_lanes():
-            if lane.identity == identity and not lane.has_numbers():
+            if lane.identity == identity and not self._has_numbers(lane):
                 lane.start_anew()
 
     def _trouble(self, lane: KeptLane, error: ClarionError) -> None:

@@ -21,8 +21,8 @@ class KeptLane(Lane):
     """
 
     __slots__ = (
-        "filled", "first_number", "is_on_disk", "kept", "last", "loaded_bytes", "loaded_until", "number", "numbered",
-        "on_disk", "sealed", "stored_before", "trouble", "unread_numbered",
+        "filled", "first_number", "is_on_disk", "kept", "last", "last_found", "loaded_bytes", "loaded_until", "number",
+        "numbered", "on_disk", "sealed", "stored_before", "trouble", "unread_found", "unread_numbered",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, tuner: Tuner, number: int) -> None:
@@ -40,6 +40,8 @@ class KeptLane(Lane):
         self.first_number = 1
         self.stored_before = 0  # messages that the broker took before these
         self.last: KeptSheaf | None = None
+        self.last_found: KeptSheaf | None = None  # of the rows that were there when the outbox was opened,
+        self.unread_found = 0  # of which so many were not read yet
         self.trouble: ClarionError | None = None  # why its numbers are good for nothing any more
 
     @classmethod
@@ -50,7 +52,8 @@ class KeptLane(Lane):
         lane.is_on_disk = True
         lane.on_disk = found.rows
         if found.rows:
-            lane.last = KeptSheaf.stand_in(row.topic, found.last_stamp, found.messages)
+            lane.unread_found = found.rows
+            lane.last = lane.last_found = KeptSheaf.stand_in(row.topic, found.last_stamp, found.messages)
         if row.numbered:  # with nothing numbered there is nothing that its old numbers are needed for
             lane.unread_numbered = row.numbered
             lane.identity = bodies.Registered(broker, row.publisher)

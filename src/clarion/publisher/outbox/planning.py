@@ -15,6 +15,7 @@ from clarion.publisher.outbox.rows import Changes
 from clarion.publisher.outbox.sheaves import KeptSheaf
 from clarion.wire import bodies
 
+KEPT_MAX = 1024  # batches of a lane that wait for a number in memory: small ones take more there than they hold
 Fits = Callable[[KeptLane, int, int], bool]  # whether, so many bytes of a lane having been added, so many more may be
 
 
@@ -131,7 +132,7 @@ def apply_lane(part: LanePlan, fits: Fits) -> None:
         assert sheaf.packed is not None
         sheaf.saved = True
         sheaf.size = len(sheaf.packed)
-        if sheaf in numbered or (not lane.on_disk and fits(lane, 0, sheaf.size)):
+        if sheaf in numbered or (not lane.on_disk and len(lane.kept) < KEPT_MAX and fits(lane, 0, sheaf.size)):
             lane.loaded_bytes += sheaf.size
             lane.loaded_until = sheaf.stamp
             if sheaf in numbered:
@@ -159,6 +160,7 @@ def _apply_trouble(part: LanePlan) -> None:
         sheaf.over_connection = -1
     if lane.unread_numbered:
         lane.on_disk -= lane.unread_numbered
+        lane.unread_found -= lane.unread_numbered
         lane.unread_numbered = 0
     lane.start_anew()
     lane.trouble = None

@@ -199,6 +199,7 @@ class Saving(Sending):
                 self._live[row.stamp] = sheaf
             sheaf.refill(row)
             lane.on_disk -= 1
+            lane.unread_found -= sheaf.is_found
             lane.loaded_until = row.stamp
             lane.loaded_bytes += sheaf.size
             self.loaded_bytes += sheaf.size
@@ -222,6 +223,7 @@ class Saving(Sending):
                 self._look_at(lane)
         if plan.retires:
             self.retired, self._retiring = True, False
+            self.wind_down()  # whoever puts something now has it saved, but not under numbers that are let go
             for lane in self._kept_lanes():
                 lane.is_on_disk = False
         for part in plan.lanes:
@@ -254,8 +256,14 @@ class Saving(Sending):
         for sheaf in part.doubted:
             self._unload(lane, sheaf)
             sheaf.end(error=error)
-        if lane.last is not None and not lane.last.done and not (lane.kept or lane.on_disk or lane.sealed):
-            lane.last.end(error=error)
+        last_found = lane.last_found
+        if last_found is not None and not (last_found.done or last_found.packed or lane.unread_found):
+            last_found.end(error=error)  # set aside without having been read; somebody may wait for it
+
+    def _has_numbers(self, lane: KeptLane) -> bool:
+        """Whether rows of a lane are numbered on disk, or just now are being."""
+        parts = self._job.lanes if isinstance(self._job, Plan) else []
+        return lane.has_numbers() or any(part.lane is lane and part.numbered for part in parts)
 
     def _look_at(self, lane: KeptLane) -> None:
         """Have a lane looked at again by all who may have something to do for it."""

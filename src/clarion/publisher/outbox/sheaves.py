@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.publisher.outbox.addressing import readdress_batch
 from clarion.publisher.outbox.rows import Row
 from clarion.publisher.sheaf import Sheaf
 from clarion.wire import bodies
+from clarion.wire.readdressing import readdress_batch
 
 
 class KeptSheaf(Sheaf):
@@ -22,12 +22,12 @@ class KeptSheaf(Sheaf):
         super().__init__(topic, ttl_ms=ttl_ms, delayed=delayed, most=most)
         self.saved = False  # it is on this machine's disk
         self.is_found = False  # it was in the outbox when that was opened: nobody has a receipt
-        self.may_be_stored = False  # it was numbered then already, so it may have been sent by who died
+        self.may_be_stored = False  # it may have been sent by who died, or more than once: an answer says nothing
         self.aside: str | None = None  # why it is kept, although the broker refused it for good
         self.over_connection = -1  # over which it was sent first
         self.asked_s = 0.0  # when it was sent last
         self.answered = False  # that was refused: no request with its number is under way any more,
-        self.surely_out = False  # and none of them can have been taken
+        self.surely_out = False  # and it was not taken then
 
     @classmethod
     def stand_in(cls, topic: bytes, stamp: int, count: int) -> KeptSheaf:

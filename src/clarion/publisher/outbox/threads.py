@@ -107,7 +107,8 @@ class ThreadDesk:
         if self._desk is None:
             return error
         self.wind_down()
-        return self._desk.left_behind(url, timeout_s)
+        with self._lock:
+            return self._desk.left_behind(url, timeout_s)
 
     def wind_down(self) -> None:
         """Save what is not saved, remove what was sent, and do nothing more."""

@@ -58,8 +58,9 @@ class Eager(Tuner):
         self.poll_interval_s = max(min(wanted_s, settings.poll_max_s), settings.poll_min_s)
 
     def _choose(self, pending: int, now_s: float) -> int:
-        if pending:
-            self.batch_size = max(self.settings.batch_size_min, min(pending, self.batch_size_max))
+        taken = pending if self.credit < 0 else min(pending, self.credit)
+        if taken:  # N is what leaves, not what waits for credit
+            self.batch_size = max(self.settings.batch_size_min, min(taken, self.batch_size_max))
         return pending
 
     def _adapt(self, took_s: float) -> None:

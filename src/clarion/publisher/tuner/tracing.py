@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections import deque
+from collections.abc import Mapping, Sequence
+from io import StringIO
 from typing import NamedTuple
 
 
@@ -23,6 +26,8 @@ class Trace:
     """The last so many samples of a publisher, by topic."""
 
     def __init__(self, samples: int) -> None:
+        if samples < 0:
+            raise ValueError(f"trace_samples is from 0 on, not {samples}")
         self._samples: deque[tuple[bytes, Sample]] = deque(maxlen=samples)
 
     def add(self, topic: bytes, sample: Sample) -> None:
@@ -32,3 +37,43 @@ class Trace:
     def of(self, topic: bytes) -> list[Sample]:
         """Give the samples of a topic, the oldest first."""
         return [sample for found, sample in self._samples if found == topic]
+
+
+_COLUMNS = ("publisher", *Sample._fields)
+
+
+def trace_to_csv(traces: Mapping[str, Sequence[Sample]]) -> str:
+    """Give traces by the name of who made them (a topic, a publisher) as CSV: what `clarion simulate publisher
+    --trace-out` writes, and `clarion simulate plot-trace` draws."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for name, samples in traces.items():
+        writer.writerows([name, *sample] for sample in samples)
+    return text.getvalue()
+
+
+def trace_from_csv(text: str) -> dict[str, list[Sample]]:
+    """Read what `trace_to_csv` gave; ValueError, with the line, where it did not."""
+    rows = csv.reader(StringIO(text), strict=True)
+    found: dict[str, list[Sample]] = {}
+    try:
+        if tuple(next(rows, ())) != _COLUMNS:
+            raise ValueError(f"line 1: the columns of a tuner's trace are {', '.join(_COLUMNS)}")
+        for row in rows:
+            try:
+                name, *values = row
+                found.setdefault(name, []).append(_read_sample(values))
+            except ValueError as error:
+                raise ValueError(f"line {rows.line_num}: this is no sample of a tuner: {error}") from None
+    except csv.Error as error:
+        raise ValueError(f"line {rows.line_num}: this is not CSV: {error}") from None
+    return found
+
+
+def _read_sample(values: Sequence[str]) -> Sample:
+    at_s, batch_size, poll_interval_s, load_per_s, capacity_per_s, credit, pending, published = values
+    return Sample(
+        float(at_s), int(batch_size), float(poll_interval_s), float(load_per_s), float(capacity_per_s),
+        int(credit), int(pending), int(published),
+    )  # fmt: skip

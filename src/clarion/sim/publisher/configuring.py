@@ -47,7 +47,7 @@ def build_parameters(values: Mapping[str, Any], over: Mapping[str, Any] | None =
         values = {name: value for name, value in values.items() if name not in ARRIVALS}
     merged = {**values, **over}
     profile = merged.pop(PROFILE, None)
-    if profile is not None and profile not in PROFILES:
+    if profile is not None and (not isinstance(profile, str) or profile not in PROFILES):
         raise BadSettings(f"a profile is one of {', '.join(PROFILES)}; not {profile!r}")
     arrivals = {name: merged.pop(name) for name in ARRIVALS if name in merged}
     fields = {name: _convert(name, value) for name, value in merged.items()}
@@ -89,6 +89,8 @@ def _traced(values: Mapping[str, Any]) -> Traced:
 
     if "trace_rate_per_s" in values and "trace_speed" in values:
         raise BadSettings("a trace is scaled by trace_rate_per_s or by trace_speed, not by both")
+    if not isinstance(values["trace"], str | Path):
+        raise BadSettings(f"trace is the name of a file, not {values['trace']!r}")
     times_s = read_trace(Path(values["trace"]))
     if "trace_rate_per_s" in values:
         return Traced.at_rate(times_s, _number("trace_rate_per_s", values["trace_rate_per_s"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ class PublisherOutcome:
     """What came of one publisher's messages. Counts are of the whole run: offered = delivered + dropped + unfinished.
 
     Response times are of messages that came after the warm-up; those unfinished count with their age, for an
-    overloaded publisher would look well otherwise.
+    overloaded publisher would look well otherwise. Where none came, or all were dropped, they are NaN (null in JSON).
     """
 
     offered: int
@@ -32,11 +33,11 @@ class PublisherOutcome:
     delivered_per_s: float
     response_ms: dict[str, float]
     batches: int
-    batch_size_mean: float  # N, weighted by time
+    batch_size_mean: float  # N as polls find it, weighted by the time to the next; a trace has N as they leave it
     messages_per_batch: float
     poll_interval_mean_s: float
-    load_estimate_per_s: float
-    capacity_estimate_per_s: float
+    load_estimate_per_s: float  # the tuner's last
+    capacity_estimate_per_s: float  # the tuner's last
     store_utilisation: float
     worker_utilisation: float
     responses_ms: npt.NDArray[np.float64] | None = None  # of messages after the warm-up, by arrival; where kept
@@ -149,7 +150,7 @@ def _responses_ms(parameters: Parameters, publisher: SimulatedPublisher, now_s: 
 
 def _summary(responses_ms: npt.NDArray[np.float64]) -> dict[str, float]:
     if not len(responses_ms):
-        return {"mean": 0.0, "median": 0.0, "p99": 0.0}
+        return {"mean": math.nan, "median": math.nan, "p99": math.nan}
     median, p99 = np.percentile(responses_ms, [50, 99])
     return {"mean": float(responses_ms.mean()), "median": float(median), "p99": float(p99)}
 

@@ -87,8 +87,8 @@ class Parameters:
             raise ValueError(
                 f"warm_up_s is less than the run's {self.duration_s:g} s, not {self.warm_up_s:g}: nothing would count"
             )
-        if self.gated is True and self.room < self.publishers:
-            raise ValueError(f"a room of {self.room} gives {self.publishers} publishers no credit")
+        if self.heeds_credit and self.room < self.publishers:
+            raise ValueError(f"a room of {self.room} does not give each of {self.publishers} publishers credit")
         self._check_tuning()
 
     def _check_tuning(self) -> None:
@@ -109,6 +109,11 @@ class Parameters:
     def tuned(self) -> bool:
         """Whether anything is tuned."""
         return self.tuning != "fixed"
+
+    @property
+    def heeds_credit(self) -> bool:
+        """Whether a worker is taken for publishing only against the broker's credit."""
+        return self.tuned if self.gated is None else self.gated
 
     @property
     def tuner_settings(self) -> TunerSettings:

@@ -38,7 +38,6 @@ class SimulatedPublisher:
         self._receive_times_s = exponential(dice[1], parameters.receive_s)
         self._publish_times_s = exponential(dice[2], parameters.publish_s)
         self._round_trips_s = gamma(dice[3], parameters.rtt_s, parameters.rtt_cv)
-        gated = parameters.tuned if parameters.gated is None else parameters.gated
         first = parameters.tuned if parameters.receiving_first is None else parameters.receiving_first
         self.pool = Pool(
             env, workers=parameters.workers, buffer=parameters.buffer, receiving_first=first,
@@ -46,7 +45,7 @@ class SimulatedPublisher:
         )  # fmt: skip
         self.side = PublishingSide(
             env, policy=parameters.tuning, settings=parameters.tuner_settings,
-            credit=broker.share if gated else None, count_from_s=parameters.warm_up_s,
+            credit=broker.share if parameters.heeds_credit else None, count_from_s=parameters.warm_up_s,
             on_sample=self.trace.append if parameters.keep_trace else None,
         )  # fmt: skip
         self.store = DataStore(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clarion.sim.publisher import PROFILES as PROFILE_SETTINGS
-from clarion.sim.publisher import SLOW_SUBSCRIBER, TABLE_II, Parameters, Poisson, Stepped, Traced
+from clarion.sim.publisher import SLOW_SUBSCRIBER, Parameters, Poisson, Stepped, Traced
 from clarion.sim.reproduce.cells import (
     CONGESTED,
     DEPLOYED,
@@ -98,8 +98,8 @@ def _over_time(_cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) 
     return {"arrivals": Poisson(OVER_TIME_LOAD_PER_S), "seconds": extent.seconds, "keep_trace": True}
 
 
-def _steps(cell: Cell, _extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    return {"arrivals": Stepped(TABLE_II), "keep_trace": cell.tuning in TUNED}
+def _steps(cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:
+    return {"arrivals": Stepped(extent.steps), "keep_trace": cell.tuning in TUNED}
 
 
 def _slow(_cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:

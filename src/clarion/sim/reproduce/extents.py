@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clarion.sim.publisher import TABLE_II, Step
 from clarion.sim.reproduce.cells import HIGH_LOAD_PER_S, LOADS_PER_S
 
 
@@ -26,6 +27,7 @@ class Extent:
     publishers: tuple[int, ...]
     publishers_seconds: float
     publishers_seeds: int
+    steps: tuple[Step, ...] = TABLE_II
 
 
 _ALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 50)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clarion.sim.publisher import TABLE_II
 from clarion.sim.reproduce.cells import STEPS, TUNED, Cell
 from clarion.sim.reproduce.claims.claim import Rule, Seen
 from clarion.sim.reproduce.results import Results
@@ -13,8 +12,9 @@ _SETTLES_WITHIN_S = 3.0
 
 def _settling(results: Results, profile: str, policy: str) -> list[tuple[float, float]]:
     """Give how long N takes to settle in each step, and its level there."""
-    grid_s, sizes = mean_on_grid(results.traces(Cell(STEPS, profile, "", policy)), TABLE_II[-1].end_s)
-    return [settled_after_s(grid_s, sizes, step.start_s, step.end_s) for step in TABLE_II]
+    steps = results.extent.steps
+    grid_s, sizes = mean_on_grid(results.traces(Cell(STEPS, profile, "", policy)), steps[-1].end_s)
+    return [settled_after_s(grid_s, sizes, step.start_s, step.end_s) for step in steps]
 
 
 def _quickly(results: Results, profile: str, policy: str) -> Seen:
@@ -25,7 +25,7 @@ def _quickly(results: Results, profile: str, policy: str) -> Seen:
 
 def _with_the_load(results: Results, profile: str, policy: str) -> Seen:
     levels = [level for _, level in _settling(results, profile, policy)]
-    loads = [step.load_per_s for step in TABLE_II]
+    loads = [step.load_per_s for step in results.extent.steps]
     pairs = [(one, other) for one in zip(loads, levels, strict=True) for other in zip(loads, levels, strict=True)]
     rises = all(level < higher for (load, level), (more, higher) in pairs if load < more)
     text = "mean N of the steps " + " / ".join(f"{level:.1f}" for level in levels)

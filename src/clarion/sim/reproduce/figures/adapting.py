@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from clarion.sim.publisher import TABLE_II
 from clarion.sim.reproduce.cells import LOAD, OVER_TIME, PROFILES, STEPS, TRACE, TUNED, Cell, load_cell
 from clarion.sim.reproduce.experiments import OVER_TIME_LOAD_PER_S
 from clarion.sim.reproduce.figures.style import COLOURS, LOAD_COLOUR, MEAN_COLOUR, saved
@@ -54,11 +53,12 @@ def draw_over_time(results: Results, path: Path) -> None:
             axes[row, 0].set(ylabel="N, messages", ylim=(0, None))
         for place in axes[-1]:
             place.set_xlabel("seconds")
-        figure.suptitle(f"Fig. 10: N over time at {case} requests/s")
+        figure.suptitle(f"Fig. 10: N over time at {case} requests/s, as polls leave it (mean: as polls find it)")
 
 
 def draw_steps(results: Results, path: Path) -> None:
     """Draw Fig. 11: N under the steps of Table II."""
+    steps = results.extent.steps
     with saved(path, 2, 3, size=(13, 5.8), sharey="row", sharex=True) as (figure, axes):
         for row, profile in enumerate(PROFILES):
             for column, policy in enumerate(TUNED):
@@ -67,10 +67,10 @@ def draw_steps(results: Results, path: Path) -> None:
                 averaged = trailing_mean(np.array([one.batch_size for one in trace], dtype=np.float64), _AVERAGED)
                 place.plot([one.at_s for one in trace], averaged, color=COLOURS[policy], linewidth=0.5)
                 _draw_load(
-                    place, [step.start_s for step in TABLE_II] + [TABLE_II[-1].end_s],
-                    [step.load_per_s for step in TABLE_II] + [TABLE_II[-1].load_per_s], last=column == len(TUNED) - 1,
+                    place, [step.start_s for step in steps] + [steps[-1].end_s],
+                    [step.load_per_s for step in steps] + [steps[-1].load_per_s], last=column == len(TUNED) - 1,
                 )  # fmt: skip
-                place.set(title=f"{policy}, {profile}", xlim=(0, TABLE_II[-1].end_s))
+                place.set(title=f"{policy}, {profile}", xlim=(0, steps[-1].end_s))
             axes[row, 0].set(ylabel=f"N, averaged over {_AVERAGED} polls", ylim=(0, None))
         for place in axes[-1]:
             place.set_xlabel("seconds")

@@ -65,7 +65,7 @@ def draw_tuned(results: Results, path: Path) -> None:
 def draw_traces(results: Results, path: Path, *, as_is: bool) -> None:
     """Draw Fig. 12 or 13: response on traces, without and with tuning, and as deployed."""
     cases = [work for work in results.workloads.values() if work.as_is == as_is]
-    with saved(path, 2, len(cases), size=(5 * len(cases) + 1, 6.6), sharey="row") as (figure, axes):
+    with saved(path, 2, len(cases), size=(max(10, 5 * len(cases) + 1), 6.6), sharey="row") as (figure, axes):
         for row, profile in enumerate(PROFILES):
             for column, work in enumerate(cases):
                 place = axes[row, column]

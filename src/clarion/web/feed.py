@@ -1,0 +1,83 @@
+"""The asyncio publisher, with what a gateway must know beside: how large a message may be, and when messages ended.
+
+A request that was accepted is followed to its end even where its client has gone. A task for each, waiting for its
+receipt, would be woken by every answer of the broker; a batch tells those who are in it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from clarion.model.errors import ClarionError
+from clarion.publisher import AsyncPublisher, AsyncReceipts
+from clarion.publisher.outbox.keeping import KeptSending
+from clarion.publisher.sheaf import HEADER_BYTES
+
+
+class Ending(NamedTuple):
+    """What became of messages that were put together: how many are stored, and where; why the others are not."""
+
+    stored: int
+    offsets: list[tuple[int, int]]  # first and last, in order; none for those that appear later
+    id: str | None  # of the first
+    error: ClarionError | None
+
+
+class Feed(AsyncPublisher):
+    """Puts messages, and tells when they have ended."""
+
+    @property
+    def largest_bytes(self) -> int:
+        """What a message may take with its key, headers and overhead, as far as the broker has said by now."""
+        return self._sending.max_batch_bytes - HEADER_BYTES
+
+    @property
+    def broken(self) -> ClarionError | None:
+        """Why nothing can be put any more, if that is so."""
+        return self._sending.broken
+
+    def kept_bytes(self, size: int) -> int:
+        """What the outbox would hold with so much more; 0 without one."""
+        sending = self._sending
+        return sending.kept_bytes + sending.buffered_bytes + size if isinstance(sending, KeptSending) else 0
+
+    def when_done(self, receipts: AsyncReceipts, tell: Callable[[], None]) -> None:
+        """Call `tell` once all of it is stored or refused; at once, if it is already. It must not raise.
+
+        Whoever asks keeps the receipts until then: an outbox lets go of what nobody holds.
+        """
+        waiting = {sheaf for sheaf, _, _ in receipts._parts if not sheaf.done}
+        left = len(waiting)
+        if not left:
+            tell()
+
+        def one_ended() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                tell()
+
+        for sheaf in waiting:
+            if sheaf.on_done is None:
+                sheaf.on_done = []
+            sheaf.on_done.append(one_ended)
+
+    def ending(self, receipts: AsyncReceipts) -> Ending:
+        """Give what became of messages that have ended."""
+        assert receipts.done()
+        stored, error = 0, None
+        offsets: list[tuple[int, int]] = []
+        for sheaf, start, stop in receipts._parts:
+            if sheaf.error is not None:
+                sheaf.observed = True  # the answer tells; a close has nothing to raise
+                error = error or sheaf.error
+                continue
+            stored += stop - start
+            found = sheaf.offsets(start, stop)
+            if found is not None and offsets and offsets[-1][1] + 1 == found.start:
+                offsets[-1] = (offsets[-1][0], found.stop - 1)
+            elif found is not None:
+                offsets.append((found.start, found.stop - 1))
+        sheaf, start, _ = receipts._parts[0]
+        return Ending(stored, offsets, str(sheaf.message_id(start)) if sheaf.error is None else None, error)

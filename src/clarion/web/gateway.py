@@ -1,0 +1,308 @@
+"""The HTTP gateway: POST /topics/NAME puts messages, GET /health and /stats tell how it is doing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import HttpVersion11, web
+
+from clarion.model.errors import BadSettings, ClarionError, TimedOut
+from clarion.model.names import to_text
+from clarion.web.door import Door, as_json
+from clarion.web.feed import Feed
+from clarion.web.intake import Intake, Taken
+from clarion.web.reading import PATH, Marks, check_encoding, check_origin, read_marks, read_topic
+from clarion.web.refusals import Refusal
+from clarion.web.room import Place
+from clarion.web.settings import GatewaySettings
+
+log = logging.getLogger("clarion.web")
+_LOOK_S = 0.5  # how often it looks whether the broker is there
+_LINGER_S = 2.0  # that the rest of a refused body is read, so that the client sees the answer
+_LAST_WORDS_S = 1.0  # in which answers leave before connections are cut
+_TUNED_MAX = 100  # topics whose tuner the counters show
+_TOLD = {
+    "service": "clarion gateway",
+    "POST /topics/NAME": "the body is a message; with Content-Type: application/x-ndjson each line is one",
+    "GET /health": "200 while the broker is connected",
+    "GET /stats": "counters",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Gateway:
+    """Serves HTTP for one publisher; made, started and stopped on one event loop."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._feed = Feed(
+            settings.url,
+            buffer_bytes=2 * settings.buffer_bytes,  # the intake's bound is met first, and for whole requests
+            compression="zstd" if settings.compress else None,
+            outbox=settings.outbox,
+            outbox_bytes=settings.outbox_bytes,
+            tuning=settings.tuning,
+            batch_size=settings.batch_size,
+        )
+        self._intake = Intake(settings, self._feed)
+        self._begin_s = time.monotonic()
+        self._answers: Counter[int] = Counter()
+        self._requests = 0  # that are under way
+        self._quiet = asyncio.Event()  # set when there are none any more, once it is stopping
+        self._stopping = False
+        self._connected: bool | None = None
+        app = web.Application(middlewares=[self._answer_refusals])
+        app.router.add_get("/", self._root)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/stats", self._stats)
+        app.router.add_post(PATH + "{topic:.*}", self._post, expect_handler=self._expect)
+        self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
+
+    async def start(self) -> str:
+        """Begin to listen; give the address. BadSettings where that is not possible."""
+        settings = self._settings
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._server = self._runner.server
+        self._door = Door(
+            self._server,
+            settings.max_connections,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=settings.idle_timeout_s,
+            lingering_time=_LINGER_S,
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._door, settings.host, settings.port)
+        except (OSError, UnicodeError) as error:  # the latter where the host cannot be a name
+            with contextlib.suppress(ClarionError):  # an outbox keeps what it has
+                await self._feed.close(0.0)
+            number = getattr(error, "errno", None) or 0
+            why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
+            raise BadSettings(f"cannot listen at {settings.host}:{settings.port}: {why}") from error
+        self._watch = loop.create_task(self._watch_broker())
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        """Take no more, answer who waits, and send what was accepted; TimedOut if that could not be done in time."""
+        until_s = time.monotonic() + self._settings.stop_timeout_s
+        self._stopping = True
+        self._watch.cancel()
+        self._listener.close()
+        self._door.close_idle()
+        try:
+            await self._finish_requests(self._settings.stop_timeout_s)
+            await self._feed.close(max(0.0, until_s - time.monotonic()))
+        except TimedOut:
+            if self._settings.outbox is not None:
+                raise  # and it says what is kept there
+            raise TimedOut(
+                f"{self._intake.waiting} messages were accepted and not confirmed by the broker at {self._settings.url}"
+                f" within {self._settings.stop_timeout_s:g} s; those that it does not have are lost with this process"
+            ) from None
+        finally:
+            self._intake.log_failures()
+            await self._feed.close(0.0)
+            await self._runner.cleanup()
+
+    async def _finish_requests(self, timeout_s: float) -> None:
+        """Answer every request that was begun: as soon as its messages are stored, or when the time is over."""
+        if self._requests:
+            waiter = asyncio.get_running_loop().create_task(self._quiet.wait())
+            if not (await asyncio.wait([waiter], timeout=timeout_s))[0]:
+                self._intake.abandon()
+            waiter.cancel()
+        await self._server.shutdown(_LAST_WORDS_S)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were accepted and are not known to be stored."""
+        return self._intake.waiting
+
+    async def _post(self, request: web.Request) -> web.Response:
+        topic, marks = self._read_head(request)
+        place = Place(self._intake.room)
+        body = await self._read_body(request, place)
+        taken = await self._intake.take(topic, marks, body, place)
+        return await self._tell(taken, marks)
+
+    def _read_head(self, request: web.Request) -> tuple[bytes, Marks]:
+        """Read and check what can be known before the body has come."""
+        if self._stopping:
+            raise Refusal(503, "Stopping", "this gateway is stopping; nothing was queued", retry_after_s=1)
+        check_origin(request.headers.items())
+        url = request.rel_url
+        topic = read_topic(url.raw_path, url.raw_query_string or url.raw_fragment)
+        if not self._settings.allows(topic):
+            raise Refusal(
+                403, "Forbidden", f"this gateway does not take messages for {to_text(topic)}; nothing was queued"
+            )
+        marks = read_marks(request.headers.items())
+        check_encoding(request.headers)
+        self._check_size(request.content_length or 0)
+        if not self._intake.knows(marks.idempotency_key) and any(
+            self._intake.room.lacks(1, request.content_length or 0)
+        ):
+            raise self._intake.full(1, request.content_length or 0)
+        return topic, marks
+
+    def _check_size(self, size: int) -> None:
+        most = min(self._settings.body_bytes, self._settings.buffer_bytes)
+        if size > most:
+            raise Refusal(413, "TooLarge", f"this gateway takes bodies of at most {most} bytes; nothing was queued")
+
+    async def _expect(self, request: web.Request) -> web.StreamResponse | None:
+        """Let a client that asks first send its body only where it would be taken."""
+        if request.version < HttpVersion11:
+            return None  # it knows no such thing, and would take a 100 for the answer
+        try:
+            if request.headers.get("Expect", "").lower() != "100-continue":
+                raise Refusal(417, "ExpectationFailed", "the one expectation known here is 100-continue")
+            self._read_head(request)
+        except Refusal as refusal:
+            return self._counted(request, _refused(refusal))
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer itself was not begun
+        return None
+
+    async def _read_body(self, request: web.Request, place: Place) -> bytes:
+        """Give the body; what has come of it takes room in the buffer, and is given back if it is refused."""
+        pieces: list[bytes] = []
+        size = 0
+        # A small body is all there by now, as a rule; then there is nothing to wait for.
+        patience_s = None if request.content.is_eof() else self._settings.read_timeout_s
+        try:
+            async with asyncio.timeout(patience_s):
+                while piece := await request.content.readany():
+                    size += len(piece)
+                    self._check_size(size)
+                    if not place.grow_to(0, size):
+                        raise self._intake.full(0, len(piece))
+                    pieces.append(piece)
+        except BaseException as error:
+            place.leave()
+            if isinstance(error, TimeoutError):
+                limit = f"{self._settings.read_timeout_s:g} s"
+                raise Refusal(408, "TooSlow", f"the body did not come within {limit}; nothing was queued") from None
+            if isinstance(error, (web.RequestPayloadError, ConnectionError)):  # the latter where the client is gone
+                raise Refusal(400, "BadRequest", f"the body is broken: {error}; nothing was queued") from None
+            raise
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _tell(self, taken: Taken, marks: Marks) -> web.Response:
+        accepted = taken.accepted
+        headers = {"Idempotent-Replayed": "true"} if taken.repeated else {}
+        told: dict[str, Any] = {"topic": to_text(accepted.topic)}
+        await self._intake.save(accepted)
+        if marks.respond_async and not accepted.ended:
+            return _answer(202, told | {"accepted": accepted.count}, headers | {"Preference-Applied": "respond-async"})
+        if not await self._intake.wait(accepted):
+            raise self._intake.late(marks)
+        if accepted.refusal is not None:
+            # Raised, it would hold this request, with its body, for as long as the key is known.
+            return _refused(accepted.refusal, headers)
+        assert accepted.ending is not None
+        offsets = accepted.ending.offsets
+        if accepted.many:
+            return _answer(201, told | {"count": accepted.count, "offsets": offsets}, headers)
+        offset = offsets[0][0] if offsets else None
+        return _answer(201, told | {"id": accepted.ending.id, "offset": offset}, headers)
+
+    async def _root(self, _request: web.Request) -> web.Response:
+        return _answer(200, _TOLD)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        told = {"broker": self._settings.url, "waiting": self._intake.waiting}
+        why = self._trouble()
+        if why is None:
+            return _answer(200, {"status": "ok"} | told)
+        return _answer(503, {"status": "unavailable", "message": why} | told, {"Retry-After": "1"})
+
+    def _trouble(self) -> str | None:
+        stats = self._feed.stats
+        if self._stopping:
+            return "this gateway is stopping"
+        if self._feed.broken is not None:
+            return f"the broker cannot be used: {self._feed.broken}"
+        if not stats["connected"]:
+            return f"no broker answers at {self._settings.url}; messages are accepted until the buffer is full"
+        return None if stats.get("refusal") is None else f"the broker takes nothing just now: {stats['refusal']}"
+
+    async def _stats(self, _request: web.Request) -> web.Response:
+        tuned = itertools.islice(self._feed.tuning.items(), _TUNED_MAX)
+        answers = {str(status): count for status, count in sorted(self._answers.items())}
+        told = {
+            "broker": self._settings.url,
+            "uptime_s": round(time.monotonic() - self._begin_s, 1),
+            **self._intake.stats(),
+            "refused_429": self._answers[429],
+            "answers": answers,
+            "connections": len(self._server.connections),
+            "connections_turned_away": self._door.turned_away,
+            "publisher": self._feed.stats,
+            "tuning": {to_text(topic): sample._asdict() for topic, sample in tuned},
+        }
+        return _answer(200, told)
+
+    @web.middleware
+    async def _answer_refusals(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._requests += 1
+        try:
+            answer = await handler(request)
+        except Refusal as refusal:
+            answer = _refused(refusal)
+        except web.HTTPException as error:
+            path = request.rel_url.raw_path
+            told = {
+                "error": (error.reason or "Error").replace(" ", ""),
+                "message": f"{request.method} {path} is nothing here; messages go by POST to {PATH}NAME",
+            }
+            answer = _answer(error.status, told, {"Allow": error.headers["Allow"]} if error.status == 405 else None)
+        finally:
+            self._requests -= 1
+            if self._stopping and not self._requests:
+                self._quiet.set()
+        return self._counted(request, answer)
+
+    def _counted(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+        if self._stopping or not request.content.is_eof():
+            answer.force_close()  # the rest of a body is no next request
+        self._answers[answer.status] += 1
+        return answer
+
+    async def _watch_broker(self) -> None:
+        """Log when the broker comes and goes, and what it refused."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._intake.log_failures()
+            connected = bool(self._feed.stats["connected"])
+            if connected != self._connected:
+                self._connected = connected
+                facts = {"broker": self._settings.url, "waiting": self._intake.waiting}
+                if connected:
+                    log.info("connected to the broker", extra=facts)
+                else:
+                    log.warning("no broker answers; messages are accepted until the buffer is full", extra=facts)
+
+
+def _refused(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
+    return _answer(refusal.status, refusal.told(), refusal.headers() | (headers or {}))
+
+
+def _answer(status: int, told: Any, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        status=status,
+        body=as_json(told),
+        content_type="application/json",
+        headers={"Server": "clarion", **(headers or {})},
+    )

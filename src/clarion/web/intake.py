@@ -1,0 +1,315 @@
+"""What a gateway accepts: bounded, followed to its end, and repeated to whoever asks again with the same key."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, NamedTuple
+
+from clarion.model.errors import BufferFull, ClarionError, TimedOut
+from clarion.publisher import AsyncReceipts
+from clarion.publisher.sheaf import packed_bytes
+from clarion.web.feed import Ending, Feed
+from clarion.web.keys import Keys
+from clarion.web.reading import Marks, fingerprint, split_lines
+from clarion.web.refusals import Refusal, is_certain, refusal_of
+from clarion.web.room import STALLED_S, DrainRate, Place, Room, retry_after_s
+from clarion.web.settings import GatewaySettings
+
+log = logging.getLogger("clarion.web")
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+class Accepted:
+    """Messages of one request, from the moment they are queued until it is known what became of them."""
+
+    __slots__ = ("_waiting", "count", "ended", "ending", "many", "place", "receipts", "refusal", "size", "topic")
+
+    def __init__(self, topic: bytes, count: int, many: bool, place: Place) -> None:
+        self.topic = topic
+        self.count = count
+        self.place = place
+        self.size = place.size
+        self.many = many
+        self.ended = False
+        self.ending: Ending | None = None
+        self.refusal: Refusal | None = None
+        self.receipts: AsyncReceipts | None = None  # while it is under way
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def end(self) -> None:
+        """Tell who waits that it is known what became of it."""
+        self.ended = True
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            _wake(future)
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return bool(self._waiting)
+
+    def watch(self) -> asyncio.Future[None]:
+        """Give a future that is done when that is known."""
+        known = asyncio.get_running_loop().create_future()
+        self._waiting.append(known)
+        return known
+
+    def unwatch(self, known: asyncio.Future[None]) -> None:
+        """Forget a future of `watch`."""
+        if not self.ended:
+            self._waiting.remove(known)
+
+
+class Taken(NamedTuple):
+    """What a request was taken as: new, or the same as one before."""
+
+    accepted: Accepted
+    repeated: bool
+
+
+class Intake:
+    """Accepts messages for a publisher, or says why not. Accepted = stored + failed + waiting, always."""
+
+    def __init__(self, settings: GatewaySettings, feed: Feed) -> None:
+        self._settings = settings
+        self._feed = feed
+        self._loop = asyncio.get_running_loop()
+        self.room = Room(settings.messages_max, settings.buffer_bytes)
+        self._drain = DrainRate(self._loop.time())
+        self._keys: Keys[Accepted] = Keys()
+        self.waiting = 0
+        self.accepted = 0
+        self.stored = 0
+        self.failed = 0
+        self.repeated = 0
+        self.last_failure: ClarionError | None = None
+        self._under_way: set[Accepted] = set()  # whose receipts have to be held
+        self._watched: set[asyncio.Future[None]] = set()
+        self._abandoned = False
+        self._untold = 0  # failed messages that no answer and no log has told of
+
+    def knows(self, key: str | None) -> bool:
+        """Whether a request with this key was accepted before."""
+        return key is not None and self._keys.find(key) is not None
+
+    async def take(self, topic: bytes, marks: Marks, body: bytes, place: Place) -> Taken:
+        """Queue all messages of a request, or none and raise a Refusal. `place` holds the room of its body; it is
+        given back when the messages have ended, or here, if there are none to wait for."""
+        key = marks.idempotency_key
+        known = None if key is None else self._keys.find(key)
+        mark = b"" if key is None else fingerprint(topic, marks, body)
+        if known is not None:
+            place.leave()
+            if known.fingerprint != mark:
+                raise Refusal(
+                    422,
+                    "KeyReused",
+                    "this Idempotency-Key came with another request before; use a new key for each. Nothing was queued",
+                )
+            self.repeated += 1
+            return Taken(known.first, True)
+        try:
+            payloads = split_lines(body, self.room.messages_max) if marks.by_lines else [body]
+            self._check(payloads, marks, place)
+            accepted = Accepted(topic, len(payloads), marks.by_lines, place)
+            if key is not None:
+                self._keys.begin(key, mark, accepted)
+            await self._queue(accepted, payloads, marks)
+        except BaseException:
+            place.leave()
+            raise
+        return Taken(accepted, False)
+
+    async def wait(self, accepted: Accepted) -> bool:
+        """Wait until it is known what became of messages; False if it is not in time."""
+        if not accepted.ended:
+            known = accepted.watch()
+            self._watched.add(known)
+            timer = self._loop.call_later(self._settings.timeout_s, _wake, known)
+            try:
+                if not self._abandoned:
+                    await known
+            finally:
+                timer.cancel()
+                self._watched.discard(known)
+                accepted.unwatch(known)
+        return accepted.ended
+
+    def abandon(self) -> None:
+        """Let nobody wait any longer: the process is about to end."""
+        self._abandoned = True
+        for known in self._watched:
+            _wake(known)
+
+    def _check(self, payloads: list[bytes], marks: Marks, place: Place) -> None:
+        """See to it that putting cannot fail half way: everything fits, each into a batch and all into the room."""
+        key, headers = marks.key, marks.headers
+        beside_bytes = packed_bytes([b""], None if key is None else [key], None if headers is None else [headers])
+        largest_bytes = self._feed.largest_bytes
+        size = sum(map(len, payloads)) + beside_bytes * len(payloads)
+        if max(map(len, payloads)) + beside_bytes > largest_bytes:
+            raise Refusal(
+                413, "TooLarge", f"the broker takes messages of about {largest_bytes} bytes at most; nothing was queued"
+            )
+        most_bytes = self.room.bytes_max
+        if self._settings.outbox is not None:
+            most_bytes = min(most_bytes, self._settings.outbox_bytes - 1)
+        if size > most_bytes:
+            raise Refusal(
+                413,
+                "TooLarge",
+                f"with keys and headers this takes {size} bytes, more than this gateway ever holds ({most_bytes});"
+                " send less at once. Nothing was queued",
+            )
+        if self._feed.kept_bytes(size) >= self._settings.outbox_bytes:
+            raise self._outbox_full(size)
+        if not place.grow_to(len(payloads), size):
+            raise self.full(len(payloads), size - place.size)
+
+    async def _queue(self, accepted: Accepted, payloads: list[bytes], marks: Marks) -> None:
+        topic, key, headers, ttl_s, deliver_at = accepted.topic, *marks[:4]
+        try:
+            if accepted.many:
+                count = accepted.count
+                keys = None if key is None else [key] * count
+                all_headers = None if headers is None else [headers] * count
+                receipts: AsyncReceipts = await self._feed.put_many(
+                    topic, payloads, keys, all_headers, ttl_s, deliver_at, wait=False
+                )
+            else:
+                receipts = await self._feed.put(topic, payloads[0], key, headers, ttl_s, deliver_at, wait=False)
+        except ClarionError as error:
+            refusal = self.full(1, 0) if isinstance(error, BufferFull) else refusal_of(error, topic)
+            self._never_queued(accepted, marks, refusal)
+            raise refusal from error
+        except BaseException:
+            self._never_queued(accepted, marks, Refusal(500, "InternalError", "it was not queued"))
+            raise
+        self.accepted += accepted.count
+        self.waiting += accepted.count
+        accepted.receipts = receipts
+        self._under_way.add(accepted)
+        self._feed.when_done(receipts, lambda: self._settle(accepted, self._feed.ending(receipts), marks))
+
+    def _never_queued(self, accepted: Accepted, marks: Marks, refusal: Refusal) -> None:
+        accepted.refusal = refusal
+        accepted.end()
+        if marks.idempotency_key is not None:
+            self._keys.forget(marks.idempotency_key)
+
+    def _settle(self, accepted: Accepted, ending: Ending, marks: Marks) -> None:
+        failed = accepted.count - ending.stored
+        self.waiting -= accepted.count
+        accepted.receipts = None
+        self._under_way.discard(accepted)
+        self.stored += ending.stored
+        self.failed += failed
+        self._drain.note(accepted.count, accepted.size, self._loop.time())
+        accepted.place.leave()
+        accepted.ending = ending
+        certain = False
+        if ending.error is not None:
+            accepted.refusal = refusal_of(ending.error, accepted.topic, stored=ending.stored, count=accepted.count)
+            certain = not ending.stored and is_certain(ending.error)
+            self.last_failure = ending.error
+            self._untold += 0 if accepted.waited_for else failed
+        if marks.idempotency_key is not None and certain:
+            self._keys.forget(marks.idempotency_key)
+        elif marks.idempotency_key is not None:
+            self._keys.end(marks.idempotency_key)
+        accepted.end()
+
+    def log_failures(self) -> None:
+        """Log what failed since the last time without an answer that told of it."""
+        if self._untold:
+            log.warning(
+                "messages that were accepted were not stored: %s", self.last_failure, extra={"messages": self._untold}
+            )
+            self._untold = 0
+
+    def full(self, messages: int, size: int) -> Refusal:
+        """Give the refusal of what does not fit now, with the time after which it should."""
+        now_s = self._loop.time()
+        lacking = self.room.lacks(messages, size)
+        wait_s = max(map(retry_after_s, lacking, self._drain.per_s(now_s)))
+        why = "" if self._feed.stats["connected"] else f", and no broker answers at {self._settings.url}"
+        return Refusal(
+            429,
+            "BufferFull",
+            f"this gateway's buffer is full ({self.room.messages} of {self.room.messages_max} messages,"
+            f" {self.room.bytes} of {self.room.bytes_max} bytes){why}; nothing was queued, send it again in {wait_s} s",
+            retry_after_s=wait_s,
+        )
+
+    def _outbox_full(self, size: int) -> Refusal:
+        lacking = self._feed.kept_bytes(size) - self._settings.outbox_bytes + 1
+        wait_s = retry_after_s(lacking, self._drain.per_s(self._loop.time())[1])
+        return Refusal(
+            429,
+            "BufferFull",
+            f"the outbox {self._settings.outbox} holds its {self._settings.outbox_bytes} bytes; nothing was queued,"
+            f" send it again in {wait_s} s",
+            retry_after_s=wait_s,
+        )
+
+    async def save(self, accepted: Accepted) -> None:
+        """Wait until messages are on this machine's disk, where there is an outbox; raise a Refusal if not in time.
+        From then on the outbox bounds their bytes."""
+        if self._settings.outbox is None or accepted.receipts is None:
+            return
+        try:
+            await accepted.receipts.saved(self._settings.timeout_s)
+        except TimedOut as error:
+            raise Refusal(503, "TimedOut", str(error), retry_after_s=STALLED_S) from error
+        except ClarionError as error:
+            raise refusal_of(error, accepted.topic) from error
+        if not accepted.ended:
+            accepted.place.grow_to(accepted.count, 0)
+
+    def late(self, marks: Marks) -> Refusal:
+        """Give the answer to who waited for as long as a post waits."""
+        stats = self._feed.stats
+        if not stats["connected"]:
+            why = f"no broker answers at {self._settings.url}"
+        elif stats.get("refusal") is not None:
+            why = f"the broker says: {stats['refusal']}"
+        else:
+            why = f"the broker at {self._settings.url} did not confirm it within {self._settings.timeout_s:g} s"
+        if self._abandoned:
+            outbox = self._settings.outbox
+            kept = f"it is kept in {outbox}, and sent when that is opened again"
+            fate = "whether the message is stored is not known" if outbox is None else kept
+            return Refusal(503, "Stopping", f"{why}, and this gateway is stopping: {fate}")
+        if marks.idempotency_key is None:
+            then = "sending it again makes a second one. An Idempotency-Key header lets you ask again safely"
+        else:
+            then = "send it again with the same Idempotency-Key to hear what became of it"
+        wait_s = max(1, retry_after_s(self.waiting, self._drain.per_s(self._loop.time())[0]))
+        return Refusal(503, "TimedOut", f"{why}; it is still queued and will be sent: {then}", retry_after_s=wait_s)
+
+    def stats(self) -> dict[str, Any]:
+        """Give what can be seen of it."""
+        messages_per_s, bytes_per_s = self._drain.per_s(self._loop.time())
+        return {
+            "accepted": self.accepted,
+            "stored": self.stored,
+            "failed": self.failed,
+            "waiting": self.waiting,
+            "drops": self.accepted - self.stored - self.failed - self.waiting,
+            "repeated": self.repeated,
+            "last_failure": None if self.last_failure is None else str(self.last_failure),
+            "buffer": {
+                "messages": self.room.messages,
+                "messages_max": self.room.messages_max,
+                "bytes": self.room.bytes,
+                "bytes_max": self.room.bytes_max,
+            },
+            "drained_messages_per_s": round(messages_per_s, 1),
+            "drained_bytes_per_s": round(bytes_per_s, 1),
+            "idempotency_keys": len(self._keys),
+        }

@@ -1,0 +1,180 @@
+"""From a request's path, headers and body to the messages it carries; what cannot be understood is a Refusal of 400."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import xxhash
+
+from clarion.model.names import from_text, to_text
+from clarion.model.topics import is_pattern
+from clarion.web.refusals import Refusal, bad
+from clarion.wire.moments import Moment, due_us, ttl_ms
+
+LINES_TYPE = "application/x-ndjson"
+PATH = "/topics/"
+_HEADER = "clarion-header-"
+_KEY, _TTL, _DELIVER_AT = "clarion-key", "clarion-ttl", "clarion-deliver-at"
+_IDEMPOTENCY_KEY_CHARACTERS = 256
+_KNOWN = "Clarion-Key, Clarion-TTL, Clarion-Deliver-At and Clarion-Header-NAME"
+
+
+class Marks(NamedTuple):
+    """What a request says about its messages, beside their payloads."""
+
+    key: bytes | None = None
+    headers: dict[str, bytes] | None = None
+    ttl_s: float | None = None
+    deliver_at: Moment | None = None
+    idempotency_key: str | None = None
+    respond_async: bool = False
+    by_lines: bool = False
+
+
+def read_topic(raw_path: str, rest: str = "") -> bytes:
+    """Read the topic of a path as it was sent, with its percent signs; `rest` is what came behind the path."""
+    if rest:
+        raise bad("a part after '?' or '#' means nothing here; in a topic's name write these as %3F and %23")
+    if not raw_path.startswith(PATH):  # its letters are written with percent signs
+        raise bad(f"the path is {PATH}NAME, and only NAME is percent-encoded")
+    try:
+        topic = from_text(unquote_to_bytes(raw_path.removeprefix(PATH)).decode())
+    except UnicodeDecodeError:
+        raise bad("the topic's name is not UTF-8; write such a name as b64: and its bytes in base64") from None
+    except ValueError as error:
+        raise bad(f"the topic's name cannot be read: {error}") from None
+    if not topic:
+        raise bad(f"a topic's name has at least one byte: POST {PATH}NAME")
+    if is_pattern(topic):
+        raise bad(f"{to_text(topic)} stands for many topics; a message is put on one")
+    return topic
+
+
+def read_marks(headers: Iterable[tuple[str, str]]) -> Marks:
+    """Read a request's headers. Those that begin with Clarion- are all known, and none comes twice."""
+    said: dict[str, str] = {}
+    preferences: list[str] = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower == "prefer":
+            preferences += [wish.partition(";")[0].strip().lower() for wish in value.split(",")]
+        if not lower.startswith("clarion-") and lower not in ("idempotency-key", "content-type"):
+            continue
+        if lower in said:
+            raise bad(f"the header {name} is there twice")
+        said[lower] = value
+    unknown = [name for name in said if name.startswith("clarion-") and not _is_known(name)]
+    if unknown:
+        raise bad(f"there is no header {unknown[0]}; there are {_KNOWN}")
+    message_headers = {name[len(_HEADER) :]: _bytes(name, said[name]) for name in said if name.startswith(_HEADER)}
+    return Marks(
+        key=_bytes(_KEY, said[_KEY]) if _KEY in said else None,
+        headers=message_headers or None,
+        ttl_s=_ttl_s(said[_TTL]) if _TTL in said else None,
+        deliver_at=_moment(said[_DELIVER_AT]) if _DELIVER_AT in said else None,
+        idempotency_key=_idempotency_key(said.get("idempotency-key")),
+        respond_async="respond-async" in preferences,
+        by_lines=said.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE,
+    )
+
+
+def _is_known(name: str) -> bool:
+    return name in (_KEY, _TTL, _DELIVER_AT) or (name.startswith(_HEADER) and len(name) > len(_HEADER))
+
+
+def _bytes(name: str, text: str) -> bytes:
+    try:
+        return from_text(text)
+    except ValueError as error:  # not UTF-8, or no base64
+        raise bad(f"the value of {name} is UTF-8, or b64: and base64: {error}") from None
+
+
+def _ttl_s(text: str) -> float:
+    try:
+        ttl_s = float(text)
+        ttl_ms(ttl_s)
+    except ValueError:
+        raise bad(f"Clarion-TTL is in seconds, more than 0, as 3600; not {text!r}") from None
+    return ttl_s
+
+
+def _moment(text: str) -> Moment:
+    try:
+        return _checked(float(text))
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return _checked(moment)
+    except (ValueError, OverflowError):
+        pass
+    raise bad(
+        f"Clarion-Deliver-At is a date and time with its zone, as 2026-01-31T12:00:00Z, or unix seconds; not {text!r}"
+    )
+
+
+def _checked(moment: Moment) -> Moment:
+    if isinstance(moment, float) and math.isnan(moment):
+        raise ValueError("it is no number")
+    due_us(moment)
+    return moment
+
+
+def _idempotency_key(text: str | None) -> str | None:
+    if text is not None and not 0 < len(text) <= _IDEMPOTENCY_KEY_CHARACTERS:
+        raise bad(f"an Idempotency-Key has 1 to {_IDEMPOTENCY_KEY_CHARACTERS} characters, not {len(text)}")
+    return text
+
+
+def split_lines(body: bytes, most: int) -> list[bytes]:
+    """Give the lines of a body, without their ends; empty ones are none. Refuses a body with more than `most`.
+
+    They are counted before there is an object for each: that of a large body would take much memory and time.
+    """
+    lines = (body + b"\n").replace(b"\r\n", b"\n")
+    while b"\n\n" in lines:
+        lines = lines.replace(b"\n\n", b"\n")
+    lines = lines.removeprefix(b"\n")
+    count = lines.count(b"\n")
+    if not count:
+        raise bad("there is no line in the body, and so no message")
+    if count > most:
+        raise Refusal(
+            413,
+            "TooLarge",
+            f"{count} lines are more messages than this gateway ever holds ({most}); send fewer at once."
+            " Nothing was queued",
+        )
+    return lines.removesuffix(b"\n").split(b"\n")
+
+
+def fingerprint(topic: bytes, marks: Marks, body: bytes) -> bytes:
+    """Give 16 bytes that differ where two requests ask for different things."""
+    headers = sorted((marks.headers or {}).items())  # a proxy may change their order
+    marked = (topic, marks.key, headers, marks.ttl_s, marks.deliver_at, marks.by_lines)
+    said = xxhash.xxh3_128(repr(marked).encode())
+    said.update(body)
+    return said.digest()
+
+
+def check_encoding(headers: Mapping[str, str]) -> None:
+    """Refuse a body that is not sent as it is: it would be stored as it came."""
+    coded = headers.get("Content-Encoding", "identity").lower() != "identity"
+    if coded or headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+        raise Refusal(415, "Unsupported", "send the body as it is, without Content-Encoding; nothing was queued")
+
+
+def check_origin(headers: Iterable[tuple[str, str]]) -> None:
+    """Refuse what a page in a browser sends: any page can reach an address that only this machine should reach."""
+    if any(name.lower() == "origin" for name, _ in headers):
+        raise Refusal(
+            403,
+            "Forbidden",
+            "this request comes from a page in a browser; the gateway takes messages from programs alone, because any"
+            " page could post here. Nothing was queued",
+        )

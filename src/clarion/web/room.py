@@ -1,0 +1,103 @@
+"""The bound on what was accepted and is not yet stored, how fast it drains, and when to come again."""
+
+from __future__ import annotations
+
+import math
+
+_WINDOW_S = 5.0  # that the drain rate looks back, roughly
+STALLED_S = 10  # to come again after, where nothing drains
+LONGEST_S = 60  # to come again after, however slowly it drains
+
+
+class Room:
+    """Counts messages and bytes against their bounds; what does not fit is not taken."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+        self.messages = 0
+        self.bytes = 0
+
+    def lacks(self, messages: int, size: int) -> tuple[int, int]:
+        """Give how many messages and bytes must go before so much more fits."""
+        return (
+            max(0, self.messages + messages - self.messages_max),
+            max(0, self.bytes + size - self.bytes_max),
+        )
+
+    def take(self, messages: int, size: int) -> bool:
+        """Take so much, if it fits."""
+        if self.lacks(messages, size) != (0, 0):
+            return False
+        self.messages += messages
+        self.bytes += size
+        return True
+
+    def give(self, messages: int, size: int) -> None:
+        """Give back what was taken."""
+        self.messages -= messages
+        self.bytes -= size
+        assert self.messages >= 0
+        assert self.bytes >= 0
+
+
+class Place:
+    """What one request has taken of a room, from the first byte of its body until its messages are stored."""
+
+    __slots__ = ("_room", "messages", "size")
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.messages = 0
+        self.size = 0
+
+    def grow_to(self, messages: int, size: int) -> bool:
+        """Take what is missing to so much, or give back what is too much; False, and as before, if it does not fit."""
+        more_messages, more_bytes = messages - self.messages, size - self.size
+        if not self._room.take(max(0, more_messages), max(0, more_bytes)):
+            return False
+        self._room.give(max(0, -more_messages), max(0, -more_bytes))
+        self.messages, self.size = messages, size
+        return True
+
+    def leave(self) -> None:
+        """Give everything back."""
+        self._room.give(self.messages, self.size)
+        self.messages = self.size = 0
+
+
+class DrainRate:
+    """Messages and bytes a second that were stored lately; older ones count less and less."""
+
+    def __init__(self, now_s: float) -> None:
+        self._begin_s = self._at_s = now_s
+        self._messages = 0.0
+        self._bytes = 0.0
+
+    def note(self, messages: int, size: int, now_s: float) -> None:
+        """Count what was stored just now."""
+        self._fade(now_s)
+        self._messages += messages
+        self._bytes += size
+
+    def per_s(self, now_s: float) -> tuple[float, float]:
+        """Give messages and bytes a second."""
+        self._fade(now_s)
+        # Nothing was counted before the begin: what the window has seen so far is less than its full length.
+        seen_s = _WINDOW_S * -math.expm1(-max(now_s - self._begin_s, 0.1) / _WINDOW_S)
+        return self._messages / seen_s, self._bytes / seen_s
+
+    def _fade(self, now_s: float) -> None:
+        kept = math.exp(-max(0.0, now_s - self._at_s) / _WINDOW_S)
+        self._messages *= kept
+        self._bytes *= kept
+        self._at_s = now_s
+
+
+def retry_after_s(lacking: float, drained_per_s: float) -> int:
+    """Give the whole seconds, 1 to LONGEST_S, after which so much has drained; STALLED_S where nothing drains."""
+    if lacking <= 0:
+        return 1
+    if drained_per_s < 0.01:
+        return STALLED_S
+    return max(1, min(LONGEST_S, math.ceil(lacking / drained_per_s)))

@@ -1,0 +1,196 @@
+"""The gateway when the broker is slow, away or killed: refused loudly or stored once, never dropped, never twice."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.gateway_process import Answer, Client, GatewayProcess
+from tests.integration.waiting import DEADLINE_S, eventually
+
+from clarion import Message, Subscriber
+
+LINES = "application/x-ndjson"
+TOPIC = "load"
+
+
+def _subscribe(url: str) -> None:
+    with Subscriber(url, "reader") as reader:
+        reader.subscribe(TOPIC)
+
+
+def _read(url: str, count: int) -> list[bytes]:
+    """Give so many messages, and whatever comes right behind them."""
+    found: list[Message] = []
+    with Subscriber(url, "reader") as reader:
+        while len(found) < count:
+            some = reader.get(TOPIC, wait_s=DEADLINE_S)
+            assert some, f"only {len(found)} of {count} messages came"
+            found += some
+        found += reader.get(TOPIC)
+    return [message.payload for message in found]
+
+
+@pytest.fixture
+def away(broker: BrokerProcess) -> BrokerProcess:
+    """A broker that has a subscription, and does not answer."""
+    _subscribe(broker.url)
+    broker.send(signal.SIGSTOP)
+    return broker
+
+
+def test_a_full_buffer_is_429_and_all_that_was_accepted_arrives_once(away: BrokerProcess) -> None:
+    away.kill()
+    with GatewayProcess(away.url, "--buffer-messages", "50") as gateway:
+        assert gateway.get("/health").status == 503
+        client = gateway.client()
+        answers = [client.post(TOPIC, b"%d" % number, Prefer="respond-async") for number in range(80)]
+        client.close()
+        accepted = [b"%d" % number for number, answer in enumerate(answers) if answer.status == 202]
+        assert accepted == [b"%d" % number for number in range(50)]
+        for refused in answers[50:]:
+            assert (refused.status, refused.told["error"]) == (429, "BufferFull")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert "nothing was queued" in refused.told["message"]
+            assert "no broker answers" in refused.told["message"]
+        stats = gateway.get("/stats").told
+        assert (stats["accepted"], stats["waiting"], stats["refused_429"], stats["drops"]) == (50, 50, 30, 0)
+        away.start()
+        assert _read(away.url, 50) == accepted
+        eventually(gateway.connected, "the gateway has its broker")
+        assert gateway.post(TOPIC, b"after").status == 201
+        stats = gateway.get("/stats").told
+        assert (stats["stored"], stats["waiting"], stats["buffer"]["messages"]) == (51, 0, 0)
+        assert _read(away.url, 1) == [b"after"]
+
+
+def test_lines_that_do_not_all_fit_are_all_refused(away: BrokerProcess) -> None:
+    with GatewayProcess(away.url, "--buffer-messages", "10") as gateway:
+        six = b"".join(b"%d\n" % number for number in range(6))
+        headers = {"Content_Type": LINES, "Prefer": "respond-async"}
+        assert gateway.post(TOPIC, six, **headers).status == 202
+        assert gateway.post(TOPIC, six, **headers).status == 429
+        assert gateway.get("/stats").told["buffer"]["messages"] == 6
+        assert gateway.post(TOPIC, b"7\n8\n9\n10\n", **headers).status == 202
+        away.send(signal.SIGCONT)
+        assert _read(away.url, 10) == [b"0", b"1", b"2", b"3", b"4", b"5", b"7", b"8", b"9", b"10"]
+
+
+def test_bytes_are_bounded_as_messages_are(away: BrokerProcess) -> None:
+    with GatewayProcess(away.url, "--buffer-bytes", "100KB") as gateway:
+        payload = b"x" * 40_000
+        in_pieces = [iter([payload[:30_000], payload[30_000:]]) for _ in range(2)]
+        bodies = [payload, in_pieces[0], payload, in_pieces[1]]
+        answers = [gateway.post(TOPIC, body, Prefer="respond-async").status for body in bodies]
+        assert answers == [202, 202, 429, 429]
+        used = gateway.get("/stats").told["buffer"]
+        assert (used["messages"], used["bytes"] < 100_000) == (2, True)  # what was refused took nothing
+        away.send(signal.SIGCONT)
+        assert _read(away.url, 2) == [payload, payload]
+
+
+def test_a_broker_that_does_not_answer_is_503_and_the_message_is_stored_once(broker: BrokerProcess) -> None:
+    _subscribe(broker.url)
+    with GatewayProcess(broker.url, "--timeout", "0.5") as gateway:
+        assert gateway.post(TOPIC, b"before").status == 201
+        broker.send(signal.SIGSTOP)
+        late = gateway.post(TOPIC, b"late", Idempotency_Key="late")
+        assert (late.status, late.told["error"]) == (503, "TimedOut")
+        assert int(late.headers["retry-after"]) >= 1
+        assert "still queued" in late.told["message"]
+        assert "same Idempotency-Key" in late.told["message"]
+        unsafe = gateway.post(TOPIC, b"unsafe")
+        assert (unsafe.status, "makes a second one" in unsafe.told["message"]) == (503, True)
+        assert gateway.post(TOPIC, b"late", Idempotency_Key="late").status == 503  # no third message
+        broker.send(signal.SIGCONT)
+        again: list[Answer] = []
+
+        def is_known() -> bool:
+            again.append(gateway.post(TOPIC, b"late", Idempotency_Key="late"))
+            return again[-1].status == 201
+
+        eventually(is_known, "the first answer is known")
+        assert again[-1].headers["idempotent-replayed"] == "true"
+        assert _read(broker.url, 3) == [b"before", b"late", b"unsafe"]
+
+
+def test_a_source_that_lost_the_answer_repeats_safely(url: str) -> None:
+    _subscribe(url)
+    with GatewayProcess(url) as gateway:
+        request = b"POST /topics/load HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %d\r\nContent-Length: 2\r\n\r\n%02d"
+        for number in range(20):
+            with socket.create_connection(gateway.address) as lost:
+                lost.sendall(request % (number, number))  # and gone, without reading
+        for number in range(20):
+            assert gateway.post(TOPIC, b"%02d" % number, Idempotency_Key=str(number)).status == 201
+        assert sorted(_read(url, 20)) == [b"%02d" % number for number in range(20)]
+
+
+def test_every_message_is_stored_once_though_the_broker_is_killed_while_they_come(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    _subscribe(broker.url)
+    per_source, sources = 150, 4
+    failures: list[BaseException] = []
+    progress = Counter[int]()
+
+    def post_all(source: int, client: Client) -> None:
+        try:
+            for number in range(per_source):
+                name = f"{source}-{number}"
+                while client.post(TOPIC, name.encode(), Idempotency_Key=name).status != 201:
+                    pass
+                progress[source] += 1
+        except (AssertionError, OSError, http.client.HTTPException, ValueError) as error:
+            failures.append(error)
+        finally:
+            client.close()
+
+    with GatewayProcess(broker.url, "--timeout", "0.3", "--buffer-messages", "100") as gateway:
+        threads = [threading.Thread(target=post_all, args=(source, gateway.client())) for source in range(sources)]
+        for thread in threads:
+            thread.start()
+        for share in (0.2, 0.4, 0.6):
+            wanted = share * per_source * sources
+            eventually(lambda wanted=wanted: failures or progress.total() >= wanted, "the sources get on")  # type: ignore[misc]
+            broker.restart()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert failures == []
+        assert gateway.get("/stats").told["drops"] == 0
+    found = _read(broker.url, per_source * sources)
+    assert Counter(found) == Counter(
+        f"{source}-{number}".encode() for source in range(sources) for number in range(per_source)
+    )
+    for source in range(sources):  # and in the order in which each source sent them
+        own = [payload for payload in found if payload.startswith(b"%d-" % source)]
+        assert own == [b"%d-%d" % (source, number) for number in range(per_source)]
+
+
+def test_health_follows_the_broker(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start_broker()
+    with GatewayProcess(broker.url) as gateway:
+        eventually(gateway.connected, "the gateway has its broker")
+        broker.kill()
+        eventually(lambda: not gateway.connected(), "the gateway misses its broker")
+        told = gateway.get("/health").told
+        assert told["status"] == "unavailable"
+        assert f"no broker answers at {broker.url}" in told["message"]
+        broker.start()
+        eventually(gateway.connected, "the gateway has its broker again")
+
+
+def test_what_was_accepted_at_once_and_then_refused_is_counted_and_logged(url: str) -> None:
+    with GatewayProcess(url) as gateway:
+        assert gateway.post("nobody", b"1", Prefer="respond-async").status == 202
+        eventually(lambda: gateway.get("/stats").told["failed"] == 1, "it is counted")
+        assert "nobody subscribes" in gateway.get("/stats").told["last_failure"]
+        code, logged = gateway.stop()
+    assert code == 0
+    assert [line["messages"] for line in logged if "not stored" in line["message"]] == [1]

@@ -1,0 +1,88 @@
+"""The gateway's room is never overdrawn, and who is refused is told a time that makes sense."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clarion.web.room import LONGEST_S, STALLED_S, DrainRate, Place, Room, retry_after_s
+
+_STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8), st.integers(0, 60), st.booleans()))
+
+
+@given(_STEPS)
+def test_room_is_what_its_places_hold_and_never_more_than_its_bounds(steps: list[tuple[int, int, int, bool]]) -> None:
+    room = Room(10, 100)
+    places = [Place(room) for _ in range(4)]
+    for which, messages, size, leaves in steps:
+        place = places[which]
+        before = (place.messages, place.size)
+        if leaves:
+            place.leave()
+            assert (place.messages, place.size) == (0, 0)
+        elif place.grow_to(messages, size):
+            assert (place.messages, place.size) == (messages, size)
+        else:
+            assert (place.messages, place.size) == before
+            others = [other for other in places if other is not place]
+            assert (
+                sum(other.messages for other in others) + max(messages, before[0]) > 10
+                or sum(other.size for other in others) + max(size, before[1]) > 100
+            )
+        assert room.messages == sum(place.messages for place in places) <= 10
+        assert room.bytes == sum(place.size for place in places) <= 100
+    for place in places:
+        place.leave()
+    assert (room.messages, room.bytes) == (0, 0)
+
+
+def test_what_lacks_is_what_must_go_first() -> None:
+    room = Room(10, 100)
+    assert room.take(8, 90)
+    assert room.lacks(1, 5) == (0, 0)
+    assert room.lacks(4, 30) == (2, 20)
+    assert not room.take(1, 11)
+    assert (room.messages, room.bytes) == (8, 90)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "per_s", "wait_s"),
+    [
+        (0, 0.0, 1),
+        (1, 1000.0, 1),
+        (1000, 100.0, 10),
+        (1001, 100.0, 11),
+        (10**9, 1.0, LONGEST_S),
+        (1, 0.0, STALLED_S),
+    ],
+)
+def test_who_is_refused_comes_again_when_it_fits(lacking: int, per_s: float, wait_s: int) -> None:
+    assert retry_after_s(lacking, per_s) == wait_s
+
+
+@given(st.integers(-10, 10**12), st.floats(0, 1e12))
+def test_the_time_to_come_again_is_in_whole_seconds_and_bounded(lacking: int, per_s: float) -> None:
+    wait_s = retry_after_s(lacking, per_s)
+    assert isinstance(wait_s, int)
+    assert 1 <= wait_s <= LONGEST_S
+
+
+@pytest.mark.parametrize("seconds", [1, 3, 30])
+def test_a_steady_drain_is_estimated_from_the_beginning_on(seconds: int) -> None:
+    drain = DrainRate(100.0)
+    for tenth in range(1, 10 * seconds + 1):
+        drain.note(20, 2000, 100.0 + tenth / 10)
+    messages_per_s, bytes_per_s = drain.per_s(100.0 + seconds)
+    assert math.isclose(messages_per_s, 200, rel_tol=0.1)
+    assert math.isclose(bytes_per_s, 20_000, rel_tol=0.1)
+
+
+def test_a_drain_that_stopped_is_forgotten() -> None:
+    drain = DrainRate(0.0)
+    drain.note(1000, 1000, 1.0)
+    assert drain.per_s(2.0)[0] > 100
+    assert drain.per_s(120.0)[0] < 0.01
+    assert retry_after_s(5, drain.per_s(121.0)[0]) == STALLED_S
