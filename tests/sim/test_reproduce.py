@@ -20,7 +20,7 @@ from clarion.sim.reproduce.cells import LOADS_PER_S, PROFILES, TUNED
 from clarion.sim.traces import write_trace
 
 SMALL = replace(
-    QUICK, seeds=1, seconds=30.0, low_load_seconds=40.0, swept_sizes=(1, 3, 10, 50), steps_sizes=(10,), steps_seeds=1,
+    QUICK, seeds=1, seconds=26.0, low_load_seconds=40.0, swept_sizes=(1, 3, 10, 50), steps_sizes=(10,), steps_seeds=1,
     slow_seconds=120.0, trace_seconds=60.0, lookup_hours=0.1, publishers=(2,), publishers_seconds=30.0,
     steps=tuple(Step(40.0 * place, 40.0 * place + 40.0, step.load_per_s) for place, step in enumerate(TABLE_II)),
 )  # fmt: skip
@@ -42,7 +42,7 @@ class Reproduced:
 def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     """A small reproduction by the command itself, with a trace file."""
     folder = tmp_path_factory.mktemp("reproduced")
-    arrivals_s = np.cumsum(np.random.default_rng(1).exponential(0.2, 1000))
+    arrivals_s = np.cumsum(np.random.default_rng(1).exponential(0.2, 500))
     write_trace(folder / "requests.csv", {"time_s": arrivals_s})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce, "QUICK", SMALL)

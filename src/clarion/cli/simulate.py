@@ -97,7 +97,7 @@ def _run(
 ) -> tuple[Outcome, dict[str, Any]]:
     try:
         from clarion.sim.publisher import simulate
-        from clarion.sim.publisher.configuring import FIELDS, build_parameters, read_config
+        from clarion.sim.publisher.configuring import FIELDS, arrivals_used, build_parameters, read_config
     except ImportError as error:
         raise PermanentError(_NEEDS) from error
     values = {} if config is None else read_config(config)
@@ -105,7 +105,8 @@ def _run(
     outcome = simulate(made, seed=seed)
     if trace_out is not None:
         _write_trace(trace_out, outcome)
-    return outcome, {name: getattr(made, name) for name in FIELDS if not name.startswith("keep_")}
+    used = {name: getattr(made, name) for name in FIELDS if not name.startswith("keep_")}
+    return outcome, {**arrivals_used(values, asked), **used}
 
 
 def _write_trace(file: Path, outcome: Outcome) -> None:

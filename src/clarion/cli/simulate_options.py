@@ -17,6 +17,7 @@ _NAMES = {
     "subscriber_per_s": "--subscriber-rate",
     "gated": "--gate/--no-gate",
     "receiving_first": "--receiving-first/--first-come",
+    "takes_all": "--take-all/--take-n",
     "polls_on_arrival": "--poll-on-arrival/--poll-by-time",
     "poll_factor": "--beta",
     "load_gain": "--alpha",

@@ -1,4 +1,4 @@
-"""`clarion simulate trace` writes a generated trace of arrivals; `clarion simulate plot-trace` draws what a tuner did."""
+"""`clarion simulate trace` writes a generated trace of arrivals; `plot-trace` beside it draws what a tuner did."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ class Failures:
     def __init__(self) -> None:
         self._unobserved: list[Sheaf] = []
         self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
+        self._last: ClarionError | None = None  # of these
         self.replies_unread = 0  # replies to who is gone by now
 
     def end(self, sheaf: Sheaf, error: ClarionError) -> None:
@@ -30,16 +31,16 @@ class Failures:
             self._unobserved.append(sheaf)
         else:
             self._unobserved_more += sheaf.count
+            self._last = error
         sheaf.end(error=error)
 
     def take(self) -> ClarionError | None:
         """Give one error that nobody was told of, with how many messages failed; forget the rest."""
         failed = [sheaf for sheaf in self._unobserved if not sheaf.observed]
         self._unobserved.clear()
-        if not failed:
-            return None
-        error = failed[0].error
-        assert error is not None
+        error = failed[0].error if failed else self._last
         count = sum(sheaf.count for sheaf in failed) + self._unobserved_more
-        self._unobserved_more = 0
+        self._unobserved_more, self._last = 0, None
+        if error is None:
+            return None
         return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")

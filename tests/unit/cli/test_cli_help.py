@@ -13,7 +13,7 @@ _COMMANDS = [
     *("topics", "topics list", "topics describe", "topics create", "topics configure", "topics purge", "topics delete"),
     *("subscriptions", "subscriptions list", "subscriptions seek", "subscriptions delete"),
     *("publish", "outbox", "outbox show", "outbox resend", "outbox drop"),
-    *("simulate", "simulate publisher", "simulate trace", "reproduce", "reproduce publisher"),
+    *("simulate", "simulate publisher", "simulate trace", "simulate plot-trace", "reproduce", "reproduce publisher"),
     *("dead", "dead list", "dead replay", "dead drop", "state", "state get"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 import apsw
 import pytest
 
+from clarion import AsyncPublisher
 from clarion.publisher.outbox.aside import drop, look, resend
 from clarion.publisher.outbox.errors import OutboxFull, OutboxInUse, OutboxUnusable
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.rows import Changes, Found, Home, LaneRow, Load, Row
+from clarion.session.aio import AsyncSession
 from clarion.wire.batch import Batch, encode_batch
 from clarion.wire.readdressing import readdress_batch
 
@@ -131,12 +134,38 @@ def test_what_was_damaged_on_disk_is_not_resent_under_a_new_checksum(tmp_path: P
     file = OutboxFile(tmp_path / "outbox")
     saved(file, row(10, b"whole"))
     file.commit(Changes(aside=[(10, "refused")]))
-    file._connection.execute("UPDATE aside SET packed = CAST(replace(packed, 'whole', 'w_ole') AS BLOB)")
+    packed = file._connection.execute("SELECT packed FROM aside").get
+    file._connection.execute("UPDATE aside SET packed = ?", (packed.replace(b"whole", b"holed"),))
     file.close()
     with pytest.raises(OutboxUnusable, match=r"damaged.*nothing was changed.*clarion outbox drop"):
         resend(file.file)
     assert len(look(file.file).aside) == 1
     assert drop(file.file) == 1
+
+
+def test_an_outbox_that_cannot_be_used_leaves_no_session_and_no_lock_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = OutboxFile(tmp_path / "outbox")
+    saved(file, row(10, b"a"))
+    file._connection.execute("DELETE FROM lane")
+    file.close()
+    closed: list[AsyncSession] = []
+    close = AsyncSession.close
+
+    def note(session: AsyncSession) -> None:
+        closed.append(session)
+        close(session)
+
+    monkeypatch.setattr(AsyncSession, "close", note)
+
+    async def open_it() -> None:
+        with pytest.raises(OutboxUnusable, match="damaged"):
+            AsyncPublisher("tcp://127.0.0.1:9", outbox=tmp_path / "outbox")
+        assert len(closed) == 1
+
+    asyncio.run(open_it())
+    OutboxFile(tmp_path / "outbox").close()
 
 
 def test_what_is_dropped_is_gone_and_the_rest_stays(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
-from tests.unit.publisher.test_outbox_keeping import Keep
+from tests.unit.publisher.test_outbox_keeping import STORE, Keep
 from tests.unit.publisher.test_outbox_keeping import keep as keep
 
 from clarion.model.errors import LimitReached, NoSubscriber
 from clarion.publisher.outbox.aside import look
-from clarion.publisher.outbox.errors import OutboxInDoubt
+from clarion.publisher.outbox.errors import OutboxFull, OutboxInDoubt
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
@@ -234,3 +234,67 @@ def test_who_waits_for_what_was_found_and_never_sent_waits_until_it_is_stored(ke
     assert not found.done
     assert payloads(keep.deliver()) == [[b"never sent"], [b"c"]]
     assert (found.done, found.error) == (True, None)
+
+
+def test_what_the_broker_took_is_counted_on_disk_and_what_it_refused_is_not(keep: Keep) -> None:
+    for message in (b"a", b"b", b"c"):
+        keep.put(message)
+        (asked,) = keep.pump()
+        if message == b"b":
+            asked.refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+        else:
+            keep.store(asked)
+        keep.work()
+    keep.put(b"d")
+    assert keep.file.read().lanes[0].row.stored == 3  # with the first one
+    keep.die()
+    keep.welcome()
+    keep.send()
+    assert keep.sending.lanes[TOPIC].sent == 4
+
+
+def test_what_was_set_aside_is_not_left_behind(keep: Keep) -> None:
+    keep.put(b"a", b"b")
+    sent = keep.pump()
+    keep.connection += 1
+    for asked in sent:
+        asked.refuse(Code.PUBLISHER_EXPIRED)
+    keep.welcome()
+    assert sum(row.messages for row in look(keep.path).aside) == 2
+    assert keep.sending.left_behind() == (0, 0)
+
+
+def test_an_old_publisher_is_forgotten_though_the_disk_was_full_once(keep: Keep) -> None:
+    keep.die()
+    for asked in keep.take(Kind.HELLO):
+        asked.answer(Kind.ACK, bodies.Welcome(1, 1, STORE, 1, 1 << 24, 64, 1 << 20))
+    keep.sending.done(keep.job(), OutboxFull("no room"), keep.now_s)
+    assert keep.take(Kind.FORGET) == []
+    keep.now_s += 1.0
+    keep.work()
+    assert [asked.body for asked in keep.take(Kind.FORGET)] == [bodies.Forget(1)]
+
+
+def test_winding_down_while_it_is_noted_who_answers_numbers_nothing(keep: Keep) -> None:
+    keep.die()
+    for asked in keep.take(Kind.HELLO):
+        asked.answer(Kind.ACK, bodies.Welcome(1, 1, STORE, 1, 1 << 24, 64, 1 << 20))
+    job = keep.job()
+    keep.sending.wind_down()
+    keep.do(job)
+    assert keep.send() == []
+    assert keep.take(Kind.REGISTER) == []
+
+
+def test_a_publisher_registered_with_another_broker_than_the_one_that_was_met_gets_no_numbers(keep: Keep) -> None:
+    keep.die()
+    keep.put(b"a")
+    for asked in keep.take(Kind.HELLO):
+        asked.answer(Kind.ACK, bodies.Welcome(1, 1, STORE, 1, 1 << 24, 64, 1 << 20))
+    keep.work()
+    keep.pump()
+    (asked,) = keep.take(Kind.REGISTER)
+    asked.answer(Kind.ACK, bodies.Registered(2, 7))
+    assert keep.send() == []
+    keep.welcome(store=bytes(16), broker=2)
+    assert [asked.batch.broker for asked in keep.deliver()] == [2]

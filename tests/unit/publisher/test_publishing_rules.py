@@ -11,7 +11,7 @@ from tests.unit.publisher.talking import TOPIC, Asked, Talk, payloads
 
 from clarion.model.errors import InvalidRequest
 from clarion.publisher.lanes import Lane
-from clarion.publisher.tuner import LAN, PAPER, POLICIES, TunerSettings
+from clarion.publisher.tuner import LAN, PAPER, POLICIES, Sample, TunerSettings
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
 
@@ -386,3 +386,15 @@ def test_fixed_comes_back_when_t_is_over_and_not_before() -> None:
         wanted_s.append(talk.sending.pump(talk.now_s))
     assert payloads(talk.take()) == [[b"alone"]]
     assert len(wanted_s) <= 4
+
+
+@pytest.mark.parametrize("tuning", TUNED)
+def test_what_a_poll_tells_to_have_published_is_what_left(tuning: str) -> None:
+    samples: list[Sample] = []
+    talk = idle_talk(tuning, in_flight=64)
+    talk.sending.lanes[TOPIC].tuner.on_sample = samples.append
+    left = 0
+    for burst in (5, 1, 40, 3):
+        talk.add(*[b"x"] * burst)
+        left += sum(len(batch) for batch in payloads(run(talk, 0.3)))
+    assert left == sum(sample.published for sample in samples) == 49

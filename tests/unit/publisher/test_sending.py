@@ -313,6 +313,19 @@ def test_failures_that_nobody_asks_for_are_counted_and_not_kept(monkeypatch: pyt
     assert "10 messages not stored" in str(talk.sending.failures.take())
 
 
+def test_failures_beyond_the_bound_are_told_though_the_others_were_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures_module, "_UNOBSERVED_MAX", 1)
+    talk = Talk()
+    first = talk.add(b"a")
+    talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    second = talk.add(b"b")
+    talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
+    assert second[0].done
+    first[0].observed = True
+    assert "1 message not stored" in str(talk.sending.failures.take())
+    assert talk.sending.failures.take() is None
+
+
 def test_the_newest_unfinished_sheaf_of_each_lane_is_last_to_be_done() -> None:
     talk = Talk()
     talk.add_and_pump(b"a")

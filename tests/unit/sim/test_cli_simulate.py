@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from clarion.cli.main import app
 from clarion.cli.simulate_options import option_name
+from clarion.publisher.tuner import trace_to_csv
 from clarion.sim.publisher import Parameters
 
 _SHORT = ("--seconds", "40", "--warm-up", "10s")
@@ -50,12 +51,12 @@ def test_every_parameter_has_an_option_that_sets_it() -> None:
         "subscriber_per_s": "500", "vacation_s": "20ms", "seconds": "40", "warm_up_s": "10s", "publishers": "2",
     }  # fmt: skip
     flags = {"gated": ("--no-gate", False), "receiving_first": ("--first-come", False),
-             "polls_on_arrival": ("--poll-on-arrival", True)}  # fmt: skip
+             "takes_all": ("--take-all", True), "polls_on_arrival": ("--poll-on-arrival", True)}  # fmt: skip
     arguments = [text for name, value in given.items() for text in (option_name(name), value)]
     used = _json(*arguments, *(flag for flag, _ in flags.values()))["parameters"]
     before = dataclasses.asdict(Parameters())
-    assert {*given, *flags} == set(used)
-    assert [name for name in used if used[name] == before[name]] == []
+    assert {*given, *flags} == set(used) - {"load_per_s"}
+    assert [name for name in before if name in used and used[name] == before[name]] == []
     assert (used["poll_min_s"], used["wait_s"], used["gated"]) == (0.01, 0.03, False)
 
 
@@ -74,6 +75,60 @@ def test_a_file_is_heeded_and_options_win(tmp_path: Path) -> None:
     assert found["offered"] < 300
 
 
+@pytest.mark.parametrize(
+    "arrivals", [(), ("--load", "5"), ("--steps", "0-20:3,20-40:9"), ("--trace", "TRACE", "--trace-rate", "9")]
+)
+def test_the_parameters_that_are_printed_make_the_same_run_again(tmp_path: Path, arrivals: tuple[str, ...]) -> None:
+    trace, file = tmp_path / "arrivals.csv", tmp_path / "again.toml"
+    trace.write_text("time_s\n" + "\n".join(str(place) for place in range(300)) + "\n")
+    first = _json(*(str(trace) if one == "TRACE" else one for one in arrivals), *_SHORT, "--profile", "store-light")
+    lines = [f"{name} = {json.dumps(value)}" for name, value in first["parameters"].items() if value is not None]
+    file.write_text("\n".join(lines))
+    assert _json("--config", str(file)) == first
+
+
+def test_where_nothing_arrives_there_is_no_response_time() -> None:
+    arguments = ("--steps", "0-5:3", *_SHORT)  # all of it during the warm-up
+    assert _json(*arguments)["response_ms"] == {"mean": None, "median": None, "p99": None}
+    assert "response, mean" in _run(*arguments).output
+    assert "0 ms" not in _run(*arguments).output.splitlines()[1]
+
+
+def test_a_trace_of_the_tuner_can_be_drawn(tmp_path: Path) -> None:
+    file, picture = tmp_path / "n.csv", tmp_path / "n.png"
+    for publishers in ("1", "3"):
+        _json(*_SHORT, "--publishers", publishers, "--trace-out", str(file))
+        result = CliRunner().invoke(app, ["simulate", "plot-trace", str(file), "--out", str(picture), "--json"])
+        assert result.exit_code == 0, result.output
+        told = json.loads(result.stdout)
+        assert told["publishers"] == [str(number) for number in range(int(publishers))]
+        assert told["polls"] == len(file.read_text().splitlines()) - 1
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        picture.unlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "told"),
+    [
+        (None, "n.png", "cannot be read"),
+        ("time_s\n1\n", "n.png", "line 1: the columns of a tuner's trace are"),
+        ("", "n.png", "line 1: the columns"),
+        ("HEADER\n0,1,2,x\n", "n.png", "line 2: this is no sample of a tuner"),
+        ("HEADER\n", "n.png", "has no samples"),
+        ("HEADER\n0,1.5,1,0.1,0,0,-1,1,1\n", "n.gif", "is no picture"),
+        ("HEADER\n0,1.5,1,0.1,0,0,-1,1,1\n", "nowhere/n.png", "cannot be written"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told_in_one_line(tmp_path: Path, text: str | None, out: str, told: str) -> None:
+    file = tmp_path / "n.csv"
+    if text is not None:
+        file.write_text(text.replace("HEADER", trace_to_csv({}).strip()))
+    result = CliRunner().invoke(app, ["simulate", "plot-trace", str(file), "--out", str(tmp_path / out)])
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_the_tuners_trace_can_be_written(tmp_path: Path) -> None:
     file = tmp_path / "n.csv"
     _json(*_SHORT, "--trace-out", str(file))
@@ -90,6 +145,7 @@ def test_the_tuners_trace_can_be_written(tmp_path: Path) -> None:
         (("--seconds", "5"), "warm_up_s"),
         (("--steps", "soon"), "steps are table-ii"),
         (("--config", "/nowhere/at.toml"), "cannot read"),
+        (("--publishers", "3", "--room", "2"), "does not give each of 3 publishers credit"),
         (("--trace-out", "/nowhere/n.csv", *_SHORT), "cannot be written"),
     ],
 )
@@ -100,6 +156,24 @@ def test_what_is_wrong_is_told_in_one_line(arguments: tuple[str, ...], told: str
     assert len(result.stderr.splitlines()) == 1
     as_json = _run(*arguments, "--json")
     assert told in json.loads(as_json.stderr)["message"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('profile = ["store-light"]', "a profile is one of"),
+        ("trace = 5", "trace is the name of a file, not 5"),
+        ('workers = "many"', "workers is a whole number"),
+        ("profil = 5", "parameters that do not exist: profil"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_in_one_line(tmp_path: Path, line: str, told: str) -> None:
+    file = tmp_path / "model.toml"
+    file.write_text(line)
+    result = _run("--config", str(file))
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 _WITHOUT_SIMPY = """

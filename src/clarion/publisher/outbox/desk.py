@@ -109,9 +109,8 @@ class Desk:
             f" kept in the outbox {self.file}: opening it again sends them"
         )
         if lost:
-            text += (
-                f". {lost} more could not be saved, and are lost: {self._sending.disk_error or 'the disk is too slow'}"
-            )
+            why = self._sending.disk_error or "the disk is too slow"
+            text += f". {lost} more could not be saved in time, and may be lost: {why}"
         return TimedOut(text)
 
     def unsaved(self) -> list[Sheaf]:
@@ -137,7 +136,8 @@ def buffer_full(desk: Desk | None, buffer_bytes: int, patience_s: float) -> Buff
 def not_confirmed(count: int, url: str, timeout_s: float | None) -> TimedOut:
     """Give what to raise when the broker's answer is not there in time."""
     return TimedOut(
-        f"{count} messages were not confirmed by {url} within {timeout_s:g} s; they are still queued and will be sent"
+        f"{count} message{'' if count == 1 else 's'} not confirmed by {url} within {timeout_s:.3g} s;"
+        " still queued, and will be sent"
     )
 
 

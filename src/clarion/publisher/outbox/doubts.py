@@ -36,7 +36,8 @@ class KeptFailures(Failures):
         if self._doubted:
             count, self._doubted = self._doubted, 0
             return OutboxInDoubt(
-                f"{count} message{'s' if count > 1 else ''} that the broker may have, or may not, are kept aside in"
+                f"{count} message{'s' if count > 1 else ''} that the broker may have, or may not,"
+                f" {'are' if count > 1 else 'is'} kept aside in"
                 f" {self._name} and not sent; {_WAY_OUT.format(self._name)}"
             )
         return super().take()

@@ -140,7 +140,9 @@ class OutboxFile:
         except apsw.Error as error:
             raise typed(error, self.file) from error
         except BadBatch as error:
-            raise OutboxUnusable(f"the outbox {self.file} is damaged: {error}. Restore it, or let go of it") from error
+            raise OutboxUnusable(
+                f"the outbox {self.file} is damaged: {error}. Restore it, or begin with another one"
+            ) from error
         return rows
 
     def _change(self, changes: Changes) -> int:

@@ -122,7 +122,9 @@ class KeptSending(Saving):
             self.refusal = error
             self._register_at_s = self._clock_s() + _REGISTER_AGAIN_S
             return
-        kept = type(error)(f"{error} (what was saved is kept in {self._name}: opening it again sends it)")
+        kept = type(error)(
+            f"{error} (what was saved is kept in {self._name}: opening it again sends it, where it can be read)"
+        )
         for lane in self._kept_lanes():
             for sheaf in lane.take_unsaved():
                 self.buffered_bytes -= sheaf.size

@@ -22,6 +22,7 @@ class TunerSettings:
     load_gain: float = 0.5  # alpha
     capacity_gain: float = 0.75  # gamma
     publishes_in_transfer: int = 20  # which "eager" spreads over the time of a transfer
+    takes_all: bool = False  # whether a full poll takes all that is pending and not N, where messages travel packed
     polls_on_arrival: bool = False  # whether a poll is due as soon as N are pending, not only when T_poll is over
 
     def __post_init__(self) -> None:
@@ -49,4 +50,5 @@ PAPER = TunerSettings()
 
 # On a LAN a transfer takes a millisecond or so, and a poll nothing: the document's 50 ms would be felt by every message
 # that is not alone. So T_poll begins at 1 ms, and enough pending messages are an event, not something to be polled for.
-LAN = TunerSettings(poll_min_s=0.001, polls_on_arrival=True)
+# A batch costs one transfer whatever is in it, so a publish takes all there is; only "fixed" ends it at N.
+LAN = TunerSettings(poll_min_s=0.001, takes_all=True, polls_on_arrival=True)

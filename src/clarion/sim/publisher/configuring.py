@@ -13,8 +13,10 @@ from clarion.sim.publisher.arrivals import TABLE_II, Arrivals, Poisson, Step, St
 from clarion.sim.publisher.parameters import PROFILES, Parameters
 
 PROFILE = "profile"
-# What the arrivals are made of; at most one of the first three.
-ARRIVALS = ("load_per_s", "steps", "trace", "trace_rate_per_s", "trace_speed")
+DEFAULT_LOAD_PER_S = 35.0
+# What the arrivals are made of: one of the kinds, and how a trace is scaled.
+KINDS = ("load_per_s", "steps", "trace")
+ARRIVALS = (*KINDS, "trace_rate_per_s", "trace_speed")
 FIELDS = {known.name: known for known in dataclasses.fields(Parameters) if known.name != "arrivals"}
 _KINDS = {
     "int": (int, "a whole number"),
@@ -42,12 +44,9 @@ def read_config(file: Path) -> dict[str, Any]:
 
 def build_parameters(values: Mapping[str, Any], over: Mapping[str, Any] | None = None) -> Parameters:
     """Make parameters of values by name: a profile's, then `values`, then `over`."""
-    over = over or {}
-    if any(name in over for name in ("load_per_s", "steps", "trace")):  # other arrivals altogether
-        values = {name: value for name, value in values.items() if name not in ARRIVALS}
-    merged = {**values, **over}
+    merged = _merge(values, over or {})
     profile = merged.pop(PROFILE, None)
-    if profile is not None and (not isinstance(profile, str) or profile not in PROFILES):
+    if profile is not None and profile not in list(PROFILES):
         raise BadSettings(f"a profile is one of {', '.join(PROFILES)}; not {profile!r}")
     arrivals = {name: merged.pop(name) for name in ARRIVALS if name in merged}
     fields = {name: _convert(name, value) for name, value in merged.items()}
@@ -55,6 +54,23 @@ def build_parameters(values: Mapping[str, Any], over: Mapping[str, Any] | None =
         return Parameters(arrivals=_arrivals(arrivals), **{**PROFILES.get(profile, {}), **fields})
     except ValueError as error:
         raise BadSettings(str(error)) from None
+
+
+def arrivals_used(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what the arrivals of `build_parameters` were made of, as a TOML file has it."""
+    merged = _merge(values, over)
+    found = {name: merged[name] for name in ARRIVALS if name in merged}
+    if "trace" in found:
+        found["trace"] = str(found["trace"])
+    if "steps" in found:
+        found["steps"] = [list(step) for step in read_steps(found["steps"])]
+    return found or {"load_per_s": DEFAULT_LOAD_PER_S}
+
+
+def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    if any(name in over for name in KINDS):  # other arrivals altogether
+        values = {name: value for name, value in values.items() if name not in ARRIVALS}
+    return {**values, **over}
 
 
 def read_steps(given: Any) -> tuple[Step, ...]:
@@ -72,7 +88,7 @@ def read_steps(given: Any) -> tuple[Step, ...]:
 
 
 def _arrivals(values: Mapping[str, Any]) -> Arrivals:
-    kinds = [name for name in ("load_per_s", "steps", "trace") if name in values]
+    kinds = [name for name in KINDS if name in values]
     if len(kinds) > 1:
         raise BadSettings(f"messages come by one of load_per_s, steps and trace; both {' and '.join(kinds)} are given")
     if "trace" in values:
@@ -81,7 +97,7 @@ def _arrivals(values: Mapping[str, Any]) -> Arrivals:
         raise BadSettings("trace_rate_per_s and trace_speed scale a trace, and none is given")
     if "steps" in values:
         return Stepped(read_steps(values["steps"]))
-    return Poisson(_number("load_per_s", values.get("load_per_s", 35.0)))
+    return Poisson(_number("load_per_s", values.get("load_per_s", DEFAULT_LOAD_PER_S)))
 
 
 def _traced(values: Mapping[str, Any]) -> Traced:

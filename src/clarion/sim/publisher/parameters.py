@@ -52,6 +52,7 @@ class Parameters:
     load_gain: float = _parameter(0.5, "alpha", group=_TUNING)
     capacity_gain: float = _parameter(0.75, "gamma", group=_TUNING)
     publishes_in_transfer: int = _parameter(20, "publishes that eager spreads over a transfer", 1, group=_TUNING)
+    takes_all: bool = _parameter(False, "a full poll of literal and recheck takes all that is pending", group=_TUNING)
     polls_on_arrival: bool = _parameter(
         False, "a poll is due as soon as N are pending, not only when T_poll is over", group=_TUNING
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter
 
 from clarion.publisher.tuner import Sample
 from clarion.sim.reproduce.figures.style import COLOURS, LOAD_COLOUR, MEAN_COLOUR, saved
@@ -46,6 +47,7 @@ def draw_trace(traces: Mapping[str, Sequence[Sample]], path: Path) -> None:
                 _draw_line(place, panel, trace, began_s, _LINES[number % len(_LINES)], alone=len(traces) == 1)
             place.set(ylabel=panel.label, ylim=(0, None))
             place.margins(x=0)
+            place.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,g}"))
         axes[-1, 0].set_xlabel("seconds from the first poll")
         if len(traces) > 1:
             figure.legend(axes[0, 0].get_lines(), list(traces), loc="outside lower center", ncols=8, frameon=False)
