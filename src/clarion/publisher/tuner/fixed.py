@@ -26,6 +26,3 @@ class Fixed(Tuner):
 
     def _adapt(self, took_s: float) -> None:
         """Nothing changes."""
-
-    def _after_idle(self, missed_polls: int) -> None:
-        """T begins with the message that ended the silence; see `_catch_up`."""
