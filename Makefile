@@ -16,7 +16,7 @@ demo: setup ## start a broker with publishers and subscribers, show progress, en
 	@.venv/bin/clarion demo
 
 test: setup ## pass the tests
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n 2 --dist loadgroup
 
 check: setup ## format, lint, types, import contracts
 	@.venv/bin/ruff format --check .

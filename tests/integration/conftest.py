@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,11 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a broker that the tests of a file share; each uses topics of its own."""
-    shared = BrokerProcess(tmp_path_factory.mktemp("shared") / "data").start()
+    folder = tmp_path_factory.mktemp("shared")
+    shared = BrokerProcess(folder / "data").start()
     yield shared.url
     shared.close()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

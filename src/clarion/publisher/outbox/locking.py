@@ -38,11 +38,16 @@ class OutboxLock:
         watch_forks(self)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Let others have it: at once, even where a child forked just now has not closed its descriptor yet."""
         if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._close()
 
     def after_fork(self) -> None:
         """The lock is the parent's: a child that kept the descriptor would hold it when the parent is gone."""
-        self.release()
+        if self._lock >= 0:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._lock)
+        self._lock = -1
