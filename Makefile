@@ -12,8 +12,8 @@ setup: .venv/.ready ## make .venv with everything the project needs
 	@sh scripts/setup
 	@touch $@
 
-demo: setup ## start a broker with publishers and subscribers, show progress, end with a report
-	@.venv/bin/clarion demo
+demo: setup ## start a broker with publishers and subscribers, show progress, archive the topic with Spark, end with a report
+	@.venv/bin/clarion demo --pipeline
 
 test: setup ## pass the tests
 	@$(PY) -m pytest -n 2 --dist loadgroup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
@@ -35,6 +36,7 @@ from clarion.subscriber.messages import Message
 from clarion.wire import bodies
 from clarion.wire.bodies import TopicRow
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
+from clarion.wire.moments import unix_us
 
 _PAGE = 1000
 _RANGES_AT_ONCE = 10_000
@@ -118,6 +120,11 @@ class Admin:
         Where those at the offset are no longer kept, raise MessagesGone with the gap.
         """
         return take(self.browse(topic, position), max_messages)
+
+    def offset_at(self, topic: bytes | str, at: datetime) -> int:
+        """Give the first offset of a topic that was committed at a time or later; its end where there is none."""
+        body = bodies.FindOffset(to_bytes(topic), unix_us(at))
+        return self._call(Kind.FIND_OFFSET, body).read(bodies.OffsetIs).offset
 
     def browse(self, topic: bytes | str, position: int | Literal["earliest"] = "earliest") -> Iterator[Message]:
         """As `read`, but one by one to the end of the topic."""

@@ -31,6 +31,9 @@ def demo(
         int, typer.Option("--size", min=MIN_SIZE_BYTES, max=1_000_000, metavar="BYTES", help="Bytes of a message.")
     ] = 100,
     kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill the broker once in the middle.")] = True,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="End with a small pipeline on Spark: the topic archived and summarised.")
+    ] = False,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep the broker's data and all logs in this folder.")
     ] = None,
@@ -49,6 +52,7 @@ def demo(
       clarion demo
       clarion demo --messages 1000000 --subscribers 5 --no-kill
       clarion demo --json | jq .messages_per_s
+      clarion demo --pipeline
       clarion demo --keep /tmp/demo && clarion up --data /tmp/demo/data
     """
     from clarion.cli.demo_run import DemoRun
@@ -57,7 +61,7 @@ def demo(
     with _folder(keep) as folder:
         run = DemoRun(
             folder, messages=messages, publishers=publishers, subscribers=subscribers,
-            size_bytes=size_bytes, kill=kill, keep=keep is not None, quiet=as_json,
+            size_bytes=size_bytes, kill=kill, pipeline=pipeline, keep=keep is not None, quiet=as_json,
         )  # fmt: skip
         report = run.run()
     _print(report, keep, as_json=as_json)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.table import Table
 
+    from clarion.cli.demo_pipeline import Archived
+
 
 @dataclass(slots=True)
 class Report:
@@ -29,10 +31,13 @@ class Report:
     kills: int = 0
     away_s: float = 0.0
     elapsed_s: float = 0.0
+    archived: Archived | None = None
 
     @property
     def ok(self) -> bool:
         """Whether every promise was kept."""
+        if self.archived is not None and not self.archived.rows == self.archived.different == self.acked:
+            return False
         return self.sent == self.acked and not (self.lost or self.repeated or self.out_of_order or self.damaged)
 
     def as_json(self) -> dict[str, Any]:
@@ -54,7 +59,7 @@ class Report:
             "mb_per_s": round(self.acked * self.size_bytes / self.elapsed_s / 1e6, 2),
             "deliveries_per_s": round(delivered / self.elapsed_s),
             "delivered_mb_per_s": round(delivered * self.size_bytes / self.elapsed_s / 1e6, 2),
-        }
+        } | ({} if self.archived is None else {"archived": self.archived._asdict()})
 
     def as_table(self) -> Table:
         """Give it for people."""
@@ -75,7 +80,18 @@ class Report:
             f"{told['messages_per_s']:,}",
         )
         add_row(table, "delivered per second", f"{told['deliveries_per_s']:,}")
+        if self.archived is not None:
+            self._add_archived(table, self.archived)
         return table
+
+    def _add_archived(self, table: Table, archived: Archived) -> None:
+        add_row(table, "archived as Parquet by Spark", f"{archived.rows:,}")
+        for publisher, count in archived.by_publisher.items():
+            add_row(table, f"  of publisher {publisher}", f"{count:,}")
+        repeated = archived.rows - archived.different
+        add_row(table, "repeated in the archive", f"{repeated:,}", style="bold red" if repeated else "bold green")
+        add_row(table, "from publisher to disk, median ms", f"{archived.median_ms:,.1f}")
+        add_row(table, "from publisher to disk, 99 % ms", f"{archived.p99_ms:,.1f}")
 
     def verdict(self) -> str:
         """Give it in a sentence or two."""

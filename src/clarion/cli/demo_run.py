@@ -34,6 +34,7 @@ class DemoRun:
         subscribers: int,
         size_bytes: int,
         kill: bool,
+        pipeline: bool,
         keep: bool,
         quiet: bool,
     ) -> None:
@@ -43,6 +44,7 @@ class DemoRun:
         self._publishers = {f"publisher-{number}": number - 1 for number in range(1, publishers + 1)}
         self._subscribers = [f"subscriber-{number}" for number in range(1, subscribers + 1)]
         self._kill = kill
+        self._pipeline = pipeline
         self._keep = keep
         self._processes = Processes(folder)
         self._display = Display(messages, ["sent", "acked", *self._subscribers], quiet=quiet)
@@ -61,9 +63,11 @@ class DemoRun:
             self._start_broker()
             while len(self._done) < len(self._publishers) + len(self._subscribers):
                 self._take(self._hear())
-        report = self._report
-        report.sent, report.acked = sum(self._sent.values()), sum(self._acked.values())
-        report.elapsed_s = max(1e-3, self._moved_s - self._began_s)
+            report = self._report
+            report.sent, report.acked = sum(self._sent.values()), sum(self._acked.values())
+            report.elapsed_s = max(1e-3, self._moved_s - self._began_s)
+            if self._pipeline:
+                self._run_pipeline()
         return report
 
     def _hear(self) -> Heard:
@@ -106,7 +110,7 @@ class DemoRun:
             return
         self._url = facts["urls"][0]
         self._display.say(f"A broker is up on {self._url} (pid {facts['pid']}).")
-        if self._keep:
+        if self._keep or self._pipeline:
             self._keep_messages()
         for name in self._subscribers:
             self._start_worker(name, do="subscribe", name=name, shares=self._shares)
@@ -128,6 +132,13 @@ class DemoRun:
 
     def _broker_said(self) -> str:
         return f"the broker's last words: {self._processes.log_tail(self._broker)[-300:] or 'none'}"
+
+    def _run_pipeline(self) -> None:
+        from clarion.cli.demo_pipeline import archive_and_summarise
+        from clarion.cli.demo_worker import TOPIC
+
+        self._display.say("Archiving the topic into a Parquet lake with Spark ...")
+        self._report.archived = archive_and_summarise(self._url, TOPIC, self._folder / "lake")
 
     # The others.
 

@@ -14,6 +14,7 @@ from clarion.cli.demo import demo
 from clarion.cli.exit_codes import exit_codes_help
 from clarion.cli.get import get
 from clarion.cli.outbox import outbox_app
+from clarion.cli.pipeline import pipeline_app
 from clarion.cli.publish import publish
 from clarion.cli.put import put
 from clarion.cli.reproduce import reproduce_app
@@ -71,7 +72,8 @@ def _options(
     pass
 
 
-_BROKER, _MESSAGES, _LOOK_AFTER, _MODELS = "Broker", "Messages", "Look around, look after", "Models"
+_BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
+_PIPELINE, _MODELS = "Data", "Models"
 app.command("up", rich_help_panel=_BROKER)(up)
 app.command("config", rich_help_panel=_BROKER)(config)
 app.command("stats", rich_help_panel=_BROKER)(stats)
@@ -88,6 +90,7 @@ app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFT
 app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_LOOK_AFTER)
+app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
 app.add_typer(simulate_app, name="simulate", rich_help_panel=_MODELS)
 app.add_typer(reproduce_app, name="reproduce", rich_help_panel=_MODELS)
 

@@ -13,6 +13,9 @@ STAMP_EPOCH_UNIX_S = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp())
 STAMP_LIMIT = 1 << 48
 
 _ID = struct.Struct(">II")
+# The counter's two bytes, for every counter there is.
+_COUNTERS_HIGH = bytes(counter >> 8 for counter in range(MAX_BATCH_MESSAGES))
+_COUNTERS_LOW = bytes(range(256)) * 256
 
 
 class MessageId(NamedTuple):
@@ -46,6 +49,16 @@ class MessageId(NamedTuple):
     def parse(cls, text: str) -> MessageId:
         """Read the 32 hexadecimal digits that `str` gives."""
         return cls.from_bytes(bytes.fromhex(text))
+
+
+def pack_ids(first: MessageId, count: int) -> bytearray:
+    """Give `count` ids, `first` and those whose counters follow, as their bytes one after the other."""
+    stop = first.counter + count
+    assert stop <= MAX_BATCH_MESSAGES
+    packed = bytearray(first.to_bytes()) * count
+    packed[14::16] = _COUNTERS_HIGH[first.counter : stop]
+    packed[15::16] = _COUNTERS_LOW[first.counter : stop]
+    return packed
 
 
 def stamp_from_unix_s(unix_s: float) -> int:

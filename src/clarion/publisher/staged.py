@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.ids import stamp_from_unix_s
+from clarion.publisher.packed import PackedSheaf
 from clarion.publisher.sheaf import HEADER_BYTES, Sheaf, message_bytes, packed_bytes
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
@@ -50,7 +51,7 @@ class StagedPart:
         self._max_batch_bytes = max_batch_bytes
         self._compressed = compressed
         self._gathering: dict[bytes, Sheaf] = {}
-        self._unfinished: dict[int, Sheaf] = {}  # by place, in order: full, and not stored
+        self._unfinished: dict[int, Sheaf | PackedSheaf] = {}  # by place, in order: full, and not stored
         self._unsent: deque[int] = deque()
         self._again: list[tuple[float, int]] = []  # refused for now, and when to send each again
         self.places = 0  # given so far
@@ -78,12 +79,25 @@ class StagedPart:
         size = packed_bytes(payloads, keys, headers)
         self._sheaf_for(topic, len(payloads), size).extend(payloads, keys, size, headers=headers)
 
-    def _sheaf_for(self, topic: bytes, messages: int, size: int) -> Sheaf:
+    def add_packed(self, sheaf: PackedSheaf) -> None:
+        """Take messages that are a batch of their own; they leave after what gathers for their topic."""
+        self._check_fits(sheaf.size)
+        before = self._gathering.pop(sheaf.topic, None)
+        if before is not None:
+            self._place(before)
+        self.gathered_bytes += sheaf.size
+        self.buffered_bytes += sheaf.size
+        self._place(sheaf)
+
+    def _check_fits(self, size: int) -> None:
         if size + HEADER_BYTES > self._max_batch_bytes:
             raise TooLarge(
                 f"{size} bytes with key and headers do not fit into a batch of {self._max_batch_bytes} bytes,"
                 " the most this broker takes; nothing was queued"
             )
+
+    def _sheaf_for(self, topic: bytes, messages: int, size: int) -> Sheaf:
+        self._check_fits(size)
         sheaf = self._gathering.get(topic)
         if sheaf is not None and not sheaf.has_room(messages, size, self.batch_bytes):
             self._place(self._gathering.pop(topic))
@@ -94,7 +108,7 @@ class StagedPart:
         self.buffered_bytes += size
         return sheaf
 
-    def _place(self, sheaf: Sheaf) -> None:
+    def _place(self, sheaf: Sheaf | PackedSheaf) -> None:
         self.gathered_bytes -= sheaf.size
         self._unfinished[self.places] = sheaf
         self._unsent.append(self.places)

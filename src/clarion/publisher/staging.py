@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import ClarionError, TimedOut
 from clarion.model.names import to_bytes, to_text
+from clarion.publisher.packed import PackedSheaf
 from clarion.publisher.publisher import FORGET_S
 from clarion.publisher.sheaf import (
     all_bytes,
@@ -27,6 +28,7 @@ from clarion.publisher.staged import StagedPart
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
+from clarion.wire.columns import PackedColumn
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Buffer, Kind
 
 log = logging.getLogger("clarion.publisher")
@@ -121,6 +123,25 @@ class Stager:
             self._session.wake()
             start = stop
 
+    def put_columns(
+        self,
+        topic: bytes | str,
+        count: int,
+        payloads: PackedColumn,
+        keys: PackedColumn | None = None,
+        headers: PackedColumn | None = None,
+    ) -> None:
+        """Stage `count` messages as one batch, whose columns are packed as Arrow packs them; as `put` otherwise.
+
+        Headers are packed msgpack, a map of text to bytes each. TooLarge where the batch is: see `batch_bytes`.
+        """
+        sheaf = PackedSheaf(to_bytes(topic), count, payloads, keys, headers)
+        self._session.check_usable()
+        with self._changed:
+            self._wait_for_room()
+            self._part.add_packed(sheaf)
+        self._session.wake()
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on disk; raise the typed error if it cannot be, TimedOut if that is not
         known in time."""
@@ -164,6 +185,11 @@ class Stager:
             self.close()
         elif not self._closed:
             self._let_go()  # what gathered is not worth waiting for: the part failed
+
+    @property
+    def batch_bytes(self) -> int:
+        """How many bytes a batch has, about: as was asked for, or as many as the broker takes."""
+        return self._part.batch_bytes
 
     @property
     def already(self) -> int:

@@ -8,6 +8,7 @@ from typing import Literal
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
+from clarion.wire.moments import unix_us
 
 Start = Literal["new", "earliest"] | int | datetime
 AckMode = Literal["auto", "explicit"]
@@ -28,7 +29,7 @@ def check_choices(name: object, ack: str, delivery: str, max_unacked: int) -> No
 def start_fields(start: object) -> tuple[str, int]:
     """Give a subscription's start as the wire has it."""
     if isinstance(start, datetime):
-        return "time", int(start.timestamp() * 1e6)
+        return "time", unix_us(start)
     if isinstance(start, int):
         return "offset", start
     if start in ("new", "earliest"):

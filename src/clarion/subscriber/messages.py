@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from clarion.model.errors import PermanentError
-from clarion.model.ids import MessageId
+from clarion.model.ids import MessageId, pack_ids
 from clarion.model.names import to_text
 from clarion.wire.batch import Batch, Headers
 
@@ -189,21 +189,31 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return f"Message({to_text(self.topic)} offset {self.offset}, {len(self.payload)} bytes)"
 
 
-def _to_arrow(part: MessageBatch, pa: Any) -> pyarrow.RecordBatch:
+def arrow_columns(part: MessageBatch, pa: Any) -> list[pyarrow.Array]:
+    """Give payloads, keys and packed headers as binary arrays that share the bytes."""
     count = part.batch.count
     columns = []
     for buffers in part.batch.column_buffers():
         if buffers is None:
-            columns.append(pa.nulls(count, pa.binary()))
+            columns.append(pa.nulls(len(part), pa.binary()))
             continue
         validity, offsets, data = (None if buffer is None else pa.py_buffer(buffer) for buffer in buffers)
         column = pa.Array.from_buffers(pa.binary(), count, [validity, offsets, data])
         column.validate(full=True)  # offsets come from outside: a wrong one must not become a wild read
-        columns.append(column)
-    payload, key, headers = (column.slice(part.start, len(part)) for column in columns)
+        columns.append(column.slice(part.start, len(part)))
+    return columns
+
+
+def packed_ids(part: MessageBatch) -> bytearray:
+    """Give the ids of the messages, 16 bytes each."""
+    return pack_ids(part.batch.message_id(part.start), len(part))
+
+
+def _to_arrow(part: MessageBatch, pa: Any) -> pyarrow.RecordBatch:
+    payload, key, headers = arrow_columns(part, pa)
     offsets = pa.array(part.offsets, pa.int64())
     committed_at = pa.repeat(pa.scalar(part.committed_at_us, pa.timestamp("us", "UTC")), len(part))
-    ids = pa.array([part.batch.message_id(place).to_bytes() for place in range(part.start, part.stop)], pa.binary(16))
+    ids = pa.Array.from_buffers(pa.binary(16), len(part), [None, pa.py_buffer(packed_ids(part))])
     return pa.record_batch(
         [offsets, committed_at, ids, key, headers, payload],
         names=["offset", "committed_at", "id", "key", "headers", "payload"],

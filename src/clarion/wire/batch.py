@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import MAX_BATCH_MESSAGES, STAMP_LIMIT, MessageId
+from clarion.wire.columns import ColumnPlace, PackedColumn, add_column, add_nullable_column, add_packed_column
 from clarion.wire.compression import MAX_PLAIN_BYTES, compress, decompress
 from clarion.wire.frames import Buffer
 
@@ -30,14 +31,13 @@ _KNOWN_FLAGS = HAS_KEYS | HAS_HEADERS | COMPRESSED
 # | key bytes, headers bytes, body bytes as they follow, and, if compressed, as they were before
 _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
 _CHECKSUM = struct.Struct("<Q")
-_LAST_OFFSET = struct.Struct("<i")
 _NUMBER = struct.Struct("<Q")
 _NUMBER_AT = 40
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
 
 Headers = dict[str, bytes]
-_encode_headers = msgspec.msgpack.Encoder().encode
+encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
@@ -61,15 +61,15 @@ def encode_batch(
     `compressed` compresses it where that makes it smaller.
     """
     assert 0 < len(payloads) <= MAX_BATCH_MESSAGES
-    parts: list[bytes | bytearray] = [bytes(HEADER_BYTES)]
-    payload_bytes = _add_column(parts, payloads)
+    parts: list[Buffer] = [bytes(HEADER_BYTES)]
+    payload_bytes = add_column(parts, payloads)
     flags = key_bytes = header_bytes = 0
     if keys is not None:
         flags |= HAS_KEYS
-        key_bytes = _add_nullable_column(parts, keys)
+        key_bytes = add_nullable_column(parts, keys)
     if headers is not None:
         flags |= HAS_HEADERS
-        header_bytes = _add_nullable_column(parts, [None if h is None else _encode_headers(h) for h in headers])
+        header_bytes = add_nullable_column(parts, [None if h is None else encode_headers(h) for h in headers])
     return _seal(
         parts,
         compressed=compressed,
@@ -84,16 +84,57 @@ def encode_batch(
     )
 
 
+def encode_columns(
+    count: int,
+    payloads: PackedColumn,
+    *,
+    keys: PackedColumn | None = None,
+    headers: PackedColumn | None = None,
+    broker: int,
+    publisher: int,
+    stamp: int,
+    number: int,
+    compressed: bool = False,
+) -> bytearray:
+    """Pack columns of `count` values that are ready as they are into one batch; headers are packed msgpack each.
+
+    Of `keys` and `headers` the bitmap is needed, too. What is inside the sections is not looked at.
+    """
+    assert 0 < count <= MAX_BATCH_MESSAGES
+    assert payloads.bitmap is None
+    parts: list[Buffer] = [bytes(HEADER_BYTES)]
+    flags = 0
+    sizes = []
+    for flag, column in ((0, payloads), (HAS_KEYS, keys), (HAS_HEADERS, headers)):
+        if column is not None:
+            assert len(column.offsets) == 4 * (count + 1)
+            assert column is payloads or (column.bitmap is not None and len(column.bitmap) == (count + 7) // 8)
+            flags |= flag
+        sizes.append(0 if column is None else add_packed_column(parts, column))
+    return _seal(
+        parts,
+        compressed=compressed,
+        flags=flags,
+        first_counter=0,
+        count=count,
+        broker=broker,
+        publisher=publisher,
+        stamp=stamp,
+        number=number,
+        sizes=(sizes[0], sizes[1], sizes[2]),
+    )
+
+
 def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
     """Give messages [start, stop) of a batch as a batch of its own, not compressed; ids stay what they were."""
     assert 0 <= start < stop <= batch.count
-    parts: list[bytes | bytearray] = [bytes(HEADER_BYTES)]
-    payload_bytes = _add_column(parts, batch.payloads(start, stop))
+    parts: list[Buffer] = [bytes(HEADER_BYTES)]
+    payload_bytes = add_column(parts, batch.payloads(start, stop))
     key_bytes = header_bytes = 0
     if batch.flags & HAS_KEYS:
-        key_bytes = _add_nullable_column(parts, [batch.key(i) for i in range(start, stop)])
+        key_bytes = add_nullable_column(parts, [batch.key(i) for i in range(start, stop)])
     if batch.flags & HAS_HEADERS:
-        header_bytes = _add_nullable_column(parts, [batch.packed_headers(i) for i in range(start, stop)])
+        header_bytes = add_nullable_column(parts, [batch.packed_headers(i) for i in range(start, stop)])
     return _seal(
         parts,
         compressed=False,
@@ -109,7 +150,7 @@ def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
 
 
 def _seal(
-    parts: list[bytes | bytearray],
+    parts: list[Buffer],
     *,
     compressed: bool,
     flags: int,
@@ -150,52 +191,6 @@ def _checksum(packed: Buffer) -> int:
     return xxh3_64_intdigest(view[_CHECKED_FROM:], seed=int.from_bytes(view[:8], "little"))
 
 
-def _padding(size: int) -> bytes:
-    return bytes(-size % 8)
-
-
-def _add_column(parts: list[bytes | bytearray], values: Sequence[bytes]) -> int:
-    offsets = struct.pack(f"<{len(values) + 1}i", *accumulate(map(len, values), initial=0))
-    size: int = _LAST_OFFSET.unpack_from(offsets, len(offsets) - 4)[0]
-    parts.append(offsets)
-    parts.append(_padding(len(offsets)))
-    parts.extend(values)
-    parts.append(_padding(size))
-    return size
-
-
-def _add_nullable_column(parts: list[bytes | bytearray], values: Sequence[bytes | None]) -> int:
-    bitmap = bytearray((len(values) + 7) // 8)
-    for place, value in enumerate(values):
-        if value is not None:
-            bitmap[place >> 3] |= 1 << (place & 7)
-    parts.append(bitmap)
-    parts.append(_padding(len(bitmap)))
-    return _add_column(parts, [b"" if value is None else value for value in values])
-
-
-class _Column:
-    """Where a column's sections begin inside the bytes that hold it."""
-
-    __slots__ = ("bitmap_at", "data_at", "offsets_at", "size")
-
-    def __init__(self, at: int, count: int, size: int, *, nullable: bool) -> None:
-        self.bitmap_at = at
-        if nullable:
-            at += _padded((count + 7) // 8)
-        self.offsets_at = at
-        self.data_at = at + _padded(4 * (count + 1))
-        self.size = size
-
-    @property
-    def end(self) -> int:
-        return self.data_at + _padded(self.size)
-
-
-def _padded(size: int) -> int:
-    return size + -size % 8
-
-
 class Batch:
     """A packed batch seen through its header; single messages are only touched when asked for.
 
@@ -214,7 +209,7 @@ class Batch:
             _HEADER.unpack_from(raw)
         )
         self.stamp, self.number = header[9], header[10]
-        self._columns: tuple[_Column, _Column | None, _Column | None] | None = None
+        self._columns: tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None] | None = None
         self._holder = raw  # the bytes the columns lie in, once they are laid out
 
     @classmethod
@@ -267,7 +262,7 @@ class Batch:
         if self._lay_out(0)[1] != body_bytes:
             raise BadBatch("the batch's columns do not fill its body")
 
-    def _check_columns(self, columns: tuple[_Column, _Column | None, _Column | None]) -> None:
+    def _check_columns(self, columns: tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]) -> None:
         present = [column for column in columns if column is not None]
         if present[-1].end != len(self._holder):
             raise BadBatch("the batch's columns do not fill its body")
@@ -290,7 +285,7 @@ class Batch:
         """Decompress and check a compressed batch now, and not when it is first looked into."""
         self._layout()
 
-    def _check_order(self, columns: tuple[_Column, _Column | None, _Column | None]) -> None:
+    def _check_order(self, columns: tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]) -> None:
         tops = int.from_bytes(b"\0\0\0\x80" * self.count, "little")
         for column in columns:
             if column is None:
@@ -301,14 +296,14 @@ class Batch:
             if (lows | highs) & tops or ((highs | tops) - lows) & tops != tops:
                 raise BadBatch("a column's offsets go back")
 
-    def _layout(self) -> tuple[_Column, _Column | None, _Column | None]:
+    def _layout(self) -> tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]:
         if self._columns is None:
             if self.is_compressed:
                 return self._open()
             self._columns, _ = self._lay_out(HEADER_BYTES)
         return self._columns
 
-    def _open(self) -> tuple[_Column, _Column | None, _Column | None]:
+    def _open(self) -> tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]:
         try:
             self._holder = decompress(memoryview(self.raw)[HEADER_BYTES:], self.plain_bytes - HEADER_BYTES)
         except ValueError as error:
@@ -319,21 +314,21 @@ class Batch:
         self._columns = columns
         return columns
 
-    def _lay_out(self, at: int) -> tuple[tuple[_Column, _Column | None, _Column | None], int]:
+    def _lay_out(self, at: int) -> tuple[tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None], int]:
         """Give the columns that begin at a place, and where they end."""
         header = _HEADER.unpack_from(self.raw)
-        payload = _Column(at, self.count, header[8], nullable=False)
+        payload = ColumnPlace(at, self.count, header[8], nullable=False)
         key = headers = None
         at = payload.end
         if self.flags & HAS_KEYS:
-            key = _Column(at, self.count, header[11], nullable=True)
+            key = ColumnPlace(at, self.count, header[11], nullable=True)
             at = key.end
         if self.flags & HAS_HEADERS:
-            headers = _Column(at, self.count, header[12], nullable=True)
+            headers = ColumnPlace(at, self.count, header[12], nullable=True)
             at = headers.end
         return (payload, key, headers), at
 
-    def _offsets(self, column: _Column) -> memoryview[int]:
+    def _offsets(self, column: ColumnPlace) -> memoryview[int]:
         end = column.offsets_at + 4 * (self.count + 1)
         return memoryview(self._holder)[column.offsets_at : end].cast("i")
 
@@ -367,7 +362,7 @@ class Batch:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadBatch(f"headers of message {index} are not a map of text to bytes: {error}") from error
 
-    def _nullable(self, column: _Column | None, index: int) -> bytes | None:
+    def _nullable(self, column: ColumnPlace | None, index: int) -> bytes | None:
         if column is None or not self._holder[column.bitmap_at + (index >> 3)] >> (index & 7) & 1:
             return None
         low, high = self._offsets(column)[index : index + 2].tolist()

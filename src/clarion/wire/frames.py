@@ -54,6 +54,7 @@ class Kind(IntEnum):
     MATCHES = 39
     DEAD = 40
     REPORT = 41
+    FIND_OFFSET = 42
 
 
 class BadFrames(ValueError):

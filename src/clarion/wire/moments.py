@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 Moment = datetime | float  # a datetime (naive: local time), or unix seconds
 _LATEST_S = 253_402_300_800  # the year 10000
 _LONGEST_S = 1e10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def ttl_ms(ttl_s: float | None) -> int:
@@ -19,6 +20,12 @@ def ttl_ms(ttl_s: float | None) -> int:
     if not 0 < ttl_s <= _LONGEST_S:
         raise ValueError(f"ttl_s is more than 0 and at most {_LONGEST_S:g}, not {ttl_s}")
     return max(1, math.ceil(ttl_s * 1000))
+
+
+def unix_us(at: datetime) -> int:
+    """Give a time in unix µs, exactly; a naive one is local time."""
+    since = at.astimezone(UTC) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def due_us(deliver_at: Moment) -> int:

@@ -39,6 +39,7 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.MATCHES: bodies.Matches,
     Kind.DEAD: bodies.Dead,
     Kind.REPORT: bodies.Report,
+    Kind.FIND_OFFSET: bodies.FindOffset,
 }
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
 WITH_BLOB = frozenset({Kind.PUT, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches

@@ -176,6 +176,12 @@ def test_unsubscribing_says_whether_there_was_something_to_end(admin: Admin, ans
     assert not admin.unsubscribe("orders", "billing")
 
 
+def test_an_offset_is_asked_for_by_time(admin: Admin, answers: Answers) -> None:
+    answers.add(bodies.OffsetIs(7))
+    assert admin.offset_at("orders", datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC)) == 7
+    assert answers.asked_for(Kind.FIND_OFFSET) == [bodies.FindOffset(b"orders", 1_000_005)]
+
+
 def test_purging_all_or_below_an_offset(admin: Admin, answers: Answers) -> None:
     answers.add(bodies.Description(topic_values(b"orders", next_offset=7)))
     answers.add(bodies.Purged(7))

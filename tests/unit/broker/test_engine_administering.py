@@ -164,6 +164,7 @@ def test_an_empty_topic_is_described_without_times() -> None:
         (Kind.PURGE, bodies.Purge(b"nowhere")),
         (Kind.DELETE, bodies.Delete(b"nowhere")),
         (Kind.READ, bodies.Read(b"nowhere", 0, 1, 1)),
+        (Kind.FIND_OFFSET, bodies.FindOffset(b"nowhere", 0)),
     ],
 )
 def test_what_is_asked_of_a_topic_that_is_not_there_is_refused_and_makes_none(
@@ -177,6 +178,22 @@ def test_a_named_state_is_told_as_it_is_on_disk(asker: Asker) -> None:
     assert asker.ask(Kind.STATE, bodies.AskState(b"leader")).body == bodies.StateIs(None, 0)
     asker.store.commit(Changes(states={b"leader": StateRow(b"leader", b"me", 7)}))
     assert asker.ask(Kind.STATE, bodies.AskState(b"leader")).body == bodies.StateIs(b"me", 7)
+
+
+def test_an_offset_is_found_by_the_time_of_its_commit(asker: Asker) -> None:
+    def find(at_us: int) -> int:
+        return body_of(asker.ask(Kind.FIND_OFFSET, bodies.FindOffset(NEWS, at_us)), bodies.OffsetIs).offset
+
+    asker.now_s += 60
+    asker.put_many(NEWS, 1, 5, b"4")
+    times = [batch.committed_at_us for batch in asker.store.batches(1, 0, 100, 1 << 20)]
+    assert [find(at_us) for at_us in times] == [0, 1, 2, 3, 4]
+    assert [find(times[3] + 1), find(times[4] + 1)] == [4, 5]
+    assert [find(at_us) for at_us in (-(1 << 63), 0, (1 << 64) - 1)] == [0, 0, 5]
+    asker.ask(Kind.PURGE, bodies.Purge(NEWS, 3))
+    assert find(0) == 3
+    configure(asker, topic=b"empty")
+    assert asker.ask(Kind.FIND_OFFSET, bodies.FindOffset(b"empty", 0)).body == bodies.OffsetIs(0)
 
 
 # Reading without a subscription.

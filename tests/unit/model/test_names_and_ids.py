@@ -6,6 +6,7 @@ import pytest
 
 from clarion.model import AckedRanges, MessageId, from_text, stamp_from_unix_s, stamp_to_unix_s, to_bytes, to_text
 from clarion.model.errors import ClarionError, FatalError, PermanentError, RetryableError
+from clarion.model.ids import pack_ids
 from clarion.wire.refusals import RETRIED, Code, error_of
 
 
@@ -41,6 +42,12 @@ def test_an_id_is_broker_publisher_stamp_counter_big_endian() -> None:
     assert str(number) == "00000001000000020000000000030004"
     with pytest.raises(ValueError, match="hex"):
         MessageId.parse("not hexadecimal")
+
+
+def test_ids_of_a_batch_are_packed_together_as_one_by_one() -> None:
+    for first, count in ((0, 65_536), (65_535, 1), (250, 20), (7, 0)):
+        one_by_one = [MessageId(1, 2, 3, first + place).to_bytes() for place in range(count)]
+        assert pack_ids(MessageId(1, 2, 3, first), count) == b"".join(one_by_one)
 
 
 def test_a_stamp_counts_64ths_of_a_millisecond_since_2020() -> None:

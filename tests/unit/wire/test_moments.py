@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clarion.wire.moments import due_us, pack_due, ttl_ms
+from clarion.wire.moments import due_us, pack_due, ttl_ms, unix_us
 
 
 def test_a_time_to_live_is_whole_ms_and_never_none_by_rounding() -> None:
@@ -29,6 +29,14 @@ def test_a_moment_is_a_datetime_or_unix_seconds() -> None:
     assert due_us(datetime.fromtimestamp(aware.timestamp())) == due_us(aware), "naive is local time"
     assert due_us(1_893_553_445) == 1_893_553_445_000_000
     assert due_us(1.25) == 1_250_000
+
+
+def test_a_time_in_us_is_exact_and_without_a_zone_local() -> None:
+    for us in (0, -1, 1_700_000_000_123_457, 253_402_300_799_999_999):
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+        assert unix_us(at) == us
+        assert unix_us(at.astimezone(timezone(timedelta(hours=-7)))) == us
+    assert unix_us(datetime(2030, 1, 2)) == round(datetime(2030, 1, 2).timestamp() * 1e6)
 
 
 def test_long_ago_is_a_moment_too() -> None:

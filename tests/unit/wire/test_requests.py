@@ -21,6 +21,7 @@ def frames_of(kind: int, body: object, *blobs: bytes, number: int = 9) -> list[b
         (Kind.GET, bodies.Get(b"t", b"n", 1, 2, 3, 4, 5)),
         (Kind.ACK, bodies.Ack(b"t", b"n", 1, ((0, 1), (3, 9)))),
         (Kind.TOPICS, bodies.ListTopics()),
+        (Kind.FIND_OFFSET, bodies.FindOffset(b"t", 1_700_000_000_000_000)),
         (Kind.REPORT, bodies.Report(b"t", b"i" * 16, "recheck", 7, 0.05, 35.0, 140.5, -1, 3, 14, 2, 900)),
     ],
 )

@@ -99,6 +99,7 @@ class Engine:
             Kind.DELETE: administering.delete,
             Kind.READ: administering.read,
             Kind.STATE: administering.state,
+            Kind.FIND_OFFSET: administering.find_offset,
             Kind.STATS: self._stats,
             Kind.REPORT: self._reporting.report,
         }

@@ -106,6 +106,12 @@ class Purged(Body):
     messages: int
 
 
+class OffsetIs(Body):
+    """An offset that was asked for."""
+
+    offset: int
+
+
 class Matched(Body):
     """The topics a pattern subscribes to; the version changes with them."""
 

@@ -248,6 +248,14 @@ class Read(Body):
     name: bytes = b""
 
 
+class FindOffset(Body):
+    """Ask for the first offset of a topic that was committed at a time (unix µs) or later; its end where there is
+    none."""
+
+    topic: bytes
+    at_us: int
+
+
 class Matches(Body):
     """Ask which topics a pattern has subscribed `name` to, waiting for news beyond `version`."""
 

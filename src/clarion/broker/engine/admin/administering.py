@@ -168,6 +168,13 @@ class Administering:
             except StoredDataCorrupt as error:
                 self._refuse_corrupt(waiter, error)
 
+    def find_offset(self, waiter: Waiter, body: bodies.FindOffset, now: Now) -> None:
+        """Tell the first offset committed at a time or later that may be read, or the end of the topic."""
+        topic = self._find(waiter, body.topic, now)
+        if topic is not None:
+            offset = self._subscribing.offset_at(topic, body.at_us)
+            self._state.say(waiter, Kind.ACK, bodies.OffsetIs(offset))
+
     def state(self, waiter: Waiter, body: bodies.AskState, now: Now) -> None:
         """Tell what a named state is on disk."""
         row = self._state.store.state(body.name)

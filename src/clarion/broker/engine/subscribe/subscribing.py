@@ -107,10 +107,7 @@ class Subscribing:
         if start == "earliest":
             return topic.first_offset
         if start == "time":
-            at_us = min(max(0, at), _LATEST_US)
-            found = state.store.offset_at(topic.number, at_us) if topic.visible_end else None
-            # The store may still hold what a trim under way takes: nobody is promised that.
-            return topic.visible_end if found is None else max(found, topic.first_offset)
+            return self.offset_at(topic, at)
         if start != "offset":
             text = f"a start is new, earliest, offset or time, not {start!r}"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
@@ -124,6 +121,13 @@ class Subscribing:
         else:
             return at
         return None
+
+    def offset_at(self, topic: Topic, at_us: int) -> int:
+        """Give the first offset committed at a time or later, or the topic's end."""
+        found = self._state.store.offset_at(topic.number, min(max(0, at_us), _LATEST_US)) if topic.visible_end else None
+        # The store may still hold what a trim under way takes, and already what is not to be seen yet: nobody is
+        # promised those.
+        return topic.visible_end if found is None else min(max(found, topic.first_offset), topic.visible_end)
 
     def unsubscribe(self, waiter: Waiter, body: bodies.Unsubscribe, now: Now) -> None:
         """End a subscription; what only it still needed may go."""

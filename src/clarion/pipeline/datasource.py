@@ -1,0 +1,44 @@
+"""`format("clarion")`: what Spark asks for a reader or a writer."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from clarion.pipeline.sink import BatchWriter, SinkOptions, StreamWriter
+from clarion.pipeline.source import BatchReader, SourceOptions, StreamReader
+
+
+class ClarionDataSource(DataSource):
+    """Topics as tables. Options of reading are in `SourceOptions`, those of writing in `SinkOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return "clarion"
+
+    def schema(self) -> StructType:
+        """Give the columns of what is read."""
+        return SourceOptions.read(self.options).schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Give a reader of what the topics hold now."""
+        return BatchReader(SourceOptions.read(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """Give a reader of what the topics hold and will hold."""
+        return StreamReader(SourceOptions.read(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Give a writer of a table, all or nothing."""
+        return BatchWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
+        """Give a writer of micro-batches, each once."""
+        return StreamWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)

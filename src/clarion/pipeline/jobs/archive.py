@@ -1,0 +1,227 @@
+"""Topics into a Parquet lake, each row once: what is there now, or all that comes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from clarion.admin import Admin
+from clarion.model.names import from_text, to_text
+from clarion.pipeline.lake.adding import LakeWriter, OnStep
+from clarion.pipeline.lake.compacting import TARGET_BYTES, compact
+from clarion.pipeline.lake.folder import LakeFolder
+from clarion.pipeline.lake.identity import Origin, check_format, remember
+from clarion.pipeline.lake.layout import NOTES
+from clarion.pipeline.lake.staging import stage_rows
+from clarion.pipeline.progress import OnProgress, follow
+from clarion.pipeline.source import SourceOptions
+from clarion.pipeline.source.broker import find_topics, told_away
+
+_MERGE_FROM_FILES = 16  # that came to a topic's day since the last merge, while an archive goes on and on
+_LAST_STEPS_S = 60.0  # that a micro-batch may take to end after its query was stopped
+
+
+class Archived(NamedTuple):
+    """What an archive did."""
+
+    rows: int
+    files: int  # added, before any were merged
+    batches: int
+    merged: int  # small files that went into larger ones
+    ends: Mapping[str, int]  # by topic, the last offset that the lake has
+    stopped: bool = False  # by Ctrl-C
+
+
+def archive(
+    spark: SparkSession,
+    url: str | None,
+    topics: str | Sequence[str],
+    lake: str | Path,
+    *,
+    checkpoint: str | Path | None = None,
+    cursor: str | None = None,
+    max_rows: int | None = None,
+    every_s: float | None = None,
+    merge: bool = True,
+    target_bytes: int = TARGET_BYTES,
+    compression: str = "zstd",
+    fail_on_data_loss: bool = True,
+    timeout_s: float | None = None,
+    on_progress: OnProgress | None = None,
+    on_step: OnStep = lambda _: None,
+) -> Archived:
+    """Stream topics (names or patterns) into the lake, by topic and day, until all that is there now is archived; with
+    `every_s`, go on with a micro-batch so often, until Ctrl-C.
+
+    A row is in the lake once, however often and wherever this is cut short; the next call goes on where the lake ends,
+    also with other topics beside, or without its checkpoint (default: in the lake, by topics). Small files are merged
+    up to `target_bytes` unless `merge` is False. Only one archive of a topic may run into a lake at a time.
+    `cursor` names a subscription that has the broker keep what is not archived yet; without one, messages that
+    retention took before are MessagesGone, or with `fail_on_data_loss` False left out.
+    `max_rows` bounds a micro-batch. The rest is as the source's options of like names have it.
+    """
+    options = _options(url, topics, cursor, max_rows, fail_on_data_loss, timeout_s)
+    archiving = _Archiving(
+        LakeFolder(lake),
+        SourceOptions.read(options),
+        checkpoint,
+        target_bytes=target_bytes if merge else 0,
+        compression=compression,
+        on_step=on_step,
+    )
+    stream = spark.readStream.format("clarion").options(**options).option("start", archiving.start()).load()
+    writing = stream.writeStream.foreachBatch(archiving.add).option("checkpointLocation", archiving.checkpoint)
+    if every_s is None:
+        writing = writing.trigger(availableNow=True)
+    else:
+        writing = writing.trigger(processingTime=f"{max(0, round(every_s * 1000))} milliseconds")
+    stopped = False
+    try:
+        follow(writing.start(), on_progress)
+    except KeyboardInterrupt:
+        stopped = True
+    except PySparkException:
+        archiving.raise_error()
+        raise
+    finally:
+        archiving.wait_for_last_step()
+    if not stopped:
+        archiving.merge()
+    return archiving.done(stopped)
+
+
+def _options(
+    url: str | None,
+    topics: str | Sequence[str],
+    cursor: str | None,
+    max_rows: int | None,
+    fail_on_data_loss: bool,
+    timeout_s: float | None,
+) -> dict[str, str]:
+    names = [topics] if isinstance(topics, str) else list(topics)
+    given = {
+        "url": url,
+        "topics": json.dumps(names),
+        "cursor": cursor,
+        "maxRows": max_rows,
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "timeoutS": timeout_s,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+class _Archiving:
+    """One run: what goes into the lake, and what is remembered of it."""
+
+    def __init__(
+        self,
+        lake: LakeFolder,
+        source: SourceOptions,
+        checkpoint: str | Path | None,
+        *,
+        target_bytes: int,
+        compression: str,
+        on_step: OnStep,
+    ) -> None:
+        chosen = ",".join(sorted(map(to_text, source.topics)))
+        named = LakeFolder(checkpoint).location if checkpoint is not None else None
+        self.checkpoint = named or lake.spark_path(f"{NOTES}/checkpoint/{_digest(chosen)}")
+        self._lake = lake
+        self._source = source
+        self._target_bytes = target_bytes  # 0: nothing is merged
+        self._compression = compression
+        self._step = on_step
+        self._checked: set[str] = set()
+        self._working = threading.Lock()  # while a micro-batch is added, which may outlive its query
+        self._error: Exception | None = None
+        self._unmerged: Counter[tuple[str, str]] = Counter()
+        self._rows = self._files = self._batches = self._merged = 0
+        check_format(lake, make=True)
+        self._writer = LakeWriter(lake, _digest(self.checkpoint), check_topics=self._check_topics, on_step=on_step)
+
+    def start(self) -> str:
+        """Give where a query without a checkpoint begins: at the end of what the lake has, else at the earliest."""
+        if LakeFolder(self.checkpoint).names("offsets"):
+            return "earliest"  # which is not asked: the checkpoint says where to go on
+        with told_away(self._source.url, self._source.timeout_s), self._admin() as admin:
+            names = [to_text(found.topic) for found in find_topics(admin, self._source.topics)]
+        self._check_topics(name for name in names if name in self._writer.ends)
+        if not any(name in self._writer.ends for name in names):
+            return "earliest"
+        ends = self._writer.ends
+        return json.dumps({name: ends[name] + 1 if name in ends else "earliest" for name in names})
+
+    def add(self, rows: DataFrame, _batch: int) -> None:
+        """Add a micro-batch."""
+        with self._working:
+            try:
+                added = self._writer.add(lambda to, beyond: stage_rows(rows, to, beyond, self._compression))
+                self._rows += added.rows
+                self._files += len(added.files)
+                self._batches += 1
+                self._unmerged.update(file.place for file in added.files)
+                grown = {topic for (topic, _), files in self._unmerged.items() if files >= _MERGE_FROM_FILES}
+                self._merge(grown)
+            except Exception as error:
+                self._error = error
+                raise
+
+    def merge(self) -> None:
+        """Merge small files of the topics that came."""
+        with self._working:
+            self._merge({topic for topic, _ in self._unmerged})
+
+    def wait_for_last_step(self) -> None:
+        """Wait until a micro-batch whose query was stopped is through; what is not decided by then never will be."""
+        if self._working.acquire(timeout=_LAST_STEPS_S):
+            self._working.release()
+
+    def raise_error(self) -> None:
+        """Raise what adding met, rather than what Spark made of it."""
+        if self._error is not None:
+            raise self._error from None
+
+    def done(self, stopped: bool) -> Archived:
+        """Tell what was done."""
+        ends = {name: end for name, end in self._writer.ends.items() if name in self._checked}
+        return Archived(self._rows, self._files, self._batches, self._merged, ends, stopped)
+
+    def _merge(self, topics: set[str]) -> None:
+        if self._target_bytes and topics:
+            done = compact(
+                self._lake.location,
+                topics=topics,
+                target_bytes=self._target_bytes,
+                thorough=False,
+                on_step=self._step,
+            )
+            self._merged += done.merged
+            for place in [place for place in self._unmerged if place[0] in topics]:
+                del self._unmerged[place]
+
+    def _admin(self) -> Admin:
+        return Admin(self._source.url, timeout_s=self._source.timeout_s)
+
+    def _check_topics(self, topics: Iterable[str]) -> None:
+        """Check that the lake's rows of these topics are of the broker's topics, not of others of the same name."""
+        new = sorted(set(topics) - self._checked)
+        if not new:
+            return
+        with told_away(self._source.url, self._source.timeout_s), self._admin() as admin:
+            store = admin.hello()
+            for topic in new:
+                number = admin.describe_topic(from_text(topic)).number
+                remember(self._lake, topic, Origin(store.store_uuid.hex(), store.timeline, number))
+        self._checked.update(new)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

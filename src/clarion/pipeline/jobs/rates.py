@@ -1,0 +1,185 @@
+"""How often messages and jobs arrive, how fast tasks are served, and how much both vary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
+
+from clarion.model.errors import InvalidRequest
+from clarion.model.task_events import JOB_HEADER
+from clarion.pipeline.jobs.task_events import JOB_ARRIVED, TASK_DONE
+from clarion.pipeline.jobs.timing import US_PER_S, WINDOW, window_columns, window_start_us, window_us
+
+BY_TOPIC_AND_JOB = ("topic", "job")
+_BUCKET_US = 60 * US_PER_S  # of arrivals that are sorted together
+
+
+def arrival_rates(
+    messages: DataFrame,
+    *,
+    window_s: float | None = None,
+    time: Column | None = None,
+    job: Column | None = None,
+    by: Sequence[str] = BY_TOPIC_AND_JOB,
+) -> DataFrame:
+    """Give, by topic and job type, how often messages arrive: overall, or in windows of `window_s`.
+
+    Columns: those of `by` (topic, job or both), then count, rate_per_s, gap_mean_s and scv, the squared coefficient of
+    variation of the gaps between arrivals (variance / mean^2; 1 for Poisson, 0 for a clock); with windows also
+    window_start and window_end. rate_per_s is arrivals after the first over the time from the first to the last; null
+    where that is none. scv is null below 3 messages.
+
+    In windows a gap counts where it ends, and the rate is over that part of the window which lies between the first
+    and the last arrival of all. A window in which nothing arrived has no row.
+
+    `time` is when a message arrived: the broker's commit time unless told. All messages of a batch share that: the
+    rate is right, but scv is that of batches mixed with gaps of 0. Where it matters, have publishers put the time in a
+    header, and give `time=header_time("...")`; messages without it are left out. `job` is the job type: the header
+    `clarion-job` unless told, null where there is none.
+    """
+    if not by or not set(by) <= set(BY_TOPIC_AND_JOB):
+        raise InvalidRequest(f"rates are by topic, by job or by both, not by {', '.join(by) or 'nothing'}")
+    arrivals = messages.select(
+        F.col("topic"),
+        (_job_of(messages) if job is None else job).alias("job"),
+        F.unix_micros(F.col("time") if time is None else time).alias("at_us"),
+    )
+    return _rates(arrivals, by, window_s)
+
+
+def job_arrival_rates(events: DataFrame, *, window_s: float | None = None) -> DataFrame:
+    """Give how often jobs of each type are asked for, from task events (`read_task_events`); columns as those of
+    `arrival_rates`, by job."""
+    jobs = events.where(F.col("event") == JOB_ARRIVED).select("job", "at_us")
+    return _rates(jobs, ("job",), window_s)
+
+
+def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFrame:
+    """Give, by task, how fast a consumer serves it, from task events: overall, or in windows of when attempts ended.
+
+    Columns: task, count (of attempts, failed ones too: they keep a consumer busy), rate_per_s (1 / mean service time),
+    service_mean_s, scv of service times (null below 2), failed_share; with windows also window_start and window_end.
+    """
+    served_us = F.col("finished_at_us") - F.col("started_at_us")
+    done = events.where(F.col("event") == TASK_DONE).select(
+        "task", F.col("finished_at_us").alias("at_us"), served_us.alias("served_us"), "outcome"
+    )
+    length_us = None if window_s is None else window_us(window_s)
+    keys = ["task"]
+    if length_us is not None:
+        done = done.withColumn("start_us", window_start_us(F.col("at_us"), length_us))
+        keys.append("start_us")
+    mean_us = F.avg("served_us")
+    found = done.groupBy(*keys).agg(
+        F.count("*").alias("count"),
+        F.when(mean_us > 0, US_PER_S / mean_us).alias("rate_per_s"),
+        (mean_us / US_PER_S).alias("service_mean_s"),
+        F.when(F.count("*") >= 2, _scv("served_us")).alias("scv"),
+        F.avg((F.col("outcome") == "failed").cast("double")).alias("failed_share"),
+    )
+    told = ["count", "rate_per_s", "service_mean_s", "scv", "failed_share"]
+    return _sorted(found, ["task"], length_us, told)
+
+
+def _job_of(messages: DataFrame) -> Column:
+    if "headers" not in messages.columns:
+        return F.lit(None).cast("string")
+    return F.col("headers")[JOB_HEADER].cast("string")
+
+
+def _rates(arrivals: DataFrame, by: Sequence[str], window_s: float | None) -> DataFrame:
+    length_us = None if window_s is None else window_us(window_s)
+    timed = arrivals.where(F.col("at_us").isNotNull())
+    keys = list(by)
+    if length_us is not None:
+        timed = timed.withColumn("start_us", window_start_us(F.col("at_us"), length_us))
+        keys.append("start_us")
+    found = _merged(_in_buckets(timed, keys, length_us), by, keys)
+    span_us, after_first = _span_of_all() if length_us is None else _span_of_windows(by, length_us)
+    mean_us = F.col("gaps_us") / F.col("gaps")
+    found = found.select(
+        *keys,
+        "count",
+        F.when(span_us > 0, after_first * US_PER_S / span_us).alias("rate_per_s"),
+        F.when(F.col("gaps") > 0, mean_us / US_PER_S).alias("gap_mean_s"),
+        F.when((F.col("gaps") >= 2) & (F.col("gaps_us") > 0), F.col("squares") / F.col("gaps") / mean_us**2).alias(
+            "scv"
+        ),
+    )
+    return _sorted(found, by, length_us, ["count", "rate_per_s", "gap_mean_s", "scv"])
+
+
+def _in_buckets(timed: DataFrame, keys: Sequence[str], length_us: int | None) -> DataFrame:
+    """Sum up each bucket of time by itself, so that many tasks sort the arrivals of one topic: `squares` are squared
+    differences of its gaps from their mean, which var_pop finds without taking large numbers from each other."""
+    begins_us = F.lit(0) if length_us is None else F.col("start_us")
+    buckets = 1 if length_us is None else -(-length_us // _BUCKET_US)
+    step_us = _BUCKET_US if length_us is None else -(-length_us // buckets)
+    bucket = F.floor((F.col("at_us") - begins_us) / step_us)
+    inside = [*keys, "bucket"]
+    gap_us = F.col("at_us") - F.lag("at_us").over(Window.partitionBy(*inside).orderBy("at_us"))
+    return (
+        timed.withColumn("bucket", bucket)
+        .withColumn("gap_us", gap_us)
+        .groupBy(*inside)
+        .agg(
+            F.count("*").alias("count"),
+            F.count("gap_us").alias("gaps"),
+            F.coalesce(F.avg("gap_us"), F.lit(0.0)).alias("mean_us"),
+            F.coalesce(F.var_pop("gap_us") * F.count("gap_us"), F.lit(0.0)).alias("squares"),
+            F.min("at_us").alias("first_us"),
+            F.max("at_us").alias("last_us"),
+        )
+    )
+
+
+def _merged(buckets: DataFrame, by: Sequence[str], keys: Sequence[str]) -> DataFrame:
+    """Put buckets together, with the gaps between them: each counts where it ends."""
+    between_us = F.col("first_us") - F.lag("last_us").over(Window.partitionBy(*by).orderBy("first_us"))
+    together = Window.partitionBy(*keys)
+    there = F.col("between_us").isNotNull().cast("int")
+    all_us = F.col("last_us") - F.col("first_us") + F.coalesce("between_us", F.lit(0))
+    mean_us = F.sum("all_us").over(together) / F.sum("all").over(together)
+    of_inside = F.col("gaps") * (F.col("mean_us") - F.col("whole_mean_us")) ** 2
+    of_between = F.coalesce((F.col("between_us") - F.col("whole_mean_us")) ** 2, F.lit(0.0))
+    return (
+        buckets.withColumn("between_us", between_us)
+        .withColumns({"all": F.col("gaps") + there, "all_us": all_us})
+        .withColumn("whole_mean_us", F.when(F.sum("all").over(together) > 0, mean_us).otherwise(0.0))
+        .groupBy(*keys)
+        .agg(
+            F.sum("count").alias("count"),
+            F.sum("all").alias("gaps"),
+            F.sum("all_us").alias("gaps_us"),
+            F.sum(F.col("squares") + of_inside + of_between).alias("squares"),
+            F.min("first_us").alias("first_us"),
+            F.max("last_us").alias("last_us"),
+        )
+    )
+
+
+def _span_of_all() -> tuple[Column, Column]:
+    """Give the time that was looked at, and how many arrived in it after the first."""
+    return F.col("last_us") - F.col("first_us"), F.col("count") - 1
+
+
+def _span_of_windows(by: Sequence[str], length_us: int) -> tuple[Column, Column]:
+    """As `_span_of_all`, for each window; the first arrival of all only begins the measuring."""
+    whole = Window.partitionBy(*by)
+    first_us, last_us = F.min("first_us").over(whole), F.max("last_us").over(whole)
+    start_us = F.greatest("start_us", first_us)
+    end_us = F.least(F.col("start_us") + length_us, last_us)
+    return end_us - start_us, F.col("count") - (F.col("first_us") == first_us).cast("int")
+
+
+def _scv(name: str) -> Column:
+    mean = F.avg(name)
+    return F.when(mean != 0, F.var_pop(name) / (mean * mean))
+
+
+def _sorted(found: DataFrame, by: Sequence[str], length_us: int | None, told: Sequence[str]) -> DataFrame:
+    windows = [] if length_us is None else window_columns(F.col("start_us"), length_us)
+    names = [*by, *(WINDOW if windows else ())]
+    return found.select(*by, *windows, *told).orderBy(*names)

@@ -1,0 +1,237 @@
+"""A slice of a lake back into topics: at the original pace, at a multiple of it, or as fast as it goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
+
+from clarion.admin import Admin
+from clarion.model.errors import InvalidRequest
+from clarion.model.names import from_text
+from clarion.pipeline.columns import message_columns
+from clarion.pipeline.failures import clarion_error_in
+from clarion.pipeline.lake.folder import LakeFolder
+from clarion.pipeline.lake.layout import LakeFile
+from clarion.pipeline.lake.pacing import Pace
+from clarion.pipeline.lake.playing import LakeMessage, messages_in_time, pieces, read_piece
+from clarion.pipeline.lake.reading import Edge, as_utc, find_files, select
+from clarion.pipeline.sink import SinkOptions
+from clarion.pipeline.sink.topics import make_ready
+from clarion.publisher import Publisher
+
+REPLAY_OF = "clarion-replay-of"  # the header that has the original id, as 32 hexadecimal digits
+_REPLAYED = ("topic", "id", "key", "headers", "payload")
+_TOGETHER = 10_000  # messages that are put at once, at most
+_TELL_EVERY_S = 0.5
+
+
+class Replayed(NamedTuple):
+    """How far a replay came."""
+
+    messages: int
+    took_s: float  # from the first message on
+    late_s: float = 0.0  # the most that a message was put after it was due; at full speed none is ever due
+    reached: dict[str, int] | None = None  # by original topic, the last offset that was put; None: all of them
+    stopped: bool = False  # by Ctrl-C
+
+
+OnReplayed = Callable[[Replayed], None]
+Put = Callable[[str, list[LakeMessage]], None]  # messages of one topic, in order
+
+
+def replay(
+    spark: SparkSession,
+    lake: str | Path,
+    url: str | None = None,
+    *,
+    topic: str | None = None,
+    topics: Collection[str] | None = None,
+    start: Edge | None = None,
+    end: Edge | None = None,
+    speed: float | None = None,
+    name: str | None = None,
+    mark: bool = False,
+    on_progress: OnReplayed | None = None,
+) -> Replayed:
+    """Put rows of a lake (see `read_lake`) on `topic`, or each on its own; keys, headers and payloads are kept.
+
+    At full speed (`speed` None) Spark writes them, in order of offsets within a topic, and they are seen all at once;
+    with a `name` that is done once, however often it is asked. At a `speed`, 1.0 being the original pace and 50.0 fifty
+    times that, this machine puts each when it is due; what is late is told. Ctrl-C ends a paced replay: what was put by
+    then is stored, and the result says how far that is.
+    With `mark` a message has the id of the original in the header `clarion-replay-of`.
+    """
+    if speed is not None and name is not None:
+        raise InvalidRequest("only a replay at full speed can be done once under a name; leave out the speed or name")
+    pace = None if speed is None else Pace(speed)
+    folder = LakeFolder(lake)
+    files, start, end = find_files(folder, topics), as_utc(start), as_utc(end)
+    if pace is None:
+        rows = _in_order(spark, folder, select(files, start, end), start, end)
+        return _write(rows.withColumn("headers", _marked()) if mark else rows, url, topic, name)
+    messages = messages_in_time(folder, files, start, end)
+    broker = SinkOptions.read({"url": url} if url else {}).url
+    with Publisher(broker) as publisher:
+        putting = _Putting(publisher, broker, topic)
+        done = play(map(_with_mark, messages) if mark else messages, pace, putting.put, on_progress=on_progress)
+        publisher.flush()
+    return done
+
+
+def play(
+    rows: Iterable[LakeMessage],
+    pace: Pace,
+    put: Put,
+    *,
+    on_progress: OnReplayed | None = None,
+    now_s: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] | None = None,
+) -> Replayed:
+    """Put messages, which come in order of time, when they are due; those due together go together."""
+    wait = wait or threading.Event().wait
+    playing = _Playing()
+    try:
+        for group in together(rows):
+            playing.begin(now_s())
+            due_s = pace.due_s(group[0].at_us)
+            while (ahead_s := playing.began_s + due_s - now_s()) > 0:
+                wait(min(ahead_s, _TELL_EVERY_S))
+                _tell(playing, now_s(), on_progress)
+            playing.late_s = max(playing.late_s, -ahead_s)
+            put(group[0].topic, group)
+            playing.add(group)
+            _tell(playing, now_s(), on_progress)
+    except KeyboardInterrupt:
+        return playing.told(now_s(), stopped=True)
+    return playing.told(now_s())
+
+
+def together(rows: Iterable[LakeMessage]) -> Iterator[list[LakeMessage]]:
+    """Give messages that follow one another in the same topic and were committed at the same time, as batches are."""
+    group: list[LakeMessage] = []
+    for row in rows:
+        if group and (len(group) == _TOGETHER or row.topic != group[0].topic or row.at_us != group[0].at_us):
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+@dataclass
+class _Playing:
+    """How far it has come."""
+
+    began_s: float = -1.0
+    messages: int = 0
+    late_s: float = 0.0
+    reached: dict[str, int] = field(default_factory=dict)
+    told_s: float = 0.0
+
+    def begin(self, now_s: float) -> None:
+        if self.began_s < 0:
+            self.began_s = self.told_s = now_s
+
+    def add(self, group: list[LakeMessage]) -> None:
+        self.messages += len(group)
+        self.reached[group[-1].topic] = group[-1].offset
+
+    def told(self, now_s: float, *, stopped: bool = False) -> Replayed:
+        took_s = now_s - self.began_s if self.began_s >= 0 else 0.0
+        return Replayed(self.messages, took_s, self.late_s, dict(self.reached), stopped)
+
+
+def _tell(playing: _Playing, now_s: float, on_progress: OnReplayed | None) -> None:
+    if on_progress is not None and now_s - playing.told_s >= _TELL_EVERY_S:
+        playing.told_s = now_s
+        on_progress(playing.told(now_s))
+
+
+class _Putting:
+    """Puts groups of messages on a topic, or on their own; one that is missing is made, to keep its messages."""
+
+    def __init__(self, publisher: Publisher, url: str, topic: str | None) -> None:
+        self._publisher = publisher
+        self._url = url
+        self._topic = topic
+        self._names: dict[str, bytes] = {}
+
+    def put(self, topic: str, group: list[LakeMessage]) -> None:
+        """Put messages of one topic."""
+        self._publisher.put_many(
+            self._name_of(self._topic or topic),
+            [one.payload for one in group],
+            keys=None if all(one.key is None for one in group) else [one.key for one in group],
+            headers=None if all(one.headers is None for one in group) else [one.headers for one in group],
+        )
+
+    def _name_of(self, text: str) -> bytes:
+        if text not in self._names:
+            name = from_text(text)
+            with Admin(self._url) as admin:
+                make_ready(admin, name)
+            self._names[text] = name
+        return self._names[text]
+
+
+def _write(rows: DataFrame, url: str | None, topic: str | None, name: str | None) -> Replayed:
+    """Have Spark write the rows; what its tasks wrote is shown in the order of the partitions."""
+    counted = Observation()
+    rows = rows.drop("id").observe(counted, F.count(F.lit(1)).alias("rows"))
+    if topic is not None:
+        rows = rows.drop("topic")
+    options = {"url": url, "topic": topic, "writer": name, "epoch": None if name is None else "0"}
+    began_s = time.monotonic()
+    try:
+        rows.write.format("clarion").options(**{key: text for key, text in options.items() if text}).mode(
+            "append"
+        ).save()
+    except PySparkException as error:
+        raise clarion_error_in(error) or error from None
+    return Replayed(int(counted.get["rows"]), time.monotonic() - began_s)
+
+
+def _in_order(
+    spark: SparkSession, lake: LakeFolder, files: list[LakeFile], start: Edge | None, end: Edge | None
+) -> DataFrame:
+    """Give rows by topic and offset, in the order of partitions.
+
+    Files are in order already, but Spark deals them out by size, and sorting would shuffle all there is. So tasks read
+    pieces that are dealt out here.
+    """
+    parts = pieces(lake, files)
+    location = lake.location
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = LakeFolder(location)
+        for place in (place for batch in batches for place in batch.column(0).to_pylist()):
+            for piece in parts[place]:
+                for batch in read_piece(opened, piece, list(_REPLAYED[1:]), start, end):
+                    topics = pa.repeat(pa.scalar(piece.file.topic), batch.num_rows)
+                    columns = [topics, *batch.columns]
+                    yield pa.RecordBatch.from_arrays(columns, names=list(_REPLAYED))
+
+    if not parts:
+        return spark.createDataFrame([], message_columns(_REPLAYED))
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, message_columns(_REPLAYED))
+
+
+def _with_mark(message: LakeMessage) -> LakeMessage:
+    return message._replace(headers={**(message.headers or {}), REPLAY_OF: message.id.hex().encode()})
+
+
+def _marked() -> Column:
+    """Give the headers with the id of the original among them."""
+    of = F.lit(REPLAY_OF)
+    own = F.coalesce(F.col("headers"), F.create_map().cast("map<string,binary>"))
+    others = F.map_filter(own, lambda header, _: header != of)
+    return F.map_concat(others, F.create_map(of, F.lower(F.hex("id")).cast("binary")))

@@ -1,0 +1,86 @@
+"""A Spark session made for Clarion: quiet, on this machine unless told otherwise, with the source registered."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+
+from pyspark.sql import SparkSession
+
+from clarion.pipeline.java import find_java
+from clarion.pipeline.registering import register
+
+LOCAL = "local[*]"
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+# Renames files itself, instead of starting a dozen processes for each micro-batch.
+_LOCAL_CHECKPOINTS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+_ON_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def start_session(
+    master: str | None = None,
+    *,
+    name: str = "clarion",
+    settings: Mapping[str, str] | None = None,
+    log_level: str = "OFF",
+) -> SparkSession:
+    """Give a session on `master` (default: SPARK_MASTER, or all cores of this machine) with `format("clarion")`.
+
+    `settings` go to Spark as they are, and win over ours. Spark's log is off unless `log_level` says otherwise.
+    Raises NoJava where there is none to run on.
+    """
+    find_java()
+    master = master or os.environ.get("SPARK_MASTER") or LOCAL
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**settings_for(master), **(settings or {})}.items():
+        builder = builder.config(key, value)
+    with _hushed() if log_level == "OFF" else nullcontext():
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(log_level)
+    register(session)
+    return session
+
+
+def settings_for(master: str) -> dict[str, str]:
+    """Give what we set of Spark for a master."""
+    chosen = dict(_QUIET)
+    if master.startswith("local"):
+        chosen |= _LOCAL_CHECKPOINTS
+    if master.startswith(("local", "spark://127.0.0.1:", "spark://localhost:")):
+        chosen |= _ON_LOOPBACK
+    return chosen
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Have the JVM that is started within write its warnings to nowhere; say them if it could not be started."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)  # a JVM has what it is born with; there is no other way to give it
+        try:
+            yield
+        except BaseException:
+            os.dup2(ours, 2)
+            said.seek(0)
+            sys.stderr.write(said.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)

@@ -1,0 +1,65 @@
+"""A streaming query in a driver of its own: `python -m tests.integration.pipeline.killed_query JSON` writes lines of
+files to a topic, a file a micro-batch. The first try of its first task fails. It may be killed, JVM and all, right
+before or right after the commit of a batch reaches the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyarrow import RecordBatch
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from clarion.pipeline.datasource import ClarionDataSource
+from clarion.pipeline.session import start_session
+from clarion.pipeline.sink import SinkOptions, StreamWriter
+from clarion.pipeline.sink.staging import TaskStaged
+
+BEFORE, AFTER = "before", "after"
+
+
+def run(order: dict[str, Any]) -> None:
+    """Write what is there now, by micro-batches."""
+    driver = os.getpid()
+
+    def die() -> None:
+        os.killpg(driver, signal.SIGKILL)  # the script and its JVM
+        os.kill(os.getpid(), signal.SIGKILL)  # and what commits for them
+
+    class Dying(StreamWriter):
+        def write(self, iterator: Iterator[RecordBatch]) -> TaskStaged:
+            staged = super().write(iterator)
+            task = TaskContext.get()
+            assert task is not None
+            if (task.partitionId(), task.attemptNumber()) == (0, 0):
+                raise RuntimeError("the first try of this task fails when all of it is staged")
+            return staged
+
+        def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+            if [batchId, BEFORE] == order["dies"]:
+                die()
+            super().commit(messages, batchId)
+            if [batchId, AFTER] == order["dies"]:
+                die()
+
+    class DyingSource(ClarionDataSource):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+            return Dying(SinkOptions.read(self.options), schema, overwrite=overwrite)
+
+    spark = start_session("local[2,3]", settings=order["settings"])
+    spark.dataSource.register(DyingSource)
+    lines = spark.readStream.option("maxFilesPerTrigger", "1").text(order["lines"]).repartition(order["partitions"])
+    query = lines.writeStream.format("clarion").options(**order["options"]).trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    run(json.loads(sys.argv[1]))

@@ -1,0 +1,87 @@
+"""The options of reading, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+
+import pytest
+
+from clarion.model.address import DEFAULT_URL
+from clarion.model.errors import InvalidRequest
+from clarion.pipeline.columns import NAMES
+from clarion.pipeline.source.bounds import EARLIEST, LATEST, Bounds, read_bounds
+from clarion.pipeline.source.options import SourceOptions
+
+
+def test_a_topic_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLARION_URL", raising=False)
+    options = SourceOptions.read({"topic": "alerts"})
+    assert options == SourceOptions(DEFAULT_URL, (b"alerts",))
+    assert (options.columns, options.timeout_s, options.fail_on_data_loss) == (NAMES, 60.0, True)
+    monkeypatch.setenv("CLARION_URL", "tcp://there:1")
+    assert SourceOptions.read({"topic": "alerts"}).url == "tcp://there:1"
+    assert SourceOptions.read({"topic": "alerts", "url": "tcp://here:1"}).url == "tcp://here:1"
+
+
+def test_all_options_are_read_in_any_case_and_travel_to_executors() -> None:
+    options = SourceOptions.read({
+        "URL": "tcp://h:1", "Topics": '["a,b", "c/*"]', "START": '{"a,b": 7}', "end": "latest", "maxrows": "5",
+        "partitions": "3", "columns": "offset, payload", "cursor": "me", "failondataloss": "FALSE",
+        "pushfilters": "true", "timeouts": "2.5",
+    })  # fmt: skip
+    wanted = SourceOptions(
+        "tcp://h:1", (b"a,b", b"c/*"), Bounds(None, {b"a,b": 7}), Bounds(LATEST), 5, 3, ("offset", "payload"), b"me",
+        False, True, 2.5,
+    )  # fmt: skip
+    assert options == wanted
+    assert pickle.loads(pickle.dumps(options)) == wanted
+
+
+def test_several_topics_are_a_list_each_once() -> None:
+    assert SourceOptions.read({"topics": "a, b,b64:_w==,a"}).topics == (b"a", b"b", b"\xff")
+
+
+def test_bounds_are_places_offsets_times_or_by_topic() -> None:
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert read_bounds("start", " Earliest ") == Bounds(EARLIEST)
+    assert read_bounds("start", "1200") == Bounds(1200)
+    for text in ("2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31 12:00:00"):
+        assert read_bounds("start", text) == Bounds(noon)
+    by_topic = read_bounds("start", '{"a": 5, "b64:_w==": "2026-01-31T12:00Z", "c": "latest"}')
+    assert [by_topic.of(topic, EARLIEST) for topic in (b"a", b"\xff", b"c", b"d")] == [5, noon, LATEST, EARLIEST]
+    by_topic.check_named("start", [b"a", b"\xff", b"c"])
+    with pytest.raises(InvalidRequest, match="option start: it names c, which is not among"):
+        by_topic.check_named("start", [b"a", b"\xff"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "give the option topic"),
+        ({"topic": "a", "topics": "b"}, "not both"),
+        ({"topic": ""}, "at least one character"),
+        ({"topics": "a,,b"}, "at least one character"),
+        ({"topics": "[]"}, "names no topic"),
+        ({"topics": "[1]"}, "JSON list"),
+        ({"topic": "a/#/b"}, "# stands at the end"),
+        ({"topic": "b64:?"}, "not valid base64"),
+        ({"topic": "a", "maxrow": "5"}, "no option maxrow for reading; there are url, topic, .*maxRows"),
+        ({"topic": "a", "maxRows": "0"}, "maxRows: it is a number of 1 or more, not '0'"),
+        ({"topic": "a", "partitions": "two"}, "partitions: it is a number"),
+        ({"topic": "a", "timeoutS": "nan"}, "timeoutS: it is a number of seconds"),
+        ({"topic": "a", "failOnDataLoss": "no"}, "failOnDataLoss: it is true or false"),
+        ({"topic": "a", "columns": "offset,value"}, "columns: it names some of topic, offset"),
+        ({"topic": "a", "columns": "offset,offset"}, "each once"),
+        ({"topic": "a", "start": "yesterday"}, "option start: it is earliest, latest, an offset"),
+        ({"topic": "a", "start": "-3"}, "option start"),
+        ({"topic": "a", "end": "{"}, "option end: { is not a JSON object"),
+        ({"topic": "a", "end": '{"a": -1}'}, "option end"),
+        ({"topic": "a", "url": "localhost:5590"}, "an address looks like"),
+        ({"path": "alerts"}, r'\.option\("topic", \'alerts\'\)'),
+        ({"topic": "a", "provider": "clarion", "owner": "x"}, "CREATE TEMPORARY VIEW"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        SourceOptions.read(given)
