@@ -15,10 +15,10 @@ from clarion.wire.columns import PackedColumn
 
 quick = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 TOPICS = ("a", "b", "c")
-Row = tuple[str | None, bytes, bytes | None, dict[str, bytes] | None]
+Row = tuple[str, bytes, bytes | None, dict[str, bytes] | None]
 rows_of_tables = st.lists(
     st.tuples(
-        st.sampled_from((None, *TOPICS)),
+        st.sampled_from(TOPICS),
         st.binary(max_size=40),
         st.none() | st.binary(max_size=12),
         st.none() | st.dictionaries(st.text(max_size=6), st.binary(max_size=6), max_size=3),
@@ -69,7 +69,7 @@ def test_every_row_is_in_a_batch_of_its_topic_once_and_in_order(
         if stop > start:
             batch = whole.slice(start, stop - start)
             some, topics = read_rows(batch)
-            pieces += gathering.add(split_by_topic(some, topics, "rest"), batch.nbytes)
+            pieces += gathering.add(split_by_topic(some, topics, None), batch.nbytes)
     pieces += gathering.rest()
     found: dict[str, list[tuple[bytes, bytes | None, dict[str, bytes] | None]]] = {}
     for topic, some in pieces:
@@ -78,8 +78,8 @@ def test_every_row_is_in_a_batch_of_its_topic_once_and_in_order(
                 (payload, one.key(place), one.headers(place)) for place, payload in enumerate(one.payloads())
             )
     wanted: dict[str, list[tuple[bytes, bytes | None, dict[str, bytes] | None]]] = {}
-    for topic_or_none, payload, key, headers in rows:
-        wanted.setdefault(topic_or_none or "rest", []).append((payload, key, headers or None))
+    for topic, payload, key, headers in rows:
+        wanted.setdefault(topic, []).append((payload, key, headers or None))
     assert found == wanted
 
 

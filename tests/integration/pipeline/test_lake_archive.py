@@ -18,7 +18,8 @@ from tests.integration.conftest import StartBroker
 from tests.integration.pipeline.archiving import fill, kept, truth
 
 from clarion import Admin, Publisher
-from clarion.model.errors import InvalidRequest, NoTopic
+from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic
+from clarion.pipeline.jobs import archive as archive_job
 from clarion.pipeline.jobs.archive import archive
 from clarion.pipeline.lake import compact, read_lake
 from clarion.pipeline.lake.layout import escape
@@ -138,7 +139,10 @@ def test_a_driver_killed_between_two_moves_loses_and_repeats_nothing(
     assert spark.read.parquet(str(lake)).count() == 800
 
 
-def test_it_goes_on_until_ctrl_c_and_retention_waits_for_it(spark: SparkSession, url: str, tmp_path: Path) -> None:
+def test_it_goes_on_until_ctrl_c_and_retention_waits_for_it(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_job, "_MERGE_FROM_FILES", 2)
     with Admin(url) as admin:
         admin.configure_topic("live", retention="until-read")
         admin.subscribe("live", "somebody", "earliest")
@@ -154,6 +158,7 @@ def test_it_goes_on_until_ctrl_c_and_retention_waits_for_it(spark: SparkSession,
     done = archive(spark, url, "live", tmp_path, every_s=0.1, cursor="lake", on_progress=on_progress)
     assert done.stopped
     assert done.rows == 30
+    assert done.merged >= 2, "files are merged while it goes on"
     with Admin(url) as admin:
         assert admin.describe_subscription("live", "lake").cursor <= 30
     _put_more(url, 4)
@@ -181,3 +186,20 @@ def test_another_stores_topic_of_the_same_name_is_refused(
     assert _files(lake) == before
     with pytest.raises(NoTopic, match="no topic nowhere"):
         archive(spark, url, "nowhere", lake)
+
+
+def test_a_gap_after_the_lakes_end_is_named_and_left_out_only_if_allowed(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    fill(url, "gap", 10)
+    archive(spark, url, "gap", tmp_path)
+    fill(url, "gap", 5, start=10)
+    fill(url, "gap", 15, start=15)
+    with Admin(url) as admin:
+        admin.purge("gap", below=15)
+    shutil.rmtree(tmp_path / "_clarion/checkpoint")  # so that the lake alone knows where it ended
+    with pytest.raises(MessagesGone, match="offsets 10 to 14 of gap"):
+        archive(spark, url, "gap", tmp_path)
+    assert archive(spark, url, "gap", tmp_path, fail_on_data_loss=False).rows == 15
+    offsets = [row.offset for row in kept(read_lake(spark, tmp_path))]
+    assert offsets == [*range(10), *range(15, 30)]

@@ -13,6 +13,7 @@ from clarion import Admin
 from clarion.model.errors import InvalidRequest, NoSubscriber
 from clarion.pipeline.jobs.archive import archive
 from clarion.pipeline.jobs.replay import REPLAY_OF, Replayed, replay
+from clarion.pipeline.lake import playing
 
 Message = tuple[bytes | None, dict[str, bytes] | None, bytes]
 
@@ -40,7 +41,10 @@ def lake(spark: SparkSession, url: str, tmp_path_factory: pytest.TempPathFactory
     return Lake(folder, truth(url, ["lake/a"]), truth(url, ["lake/b"]))
 
 
-def test_at_full_speed_all_is_there_in_order_and_once_under_a_name(spark: SparkSession, url: str, lake: Lake) -> None:
+def test_at_full_speed_all_is_there_in_order_and_once_under_a_name(
+    spark: SparkSession, url: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playing, "_PART_BYTES", 1)  # as many tasks as there are files
     for _ in range(2):
         done = replay(spark, lake.folder, url, topic="full-again", name="full")
         assert done.messages == 340

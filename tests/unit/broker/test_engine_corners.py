@@ -209,7 +209,7 @@ def test_a_message_whose_headers_cannot_be_read_is_buried_without_them(monkeypat
     asker = SharedAsker({"max_attempts": 1})
     token = asker.join()
     with monkeypatch.context() as patched:
-        patched.setattr(batches, "_encode_headers", lambda _headers: b"\xc1junk")
+        patched.setattr(batches, "encode_headers", lambda _headers: b"\xc1junk")
         packed = batches.encode_batch(
             [b"x"], headers=[{"a": b"b"}], broker=1, publisher=asker.publisher, stamp=1, number=1
         )

@@ -120,16 +120,22 @@ def test_a_null_payload_or_header_value_or_topic_is_an_error_that_says_so() -> N
 @pytest.mark.parametrize("encoded", [False, True])
 def test_rows_are_split_by_topic_and_keep_their_order(encoded: bool) -> None:
     numbers = [b"%d" % number for number in range(9)]
-    names = pa.array(["a", "b", None, "b", "a", None, "c", "b", "a"])
+    names = pa.array(["a", "b", "d", "b", "a", "d", "c", "b", "a"])
     batch = record_batch(
         payload=pa.array(numbers), topic=names.dictionary_encode() if encoded else names, key=pa.array(numbers)
     )
     rows, topics = read_rows(batch)
     found = {topic: [payload for payload, key, _ in messages(some) if payload == key]
-             for topic, some in split_by_topic(rows, topics, "default")}  # fmt: skip
+             for topic, some in split_by_topic(rows, topics, None)}  # fmt: skip
     assert found == {
-        "a": [b"0", b"4", b"8"], "b": [b"1", b"3", b"7"], "c": [b"6"], "default": [b"2", b"5"],
+        "a": [b"0", b"4", b"8"], "b": [b"1", b"3", b"7"], "c": [b"6"], "d": [b"2", b"5"],
     }  # fmt: skip
+
+
+def test_a_chosen_topic_takes_all_rows_whatever_their_column_says() -> None:
+    rows, topics = read_rows(record_batch(payload=pa.array([b"a", b"b"]), topic=pa.array(["in", None])))
+    ((topic, same),) = split_by_topic(rows, topics, "out")
+    assert (topic, [payload for payload, _, _ in messages(same)]) == ("out", [b"a", b"b"])
 
 
 def test_one_topic_for_all_rows_copies_nothing() -> None:

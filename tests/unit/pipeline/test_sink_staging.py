@@ -97,8 +97,8 @@ def test_a_task_without_rows_asks_for_nothing(broker: Answering) -> None:
 
 
 def test_topics_of_a_column_are_made_to_keep_their_rows_when_first_seen(broker: Answering) -> None:
-    batch = rows(b"1", b"2", b"3", topics=["new", None, "b64:AP8="])
-    stage(options(broker, topic="t"), batch, batch, known={b"t": 0})
+    batch = rows(b"1", b"2", b"3", topics=["new", "t", "b64:AP8="])
+    stage(options(broker), batch, batch, known={b"t": 0})
     assert sorted(staged(broker)) == [(b"\x00\xff", [b"3", b"3"]), (b"new", [b"1", b"1"]), (b"t", [b"2", b"2"])]
     made = {
         (body.topic, body.retention) for body in broker.bodies(Kind.CONFIGURE) if isinstance(body, bodies.Configure)

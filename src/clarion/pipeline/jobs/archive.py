@@ -144,6 +144,8 @@ class _Archiving:
         self._error: Exception | None = None
         self._unmerged: Counter[tuple[str, str]] = Counter()
         self._rows = self._files = self._batches = self._merged = 0
+        with self._admin() as admin:
+            find_topics(admin, source.topics)  # before there is a lake of nothing
         check_format(lake, make=True)
         self._writer = LakeWriter(lake, _digest(self.checkpoint), check_topics=self._check_topics, on_step=on_step)
 

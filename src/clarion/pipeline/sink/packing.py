@@ -60,19 +60,20 @@ def read_rows(batch: pa.RecordBatch) -> tuple[Rows, Any]:
     return Rows(payloads, keys, headers), columns.get("topic")
 
 
-def split_by_topic(rows: Rows, topics: Any, default: str | None) -> Iterator[tuple[str, Rows]]:
-    """Give the rows of each topic, in their order; those that name none go to the default."""
-    if topics is None:
-        assert default is not None, "check_columns saw that there is one"
-        yield default, rows
+def split_by_topic(rows: Rows, topics: Any, chosen: str | None) -> Iterator[tuple[str, Rows]]:
+    """Give the rows of each topic, in their order; with a `chosen` one all go there, whatever their column says: a copy
+    of a topic that still has its column must not go back to where it came from."""
+    if chosen is not None:
+        yield chosen, rows
         return
-    if topics.null_count and default is None:
+    assert topics is not None, "check_columns saw that there are some"
+    if topics.null_count:
         raise InvalidRequest(
-            f"{topics.null_count} of {len(topics)} rows have a null topic, and no option topic says where these go;"
-            " set it, or filter them out. Nothing of this write is seen"
+            f"{topics.null_count} of {len(topics)} rows have a null topic, and no option topic says where rows go;"
+            " fill the column, or filter them out. Nothing of this write is seen"
         )
     encoded = (topics.dictionary_decode() if pa.types.is_dictionary(topics.type) else topics).dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
     names = encoded.dictionary.to_pylist()
     order = np.argsort(codes, kind="stable")
     ends = [*(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(codes)]
@@ -80,10 +81,7 @@ def split_by_topic(rows: Rows, topics: Any, default: str | None) -> Iterator[tup
         rows = Rows(*(None if column is None else column.take(pa.array(order)) for column in rows.columns()))
     start = 0
     for stop in ends:
-        code = int(codes[order[start]])
-        name = default if code < 0 else names[code]
-        assert name is not None
-        yield name, slice_rows(rows, start, stop)
+        yield names[int(codes[order[start]])], slice_rows(rows, start, stop)
         start = stop
 
 

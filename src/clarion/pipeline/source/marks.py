@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from clarion.model.errors import InvalidRequest, MessagesGone
 from clarion.model.names import from_text, to_text
 from clarion.model.topics import is_pattern, matches
-from clarion.pipeline.source.bounds import LATEST, Bounds
+from clarion.pipeline.source.bounds import EARLIEST, LATEST, Bounds
 from clarion.pipeline.source.positions import (
     OffsetAt,
     Range,
@@ -79,10 +79,13 @@ class Limits:
 def begin(
     store: Store, found: Iterable[TopicNow], start: Bounds, offset_at: OffsetAt, *, fail: bool
 ) -> tuple[Mark, list[str]]:
-    """Give where a stream without a past begins, and what of that is lost, in words."""
+    """Give where a stream without a past begins, and what of that is lost, in words.
+
+    Where some topics are named, those that are not begin at their earliest, as topics do that join later."""
+    usual = EARLIEST if start.named else LATEST
     places, lost = {}, []
     for now in found:
-        wanted = resolve(now, start.of(now.topic, LATEST), LATEST, offset_at)
+        wanted = resolve(now, start.of(now.topic, usual), LATEST, offset_at)
         kept, text = without_lost(wanted, now.first, fail=fail)
         lost += [text] if text else []
         places[now.topic] = Place(now.number, kept.start, kept.start)

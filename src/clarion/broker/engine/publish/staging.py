@@ -147,7 +147,7 @@ class Staging:
         return good
 
     def _has_room(self, waiter: Waiter, topic: Topic, batch: Batch) -> bool:
-        if len(batch.raw) > self._putting.max_batch_bytes(topic):
+        if max(len(batch.raw), batch.plain_bytes) > self._putting.max_batch_bytes(topic):
             text = f"a batch for {to_text(topic.name)} has at most {self._putting.max_batch_bytes(topic)} bytes"
             self._state.refuse(waiter, Kind.REFUSED, Code.TOO_LARGE, text)
             return False

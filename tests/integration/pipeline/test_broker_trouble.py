@@ -1,0 +1,61 @@
+"""A broker that dies, or stops for a while, under a query that reads from it and writes to it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.integration.broker_process import BrokerProcess
+
+from clarion import Admin, Publisher
+from clarion.pipeline import follow
+
+_ROWS = 12_000
+_WITHIN_S = 120.0
+
+
+def _copy(spark: SparkSession, url: str, checkpoint: Path) -> StreamingQuery:
+    stream = spark.readStream.format("clarion").options(url=url, topic="in", start="earliest", maxRows="1000").load()
+    sink = stream.writeStream.format("clarion").options(url=url, topic="out", checkpointLocation=str(checkpoint))
+    return sink.trigger(availableNow=True).start()
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _WITHIN_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def _copied(url: str) -> int:
+    with Admin(url) as admin:
+        return next((row.next_offset for row in admin.topics() if row.topic == b"out"), 0)
+
+
+@pytest.mark.parametrize("trouble", ["killed", "stopped"])
+def test_a_query_outlives_its_broker_and_copies_each_row_once(
+    trouble: str, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    url = broker.url
+    with Admin(url) as admin, Publisher(url) as publisher:
+        admin.configure_topic("in", retention="keep")
+        publisher.put_many("in", [b"%d" % number for number in range(_ROWS)])
+        publisher.flush(60)
+    query = _copy(spark, url, tmp_path / "checkpoint")
+    _wait_for(lambda: _copied(url) >= 2000)
+    if trouble == "killed":
+        broker.restart()
+    else:
+        broker.send(signal.SIGSTOP)
+        assert query.awaitTermination(3) is False  # it waits, and does not fail
+        broker.send(signal.SIGCONT)
+    follow(query)
+    with Admin(url) as admin:
+        copies = [int(message.payload) for message in admin.browse("out")]
+        assert copies == list(range(_ROWS))
+        assert admin.describe_topic("out").staged_messages == 0
