@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-publisher torture scaling reproduce clean
+.PHONY: help setup demo test check format bench bench-publisher bench-pipeline torture scaling reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -35,6 +35,9 @@ bench-publisher: setup ## the tuned publisher against fixed batch sizes, the out
 	@$(PY) -m bench.tuning
 	@$(PY) -m bench.outbox
 	@$(PY) -m bench.gateway
+
+bench-pipeline: setup ## Spark's source and sink in ratio to Parquet
+	@$(PY) -m bench.pipeline
 
 torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work
 	@$(PY) -m tests.integration.torture --kills 500

@@ -10,6 +10,6 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("clarion")` known to a session, and have it push filters down to the broker."""
+    """Make `format("clarion")` known to a session, and let reads with the option `pushFilters` push them down."""
     session.conf.set(PUSHDOWN, "true")
     session.dataSource.register(ClarionDataSource)

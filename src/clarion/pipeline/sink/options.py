@@ -23,7 +23,8 @@ _MOST_WRITER_BYTES = 900  # of the 1024 a writer's name may have
 class SinkOptions:
     """Where and how rows are written. Names of options are as in Spark: in any case.
 
-    `topic` takes all rows; without it, a column `topic` says where each one goes. `timeoutS` is how long the broker may be away.
+    `topic` takes all rows; without it, a column `topic` says where each one goes.
+    `timeoutS` is how long the broker may be away.
     `writer` and `epoch` make the write of a table idempotent, as inside `foreachBatch` with the batch's id: epochs of a
     writer only grow, and the same one again, or an earlier one, writes nothing.
     """
