@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import fastavro
 import numpy as np
 
-from clarion import Admin, Publisher
+from clarion import Admin, Publisher, TimedOut
 from clarion.sim.traces import ZtfNights, ztf_trace
 
 PACKET = Path(__file__).with_name("alert.avro")
@@ -80,13 +81,16 @@ def main() -> None:
     """Put the alerts."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--alerts", type=int, default=5_000)
-    asked.add_argument("--url", default="tcp://127.0.0.1:5590")
+    asked.add_argument("--url", default=os.environ.get("CLARION_URL", "tcp://127.0.0.1:5590"))
     asked.add_argument("--topic", default="ztf/alerts")
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--cutouts", action="store_true", help="with images: 66 KB an alert instead of 26 KB")
     told = asked.parse_args()
-    with Admin(told.url) as admin:
-        admin.configure_topic(told.topic, retention="keep")
+    try:
+        with Admin(told.url) as admin:
+            admin.configure_topic(told.topic, retention="keep")
+    except TimedOut:
+        raise SystemExit(f"no broker answers at {told.url}; `clarion up` starts one") from None
     with Publisher(told.url) as publisher:
         for payload, key, headers in alerts(told.alerts, told.seed, cutouts=told.cutouts):
             publisher.put(told.topic, payload, key=key, headers=headers)

@@ -27,21 +27,24 @@ def archive_and_summarise(url: str, topic: bytes | str, lake: Path) -> Archived:
         from clarion.pipeline import archive, start_session
         from clarion.pipeline.jobs.latency import publish_latency
         from clarion.pipeline.lake import read_lake
+        from clarion.pipeline.session import plain_interrupts
     except ImportError as error:
         raise PermanentError('--pipeline needs PySpark: pip install "clarion[spark]"') from error
     spark = start_session(name="clarion demo")
-    try:
-        archive(spark, url, [topic if isinstance(topic, str) else to_text(topic)], str(lake))
-        messages = read_lake(spark, str(lake)).persist()
-        counts = messages.agg(F.count("*").alias("rows"), F.countDistinct("id").alias("different")).collect()[0]
-        publishers = messages.groupBy("publisher").count().orderBy("publisher").collect()
-        took = publish_latency(messages).collect()[0]
-        return Archived(
-            counts["rows"],
-            counts["different"],
-            {str(row["publisher"]): row["count"] for row in publishers},
-            took["p50_ms"],
-            took["p99_ms"],
-        )
-    finally:
-        spark.stop()
+    with plain_interrupts():
+        try:
+            if archive(spark, url, [topic if isinstance(topic, str) else to_text(topic)], str(lake)).stopped:
+                raise KeyboardInterrupt
+            messages = read_lake(spark, str(lake)).persist()
+            counts = messages.agg(F.count("*").alias("rows"), F.countDistinct("id").alias("different")).collect()[0]
+            publishers = messages.groupBy("publisher").count().orderBy("publisher").collect()
+            took = publish_latency(messages).collect()[0]
+            return Archived(
+                counts["rows"],
+                counts["different"],
+                {str(row["publisher"]): row["count"] for row in publishers},
+                took["p50_ms"],
+                took["p99_ms"],
+            )
+        finally:
+            spark.stop()

@@ -58,15 +58,13 @@ def follow(query: StreamingQuery, on_progress: OnProgress | None = None) -> Prog
     What made it fail is raised, as Clarion's own typed error where it is one. On Ctrl-C the query is stopped: what
     its checkpoint has recorded is done, and what it was at is done anew at the next start.
     """
-    done, seen = NOTHING_YET, -1
+    done, seen = NOTHING_YET, ""  # the beginning of the last batch that was counted; Spark repeats what it told
     try:
         while True:
             ended = query.awaitTermination(_LOOK_EVERY_S)
             for told in query.recentProgress:
-                batch = int(told["batchId"])
-                if batch > seen or not told["numInputRows"]:
-                    done = add_progress(done, told)
-                    seen = max(seen, batch)
+                if told["timestamp"] > seen:
+                    done, seen = add_progress(done, told), told["timestamp"]
             if on_progress is not None:
                 on_progress(done)
             if ended:

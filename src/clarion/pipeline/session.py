@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
@@ -48,10 +52,15 @@ def start_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**settings_for(master), **(settings or {})}.items():
         builder = builder.config(key, value)
-    with _hushed() if log_level == "OFF" else nullcontext():
-        session = builder.getOrCreate()
-    session.sparkContext.setLogLevel(log_level)
-    register(session)
+    with _hushed() if log_level == "OFF" else nullcontext(), _quiet_py4j():
+        try:
+            session = builder.getOrCreate()
+        except KeyboardInterrupt as interrupt:
+            end_jvm_of(interrupt)
+            raise
+    with _quiet_py4j():
+        session.sparkContext.setLogLevel(log_level)
+        register(session)
     return session
 
 
@@ -65,6 +74,51 @@ def settings_for(master: str) -> dict[str, str]:
     return chosen
 
 
+def end_jvm_of(interrupt: KeyboardInterrupt) -> None:
+    """End the JVM that was being started when Ctrl-C came: PySpark forgets it, and it would stay for ever."""
+    for frame, _ in traceback.walk_tb(interrupt.__traceback__):
+        starting = frame.f_locals.get("proc") if frame.f_code.co_name == "launch_gateway" else None
+        if isinstance(starting, subprocess.Popen):
+            starting.kill()
+            starting.wait()
+
+
+@contextmanager
+def plain_interrupts() -> Iterator[None]:
+    """Have Ctrl-C be a KeyboardInterrupt, and nothing else.
+
+    Spark's own handler asks the JVM to cancel its jobs, also in the middle of another question to it, and py4j logs
+    the tracebacks of both. Whoever uses this stops the session, which ends the jobs as well.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with _quiet_py4j():
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _quiet_py4j() -> Iterator[None]:
+    """Have py4j log nothing of a question to the JVM that was cut short; whoever asked gets the error."""
+    root, theirs = logging.getLogger(), logging.getLogger("py4j")
+    level = theirs.level
+    theirs.setLevel(logging.CRITICAL)
+    root.addFilter(_is_not_py4js)  # some of it is logged as the root's
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_py4js)
+        theirs.setLevel(level)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
+
+
 @contextmanager
 def _hushed() -> Iterator[None]:
     """Have the JVM that is started within write its warnings to nowhere; say them if it could not be started."""
@@ -76,7 +130,7 @@ def _hushed() -> Iterator[None]:
         os.dup2(said.fileno(), 2)  # a JVM has what it is born with; there is no other way to give it
         try:
             yield
-        except BaseException:
+        except Exception:
             os.dup2(ours, 2)
             said.seek(0)
             sys.stderr.write(said.read().decode(errors="replace"))

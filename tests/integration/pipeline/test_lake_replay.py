@@ -45,9 +45,9 @@ def test_at_full_speed_all_is_there_in_order_and_once_under_a_name(
     spark: SparkSession, url: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(playing, "_PART_BYTES", 1)  # as many tasks as there are files
-    for _ in range(2):
+    for messages, before in ((340, False), (0, True)):
         done = replay(spark, lake.folder, url, topic="full-again", name="full")
-        assert done.messages == 340
+        assert (done.messages, done.done_before) == (messages, before)
     found = _messages(truth(url, ["full-again"]))
     assert found == _messages(lake.a + lake.b)
 

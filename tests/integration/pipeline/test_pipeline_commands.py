@@ -77,7 +77,8 @@ def test_a_topic_is_archived_measured_and_replayed(spark: SparkSession, broker: 
 
     again = ("replay", lake, "--topic", "work", "--to", "again", "--as", "once", "--url", url)
     assert _json(*again)["messages"] == _ROWS
-    _json(*again)
+    assert (_json(*again)["messages"], _json(*again)["done_before"]) == (0, True)
+    assert "was done before" in _run(*again).stdout
     with Admin(url) as admin:
         assert [int(message.payload) for message in admin.browse("again")] == list(range(_ROWS))
     paced = _json(
@@ -86,6 +87,24 @@ def test_a_topic_is_archived_measured_and_replayed(spark: SparkSession, broker: 
     assert (paced["messages"], paced["stopped"]) == (50, False)
     with Admin(url) as admin:
         assert all("clarion-replay-of" in message.headers for message in admin.browse("paced"))
+
+
+def test_a_job_on_two_topics_is_one_in_the_workload(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    with Admin(broker.url) as admin, Publisher(broker.url) as publisher:
+        for topic in ("two/a", "two/b", "two/untimed"):
+            admin.configure_topic(topic, retention="keep")
+        for number in range(20):
+            for topic in ("two/a", "two/b"):
+                publisher.put(topic, b"x", headers={"clarion-job": b"big", "at": b"%d" % (number * 1_000_000)})
+        publisher.put("two/untimed", b"x")
+    workload, traces = tmp_path / "workload.yaml", tmp_path / "traces"
+    told = _json(
+        "rates", "two/#", "--time-header", "at", "--workload", str(workload), "--traces", str(traces), "--url",
+        broker.url,
+    )  # fmt: skip
+    assert [(row["topic"], row["count"]) for row in told["arrivals"]] == [("two/a", 20), ("two/b", 20)]
+    assert yaml.safe_load(workload.read_text())["jobs"]["big"]["arrival_rate"] == pytest.approx(39 / 19)
+    assert set(told["traces"]) == {str(traces / "two%2Fa.csv"), str(traces / "two%2Fb.csv")}
 
 
 def test_latency_is_told_by_subscription_and_kept_for_later(
@@ -135,6 +154,8 @@ def test_a_sweep_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said_in_a_line(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     url, lake = broker.url, str(tmp_path / "lake")
+    with Admin(url) as admin:
+        admin.configure_topic("made", retention="keep")
     cases = [
         (("archive", "nowhere", "--to", lake, "--url", url), 9, "nowhere"),
         (("archive", "x", "--to", lake, "--url", "tcp://127.0.0.1:1"), 4, "no broker answers"),
@@ -142,9 +163,15 @@ def test_what_is_wrong_is_said_in_a_line(spark: SparkSession, broker: BrokerProc
         (("rates", "--url", url), 1, "which topics?"),
         (("latency",), 1, "which topics?"),
         (("replay", lake, "--speed", "fast"), 2, "a speed is full"),
+        (("archive", "made", "--to", "/dev/null/lake", "--url", url), 1, "no lake can be made"),
+        (("rates", "made", "--url", url, "--time-unit", "days"), 2, "--time-unit"),
+        (("rates", "made", "--url", url, "--workload", "/nowhere/at/all.yaml"), 1, "--workload"),
         (("sweep", "--loads", "much"), 2, "numbers with commas"),
+        (("sweep", "--batch-sizes", "1.5"), 2, "whole numbers"),
+        (("sweep", "--out", "/nowhere/at/all.csv"), 1, "--out"),
         (("--spark", "nothing", "sweep"), 2, "NAME=VALUE"),
         (("--spark-log", "loud", "sweep"), 2, "--spark-log"),
+        (("--master", "nonsense", "sweep"), 2, "--master"),
     ]
     for words, code, said in cases:
         done = _run(*words)

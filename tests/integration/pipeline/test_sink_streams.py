@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
@@ -127,6 +127,31 @@ def test_a_micro_batch_that_fails_leaves_nothing_though_other_tasks_run_on(
         assert admin.stats()["messages_staged"] > 0
         found = admin.describe_topic("aborted")
         assert (found.next_offset, found.staged_messages) == (0, 0)
+
+
+def test_tables_written_for_each_batch_under_its_number_are_written_once_though_it_is_run_again(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    batches = write_lines(tmp_path / "lines", 3)
+
+    def run(partitions: int, fails_at: int) -> None:
+        def write(batch: DataFrame, number: int) -> None:
+            named = {"url": url, "topic": "each", "writer": "by-batch", "epoch": str(number)}
+            batch.repartition(partitions).write.format("clarion").options(**named).mode("append").save()
+            if number == fails_at:
+                raise RuntimeError("this batch is written, and fails")
+
+        lines = spark.readStream.option("maxFilesPerTrigger", "1").text(str(tmp_path / "lines"))
+        query = lines.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert query.trigger(availableNow=True).start().awaitTermination(_WITHIN_S)
+
+    with Admin(url) as admin:
+        for fails_at in (0, 1):
+            with pytest.raises(StreamingQueryException, match="this batch is written, and fails"):
+                run(2, fails_at)
+            check_batches(admin, "each", batches[: fails_at + 1])
+        run(1, -1)
+        check_batches(admin, "each", batches)
 
 
 def test_options_that_are_for_tables_are_refused_for_streams(spark: SparkSession, url: str, tmp_path: Path) -> None:

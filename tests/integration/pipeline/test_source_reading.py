@@ -182,6 +182,30 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(url: str) -> None:
     assert list(lax.read(planned[0])) == []
 
 
+@pytest.mark.parametrize("anew", [0, 3, 100_000])
+def test_a_topic_deleted_while_it_is_read_is_passed_over_and_what_came_instead_is_not_mixed_in(
+    url: str, anew: int
+) -> None:
+    topic = f"midway/{anew}"
+    keep(url, topic)
+    for _ in range(5):
+        put(url, topic, 20_000, size=90)
+    lax = batch_reader(url, topic=topic, failOnDataLoss="false", partitions=1)
+    planned = lax.partitions()
+    reading = iter(lax.read(planned[0]))
+    first = next(reading)
+    with Admin(url) as admin:
+        admin.delete_topic(topic)
+    if anew:
+        keep(url, topic)
+        put(url, topic, anew)
+        with pytest.raises(MessagesGone, match="made anew: offsets 0 to 99999 of it are gone, while they were read"):
+            list(reading)
+        assert list(lax.read(planned[0])) == []
+    else:
+        assert first.num_rows + sum(batch.num_rows for batch in reading) < 100_000
+
+
 def test_a_broker_killed_or_stopped_while_it_is_read_is_waited_for(start_broker: StartBroker) -> None:
     broker = start_broker(max_get_bytes=2**16)
     keep(broker.url, "t")
@@ -255,6 +279,31 @@ def test_a_stream_reads_every_message_once_and_its_cursor_follows(url: str, stre
         admin.subscribe("followed", "crew", shared=True)
         with pytest.raises(InvalidRequest, match="crew is a shared subscription"):
             streams(url, topic="followed", cursor="crew").initialOffset()
+
+
+def test_a_cursor_waits_for_a_first_batch_that_is_repeated_and_for_a_stream_that_begins_anew(
+    url: str, streams: Any
+) -> None:
+    """Spark asks for a beginning again when the query died in its first batch: by now the end lies elsewhere."""
+    with Admin(url) as admin:
+        admin.subscribe("waits", "holder")
+        put(url, "waits", 3)
+        stream = streams(url, topic="waits", cursor="pipe")
+        began = stream.initialOffset()
+        put(url, "waits", 4)
+        end = stream.latestOffset(began, ALL)
+        put(url, "waits", 5)
+        admin.unsubscribe("waits", "holder")
+        again = streams(url, topic="waits", cursor="pipe")
+        repeated = again.initialOffset()
+        assert admin.describe_subscription("waits", "pipe").cursor == 3
+        assert read_between(again, repeated, end) == [("waits", offset) for offset in range(3, 7)]
+        again.latestOffset(end, ALL)
+        assert admin.describe_subscription("waits", "pipe").cursor == 7
+        admin.configure_topic("waits", retention="keep")
+        admin.seek("waits", "pipe", "end")
+        streams(url, topic="waits", cursor="pipe", start=8).initialOffset()
+        assert admin.describe_subscription("waits", "pipe").cursor == 8
 
 
 def test_new_topics_join_a_stream_and_deleted_ones_are_told(url: str, streams: Any) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.unit.pipeline.lake_rows import Died, die_after, lake_rows, open_writer, rows_of, stage, table_of
 
-from clarion.model.errors import InvalidRequest, StoredDataCorrupt
+from clarion.model.errors import InvalidRequest, PermanentError, StoredDataCorrupt
 from clarion.pipeline.lake.folder import LakeFolder
-from clarion.pipeline.lake.identity import Origin, check_format, difference, remember
+from clarion.pipeline.lake.identity import Origin, check_format, difference, remember, remember_checkpoint
 
 BEFORE = rows_of("a/b", range(4))
 ADDED = rows_of("a/b", range(4, 25)) + rows_of("c", range(100, 120))  # over midnight, too
@@ -124,6 +124,20 @@ def test_a_lake_of_a_newer_format_and_no_lake_at_all_are_told(tmp_path: Path) ->
     (tmp_path / "_clarion/lake.json").write_text('{"for')
     with pytest.raises(StoredDataCorrupt, match="cannot be read"):
         check_format(lake)
+
+
+def test_a_lake_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PermanentError, match="no lake can be made at"):
+        check_format(LakeFolder(tmp_path / "file" / "lake"), make=True)
+
+
+def test_a_checkpoint_of_another_lake_is_refused(tmp_path: Path) -> None:
+    one, other = LakeFolder(tmp_path / "one"), LakeFolder(tmp_path / "other")
+    remember_checkpoint(one, "c", "/c", begun=False)
+    remember_checkpoint(one, "c", "/c", begun=True)
+    with pytest.raises(InvalidRequest, match="the checkpoint at /c is not of the lake at"):
+        remember_checkpoint(other, "c", "/c", begun=True)
 
 
 def test_a_path_that_spark_would_take_for_a_pattern_is_refused() -> None:

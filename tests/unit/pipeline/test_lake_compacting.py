@@ -6,6 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from tests.unit.pipeline.lake_rows import (
@@ -20,12 +21,12 @@ from tests.unit.pipeline.lake_rows import (
     table_of,
 )
 
-from clarion.model.errors import StoredDataCorrupt
+from clarion.model.errors import InvalidRequest, StoredDataCorrupt
 from clarion.pipeline.lake import Compacted, Edge, compact
 from clarion.pipeline.lake.folder import LakeFolder
 from clarion.pipeline.lake.layout import LakeFile
-from clarion.pipeline.lake.playing import LakeMessage, messages_in_time, pieces, read_piece
-from clarion.pipeline.lake.reading import as_utc, files_now, select
+from clarion.pipeline.lake.playing import LakeMessage, Piece, messages_in_time, pieces, read_piece
+from clarion.pipeline.lake.reading import as_utc, files_now, find_files, select
 
 ROWS = rows_of("a", range(25)) + rows_of("b", range(5))
 
@@ -155,6 +156,35 @@ def test_messages_come_in_order_of_time_then_topic_and_of_a_topic_in_order_of_of
     message = next(messages_in_time(lake, files_now(lake, ["b"]).files, 3))
     at_us = round(Row("b", 3).time.timestamp() * 1e6)
     assert message == LakeMessage("b", 3, at_us, (3).to_bytes(16, "big"), None, {"topic": b"b"}, b"b 3")
+
+
+def test_large_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    open_writer(tmp_path)
+    file = LakeFile("a", "2026-11-16", 0, 99)
+    (tmp_path / file.path).parent.mkdir(parents=True)
+    table = table_of(rows_of("a", range(100)))
+    payloads = pa.array([bytes([number]) * 2**20 for number in range(100)])
+    large = table.set_column(table.schema.get_field_index("payload"), "payload", payloads)
+    parquet.write_table(large, tmp_path / file.path, use_dictionary=False)
+    batches = list(read_piece(LakeFolder(tmp_path), Piece(file, None, 0), ["payload"], None, None))
+    assert sum(batch.num_rows for batch in batches) == 100
+    assert max(batch.num_rows for batch in batches) <= 16
+
+
+def test_topics_are_chosen_by_name_and_by_pattern(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    for topic in ("a/b", "a/c", "d"):
+        writer.add(stage(rows_of(topic, range(3)), 1))
+    lake = LakeFolder(tmp_path)
+    for topics, found in [
+        (None, ["a/b", "a/c", "d"]),
+        (["a/c"], ["a/c"]),
+        (["a/#"], ["a/b", "a/c"]),
+        (["a/*", "d", "a/b"], ["a/b", "a/c", "d"]),
+    ]:
+        assert [file.topic for file in find_files(lake, topics)] == found
+    with pytest.raises(InvalidRequest, match="has no x/#; it has a/b, a/c, d"):
+        find_files(lake, ["x/#", "d"])
 
 
 def test_pieces_are_row_groups_in_order_where_a_file_is_in_order(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ def test_a_name_too_long_for_a_folder_is_refused() -> None:
     assert topic_folder("x" * 200) == "topic=" + "x" * 200
 
 
+def test_the_name_that_parquet_readers_take_for_null_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="takes it for null"):
+        topic_folder("__HIVE_DEFAULT_PARTITION__")
+
+
 def test_sparks_own_notes_are_no_rows() -> None:
     assert not is_rows("_SUCCESS")
     assert not is_rows("topic=a/day=2026-11-16/.part-0.parquet.crc")

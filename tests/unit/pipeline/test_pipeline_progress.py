@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from clarion.cli.pipeline.showing import progress_text
-from clarion.pipeline.progress import NOTHING_YET, Progress, add_progress, lag_of
+from clarion.pipeline.progress import NOTHING_YET, Progress, add_progress, follow, lag_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def _offset(**topics: int) -> str:
@@ -37,8 +40,36 @@ def test_the_lag_is_what_waits_in_all_topics() -> None:
     assert lag_of([]) is None
 
 
+class _Query:
+    """Tells all that it told before at every look, as Spark does."""
+
+    isActive = False  # noqa: N815 (Spark's name)
+
+    def __init__(self, told: list[dict[str, Any]]) -> None:
+        self._told, self._looks = told, 0
+
+    def awaitTermination(self, _timeout_s: int) -> bool:  # noqa: N802 (Spark's name)
+        self._looks += 1
+        return self._looks > len(self._told)
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802 (Spark's name)
+        return self._told[: self._looks]
+
+
+def test_the_lag_is_that_of_the_last_batch_and_not_of_an_idle_time_before_it() -> None:
+    idle = _told(0, 1, [{"endOffset": _offset(a=10), "latestOffset": _offset(a=10)}])
+    busy = _told(10, 100, [{"endOffset": _offset(a=20), "latestOffset": _offset(a=900)}])
+    told = [{**idle, "timestamp": "2026-11-16T00:00:00.000Z"}, {**busy, "timestamp": "2026-11-16T00:00:01.000Z"}]
+    seen: list[Progress] = []
+    done = follow(cast("StreamingQuery", _Query(told)), seen.append)
+    assert [one.lag for one in seen] == [0, 880, 880]
+    assert done == Progress(10, 100.0, 880, 0.1, 1)
+
+
 def test_the_line_says_rows_rate_lag_and_batch_time() -> None:
     assert progress_text(Progress(1_234_567, 98_765.4, 20, 1.25, 3), 61) == (
         "1,234,567 rows · 98,765/s · lag 20 · batch 3 in 1.2 s · 1m 1s"
     )
-    assert "lag" not in progress_text(NOTHING_YET, 0)
+    assert "lag" not in progress_text(Progress(5, 1.0, None, 1.0, 1), 0)
+    assert progress_text(NOTHING_YET, 12) == "waiting for the first rows … · 12s"

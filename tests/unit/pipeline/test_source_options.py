@@ -77,6 +77,8 @@ def test_bounds_are_places_offsets_times_or_by_topic() -> None:
         ({"topic": "a", "start": "-3"}, "option start"),
         ({"topic": "a", "end": "{"}, "option end: { is not a JSON object"),
         ({"topic": "a", "end": '{"a": -1}'}, "option end"),
+        ({"topic": "a", "end": '{"b64:?": 1}'}, "option end: .* is not valid base64"),
+        ({"topic": "a", "start": "0001-01-01T00:00:00+05:00"}, "option start: it is earliest, latest"),
         ({"topic": "a", "url": "localhost:5590"}, "an address looks like"),
         ({"path": "alerts"}, r'\.option\("topic", \'alerts\'\)'),
         ({"topic": "a", "provider": "clarion", "owner": "x"}, "CREATE TEMPORARY VIEW"),

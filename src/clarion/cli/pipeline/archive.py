@@ -11,11 +11,11 @@ from clarion.cli.exit_codes import ExitCode
 from clarion.cli.failures import note, tells_errors
 from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
 from clarion.cli.output import counted, print_json
-from clarion.cli.pipeline.inputs import check_broker
-from clarion.cli.pipeline.session import spark_session
+from clarion.cli.pipeline.inputs import check_input, check_place, names_of
+from clarion.cli.pipeline.session import check_extra, spark_session
 from clarion.cli.pipeline.showing import print_pairs, query_line
 from clarion.cli.units import read_size, read_some_time_s, readable_duration
-from clarion.model.names import to_text
+from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
     from clarion.pipeline.jobs.archive import Archived
@@ -68,7 +68,9 @@ def archive(
       clarion pipeline archive 'alerts/#' --to lake --follow --every 30s --cursor archive
       clarion pipeline --master spark://head:7077 archive alerts --to s3://bucket/lake
     """
-    check_broker(url)
+    names = names_of(topics)
+    check_input(url, names, None)
+    check_place(lake)
     began_s = time.monotonic()
     with spark_session(context, "archive", quiet=as_json) as spark, query_line(quiet=as_json) as show:
         from clarion.pipeline.jobs.archive import archive as run
@@ -78,7 +80,7 @@ def archive(
         done = run(
             spark,
             url,
-            [to_text(topic) for topic in topics],
+            names,
             lake,
             checkpoint=checkpoint,
             cursor=cursor,
@@ -103,13 +105,20 @@ def compact(
 ) -> None:
     """Merge a lake's small files, topic by topic and day by day. Needs no Spark and no broker.
 
+    Not while an archive runs into the lake, which merges by itself, and not twice
+    at a time.
+
     \b
     Example:
       clarion pipeline compact lake --target 256MB
     """
+    check_extra()
     from clarion.pipeline.lake import compact as run
 
-    done = run(lake, target_bytes=target_bytes)
+    try:
+        done = run(lake, target_bytes=target_bytes)
+    except OSError as error:
+        raise PermanentError(f"{error}; no row is lost, and the next run goes on") from error
     if as_json:
         print_json(done._asdict())
     elif done.merged:

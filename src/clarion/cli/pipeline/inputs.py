@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clarion.cli.failures import asking
 from clarion.cli.options import DEFAULT_TIMEOUT_S, read_name
+from clarion.cli.pipeline.session import check_extra
 from clarion.model.errors import PermanentError
 from clarion.model.names import from_text, to_text
 
@@ -28,17 +31,49 @@ def names_of(topics: list[bytes] | None) -> list[str]:
     return [to_text(topic) for topic in topics or ()]
 
 
-def read_messages(spark: SparkSession, url: str, topics: list[str], lake: str | None) -> DataFrame:
-    """Give the messages of topics: from a lake (all its topics, if none is named), or from the broker as it is now."""
+def check_input(url: str, topics: list[str], lake: str | None) -> None:
+    """Fail at once, before Spark is started for nothing, where there is nothing to read from."""
+    check_extra()
+    if lake is not None:
+        from clarion.pipeline.lake.folder import LakeFolder
+        from clarion.pipeline.lake.reading import find_files
+
+        find_files(LakeFolder(lake), topics or None)
+        return
+    if not topics:
+        raise PermanentError("which topics? Name them, or a lake with --lake")
+    from clarion.admin import Admin
+    from clarion.pipeline.source.broker import find_topics
+
+    with asking(url), Admin(url, timeout_s=DEFAULT_TIMEOUT_S) as admin:
+        find_topics(admin, [from_text(topic) for topic in topics])
+
+
+def check_place(lake: str) -> None:
+    """Fail at once where a lake cannot lie."""
+    from clarion.pipeline.lake.folder import LakeFolder
+
+    LakeFolder(lake)
+
+
+def check_output(path: Path | None, option: str) -> None:
+    """Fail at once, before the work is done for nothing, where a file cannot be written."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise PermanentError(f"{path} cannot be written: is its folder there? Choose another for {option}")
+
+
+def read_messages(
+    spark: SparkSession, url: str, topics: list[str], lake: str | None, *, columns: str | None = None
+) -> DataFrame:
+    """Give the messages of topics: from a lake (all its topics, if none is named), or from the broker as it is now;
+    there all columns are read unless told, while of a lake Spark reads those that it needs."""
     if lake is not None:
         from clarion.pipeline.lake import read_lake
 
         return read_lake(spark, lake, topics=topics or None)
-    if not topics:
-        raise PermanentError("which topics? Name them, or a lake with --lake")
     from clarion.pipeline.tables import read_topics
 
-    return read_topics(spark, url, topics)
+    return read_topics(spark, url, topics, **({} if columns is None else {"columns": columns}))
 
 
 def has_topic(url: str, topic: str, lake: str | None) -> bool:

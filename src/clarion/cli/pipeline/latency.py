@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +14,11 @@ import typer
 from clarion.cli.failures import note, tells_errors
 from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
 from clarion.cli.output import counted, print_json
-from clarion.cli.pipeline.inputs import FromLake, Topics, check_broker, has_topic, names_of, read_messages
+from clarion.cli.pipeline.inputs import FromLake, Topics, check_input, has_topic, names_of, read_messages
 from clarion.cli.pipeline.session import spark_session
 from clarion.cli.pipeline.showing import live_line
 from clarion.cli.pipeline.tables import Rows, collect, plain, print_rows
 from clarion.cli.units import read_some_time_s
-from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def latency(
 
     From when the publisher sealed a message's batch (its stamp) until the
     subscription had acked it. Without --lake, topics are watched at the broker
-    for a time; Ctrl-C ends the watching early and still tells. No consumer needs
+    for a time; Ctrl-C ends the watching early and still tells, twice ends it. No consumer needs
     to change. With --lake, topics are judged by what --record has put on its
     topic; without that, only the way from publisher to broker is known.
 
@@ -69,13 +69,10 @@ def latency(
       clarion pipeline latency --lake lake --slowest 20 --json
     """
     names = names_of(topics)
-    if lake is None and not names:
-        raise PermanentError("which topics? Name them, or a lake with --lake")
-    if lake is None:
-        check_broker(url)
+    check_input(url, names, lake)
     with spark_session(context, "latency", quiet=as_json) as spark, live_line(quiet=as_json) as show:
         if lake is None:
-            found = _watch(spark, url, names, seconds, every_s, window_s, slowest, record, show)
+            found = _watch(spark, url, names, seconds, every_s, window_s, slowest, record, show, quiet=as_json)
         else:
             show("reading …")
             found = _from_lake(spark, url, names, lake, deliveries, window_s, slowest)
@@ -106,6 +103,8 @@ def _watch(
     slowest: int,
     record: bytes | None,
     show: Callable[[str], None],
+    *,
+    quiet: bool,
 ) -> dict[str, Rows]:
     from clarion.pipeline.jobs.watching import watch_latency
 
@@ -116,10 +115,11 @@ def _watch(
             on_deliveries=on_deliveries,
         )  # fmt: skip
     watched = done.watched
-    note(
-        f"{counted(watched.samples, 'look')} at the cursors, at most {watched.longest_gap_s:.2f} s apart:"
-        " a latency is known to that"
-    )
+    if not quiet:
+        note(
+            f"{counted(watched.samples, 'look')} at the cursors, at most {watched.longest_gap_s:.2f} s apart:"
+            " a latency is known to that"
+        )
     found = {"subscriptions": _rows(done.overall)}
     if window_s is not None:
         found["subscriptions_in_windows"] = _rows(done.windows)
@@ -161,9 +161,15 @@ def _rows(rows: list[Any]) -> Rows:
 
 @contextmanager
 def _stopped_by_ctrl_c() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C sets, instead of ending the command."""
+    """Give an event that Ctrl-C sets, instead of ending the command; a second one ends it."""
     stop = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield stop
     finally:

@@ -11,7 +11,7 @@ import typer
 from clarion.cli.failures import note, tells_errors
 from clarion.cli.options import DEFAULT_URL, AsJson, Url
 from clarion.cli.output import counted, print_json
-from clarion.cli.pipeline.inputs import FromLake, Topics, check_broker, has_topic, names_of, read_messages
+from clarion.cli.pipeline.inputs import FromLake, Topics, check_input, check_output, has_topic, names_of, read_messages
 from clarion.cli.pipeline.session import spark_session
 from clarion.cli.pipeline.showing import live_line
 from clarion.cli.pipeline.tables import Rows, collect, plain, print_rows
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import Column, DataFrame
+
+_TIME_UNITS = ("ms", "s", "min", "h")
 
 
 @tells_errors
@@ -72,21 +74,24 @@ def rates(
       clarion simulate publisher --trace traces/alerts.csv --trace-speed 50
     """
     names = names_of(topics)
-    if lake is None:
-        check_broker(url)
+    check_input(url, names, lake)
+    check_output(workload, "--workload")
+    if time_unit not in _TIME_UNITS:
+        raise typer.BadParameter(f"it is one of {', '.join(_TIME_UNITS)}", param_hint="--time-unit")
     with spark_session(context, "rates", quiet=as_json) as spark, live_line(quiet=as_json) as show:
         from clarion.pipeline.jobs.timing import header_time
 
         show("reading …")
         with_events = has_topic(url, events, lake)
-        messages = read_messages(spark, url, names, lake)
+        messages = read_messages(spark, url, names, lake, columns="topic,time,headers")
         told_events = read_messages(spark, url, [events], lake) if with_events else None
         if not names:
             messages = messages.where(messages.topic != events)
         time = None if time_header is None else header_time(time_header)
         found = _measure(messages, told_events, time, window_s, show)
+        jobs = _jobs(messages, time, found) if workload is not None else []
         written = _write_traces(messages, traces, time, show) if traces is not None else {}
-    left_out = _write_workload(found, workload, time_unit) if workload is not None else {}
+    left_out = _write_workload(found.get("tasks", []), jobs, workload, time_unit) if workload is not None else {}
     if as_json:
         tables = {name: plain(rows) for name, rows in found.items()}
         print_json({**tables, "traces": written, "left_out_of_workload": left_out})
@@ -134,17 +139,27 @@ def _write_traces(
     except OSError as error:
         raise PermanentError(f"{folder} cannot be used: {error.strerror}; choose another for --traces") from error
     written = {}
-    for row in messages.select("topic").distinct().orderBy("topic").collect():
+    timed = messages if time is None else messages.where(time.isNotNull())  # others have no arrivals to write
+    for row in timed.select("topic").distinct().orderBy("topic").collect():
         show(f"writing the arrivals of {row.topic} …")
         path = folder / f"{quote(row.topic, safe='')}.csv"
         written[str(path)] = write_trace_of(messages.where(messages.topic == row.topic), path, time=time)
     return written
 
 
-def _write_workload(found: dict[str, Rows], path: Path, time_unit: str) -> dict[str, str]:
+def _jobs(messages: DataFrame, time: Column | None, found: dict[str, Rows]) -> Rows:
+    """Give the rates of jobs: those that were asked for, else messages by job type, or topic where they have none."""
+    if found.get("jobs"):
+        return found["jobs"]
+    from clarion.pipeline.jobs.rates import arrival_rates, job_or_topic
+
+    return collect(arrival_rates(messages, time=time, job=job_or_topic(), by=["job"]))
+
+
+def _write_workload(tasks_rows: Rows, jobs_rows: Rows, path: Path, time_unit: str) -> dict[str, str]:
     from clarion.pipeline.jobs.workload import Workload, job_rates, task_rates, write_workload
 
-    tasks, jobs = task_rates(found.get("tasks", [])), job_rates(found.get("jobs") or found["arrivals"])
+    tasks, jobs = task_rates(tasks_rows), job_rates(jobs_rows)
     scaled = Workload(tasks.found, jobs.found).in_unit(time_unit)
     write_workload(path, scaled.tasks, scaled.jobs, time_unit)
     return {**tasks.left_out, **jobs.left_out}

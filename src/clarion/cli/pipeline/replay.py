@@ -13,7 +13,7 @@ from clarion.cli.failures import tells_errors
 from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
 from clarion.cli.output import print_json
 from clarion.cli.pipeline.archive import Lake
-from clarion.cli.pipeline.inputs import check_broker, names_of
+from clarion.cli.pipeline.inputs import check_broker, check_input, names_of
 from clarion.cli.pipeline.session import spark_session
 from clarion.cli.pipeline.showing import live_line, print_pairs
 from clarion.cli.units import read_time
@@ -36,7 +36,7 @@ def _read_speed(text: str) -> float:
         speed = float(plain)
     except ValueError:
         speed = 0.0
-    if speed <= 0:
+    if not 0 < speed < float("inf"):
         raise typer.BadParameter(f"a speed is full, or how many times as fast: 1, 50, 0.5; not {text!r}")
     return speed
 
@@ -87,6 +87,9 @@ def replay(
       clarion pipeline replay lake --topic alerts --to test --speed 50
       clarion pipeline replay lake --to night --start 2026-11-15T20:00:00Z --end 2026-11-16T05:00:00Z
     """
+    if speed and name is not None:
+        raise typer.BadParameter("only a replay at full speed is done once under a name", param_hint="--as")
+    check_input(url, names_of(topics), lake)
     check_broker(url)
     began_s = time.monotonic()
     with spark_session(context, "replay", quiet=as_json) as spark, live_line(quiet=as_json) as show:
@@ -123,3 +126,5 @@ def _tell(done: Replayed) -> None:
     if done.stopped:
         pairs += [(f"{topic} was put up to offset", f"{end:,}") for topic, end in sorted((done.reached or {}).items())]
     print_pairs(pairs)
+    if done.done_before:
+        print("A replay of this name was done before; nothing was put again.")

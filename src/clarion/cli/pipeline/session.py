@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NEEDS = 'this needs PySpark: pip install "clarion[spark]"'
+_MASTERS = ("local", "spark://", "yarn", "k8s://")  # how they begin
 _LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
 _SAID_OF_SPARK = 600  # characters of what Spark says, where it is not an error of ours
 
@@ -43,22 +44,33 @@ class SparkChoice(NamedTuple):
         return found
 
 
+def check_extra() -> None:
+    """Say what to install where PySpark, or what comes with it, is missing."""
+    try:
+        import pyarrow
+        import pyspark
+    except ImportError as error:
+        raise PermanentError(_NEEDS) from error
+    del pyarrow, pyspark
+
+
 @contextmanager
 def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> Iterator[SparkSession]:
     """Give a session for a job; it is stopped at the end, and what Spark throws becomes an error of one line."""
     choice = context.obj if isinstance(context.obj, SparkChoice) else SparkChoice()
     if choice.log_level not in _LEVELS:
         raise typer.BadParameter(f"it is one of {', '.join(_LEVELS)}", param_hint="--spark-log")
+    if choice.master and not choice.master.startswith(_MASTERS):
+        raise typer.BadParameter(f"it begins with {', '.join(_MASTERS)}; not {choice.master!r}", param_hint="--master")
     settings = choice.settings_by_name()
-    try:
-        from pyspark.sql import SparkSession
+    check_extra()
+    from pyspark.sql import SparkSession
 
-        from clarion.pipeline.failures import clarion_error_in
-        from clarion.pipeline.java import find_java, install_java
-        from clarion.pipeline.session import start_session
-        from clarion.pipeline.shipping import ship
-    except ImportError as error:
-        raise PermanentError(_NEEDS) from error
+    from clarion.pipeline.failures import clarion_error_in
+    from clarion.pipeline.java import find_java, install_java
+    from clarion.pipeline.session import plain_interrupts, start_session
+    from clarion.pipeline.shipping import ship
+
     ours_to_stop = SparkSession.getActiveSession() is None
     install_java() if choice.install_java and not _has_java() else find_java()
     if not quiet:
@@ -68,18 +80,27 @@ def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> 
     except Exception as error:
         raise SparkFailed(f"Spark could not be started: {_first_lines(error)}") from error
     try:
-        if choice.ship:
-            ship(session)
-        yield session
+        with plain_interrupts(), _stopping(session if ours_to_stop else None):
+            if choice.ship:
+                ship(session)
+            yield session
     except Exception as error:
         ours = clarion_error_in(error)
         if ours is not None:
             raise ours from error
         if type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise SparkFailed(f"Spark failed: {_first_lines(error)} (--spark-log WARN tells more)") from error
+        if isinstance(error, OSError):
+            raise PermanentError(str(error)) from error
         raise
+
+
+@contextmanager
+def _stopping(session: SparkSession | None) -> Iterator[None]:
+    try:
+        yield
     finally:
-        if ours_to_stop:
+        if session is not None:
             session.stop()
 
 

@@ -27,6 +27,8 @@ def live_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
 def progress_text(progress: Progress, seconds: float) -> str:
     """Give what a query has done, in a line."""
+    if not progress.batches:
+        return f"waiting for the first rows … · {readable_duration(max(1, round(seconds)))}"
     lag = "" if progress.lag is None else f" · lag {progress.lag:,}"
     return (
         f"{progress.rows:,} rows · {progress.rows_per_s:,.0f}/s{lag}"

@@ -10,6 +10,7 @@ import typer
 from clarion.cli.failures import note, tells_errors
 from clarion.cli.options import AsJson
 from clarion.cli.output import print_json
+from clarion.cli.pipeline.inputs import check_output
 from clarion.cli.pipeline.session import spark_session
 from clarion.cli.pipeline.showing import live_line
 from clarion.cli.pipeline.tables import Rows, collect, plain, print_rows
@@ -24,6 +25,13 @@ def _read_numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"numbers with commas between are wanted, like 1.75,17.5,35; not {text!r}") from None
+
+
+def _read_sizes(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"whole numbers with commas between are wanted, like 1,10,50; not {text!r}") from None
 
 
 @tells_errors
@@ -66,22 +74,23 @@ def sweep(
       clarion pipeline --master spark://head:7077 sweep --seeds 20 --out sweep.parquet
     """
     try:
+        from clarion.pipeline.jobs.sweep import Grid, cells_of
+        from clarion.pipeline.jobs.sweep import sweep as run
         from clarion.sim.publisher.configuring import read_config
     except ImportError as error:
         raise PermanentError(_NEEDS) from error
     values: dict[str, Any] = {} if config is None else read_config(config)
+    check_output(out, "--out")
+    grid = Grid(
+        loads_per_s=tuple(_read_numbers(loads)),
+        batch_sizes=tuple(_read_sizes(batch_sizes)),
+        seeds=tuple(range(1, seeds + 1)),
+        policies=tuple(tunings.split(",")),
+        profiles=tuple(profiles.split(",")),
+        values={**values, "seconds": seconds},
+    )
+    cells_of(grid)  # what cannot be run is told before Spark is started
     with spark_session(context, "sweep", quiet=as_json) as spark, live_line(quiet=as_json) as show:
-        from clarion.pipeline.jobs.sweep import Grid
-        from clarion.pipeline.jobs.sweep import sweep as run
-
-        grid = Grid(
-            loads_per_s=tuple(_read_numbers(loads)),
-            batch_sizes=tuple(int(size) for size in _read_numbers(batch_sizes)),
-            seeds=tuple(range(1, seeds + 1)),
-            policies=tuple(tunings.split(",")),
-            profiles=tuple(profiles.split(",")),
-            values={**values, "seconds": seconds},
-        )
         show("simulating …")
         rows = collect(run(spark, grid))
     rows.sort(key=lambda row: tuple(str(row[name]) if name == "tuning" else row[name] for name in _ORDER))

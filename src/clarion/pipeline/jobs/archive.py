@@ -18,8 +18,8 @@ from clarion.model.names import from_text, to_text
 from clarion.pipeline.lake.adding import LakeWriter, OnStep
 from clarion.pipeline.lake.compacting import TARGET_BYTES, compact
 from clarion.pipeline.lake.folder import LakeFolder
-from clarion.pipeline.lake.identity import Origin, check_format, remember
-from clarion.pipeline.lake.layout import NOTES
+from clarion.pipeline.lake.identity import Origin, check_format, remember, remember_checkpoint
+from clarion.pipeline.lake.layout import NOTES, topic_folder
 from clarion.pipeline.lake.staging import stage_rows
 from clarion.pipeline.progress import OnProgress, follow
 from clarion.pipeline.source import SourceOptions
@@ -145,13 +145,16 @@ class _Archiving:
         self._unmerged: Counter[tuple[str, str]] = Counter()
         self._rows = self._files = self._batches = self._merged = 0
         with self._admin() as admin:
-            find_topics(admin, source.topics)  # before there is a lake of nothing
+            for found in find_topics(admin, source.topics):  # before there is a lake of nothing
+                topic_folder(to_text(found.topic))
         check_format(lake, make=True)
+        if named is not None:
+            remember_checkpoint(lake, _digest(named), named, begun=self._has_begun())
         self._writer = LakeWriter(lake, _digest(self.checkpoint), check_topics=self._check_topics, on_step=on_step)
 
     def start(self) -> str:
         """Give where a query without a checkpoint begins: at the end of what the lake has, else at the earliest."""
-        if LakeFolder(self.checkpoint).names("offsets"):
+        if self._has_begun():
             return "earliest"  # which is not asked: the checkpoint says where to go on
         with told_away(self._source.url, self._source.timeout_s), self._admin() as admin:
             names = [to_text(found.topic) for found in find_topics(admin, self._source.topics)]
@@ -208,6 +211,9 @@ class _Archiving:
             self._merged += done.merged
             for place in [place for place in self._unmerged if place[0] in topics]:
                 del self._unmerged[place]
+
+    def _has_begun(self) -> bool:
+        return bool(LakeFolder(self.checkpoint).names("offsets"))
 
     def _admin(self) -> Admin:
         return Admin(self._source.url, timeout_s=self._source.timeout_s)

@@ -83,6 +83,11 @@ def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFr
     return _sorted(found, ["task"], length_us, told)
 
 
+def job_or_topic() -> Column:
+    """Give the job type of a message, or its topic where it has none: what a workload calls it."""
+    return F.coalesce(F.col("headers")[JOB_HEADER].cast("string"), F.col("topic"))
+
+
 def _job_of(messages: DataFrame) -> Column:
     if "headers" not in messages.columns:
         return F.lit(None).cast("string")

@@ -25,6 +25,7 @@ from clarion.pipeline.lake.pacing import Pace
 from clarion.pipeline.lake.playing import LakeMessage, messages_in_time, pieces, read_piece
 from clarion.pipeline.lake.reading import Edge, as_utc, find_files, select
 from clarion.pipeline.sink import SinkOptions
+from clarion.pipeline.sink.committing import WRITER
 from clarion.pipeline.sink.topics import make_ready
 from clarion.publisher import Publisher
 
@@ -42,6 +43,7 @@ class Replayed(NamedTuple):
     late_s: float = 0.0  # the most that a message was put after it was due; at full speed none is ever due
     reached: dict[str, int] | None = None  # by original topic, the last offset that was put; None: all of them
     stopped: bool = False  # by Ctrl-C
+    done_before: bool = False  # under the same name: nothing was put
 
 
 OnReplayed = Callable[[Replayed], None]
@@ -189,6 +191,8 @@ def _write(rows: DataFrame, url: str | None, topic: str | None, name: str | None
     rows = rows.drop("id").observe(counted, F.count(F.lit(1)).alias("rows"))
     if topic is not None:
         rows = rows.drop("topic")
+    if name is not None and _is_done(url, name):
+        return Replayed(0, 0.0, done_before=True)
     options = {"url": url, "topic": topic, "writer": name, "epoch": None if name is None else "0"}
     began_s = time.monotonic()
     try:
@@ -198,6 +202,13 @@ def _write(rows: DataFrame, url: str | None, topic: str | None, name: str | None
     except PySparkException as error:
         raise clarion_error_in(error) or error from None
     return Replayed(int(counted.get["rows"]), time.monotonic() - began_s)
+
+
+def _is_done(url: str | None, name: str) -> bool:
+    """Tell whether the replay of a name was done before; what one that died had staged is dropped."""
+    options = SinkOptions.read({"writer": name, "epoch": "0", **({"url": url} if url else {})})
+    with Admin(options.url, timeout_s=options.timeout_s) as admin:
+        return admin.drop_staged(f"{WRITER}user-{name}", 0).already
 
 
 def _in_order(

@@ -141,6 +141,10 @@ class _Seen:
             for column, value in zip(self._columns, row, strict=True):
                 column.append(value)
 
+    def is_empty(self) -> bool:
+        """Whether no subscription was seen."""
+        return not self._keys
+
     def table(self) -> pa.Table:
         """Give them as the table that `latency` takes."""
         places, *numbers = (pa.array(memoryview(column), pa.int64()) for column in self._columns)
@@ -170,7 +174,7 @@ def _let_go(admin: Admin, topics: Iterable[str], name: str) -> None:
 def _measure(
     spark: SparkSession, url: str, starts: dict[str, int], seen: _Seen, window_s: float | None, slowest_count: int
 ) -> tuple[list[Row], list[Row], list[Row]]:
-    if not starts:
+    if not starts or seen.is_empty():  # nobody subscribes
         return [], [], []
     messages = (
         spark.read.format("clarion")

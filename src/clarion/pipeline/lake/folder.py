@@ -147,7 +147,7 @@ class LakeFolder:
         try:
             with self._files.open_input_stream(self._at(path)) as file:
                 return bytes(file.read())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write(self, path: str, data: bytes) -> None:

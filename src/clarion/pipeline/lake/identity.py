@@ -6,13 +6,14 @@ from typing import TypeVar
 
 import msgspec
 
-from clarion.model.errors import InvalidRequest, StoredDataCorrupt
+from clarion.model.errors import InvalidRequest, PermanentError, StoredDataCorrupt
 from clarion.pipeline.lake.folder import LakeFolder
 from clarion.pipeline.lake.layout import NOTES, escape, topic_folder
 
 _FORMAT = 1
 _LAKE = f"{NOTES}/lake.json"
 _TOPICS = f"{NOTES}/topics"
+_CHECKPOINTS = f"{NOTES}/checkpoints"
 Note = TypeVar("Note", bound=msgspec.Struct)
 
 
@@ -32,7 +33,10 @@ def check_format(lake: LakeFolder, *, make: bool = False) -> None:
     """Check that there is a lake that we can read; with `make`, begin one where there is none."""
     told = lake.read(_LAKE)
     if told is None and make:
-        return lake.write(_LAKE, msgspec.json.encode(_LakeNote(_FORMAT)))
+        try:
+            return lake.write(_LAKE, msgspec.json.encode(_LakeNote(_FORMAT)))
+        except OSError as error:
+            raise PermanentError(f"no lake can be made at {lake}: {error}") from error
     if told is None:
         raise InvalidRequest(f"there is no lake at {lake}; `archive` makes one")
     found = _read(lake, _LAKE, told, _LakeNote).format
@@ -54,6 +58,20 @@ def remember(lake: LakeFolder, topic: str, origin: Origin) -> None:
             f"the lake at {lake} has rows of {topic} already, and {problem}. Nothing was added. Archive into another"
             f" lake, or move {topic_folder(topic)} and {path} out of this one, and begin with a new checkpoint"
         )
+
+
+def remember_checkpoint(lake: LakeFolder, owner: str, place: str, *, begun: bool) -> None:
+    """Note that a checkpoint elsewhere is this lake's; InvalidRequest where it was `begun` with another one, whose rows
+    would be missing in this."""
+    path = f"{_CHECKPOINTS}/{owner}.json"
+    if lake.read(path) is not None:
+        return
+    if begun:
+        raise InvalidRequest(
+            f"the checkpoint at {place} is not of the lake at {lake}, which does not have all rows before it. Nothing"
+            " was added. Leave the checkpoint out, and the archive goes on where the lake ends, or name a new one"
+        )
+    lake.write(path, b"{}")
 
 
 def difference(topic: str, kept: Origin, found: Origin) -> str | None:

@@ -21,6 +21,7 @@ INTENTS = f"{NOTES}/intents"
 STAGING = f"{NOTES}/staging"
 SUFFIX = ".parquet"
 _FOLDER_BYTES_MAX = 240  # nearly all file systems have 255 for a name, and some of ours end in more
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows that have none
 _NAME = re.compile(r"topic=(?P<topic>[^/]+)/day=(?P<day>\d{4}-\d\d-\d\d)/(?P<first>\d{20})-(?P<last>\d{20})\.parquet")
 _STAGED = re.compile(r"topic=(?P<topic>[^/]+)/day=(?P<day>\d{4}-\d\d-\d\d)/[^/]+")
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\[\\\]^{\x7f]""")  # as Spark's ExternalCatalogUtils has it
@@ -60,6 +61,8 @@ def unescape(text: str) -> str:
 def topic_folder(topic: str) -> str:
     """Give the folder of a topic; a name that no folder can have is an InvalidRequest."""
     folder = f"topic={escape(topic)}"
+    if topic == _NO_VALUE:
+        raise InvalidRequest(f"topic {topic} cannot be kept in a lake: everything that reads Parquet takes it for null")
     if len(folder.encode()) > _FOLDER_BYTES_MAX:
         raise InvalidRequest(
             f"topic {topic} cannot be kept in a lake: as the name of a folder it has {len(folder.encode())} bytes, and"

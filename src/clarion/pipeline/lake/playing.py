@@ -18,6 +18,7 @@ from clarion.pipeline.lake.layout import LakeFile
 from clarion.pipeline.lake.reading import Edge, select
 
 _ROWS_AT_ONCE = 4000
+_BYTES_AT_ONCE = 16 * 2**20  # of rows, at most about so many: a replay by time has a batch of every topic in memory
 _BUFFER_BYTES = 2**20  # of a column that is being read
 _PART_BYTES = 32 * 2**20  # of files, up to which pieces go to one task
 _COLUMNS = ["offset", "time", "id", "key", "headers", "payload"]
@@ -88,11 +89,18 @@ def is_in_order(found: Any, groups: tuple[int, ...] | None = None) -> bool:
 
 
 def _in_order(found: Any, columns: list[str], groups: tuple[int, ...] | None) -> Iterator[Any]:
+    rows = rows_at_once(found.metadata)
     if is_in_order(found, groups):
-        yield from found.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns)
+        yield from found.iter_batches(rows, row_groups=groups, columns=columns)
     else:
         table = found.read(columns) if groups is None else found.read_row_groups(groups, columns)
-        yield from table.sort_by("offset").to_batches(_ROWS_AT_ONCE)
+        yield from table.sort_by("offset").to_batches(rows)
+
+
+def rows_at_once(footer: Any) -> int:
+    """Give how many rows of a file are read together: fewer where they are large."""
+    size_bytes = sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+    return int(max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * footer.num_rows // max(1, size_bytes))))
 
 
 def _cut(file: LakeFile, footer: Any) -> list[Piece]:

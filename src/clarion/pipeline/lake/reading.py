@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clarion.model.errors import InvalidRequest
+from clarion.model.names import from_text
+from clarion.model.topics import is_pattern, matches
 from clarion.pipeline.lake.adding import read_intents
 from clarion.pipeline.lake.folder import LakeFolder
 from clarion.pipeline.lake.identity import check_format
@@ -45,12 +47,18 @@ def read_lake(
 
 
 def find_files(lake: LakeFolder, topics: Collection[str] | None) -> list[LakeFile]:
-    """Give the files that count, of all topics or some; InvalidRequest where there is no lake, or one is not there."""
+    """Give the files that count, of all topics or some (names or patterns); InvalidRequest where there is no lake, or
+    one of them is not there."""
     check_format(lake)
-    found = files_now(lake, topics).files
-    if topics is not None:
-        _check_there(lake, set(topics) - {file.topic for file in found})
-    return found
+    patterns = [topic for topic in topics or () if is_pattern(from_text(topic))]
+    found = files_now(lake, None if patterns else topics).files
+    if topics is None:
+        return found
+    names = {file.topic for file in found}
+    chosen = {topic: [name for name in names if _stands_for(topic, name)] for topic in topics}
+    _check_there(lake, {topic for topic, some in chosen.items() if not some})
+    wanted = {name for some in chosen.values() for name in some}
+    return [file for file in found if file.topic in wanted]
 
 
 def files_now(lake: LakeFolder, topics: Collection[str] | None = None) -> Counted:
@@ -90,6 +98,10 @@ def _between(rows: DataFrame, start: Edge | None, end: Edge | None) -> DataFrame
     if end is not None:
         rows = rows.where(functions.col(side(end)) < functions.lit(end))
     return rows
+
+
+def _stands_for(wanted: str, topic: str) -> bool:
+    return wanted == topic or (is_pattern(from_text(wanted)) and matches(from_text(wanted), from_text(topic)))
 
 
 def _day(at: datetime) -> str:

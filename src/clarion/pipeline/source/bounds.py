@@ -47,7 +47,14 @@ def read_bounds(option: str, text: str) -> Bounds:
         raise InvalidRequest(
             f'option {option}: {text} is not a JSON object like {{"alerts": 1200, "scores": "earliest"}}: {error}'
         ) from None
-    return Bounds(None, {from_text(topic): _read(option, str(value)) for topic, value in values.items()})
+    return Bounds(None, {_topic(option, topic): _read(option, str(value)) for topic, value in values.items()})
+
+
+def _topic(option: str, text: str) -> bytes:
+    try:
+        return from_text(text)
+    except ValueError as error:
+        raise InvalidRequest(f"option {option}: {error}") from None
 
 
 def _read(option: str, text: str) -> Bound:
@@ -59,6 +66,6 @@ def _read(option: str, text: str) -> Bound:
         return int(text)
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # or no such day in UTC
         raise InvalidRequest(f"option {option}: it is {_EXAMPLES}, not {text!r}") from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -69,9 +69,16 @@ def offset_at(admin: Admin, topic: bytes, at_us: int) -> int:
     return admin.offset_at(topic, _EPOCH + timedelta(microseconds=min(at_us, _LATEST_US)))
 
 
-def follow_with(admin: Admin, cursor: bytes, kept_from: Mapping[bytes, int], found: Sequence[TopicDescription]) -> None:
-    """Have a subscription `cursor` of each topic keep what is from an offset on; it is made where there is none, and
-    never goes back."""
+def follow_with(
+    admin: Admin,
+    cursor: bytes,
+    kept_from: Mapping[bytes, int],
+    found: Sequence[TopicDescription],
+    *,
+    let_go: bool = True,
+) -> None:
+    """Have a subscription `cursor` of each topic keep what is from an offset on; it is made where there is none. What
+    lies before is let go, unless `let_go` says otherwise."""
     for told in found:
         offset = kept_from.get(told.topic)
         if offset is None:
@@ -80,7 +87,7 @@ def follow_with(admin: Admin, cursor: bytes, kept_from: Mapping[bytes, int], fou
         try:
             if not cursors:
                 admin.subscribe(told.topic, cursor, offset)
-            elif cursors[0] < offset:
+            elif cursors[0] > offset or (let_go and cursors[0] < offset):
                 admin.seek(told.topic, cursor, offset)
         except MessagesGone:  # who reads them is told; from here on the rest is kept
             if not cursors:

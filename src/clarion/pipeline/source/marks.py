@@ -179,7 +179,7 @@ def kept_from(start: Mark, end: Mark) -> dict[bytes, int]:
     """Give from where on a stream still needs each topic, once all before `start` is done for good."""
     return {
         topic: place.begin if topic not in start.places or start.places[topic].number != place.number
-        else start.places[topic].offset
+        else min(start.places[topic].offset, place.offset)
         for topic, place in end.places.items()
     }  # fmt: skip
 

@@ -43,7 +43,7 @@ class SourceOptions:
     | `partitions` | how many; default: one a core |
     | `columns` | which to read, comma separated; Spark leaves none out by itself |
     | `cursor` | the subscription that follows a stream's checkpoint, so that retention waits for it |
-    | `failOnDataLoss` | `false` goes on after a gap that retention left; default `true` |
+    | `failOnDataLoss` | `false` goes on after a gap that retention left, or messages that expired; default `true` |
     | `pushFilters` | `true` reads only what a query's filters on topic, offset and time leave; default `false` |
     | `timeoutS` | for how long the broker may be away; default 60 |
 

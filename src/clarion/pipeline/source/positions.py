@@ -88,11 +88,13 @@ def without_lost(wanted: Range, first: int, *, fail: bool) -> tuple[Range, str |
         return wanted, None
     stop = min(first, wanted.end)
     text = (
-        f"offsets {wanted.start} to {stop - 1} of {to_text(wanted.topic)} are no longer kept: retention took them"
-        " before they were read"
+        f"offsets {wanted.start} to {stop - 1} of {to_text(wanted.topic)} are no longer kept: they expired, or"
+        " retention took them, before they were read"
     )
     if fail:
-        error = MessagesGone(f"{text}. {_GO_ON}; a subscription, as the option cursor makes one, has them kept")
+        error = MessagesGone(
+            f"{text}. {_GO_ON}; a subscription, as the option cursor makes one, has them kept unless they expire"
+        )
         error.topic, error.start, error.stop = wanted.topic, wanted.start, stop
         raise error
     return replace(wanted, start=stop), text
@@ -120,7 +122,10 @@ def check_number(asked: Range, found: int | None, *, fail: bool) -> str | None:
     if found == asked.number:
         return None
     became = "was deleted" if found is None else "was deleted and made anew"
-    text = f"topic {to_text(asked.topic)} {became}: offsets {asked.start} to {asked.end - 1} of it are gone"
+    what = (
+        f"offsets {asked.start} to {asked.end - 1} of it are" if asked.rows else f"all from offset {asked.start} on is"
+    )
+    text = f"topic {to_text(asked.topic)} {became}: {what} gone"
     if fail:
         raise MessagesGone(f"{text}. {_GO_ON}")
     return text

@@ -51,7 +51,7 @@ class _Reading:
         for one in self._what.ranges:
             if self._check_topic(one):
                 yield from self._parts_of(one)
-                self._check_topic(one)
+                self._check_topic(one, was_read=True)
         # As no store takes up a timeline again, nor a topic a number, all that lies between was of the right one.
         self._check_store()
 
@@ -67,13 +67,15 @@ class _Reading:
                 )
                 log.warning("%s", lost)
                 position = left.start
-            except InvalidRequest:
-                self._check_topic(wanted)
+            except (InvalidRequest, NoTopic):
                 self._check_store()
-                raise
+                if self._check_topic(wanted, was_read=position > wanted.start):
+                    raise
+                return
             else:
                 if page.position == position:
                     self._check_store()
+                    self._check_topic(wanted, was_read=True)
                     raise MessagesGone(
                         f"{to_text(wanted.topic)} ends at offset {position} now, and went on to {end} before: the"
                         " broker lost what it had stored"
@@ -96,14 +98,17 @@ class _Reading:
         self._page_bytes = welcome.max_get_bytes
         check_store(self._what.store, store_of(welcome), self._options.url)
 
-    def _check_topic(self, wanted: Range) -> bool:
-        """Tell whether it is still the same topic; if not, that is an error, unless losses are allowed."""
+    def _check_topic(self, wanted: Range, *, was_read: bool = False) -> bool:
+        """Tell whether it is still the same topic; if not, that is an error, unless losses are allowed. Where another
+        one may have been read in its place, it is one in any case: that one's rows are read later, from its start."""
         try:
             reply = self._call(Kind.DESCRIBE, bodies.Describe(wanted.topic))
             number = read_description(reply.read(bodies.Description).values).number
         except NoTopic:
             number = None
         lost = check_number(wanted, number, fail=self._options.fail_on_data_loss)
+        if lost and was_read and number is not None:
+            raise MessagesGone(f"{lost}, while they were read. Nothing of that counts: read again")
         if lost:
             log.warning("%s", lost)
         return lost is None

@@ -75,7 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 fail=options.fail_on_data_loss,
             )
             _warn(lost)
-            self._follow(mark, mark, found)
+            # Where the first micro-batch is to be repeated, Spark asks this, too, and that batch began earlier.
+            self._follow(mark, mark, found, let_go=False)
         return mark.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -150,9 +151,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = end_of(store, map(now_of, found))
         return store, found
 
-    def _follow(self, start: Mark, end: Mark, found: Sequence[TopicDescription]) -> None:
+    def _follow(self, start: Mark, end: Mark, found: Sequence[TopicDescription], *, let_go: bool = True) -> None:
         if self._options.cursor is not None:
-            follow_with(self._admin, self._options.cursor, kept_from(start, end), found)
+            follow_with(self._admin, self._options.cursor, kept_from(start, end), found, let_go=let_go)
 
     def _wait_for_news(self, found: Sequence[TopicDescription], until_s: float) -> bool:
         """Tell whether to look again, after waiting for that; False once the time is over."""

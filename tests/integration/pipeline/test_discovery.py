@@ -1,0 +1,28 @@
+"""`format("clarion")` in a session that nobody told of it: Spark finds `pyspark_clarion` by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from tests.integration.broker_process import ROOT
+from tests.integration.pipeline.conftest import FAST_TO_START
+
+_WITHIN_S = 180
+
+
+def test_spark_finds_the_format_by_itself_and_says_in_words_what_is_wrong(url: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLARION_", "SPARK_"))}
+    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.pipeline.unregistered", url, FAST_TO_START],
+        cwd=ROOT, env=environment, capture_output=True, timeout=_WITHIN_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["rows"], found["filtered"]) == (100, 10)
+    assert "NoTopic: there is no topic missing at this broker" in found["no topic"]
+    assert "InvalidRequest: there is no option colour for reading" in found["no option"]
+    assert "InvalidRequest: column colour is no part of a message" in found["no column"]
