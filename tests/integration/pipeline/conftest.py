@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +13,16 @@ from clarion.pipeline.session import start_session
 FAST_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def jvm_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have every JVM keep its temporary files where they go with the tests: those that are killed leave them."""
+    os.environ["JDK_JAVA_OPTIONS"] = f"-Djava.io.tmpdir={tmp_path_factory.mktemp('jvm')}"
+    yield
+    del os.environ["JDK_JAVA_OPTIONS"]
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(jvm_folder: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on this machine, with two cores."""
     session = start_session(
         "local[2]",
