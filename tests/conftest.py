@@ -9,6 +9,7 @@ import pytest
 _PIPELINE = Path(__file__).parent / "integration" / "pipeline"
 
 
+@pytest.hookimpl(tryfirst=True)  # before groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name each test's group; what takes longest alone, the group of Spark, comes first."""
     for item in items:

@@ -20,7 +20,7 @@ from clarion.model.errors import PermanentError
 if TYPE_CHECKING:
     from clarion.pipeline.jobs.archive import Archived
 
-Lake = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake; s3://… and hdfs://… work, too.")]
+Lake = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake, or a URL of one.")]
 
 
 @tells_errors
@@ -31,7 +31,7 @@ def archive(
         typer.Argument(parser=read_name, metavar="TOPIC…", help="Topics, or one pattern like 'alerts/#'."),
     ],
     lake: Annotated[
-        str, typer.Option("--to", metavar="LAKE", help="Folder of the lake; s3://… and hdfs://… work, too.")
+        str, typer.Option("--to", metavar="LAKE", help="Folder of the lake, or a URL of one.")
     ],
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; else end with what is there now.")
@@ -66,7 +66,7 @@ def archive(
     Examples:
       clarion pipeline archive alerts --to lake
       clarion pipeline archive 'alerts/#' --to lake --follow --every 30s --cursor archive
-      clarion pipeline --master spark://head:7077 archive alerts --to s3://bucket/lake
+      clarion pipeline --master spark://head:7077 archive alerts --to /shared/lake
     """
     names = names_of(topics)
     check_input(url, names, None)
