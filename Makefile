@@ -16,7 +16,7 @@ demo: setup ## start a broker with publishers and subscribers, show progress, ar
 	@.venv/bin/clarion demo --pipeline
 
 test: setup ## pass the tests
-	@$(PY) -m pytest -n 2 --dist loadgroup
+	@$(PY) -m pytest -n 2 --no-loadscope-reorder
 
 check: setup ## format, lint, types, import contracts
 	@.venv/bin/ruff format --check .

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-_PIPELINE = Path(__file__).parent / "integration" / "pipeline"
+_PIPELINE = "tests/integration/pipeline/"
 
 
-@pytest.hookimpl(tryfirst=True)  # before groups are read
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives a process a file of tests at a time, or everything that needs Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _PIPELINE if nodeid.startswith(_PIPELINE) else nodeid.split("::", 1)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Have tests spread so."""
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name each test's group; what takes longest alone, the group of Spark, comes first."""
-    for item in items:
-        group = "spark" if _PIPELINE in item.path.parents else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: _PIPELINE not in item.path.parents)
+    """Begin with what takes longest alone."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_PIPELINE))

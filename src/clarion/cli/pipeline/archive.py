@@ -30,9 +30,7 @@ def archive(
         list[bytes],
         typer.Argument(parser=read_name, metavar="TOPIC…", help="Topics, or one pattern like 'alerts/#'."),
     ],
-    lake: Annotated[
-        str, typer.Option("--to", metavar="LAKE", help="Folder of the lake, or a URL of one.")
-    ],
+    lake: Annotated[str, typer.Option("--to", metavar="LAKE", help="Folder of the lake, or a URL of one.")],
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; else end with what is there now.")
     ] = False,
