@@ -162,6 +162,18 @@ def test_a_topic_that_trims_never_refuses_and_tells_its_reader_what_is_gone(rete
     assert [int(payload.rstrip(b"\0")) for payload in payloads_of(asker.get(NEWS, token, 7))] == [8, 9, 10]
 
 
+def test_expired_messages_after_a_gap_do_not_hide_it() -> None:
+    asker = made("keep", b"reader", max_bytes=3 * PACKED_BYTES, at_bound="trim", ttl_s=5.0)
+    token = asker.attach(NEWS).token
+    for number in range(1, 11):
+        put(asker, number)
+    run(asker, 20)
+    assert numbers(asker) == [], "what was left has expired"
+    gone = body_of(asker.get(NEWS, token), bodies.Refused).gone
+    assert gone is not None, "the gap before it is still told"
+    assert (gone[0], gone[1] >= 7) == (0, True)
+
+
 def test_a_crash_between_putting_and_trimming_leaves_the_trim_to_be_done() -> None:
     asker = made("keep", max_bytes=2 * PACKED_BYTES)
     for number in range(1, 4):

@@ -161,7 +161,9 @@ class Retention:
         return bool(found) and has_expired(found[0], now.unix_us)
 
     def _skip_expired(self, topic: Topic, now: Now) -> None:
-        """Have every subscription pass by expired messages at the beginning of a topic, and let go of them."""
+        """Have every subscription pass by expired messages at the beginning of a topic, and let go of them.
+
+        What was trimmed before them is not passed by: whoever has not read it is still told of that gap."""
         start = stop = topic.first_offset
         try:
             batches = batches_of(self._state, topic, start, topic.visible_end, _HEAD_BYTES)
@@ -176,7 +178,7 @@ class Retention:
         self._state.counters["messages_expired"] += stop - start
         for subscription in topic.subscriptions.values():
             if subscription.acked.cursor < stop:
-                self._returning.skip(topic, subscription, subscription.acked.cursor, stop)
+                self._returning.skip(topic, subscription, max(start, subscription.acked.cursor), stop)
         trim(self._state, topic, stop)
 
 
