@@ -10,16 +10,4 @@ from pyspark.sql import DataFrame, SparkSession
 
 def read_topics(spark: SparkSession, url: str, topics: Sequence[str], **options: str | int | float | bool) -> DataFrame:
     """Give what topics (names in their text form, or patterns) hold now, with any options of the source."""
-    return spark.read.format("clarion").options(url=url, **named(topics), **options).load()
-
-
-def stream_topics(
-    spark: SparkSession, url: str, topics: Sequence[str], **options: str | int | float | bool
-) -> DataFrame:
-    """Give what topics hold and will hold, with any options of the source."""
-    return spark.readStream.format("clarion").options(url=url, **named(topics), **options).load()
-
-
-def named(topics: Sequence[str]) -> dict[str, str]:
-    """Give the option that names these topics."""
-    return {"topic": topics[0]} if len(topics) == 1 else {"topics": json.dumps(list(topics))}
+    return spark.read.format("clarion").options(url=url, topics=json.dumps(list(topics)), **options).load()

@@ -25,7 +25,7 @@ from clarion.pipeline.lake.pacing import Pace
 from clarion.pipeline.lake.playing import LakeMessage, messages_in_time, pieces, read_piece
 from clarion.pipeline.lake.reading import Edge, as_utc, find_files, select
 from clarion.pipeline.sink import SinkOptions
-from clarion.pipeline.sink.committing import WRITER
+from clarion.pipeline.sink.committing import writer_of_name
 from clarion.pipeline.sink.topics import make_ready
 from clarion.publisher import Publisher
 
@@ -208,7 +208,7 @@ def _is_done(url: str | None, name: str) -> bool:
     """Tell whether the replay of a name was done before; what one that died had staged is dropped."""
     options = SinkOptions.read({"writer": name, "epoch": "0", **({"url": url} if url else {})})
     with Admin(options.url, timeout_s=options.timeout_s) as admin:
-        return admin.drop_staged(f"{WRITER}user-{name}", 0).already
+        return admin.drop_staged(writer_of_name(name), 0).already
 
 
 def _in_order(

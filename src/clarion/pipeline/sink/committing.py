@@ -22,7 +22,7 @@ from clarion.publisher import commit_staged, drop_staged
 from clarion.session import ThreadSession
 
 log = logging.getLogger("clarion.pipeline")
-WRITER = "spark-"
+_WRITER = "spark-"
 # Spark looks every 2 s whether a task's Python is to stop, and gives it 2 s more before it is killed.
 _TASKS_STOP_S = 5.0
 _ONE_TASK_STOPS_S = 1.0  # the one that failed: it hears at once that nobody listens any more
@@ -32,7 +32,12 @@ _LOOK_EVERY_S = 0.1
 
 def writer_of_query(query: str) -> bytes:
     """Give the name under which a streaming query stages."""
-    return f"{WRITER}{query}".encode()
+    return f"{_WRITER}{query}".encode()
+
+
+def writer_of_name(name: str) -> bytes:
+    """Give the name under which a table with the option `writer` is staged."""
+    return f"{_WRITER}user-{name}".encode()
 
 
 def prepare(options: SinkOptions) -> dict[bytes, int]:

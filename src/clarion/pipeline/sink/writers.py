@@ -12,13 +12,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from clarion.model.errors import InvalidRequest
 from clarion.pipeline.sink.committing import (
-    WRITER,
     close,
     commit,
     drop,
     prepare,
     quiet_after,
     read_query_id,
+    writer_of_name,
     writer_of_query,
 )
 from clarion.pipeline.sink.options import SinkOptions
@@ -50,7 +50,7 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns(schema, has_topic=options.topic is not None)
         self._options = options
         self._named = options.writer is not None
-        self._writer = f"{WRITER}user-{options.writer}".encode() if self._named else writer_of_query(uuid4().hex)
+        self._writer = writer_of_query(uuid4().hex) if options.writer is None else writer_of_name(options.writer)
         self._epoch = options.epoch or 0
         self._known = prepare(options)
 
