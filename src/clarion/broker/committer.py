@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from math import inf
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -23,6 +24,10 @@ class Outcome(NamedTuple):
 _CHORE = object()  # in place of a group: the store is to look after itself
 
 
+_QUICK_S = 0.002  # a disk that took no longer lately may be waited for
+_REMEMBERED = 0.8  # of how long commits took, at the next one
+
+
 class Committer:
     """Takes one group at a time; `ready` becomes readable when its outcome is there."""
 
@@ -31,6 +36,7 @@ class Committer:
         self._busy = False
         self._outcome: Outcome | None = None
         self.seconds = 0.0  # spent committing, in all
+        self._lately_s = inf  # about the longest of the last few commits
         self._work: SimpleQueue[Group | object | None] = SimpleQueue()
         self.ready, self._tell = socket.socketpair()
         self.ready.setblocking(False)
@@ -40,6 +46,16 @@ class Committer:
     def submit(self, group: Group) -> None:
         """Commit a group; the outcome before must have been taken."""
         self._give(group)
+
+    @property
+    def quick(self) -> bool:
+        """Whether the disk is so quick that waiting for it costs less than handing over to the thread and back."""
+        return self._lately_s < _QUICK_S
+
+    def commit_here(self, group: Group) -> Outcome:
+        """Commit a group on the caller's own thread; the outcome before must have been taken."""
+        assert not self._busy
+        return self._do(group)
 
     def keep_house(self) -> None:
         """Have the store give back room it no longer uses; the outcome before must have been taken."""
@@ -72,24 +88,25 @@ class Committer:
         self._tell.close()
 
     def _run(self) -> None:
-        while True:
-            work = self._work.get()
-            if work is None:
-                return
-            group = work if isinstance(work, Group) else None
-            error: ClarionError | None = None
-            begin_s = time.perf_counter()
-            try:
-                if group is None:
-                    self._store.keep_house()
-                elif group.changes:
-                    self._store.commit(group.changes)
-            except ClarionError as failed:
-                error = failed
-            except BaseException as unforeseen:  # noqa: BLE001 it is passed on as the fatal error it is
-                # Whatever it was, it cannot be said what is on disk: that is a failed store.
-                error = StoreFailed(f"the store failed unexpectedly: {unforeseen!r}")
-                error.__cause__ = unforeseen
-            self.seconds += time.perf_counter() - begin_s
-            self._outcome = Outcome(group, error)
+        while (work := self._work.get()) is not None:
+            self._outcome = self._do(work if isinstance(work, Group) else None)
             self._tell.send(b"\0")
+
+    def _do(self, group: Group | None) -> Outcome:
+        error: ClarionError | None = None
+        begin_s = time.perf_counter()
+        try:
+            if group is None:
+                self._store.keep_house()
+            elif group.changes:
+                self._store.commit(group.changes)
+        except ClarionError as failed:
+            error = failed
+        except BaseException as unforeseen:  # noqa: BLE001 it is passed on as the fatal error it is
+            # Whatever it was, it cannot be said what is on disk: that is a failed store.
+            error = StoreFailed(f"the store failed unexpectedly: {unforeseen!r}")
+            error.__cause__ = unforeseen
+        taken_s = time.perf_counter() - begin_s
+        self.seconds += taken_s
+        self._lately_s = taken_s if self._lately_s == inf else max(taken_s, _REMEMBERED * self._lately_s)
+        return Outcome(group, error)

@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from clarion.broker.committer import Committer
+from clarion.broker.committer import Committer, Outcome
 from clarion.broker.crashpoints import ENVIRONMENT, crash_points_from
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
@@ -29,6 +29,8 @@ from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
 
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
+_ALONE_REQUESTS = 2
+_ALONE_BYTES = 64 * 1024
 _WRONG_DOOR = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
@@ -149,13 +151,15 @@ class Broker:
             turned_s = now.monotonic_s
             if self._committer.ready.fileno() in ready:
                 self._take_outcome(now)
+            taken = 0
             for place, door in enumerate(doors):
                 if door.socket in ready:
-                    self._take_requests(place, now)
+                    taken += self._take_requests(place, now)
             if now.monotonic_s >= self._engine.next_deadline_s():
                 self._engine.tick(now)
-            self._submit()
             self._send_replies()
+            if self._submit(now, alone=taken <= _ALONE_REQUESTS):
+                self._send_replies()
             held_back = self._transport.send_held_back()
             room = self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
@@ -163,10 +167,13 @@ class Broker:
                 for door in doors:
                     poller.modify(door.socket, zmq.POLLIN if room else 0)
 
-    def _take_requests(self, place: int, now: Now) -> None:
+    def _take_requests(self, place: int, now: Now) -> int:
+        """Take what has come in at a door, and give how much that was."""
         engine = self._engine
         closed_to = self._transport.doors[place].closed_to
+        taken = 0
         for peer, frames in self._transport.receive(place, _REQUESTS_A_TURN):
+            taken += 1
             try:
                 request = parse_request(frames)
             except UnknownVersion as error:
@@ -180,20 +187,32 @@ class Broker:
                 continue
             engine.handle(peer, request, now)
             if engine.uncommitted_bytes() >= self._settings.max_uncommitted_bytes:
-                return  # the rest waits in the socket
+                break  # the rest waits in the socket
+        return taken
 
-    def _submit(self) -> None:
+    def _submit(self, now: Now, *, alone: bool) -> bool:
+        """Have what was taken committed: by the thread, or here where little came `alone` and the disk is quick.
+
+        Says whether it was here: the two changes of thread saved are a fifth of what a lone put takes. Meanwhile
+        nobody else is heard, but no longer than one commit: a disk that turns slow is left to the thread again.
+        """
         if self._committer.busy:
-            return
+            return False
         if self._engine.take_chore():
             self._committer.keep_house()
         elif (group := self._engine.take_group()) is not None:
+            if alone and self._committer.quick and group.bytes <= _ALONE_BYTES:
+                self._end_commit(self._committer.commit_here(group), now)
+                return True
             self._committer.submit(group)
+        return False
 
     def _take_outcome(self, now: Now) -> None:
         outcome = self._committer.take()
-        if outcome is None:
-            return
+        if outcome is not None:
+            self._end_commit(outcome, now)
+
+    def _end_commit(self, outcome: Outcome, now: Now) -> None:
         group, error = outcome
         if error is not None and not isinstance(error, StoreFull):
             raise error
@@ -227,7 +246,7 @@ class Broker:
         poller.register(self._committer.ready, zmq.POLLIN)
         patience_s = time.monotonic() + _LINGER_MS / 1000
         while True:
-            self._submit()
+            self._submit(_now(), alone=False)
             self._send_replies()
             held_back = self._transport.send_held_back()
             if not self._committer.busy and (not held_back or time.monotonic() > patience_s):

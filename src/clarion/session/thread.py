@@ -163,7 +163,8 @@ class ThreadSession:
 
     def _talk(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._wake_out, zmq.POLLIN)
+        wakes = self._wake_out.fileno()
+        poller.register(self._wake_out, zmq.POLLIN)  # the first, so also the first of those ready
         self._watch(poller)
         wanted_s: float | None = None
         while not self._closing:
@@ -171,8 +172,10 @@ class ThreadSession:
             sleep_s = self._sleep_s(wanted_s)
             events = poller.poll(math.ceil(sleep_s * 1000))
             self._asleep = self._woken = False
-            if events:
+            if events and events[0][0] == wakes:
                 self._take_wakes()
+                del events[0]
+            if events:
                 self._connection_turn(poller)
             now_s = time.monotonic()
             if self._reconnect_at_s is not None and now_s >= self._reconnect_at_s:

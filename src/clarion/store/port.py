@@ -222,6 +222,8 @@ class Changes:
     gone_topics: set[int] = field(default_factory=set)  # with all that is theirs, this change's own included
 
     def __bool__(self) -> bool:
+        if self.receipts or self.subscriptions:  # by far the most
+            return True
         return any(getattr(self, name) for name in self.__slots__)
 
 

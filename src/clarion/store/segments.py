@@ -4,6 +4,10 @@ A segment has its full size from the start, so writing to it changes no file len
 and needs no more room on the disk: what is left in it, or a spare, is the reserve from which a full disk still takes
 acks and trims. Puts leave room for a whole segment, into which batches of half-empty ones can be moved. A segment that
 holds nothing any more becomes a spare, since files written before are twice as fast to write as new ones.
+
+What is new is in the system's memory: the segment that is written to and the two before it. Older ones are let go of
+there, or a backlog would fill all memory there is, push out what other programs need, and have every page of it asked
+for anew, which took longer than writing it. Who is that far behind reads from the disk, some way ahead.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ SPARES_KEPT = 2
 READERS_OPEN = 64
 _BUFFERS_AT_ONCE = 1024  # IOV_MAX
 _STARTED_EARLY_BYTES = 64 << 10
+_KEPT_WARM = 2  # segments besides the one written to
+_READ_AHEAD_BYTES = 4 << 20
 _LEFT_BY_MOVES = 1 / 16  # of a segment, to acks when no other segment can be had
 _LEFT_BY_PUTS = 5 / 16  # so that a segment that is less than a quarter full can still be emptied
 
@@ -59,6 +65,7 @@ class Segments:
         self._sizes: dict[int, int] = {}
         self._spares: list[Path] = []
         self._readers: OrderedDict[int, int] = OrderedDict()
+        self._cold: set[int] = set()  # segments that the system no longer keeps in memory
         if not folder.exists():
             folder.mkdir()
             sync_folder(folder.parent)
@@ -162,6 +169,9 @@ class Segments:
                 os.close(self._readers.popitem(last=False)[1])
         else:
             self._readers.move_to_end(number)
+        if number in self._cold and (size > _READ_AHEAD_BYTES or position % _READ_AHEAD_BYTES < size):
+            # Who is far behind reads on: the next stretch is to be there when it is asked for.
+            os.posix_fadvise(descriptor, position, 2 * _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         return os.pread(descriptor, size, position)
 
     def give_up(self, number: int) -> None:
@@ -171,6 +181,7 @@ class Segments:
             os.close(reader)
         size = self._sizes.pop(number)
         file = self.path(number)
+        self._cold.discard(number)
         if size == self.segment_bytes and len(self._spares) < SPARES_KEPT:
             file = file.rename(self._spare_path(number))
             self._spares.append(file)
@@ -209,6 +220,15 @@ class Segments:
         self._let_go()
         self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
         self.number, self.position = number, 0
+        self._let_cool(number - _KEPT_WARM)
+
+    def _let_cool(self, number: int) -> None:
+        """Have the system keep a segment on disk alone: who reads it is far behind, and its pages are wanted here."""
+        if number in self._sizes:
+            descriptor = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+            self._cold.add(number)
 
     def _make_spare(self, size: int) -> None:
         file = self._spare_path(max(self._sizes, default=0) + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 from pathlib import Path
 
@@ -170,3 +172,27 @@ def test_what_a_crash_left_half_made_is_cleared_away(tmp_path: Path) -> None:
     assert everything(again) == before
     assert _files(tmp_path, "spare") == []
     again.close()
+
+
+def _pages_in_memory(file: Path) -> int:
+    """Give how many pages of a file the system holds, which it tells of a mapping."""
+    size = file.stat().st_size
+    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), size) as mapped:
+        begin = ctypes.c_char.from_buffer(mapped)
+        result = ctypes.CDLL(None, use_errno=True).mincore(ctypes.byref(begin), ctypes.c_size_t(size), pages)
+        del begin
+    assert result == 0
+    return sum(page & 1 for page in pages)
+
+
+def test_a_backlog_stays_on_disk_alone_and_is_read_from_there(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path, **SETTINGS)
+    maker = fill(store, commits=0, topics=1)
+    _put(store, maker, 1, 30_000, times=20)
+    cold, warm = (store._segments.path(number) for number in (1, store._segments.number - 1))
+    assert _pages_in_memory(warm) > 0
+    assert _pages_in_memory(cold) < _pages_in_memory(warm)
+    found = [batch.first_offset for batch in store.batches(1, 0, 1000, 1 << 30)]
+    assert found == list(range(20))
+    store.close()

@@ -152,7 +152,9 @@ class Putting:
         state = self._state
         known = 0 < publisher < state.next_publisher
         row = (state.publishers.get(publisher) or state.store.publisher(publisher)) if known else None
-        leaving = any(group and publisher in group.changes.gone_publishers for group in state.groups())
+        leaving = publisher in state.open.changes.gone_publishers or (
+            state.in_flight is not None and publisher in state.in_flight.changes.gone_publishers
+        )
         if row is None or leaving:
             text = f"publisher {publisher} is not known here (closed, or silent for too long); register again"
             state.refuse(waiter, Kind.REFUSED, Code.PUBLISHER_EXPIRED, text)
