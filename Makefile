@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-publisher bench-pipeline torture scaling reproduce clean
+.PHONY: help setup demo test check format bench bench-peers bench-growth bench-publisher bench-pipeline torture scaling reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -30,6 +30,13 @@ format: setup ## write the format that check asks for
 
 bench: setup ## measure speed, in ratio to this machine's raw limits
 	@$(PY) -m bench
+
+bench-peers: setup ## the same work for RabbitMQ, NATS, Redis and Clarion on this machine; report in bench/results
+	@sh scripts/install-peers
+	@$(PY) -m bench.peers
+
+bench-growth: setup ## Clarion against size, batches, subscribers, topics and stored messages; report in bench/results
+	@$(PY) -m bench.growth
 
 bench-publisher: setup ## the tuned publisher against fixed batch sizes, the outbox, the HTTP gateway
 	@$(PY) -m bench.tuning

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import zmq
 
 from clarion.model.errors import BadSettings
-from clarion.session.connection import receive_rest
+from clarion.session.connection import receive_frames, send_frames
 from clarion.wire.frames import Buffer
 from clarion.wire.requests import PUBLISHER_KINDS, SUBSCRIBER_KINDS
 
+_AT_ONCE = int(zmq.NOBLOCK)
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
 _MESSAGES_QUEUED_PER_PEER = 256
@@ -97,10 +98,10 @@ class Transport:
         socket = self.doors[door].socket
         for _ in range(most):
             try:
-                routing_id = socket.recv(zmq.NOBLOCK)
+                routing_id, *frames = receive_frames(socket)
             except zmq.Again:
                 return
-            yield Peer(door, routing_id), receive_rest(socket)
+            yield Peer(door, bytes(routing_id)), frames
 
     def send(self, peer: Peer, frames: Sequence[Buffer]) -> None:
         """Send to a peer. What it does not take off its socket yet waits here, within bounds; beyond them, and for
@@ -110,7 +111,7 @@ class Transport:
 
     def _try(self, peer: Peer, frames: Sequence[Buffer]) -> bool:
         try:
-            self.doors[peer.door].socket.send_multipart([peer.routing_id, *frames], zmq.NOBLOCK, copy=False)
+            send_frames(self.doors[peer.door].socket, [peer.routing_id, *frames], _AT_ONCE)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

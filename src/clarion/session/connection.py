@@ -13,16 +13,27 @@ from clarion.wire.frames import Buffer
 
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
-_COPIED_BELOW_BYTES = 32 * 1024
+_KEPT_FROM_BYTES = 32 * 1024  # received frames of this size are not copied
+_COPIED_BELOW_BYTES = 64 * 1024  # sent frames of this size are: that is cheaper than to hear that they have left
+_AT_ONCE, _MORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 
-def receive_rest(socket: zmq.Socket[bytes]) -> list[Buffer]:
-    """Give the frames that follow the first one of a message; a large one stays where ZeroMQ has put it."""
-    frames: list[Buffer] = []
-    while socket.getsockopt(zmq.RCVMORE):
-        frame = socket.recv(copy=False)
-        frames.append(frame.bytes if len(frame) < _COPIED_BELOW_BYTES else frame.buffer)
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer], flags: int = 0) -> None:
+    """Send a message. Frame by frame with plain numbers: ZeroMQ's own `send_multipart` takes three times as long."""
+    send = socket.send
+    for frame in frames[:-1]:
+        send(frame, flags | _MORE, len(frame) < _COPIED_BELOW_BYTES)
+    send(frames[-1], flags, len(frames[-1]) < _COPIED_BELOW_BYTES)
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> list[Buffer]:
+    """Give the frames of a message that has come, or raise zmq.Again; a large one stays where ZeroMQ has put it."""
+    frame = socket.recv(_AT_ONCE, False)
+    frames: list[Buffer] = [frame.bytes]
+    while frame.more:
+        frame = socket.recv(0, False)
+        frames.append(frame.bytes if len(frame) < _KEPT_FROM_BYTES else frame.buffer)
     return frames
 
 
@@ -60,16 +71,16 @@ class Connection:
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Hand a message to ZeroMQ; it never blocks."""
-        self.socket.send_multipart(frames, copy=False)
+        send_frames(self.socket, frames)
 
     def receive(self) -> Iterator[list[Buffer]]:
         """Give what has come, until there is nothing more."""
         while True:
             try:
-                first = self.socket.recv(zmq.NOBLOCK)
+                frames = receive_frames(self.socket)
             except zmq.Again:
                 return
-            yield [first, *receive_rest(self.socket)]
+            yield frames
 
     def readable(self) -> bool:
         """Whether something has come; asking re-arms the socket's edge-triggered descriptor."""

@@ -1,0 +1,1 @@
+"""How Clarion's speed changes with the size of messages, of batches, with subscribers, topics, and what is stored."""

@@ -1,0 +1,68 @@
+"""Who takes part: each system in its default durability and in its strictest, with what an ack means there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from bench.peers.servers.base import Server
+
+
+@dataclass(frozen=True)
+class System:
+    """A server with settings, and the client that a Python user has for it."""
+
+    name: str
+    title: str
+    ack_means: str  # what is true when the publisher has its ack
+    fsyncs: bool  # whether that is on disk
+    server: str  # module and class of its server, under bench.peers.servers
+    client: str  # module of its client, under bench.peers.clients
+    settings: dict[str, Any] = field(default_factory=dict)  # what server and client need to know
+    measures: tuple[str, ...] = ()  # that it takes part in; none means all
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell Clarion from its peers."""
+        return self.client == "clarion"
+
+    def server_class(self) -> type[Server]:
+        """Give the class of its server."""
+        module, name = self.server.split(".")
+        found: type[Server] = getattr(import_module(f"bench.peers.servers.{module}"), name)
+        return found
+
+
+SYSTEMS = [
+    System("clarion", "Clarion", "fsync", True, "clarion.ClarionServer", "clarion"),
+    System(
+        "clarion-single", "Clarion, put and get", "fsync", True, "clarion.ClarionServer", "clarion",
+        {"put": "single", "get": "single"}, ("100 B", "1 KB", "20 KB"),
+    ),
+    System(
+        "rabbitmq-stream", "RabbitMQ stream", "no fsync (it has no such setting)", False,
+        "rabbitmq.RabbitServer", "rabbitmq_stream",
+    ),
+    System(
+        "rabbitmq-classic", "RabbitMQ classic queue", "fsync", True,
+        "rabbitmq.RabbitServer", "rabbitmq_queue", {"queue": "classic"},
+    ),
+    System(
+        "rabbitmq-quorum", "RabbitMQ quorum queue", "fsync", True,
+        "rabbitmq.RabbitServer", "rabbitmq_queue", {"queue": "quorum"},
+    ),
+    System("nats", "NATS JetStream", "fsync every 2 min", False, "nats.NatsServer", "nats"),
+    System(
+        "redis-default", "Redis Streams, as installed", "in memory; a snapshot after 60 s", False,
+        "redis.RedisServer", "redis", {"append_only": "no"},
+    ),
+    System(
+        "redis-everysec", "Redis Streams, everysec", "fsync each second", False,
+        "redis.RedisServer", "redis", {"append_only": "everysec"},
+    ),
+    System(
+        "redis-always", "Redis Streams, always", "fsync", True,
+        "redis.RedisServer", "redis", {"append_only": "always"},
+    ),
+]  # fmt: skip
