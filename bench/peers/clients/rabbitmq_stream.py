@@ -36,6 +36,7 @@ UNCONFIRMED_BYTES = 200_000_000  # rstream holds sub-entries for half a second, 
 UNCONFIRMED_MESSAGES = 50_000
 SUB_ENTRIES_FROM = 150_000  # messages: fewer are faster in batches, which do not wait for that half second
 SUB_ENTRIES_TO_BYTES = 4_000  # larger messages are faster in batches, which copy them less often
+BUFFERED_FROM = 60  # messages for each of many streams: fewer are faster in batches as they come
 CREDIT = 50  # chunks on their way
 ACK_AT_A_TIME = 10_000
 CONNECT_AT_A_TIME = 20
@@ -110,6 +111,14 @@ class Publisher:
             await self._wait_until(most // 2)
         self._unconfirmed += 1
         await self._producer.send_sub_entry(topic, payloads, on_publish_confirm=self._on_confirm)
+
+    async def put_buffered(self, topic: str, payloads: list[bytes]) -> None:
+        """Hand over messages that rstream sends later; waits while too many are unconfirmed."""
+        if self._unconfirmed >= UNCONFIRMED_MESSAGES:
+            await self._wait_until(UNCONFIRMED_MESSAGES // 2)
+        self._unconfirmed += len(payloads)
+        for payload in payloads:
+            await self._producer.send(topic, payload, on_publish_confirm=self._on_confirm)
 
     async def put_one(self, topic: str, payload: bytes) -> None:
         """Send a message and wait for its confirm."""
@@ -196,9 +205,12 @@ class Subscriber:
             if not self._complete.done():
                 self._complete.set_result(None)
             return None
+        is_early = len(self._payloads) < self._ack_at_a_time
         self._left -= len(self._payloads)
         self._limit = min(self._ack_at_a_time, self._left)
         self._payloads.clear()
+        if is_early and self._left:  # the first message alone
+            return None
         self._last = offset
         if self._left == 0:
             self._complete.set_result(None)
@@ -333,10 +345,11 @@ async def _publish_mixed(url: str, topics_of: list[list[str]], works: list[list[
 
 
 async def _put_on_all(publisher: Publisher, topics: list[str], payloads: list[bytes]) -> None:
-    """Put sub-entries: rstream then sends what it holds of one stream together, which spares the broker much."""
+    # rstream can send what came for a stream in half a second as one batch, which spares the broker much.
+    put = publisher.put_buffered if len(payloads) >= BUFFERED_FROM else publisher.put
     for portion in portions(payloads):
         for topic in topics:
-            await publisher.put_together(topic, portion)
+            await put(topic, portion)
     await publisher.flush()
 
 

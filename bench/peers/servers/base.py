@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ class Server(ABC):
         if self._process is None:
             return
         for pid in self.pids():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
         while self.pids():

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import pairwise
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import MAX_BATCH_MESSAGES, STAMP_LIMIT, MessageId
-from clarion.wire.columns import ColumnPlace, PackedColumn, add_column, add_nullable_column, add_packed_column
+from clarion.wire.columns import (
+    ColumnPlace,
+    PackedColumn,
+    add_column,
+    add_nullable_column,
+    add_packed_column,
+    cut_column,
+)
 from clarion.wire.compression import MAX_PLAIN_BYTES, compress, decompress
 from clarion.wire.frames import Buffer
 
@@ -334,11 +340,8 @@ class Batch:
 
     def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Give the payloads of messages [start, stop) as a list of bytes."""
-        stop = self.count if stop is None else stop
         column = self._layout()[0]
-        offsets = self._offsets(column)[start : stop + 1].tolist()
-        data = bytes(self._holder[column.data_at : column.data_at + column.size])
-        return [data[low:high] for low, high in pairwise(offsets)]
+        return cut_column(self._holder, column, self.count, start, self.count if stop is None else stop)
 
     def payload(self, index: int) -> bytes:
         """Give one message's payload."""

@@ -139,3 +139,20 @@ def test_another_number_changes_nothing_else(raw: bytes) -> None:
     assert other.payloads() == batch.payloads()
     assert other.message_id(1) == batch.message_id(1)
     assert bytes(renumber_batch(other.raw, batch.number)) == raw
+
+
+@pytest.mark.parametrize("count", [15, 16, 63, 64, 65, 129, 1000])
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_payloads_of_one_size_are_cut_as_all_others(count: int, size: int) -> None:
+    payloads = [place.to_bytes(2, "big")[-size:].rjust(size, b".") if size else b"" for place in range(count)]
+    batch = Batch.parse(encode_batch(payloads, broker=1, publisher=2, stamp=3, number=4))
+    assert batch.payloads() == payloads
+    for start, stop in ((0, count), (1, count - 1), (3, 4), (count - 1, count)):
+        assert batch.payloads(start, stop) == payloads[start:stop]
+
+
+def test_payloads_that_only_look_alike_in_sum_are_cut_where_they_end() -> None:
+    payloads = [b"ab", b"abcd"] * 32
+    batch = Batch.parse(encode_batch(payloads, broker=1, publisher=2, stamp=3, number=4))
+    assert batch.payloads() == payloads
+    assert batch.payloads(1, 40) == payloads[1:40]
