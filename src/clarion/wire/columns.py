@@ -14,6 +14,8 @@ from typing import NamedTuple
 from clarion.wire.frames import Buffer
 
 _LAST_OFFSET = struct.Struct("<i")
+_EVEN_FROM = 16  # values of one size: fewer are not worth the look
+_EVEN_AT_ONCE = 64
 
 
 class PackedColumn(NamedTuple):
@@ -40,8 +42,13 @@ def _padding(size: int) -> bytes:
 
 def add_column(parts: list[Buffer], values: Sequence[bytes]) -> int:
     """Add a column of values; give the bytes of its data."""
-    offsets = struct.pack(f"<{len(values) + 1}i", *accumulate(map(len, values), initial=0))
-    size: int = _LAST_OFFSET.unpack_from(offsets, len(offsets) - 4)[0]
+    count, sizes = len(values), set(map(len, values))
+    if len(sizes) == 1 and count >= _EVEN_FROM:
+        offsets = _even_offsets(each := sizes.pop(), count.bit_length())[: 4 * (count + 1)]
+        size = each * count
+    else:
+        offsets = struct.pack(f"<{count + 1}i", *accumulate(map(len, values), initial=0))
+        size = _LAST_OFFSET.unpack_from(offsets, len(offsets) - 4)[0]
     parts.append(offsets)
     parts.append(_padding(len(offsets)))
     parts.extend(values)
@@ -88,10 +95,6 @@ class ColumnPlace:
         return self.data_at + padded(self.size)
 
 
-_EVEN_FROM = 16  # values: fewer are not worth the look
-_EVEN_AT_ONCE = 64
-
-
 def cut_column(holder: Buffer, place: ColumnPlace, count: int, start: int, stop: int) -> list[bytes]:
     """Give values [start, stop) of a column of `count`. Values of one size, which are common, are cut in no time."""
     size = place.size // count
@@ -125,4 +128,4 @@ def _even_values(size: int, count: int) -> struct.Struct:
 @lru_cache(maxsize=32)
 def _even_offsets(size: int, bits: int) -> bytes:
     """Give the offsets of values of one size, for every count of so many bits."""
-    return struct.pack(f"<{1 << bits}I", *range(0, size << bits, size))
+    return struct.pack(f"<{1 << bits}I", *range(0, size << bits, size)) if size else bytes(4 << bits)
