@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.commits import commits
 from bench.processes import BrokerProcess, Role, running_broker, start_broker, stop_broker
-from bench.raw import append_and_sync_s
+from bench.raw import append_and_sync_s, zmq_round_trips_s, zmq_stream_s
 from bench.sharing import backlog, delayed, shared, transactions
 from clarion import Admin
 
@@ -38,6 +38,8 @@ def end_to_end(putter: str, getter: str, *, count: int, size: int, chunk: int = 
         "publish_per_s": count / (wrote["end"] - wrote["begin"]),
         "megabytes_per_s": stats["bytes_stored"] / seconds / 1e6,
         "messages_per_batch": count / wrote["batches"],
+        "batches": wrote["batches"],
+        "batch_bytes": stats["bytes_stored"] // wrote["batches"],
         "group_bytes": stats["bytes_stored"] // commits,
         "commits": commits,
         "broker_cpu_s_per_million": 1e6 * broker_cpu_s / count,
@@ -46,11 +48,18 @@ def end_to_end(putter: str, getter: str, *, count: int, size: int, chunk: int = 
     }
 
 
-def ratio_to_append(found: dict[str, Any]) -> dict[str, Any]:
-    """Compare with a bare append of the same number of groups of the same size."""
+def ratio_to_raw(found: dict[str, Any]) -> dict[str, Any]:
+    """Compare with a bare append of as many groups of the same size, and with bare ZeroMQ carrying as many batches."""
     taken = append_and_sync_s([found["group_bytes"]] * found["commits"])
-    bare = found["group_bytes"] * len(taken) / sum(taken) / 1e6
-    return found | {"bare_append_megabytes_per_s": bare, "ratio_to_bare_append": found["megabytes_per_s"] / bare}
+    append = found["group_bytes"] * len(taken) / sum(taken) / 1e6
+    batches, batch_bytes = found.pop("batches"), found.pop("batch_bytes")
+    carried = batches * batch_bytes / zmq_stream_s(batches, batch_bytes) / 1e6
+    return found | {
+        "bare_append_megabytes_per_s": append,
+        "ratio_to_bare_append": found["megabytes_per_s"] / append,
+        "bare_zmq_megabytes_per_s": carried,
+        "ratio_to_bare_zmq": found["megabytes_per_s"] / carried,
+    }
 
 
 def end_to_end_on_topics(topics: int, seconds: float) -> dict[str, Any]:
@@ -66,7 +75,7 @@ def end_to_end_on_topics(topics: int, seconds: float) -> dict[str, Any]:
 
 
 def one_at_a_time(count: int) -> dict[str, Any]:
-    """Put one message at a time, beside bare fsyncs of the same pace."""
+    """Put one message at a time, beside bare fsyncs and bare ZeroMQ round trips."""
     with running_broker() as broker:
         reader = Role("get", broker.url, topic="bench", name="reader", count=0).ready()
         reader.go()
@@ -76,12 +85,16 @@ def one_at_a_time(count: int) -> dict[str, Any]:
         puts_ms = sorted(1e3 * taken for taken in writer.result()["seconds"])
     bare_ms = sorted(1e3 * taken for taken in append_and_sync_s([200] * count))
     paced_ms = sorted(1e3 * taken for taken in append_and_sync_s([200] * (count // 4), pause_s=0.0005))
+    zmq_ms = sorted(1e3 * taken for taken in zmq_round_trips_s(count))
     put_ms = statistics.median(puts_ms)
+    floor_ms = statistics.median(bare_ms) + statistics.median(zmq_ms)
     return {
         "put_ms_p50": put_ms,
         "put_ms_p99": puts_ms[int(0.99 * count)],
         "bare_fsync_ms_p50": statistics.median(bare_ms),
         "paced_fsync_ms_p50": statistics.median(paced_ms),
+        "bare_zmq_ms_p50": statistics.median(zmq_ms),
+        "ratio_to_bare_fsync_and_zmq": put_ms / floor_ms,
         "above_bare_fsync_ms": put_ms - statistics.median(bare_ms),
         "above_paced_fsync_ms": put_ms - statistics.median(paced_ms),
     }
@@ -131,35 +144,43 @@ def _touch(broker: BrokerProcess, count: int) -> dict[str, Any]:
     return {"memory_megabytes_after_a_put_on_each": broker.memory_bytes() / 1e6}
 
 
+def _streams(putter: str, getter: str, **options: Any) -> Callable[[], dict[str, Any]]:
+    return lambda: ratio_to_raw(end_to_end(putter, getter, **options))
+
+
+SHORT: dict[str, Callable[[], dict[str, Any]]] = {
+    "put 100 B": _streams("put", "get", count=600_000, size=100),
+    "put_many 100 B": _streams("put_many", "get_batches", count=3_000_000, size=100, chunk=10_000),
+    "put_many 1 KB": _streams("put_many", "get_batches", count=500_000, size=1000, chunk=1000),
+    "put 1 KB": _streams("put", "get", count=200_000, size=1000),
+    "one put at a time": lambda: one_at_a_time(1000),
+    "put on 500 topics": lambda: end_to_end_on_topics(500, seconds=4),
+    "commit 1 x 100 B": lambda: commits(1, 100, 500),
+    "commit 1 x 1 MB": lambda: commits(1, 1_000_000, 150),
+    "commit 64 x 200 B": lambda: commits(64, 200, 300),
+}
+LONG: dict[str, Callable[[], dict[str, Any]]] = {
+    "100,000 topics": lambda: many_topics(100_000),
+    "shared, 100 B": lambda: shared(200_000),
+    "shared, work of 2 ms": lambda: shared(500, work_s=0.002),
+    "transaction of 1": lambda: transactions(500, 1),
+    "transaction of 100": lambda: transactions(20_000, 100),
+    "1,000,000 delayed": lambda: delayed(1_000_000),
+    "lag of 10,000,000": lambda: backlog(1000, 10_000_000),
+    "commit 1 x 100 KB": lambda: commits(1, 100_000, 300),
+    "commit 64 x 10 KB": lambda: commits(64, 10_000, 150),
+}
+
+
 def main() -> None:
     """Measure, print a table, and write it as JSON where asked."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", help="names of measurements")
+    parser.add_argument("--all", action="store_true", help="measure more than the first two minutes' worth")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help=", ".join([*SHORT, *LONG]))
     parser.add_argument("--json", type=Path, help="write all rounds to this file")
     options = parser.parse_args()
-    measurements: dict[str, Callable[[], dict[str, Any]]] = {
-        "put 100 B": lambda: end_to_end("put", "get", count=600_000, size=100),
-        "put_many 100 B": lambda: end_to_end("put_many", "get_batches", count=3_000_000, size=100, chunk=10_000),
-        "put_many 1 KB": lambda: ratio_to_append(
-            end_to_end("put_many", "get_batches", count=500_000, size=1000, chunk=1000)
-        ),
-        "put 1 KB": lambda: ratio_to_append(end_to_end("put", "get", count=200_000, size=1000)),
-        "one put at a time": lambda: one_at_a_time(1000),
-        "100,000 topics": lambda: many_topics(100_000),
-        "put on 500 topics": lambda: end_to_end_on_topics(500, seconds=4),
-        "shared, 100 B": lambda: shared(200_000),
-        "shared, work of 2 ms": lambda: shared(500, work_s=0.002),
-        "transaction of 1": lambda: transactions(500, 1),
-        "transaction of 100": lambda: transactions(20_000, 100),
-        "1,000,000 delayed": lambda: delayed(1_000_000),
-        "lag of 10,000,000": lambda: backlog(1000, 10_000_000),
-        "commit 1 x 100 B": lambda: commits(1, 100, 500),
-        "commit 1 x 100 KB": lambda: commits(1, 100_000, 300),
-        "commit 1 x 1 MB": lambda: commits(1, 1_000_000, 150),
-        "commit 64 x 10 KB": lambda: commits(64, 10_000, 150),
-        "commit 64 x 200 B": lambda: commits(64, 200, 300),
-    }
+    measurements = SHORT | (LONG if options.all or options.only else {})
     results: dict[str, list[dict[str, Any]]] = {}
     for turn in range(options.rounds):
         for name, measure in measurements.items():

@@ -1,10 +1,19 @@
-"""The machine's raw limits: a bare fsync, and a bare append with given group commits."""
+"""The machine's raw limits: a bare fsync, a bare append with given group commits, ZeroMQ with nothing behind it."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import zmq
+
+_ECHO_FROM = "echo"
+_COUNT_FROM = "count"
 
 
 def append_and_sync_s(sizes: list[int], pause_s: float = 0.0) -> list[float]:
@@ -21,3 +30,60 @@ def append_and_sync_s(sizes: list[int], pause_s: float = 0.0) -> list[float]:
             if pause_s:
                 time.sleep(pause_s)
     return taken
+
+
+@contextmanager
+def _zmq_peer(what: str) -> Iterator[zmq.Socket[bytes]]:
+    """Give a socket connected to a process that answers every message, or only the last one."""
+    process = subprocess.Popen([sys.executable, "-m", "bench.raw", what], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    try:
+        socket.connect(f"tcp://127.0.0.1:{process.stdout.readline().strip()}")
+        yield socket
+    finally:
+        context.destroy(linger=0)
+        process.kill()
+        process.wait()
+
+
+def zmq_round_trips_s(count: int, pause_s: float = 0.0) -> list[float]:
+    """Send 200 bytes to another process and wait for them to come back; give the seconds each took."""
+    taken = []
+    with _zmq_peer(_ECHO_FROM) as socket:
+        for _ in range(count):
+            begin = time.perf_counter()
+            socket.send(bytes(200))
+            socket.recv()
+            taken.append(time.perf_counter() - begin)
+            if pause_s:
+                time.sleep(pause_s)
+    return taken
+
+
+def zmq_stream_s(count: int, size: int) -> float:
+    """Send so many messages to another process, as fast as it takes them; give the seconds until it has the last."""
+    payload = os.urandom(size)
+    with _zmq_peer(_COUNT_FROM) as socket:
+        socket.send(b"")
+        socket.recv()
+        begin = time.perf_counter()
+        for _ in range(count):
+            socket.send(payload, copy=False)
+        socket.send(b"")
+        socket.recv()
+        return time.perf_counter() - begin
+
+
+def _serve(what: str) -> None:
+    socket = zmq.Context().socket(zmq.ROUTER)
+    print(socket.bind_to_random_port("tcp://127.0.0.1"), flush=True)
+    while True:
+        peer, message = socket.recv_multipart(copy=False)
+        if what == _ECHO_FROM or not len(message):
+            socket.send_multipart([peer, message])
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

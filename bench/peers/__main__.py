@@ -27,23 +27,20 @@ def main() -> None:
     measures = [name for name in MEASURES if not options.only or name in options.only]
     versions, missing = _look_for(chosen)
     results: dict[str, Any] = {
-        "machine": describe(), "rounds": options.rounds, "versions": versions, "missing": missing, "runs": [],
+        "machine": describe(), "rounds": 0, "versions": versions, "missing": missing, "runs": [],
     }  # fmt: skip
     present = [system for system in chosen if system.name in versions]
-    scale = Scale(seconds=options.seconds)
-    for turn in range(options.rounds):
-        for name in measures:
-            if name in ONCE and turn:
-                continue
-            for place in range(len(present)):
-                system = present[(place + turn) % len(present)]
-                if system.measures and name not in system.measures:
-                    continue
-                _say(f"round {turn + 1} of {options.rounds}: {name}: {system.title} …")
-                results["runs"].append(_run(system, name, turn, scale))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "peers.json").write_text(json.dumps(results, indent=1) + "\n")
-    write_report(results, options.out)
+    try:
+        for turn in range(options.rounds):
+            results["rounds"] = turn + 1
+            for name in measures:
+                if turn == 0 or name not in ONCE:
+                    _run_all(name, present, turn, options, results["runs"])
+            _write(results, options.out)
+    except KeyboardInterrupt:
+        _say("stopped; the report has what was measured until now")
+        _write(results, options.out)
+        raise SystemExit(130) from None
     if options.json:
         print(json.dumps(results))
     else:
@@ -72,6 +69,23 @@ def _look_for(systems: list[System]) -> tuple[dict[str, str], dict[str, str]]:
             missing[system.name] = str(error)
             _say(f"missing: {system.title}: {error}")
     return versions, missing
+
+
+def _run_all(
+    name: str, systems: list[System], turn: int, options: argparse.Namespace, runs: list[dict[str, Any]]
+) -> None:
+    """Have every system do one kind of work, each round another one first."""
+    for place in range(len(systems)):
+        system = systems[(place + turn) % len(systems)]
+        if not system.measures or name in system.measures:
+            _say(f"round {turn + 1} of {options.rounds}: {name}: {system.title} …")
+            runs.append(_run(system, name, turn, Scale(seconds=options.seconds)))
+
+
+def _write(results: dict[str, Any], out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "peers.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_report(results, out)
 
 
 def _run(system: System, measure: str, turn: int, scale: Scale) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -80,8 +81,10 @@ def running(system: System, server: Server, scale: Scale) -> Iterator[Bench]:
         server.start()
         yield bench
     finally:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks twice still leaves nothing running
         bench.end()
         server.stop()
+        signal.signal(signal.SIGINT, before)
 
 
 def _trial_rate(bench: Bench, size: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from math import inf
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -31,8 +32,9 @@ _REMEMBERED = 0.8  # of how long commits took, at the next one
 class Committer:
     """Takes one group at a time; `ready` becomes readable when its outcome is there."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock_s: Callable[[], float] = time.perf_counter) -> None:
         self._store = store
+        self._clock_s = clock_s
         self._busy = False
         self._outcome: Outcome | None = None
         self.seconds = 0.0  # spent committing, in all
@@ -94,7 +96,7 @@ class Committer:
 
     def _do(self, group: Group | None) -> Outcome:
         error: ClarionError | None = None
-        begin_s = time.perf_counter()
+        begin_s = self._clock_s()
         try:
             if group is None:
                 self._store.keep_house()
@@ -106,7 +108,7 @@ class Committer:
             # Whatever it was, it cannot be said what is on disk: that is a failed store.
             error = StoreFailed(f"the store failed unexpectedly: {unforeseen!r}")
             error.__cause__ = unforeseen
-        taken_s = time.perf_counter() - begin_s
+        taken_s = self._clock_s() - begin_s
         self.seconds += taken_s
         self._lately_s = taken_s if self._lately_s == inf else max(taken_s, _REMEMBERED * self._lately_s)
         return Outcome(group, error)

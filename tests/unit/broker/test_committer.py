@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -23,12 +24,17 @@ class WatchedStore(MemoryStore):
         super().__init__()
         self.kept_house = 0
         self.failure: Exception | None = None
+        self.now_s = 0.0
+        self.commit_s = 0.0001  # what a commit takes
+        self.committed_by: list[int] = []
 
     def keep_house(self) -> None:
         self.kept_house += 1
         self._fail()
 
     def commit(self, changes: Changes) -> None:
+        self.committed_by.append(threading.get_ident())
+        self.now_s += self.commit_s
         self._fail()
         super().commit(changes)
 
@@ -44,7 +50,7 @@ def store() -> WatchedStore:
 
 @pytest.fixture
 def committer(store: WatchedStore) -> Iterator[Committer]:
-    committer = Committer(store)
+    committer = Committer(store, lambda: store.now_s)
     yield committer
     committer.close()
 
@@ -94,3 +100,34 @@ def test_what_nobody_foresaw_is_a_failed_store(committer: Committer, store: Watc
     error = outcome_of(committer).error
     assert isinstance(error, StoreFailed)
     assert isinstance(error.__cause__, ZeroDivisionError)
+
+
+def test_a_disk_that_is_quick_may_be_waited_for(committer: Committer, store: WatchedStore) -> None:
+    assert not committer.quick, "nobody knows yet"
+    committer.submit(group())
+    outcome_of(committer)
+    assert committer.quick
+    changed = group()
+    assert committer.commit_here(changed) == Outcome(changed, None)
+    assert not committer.busy
+    assert store.committed_by[0] != store.committed_by[1] == threading.get_ident()
+
+
+def test_a_disk_that_was_slow_once_must_be_quick_for_a_while_again(committer: Committer, store: WatchedStore) -> None:
+    store.commit_s = 0.02
+    assert committer.commit_here(group()).error is None
+    store.commit_s = 0.0001
+    committer.commit_here(group())
+    assert not committer.quick, "once is not enough"
+    for _ in range(20):
+        committer.commit_here(group())
+    assert committer.quick
+
+
+@pytest.mark.parametrize("failure", [StoreFull("full"), StoreFailed("broken")])
+def test_how_it_failed_here_is_told_as_from_the_thread(
+    committer: Committer, store: WatchedStore, failure: Exception
+) -> None:
+    store.failure = failure
+    changed = group()
+    assert committer.commit_here(changed) == Outcome(changed, failure)  # type: ignore[arg-type]
