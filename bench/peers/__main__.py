@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from bench.peers.machine import describe
@@ -36,7 +38,7 @@ def main() -> None:
             for name in measures:
                 if turn == 0 or name not in ONCE:
                     _run_all(name, present, turn, options, results["runs"])
-            _write(results, options.out)
+                    _write(results, options.out)
     except KeyboardInterrupt:
         _say("stopped; the report has what was measured until now")
         _write(results, options.out)
@@ -74,10 +76,10 @@ def _look_for(systems: list[System]) -> tuple[dict[str, str], dict[str, str]]:
 def _run_all(
     name: str, systems: list[System], turn: int, options: argparse.Namespace, runs: list[dict[str, Any]]
 ) -> None:
-    """Have every system do one kind of work, each round another one first."""
-    for place in range(len(systems)):
-        system = systems[(place + turn) % len(systems)]
+    """Have every system do one kind of work, each round in another order."""
+    for system in Random(f"{name} {turn}").sample(systems, len(systems)):
         if not system.measures or name in system.measures:
+            os.sync()  # what the one before left is not for this one to write
             _say(f"round {turn + 1} of {options.rounds}: {name}: {system.title} …")
             runs.append(_run(system, name, turn, Scale(seconds=options.seconds)))
 
@@ -95,8 +97,8 @@ def _run(system: System, measure: str, turn: int, scale: Scale) -> dict[str, Any
     try:
         with running(system, system.server_class()(folder, system.settings), scale) as bench:
             run["figures"] = MEASURES[measure](bench)
-    except (Missing, RuntimeError) as error:
-        run["failed"] = str(error)
+    except Exception as error:  # noqa: BLE001 whatever it was, the other systems go on
+        run["failed"] = str(error) if isinstance(error, Missing | RuntimeError) else repr(error)
         _say(f"failed: {error}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

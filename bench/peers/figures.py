@@ -59,6 +59,7 @@ class Rounds:
             (spread.median, system)
             for system in self.systems
             if not system.is_ours
+            and not system.goes_beyond
             and (system.fsyncs or not that_fsyncs)
             and (spread := self.spread(system.name, figure)) is not None
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,19 @@ def describe() -> dict[str, Any]:
         "memory_gb": round(int(_line("/proc/meminfo", "MemTotal").split()[0]) / 1e6),
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
+        "file_system": _file_system(Path(tempfile.gettempdir())),
         "fsync_ms_p50": round(1e3 * statistics.median(append_and_sync_s([200] * 300)), 3),
     }
+
+
+def _file_system(folder: Path) -> str:
+    """Tell the kind of file system that the systems write to."""
+    found = ("", "unknown")
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if folder.resolve().is_relative_to(place) and len(place) >= len(found[0]):
+            found = (place, kind)
+    return found[1] if found[1] != "tmpfs" else "tmpfs: in memory, where fsync does nothing"
 
 
 def _line(file: str, name: str) -> str:

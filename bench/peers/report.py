@@ -16,7 +16,8 @@ from bench.peers.tables import SECTIONS, goals_table, section_table, single_tabl
 REASON_CHARACTERS = 200
 _PATH = re.compile(r"(?<![\w/])/(?:[\w.+-]+/)+")
 _MACHINE = {
-    "processor": "processor", "cores": "cores", "memory_gb": "GB of memory", "kernel": "kernel", "python": "Python",
+    "processor": "processor", "cores": "cores", "memory_gb": "GB of memory", "kernel": "kernel",
+    "file_system": "file system", "python": "Python",
     "fsync_ms_p50": "ms for a bare append of 200 bytes with fsync (p50)",
 }  # fmt: skip
 

@@ -21,6 +21,7 @@ class System:
     client: str  # module of its client, under bench.peers.clients
     settings: dict[str, Any] = field(default_factory=dict)  # what server and client need to know
     measures: tuple[str, ...] = ()  # that it takes part in; none means all
+    goes_beyond: bool = False  # its client is more than a user has: shown, but not the peer that ratios are to
 
     @property
     def is_ours(self) -> bool:
@@ -43,6 +44,10 @@ SYSTEMS = [
     System(
         "rabbitmq-stream", "RabbitMQ stream", "no fsync (it has no such setting)", False,
         "rabbitmq.RabbitServer", "rabbitmq_stream",
+    ),
+    System(
+        "rabbitmq-stream-beyond", "RabbitMQ stream, its client's codec replaced", "no fsync (it has no such setting)",
+        False, "rabbitmq.RabbitServer", "rabbitmq_stream", {"codec": "joined"}, ("100 B", "1 KB"), True,
     ),
     System(
         "rabbitmq-classic", "RabbitMQ classic queue", "fsync", True,

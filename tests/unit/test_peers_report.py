@@ -185,7 +185,7 @@ def make_everything() -> dict[str, Any]:
     names = {column.figure for section in SECTIONS for column in section.columns}
     rates = {"clarion": 5e6, "clarion-single": 6e5, "rabbitmq-stream": 3.3e5, "rabbitmq-classic": 1.1e4,
              "rabbitmq-quorum": 9e3, "nats": 3.3e4, "redis-default": 9e4, "redis-everysec": 8.4e4,
-             "redis-always": 6.6e4}  # fmt: skip
+             "redis-always": 6.6e4, "rabbitmq-stream-beyond": 900e3}  # fmt: skip
     runs: dict[tuple[str, str, int], dict[str, Any]] = {}
     for system in SYSTEMS:
         for figure in names:
@@ -199,3 +199,14 @@ def make_everything() -> dict[str, Any]:
                 value = rate if figure.name.endswith("_per_s") else less
                 run["figures"][figure.name] = value
     return make_results(*runs.values())
+
+
+def test_a_client_that_goes_beyond_what_a_user_has_is_shown_and_is_not_the_best_peer() -> None:
+    runs = make_runs("clarion", PUBLISH, 1000) + make_runs("nats", PUBLISH, 10)
+    runs += make_runs("rabbitmq-stream-beyond", PUBLISH, 900)
+    rounds = Rounds(make_results(*runs))
+    best = rounds.best_peer(PUBLISH)
+    assert best is not None
+    assert best.name == "nats"
+    section = next(section for section in SECTIONS if PUBLISH in {column.figure for column in section.columns})
+    assert "codec replaced" in section_table(rounds, section)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
 from bench.starting import WAIT_S, make_payloads, start
 from clarion import AsyncPublisher, AsyncSubscriber, Publisher, Subscriber
 
+T = TypeVar("T")
 PUT_AT_A_TIME = 10_000
 GET_AT_A_TIME = 10_000
 
@@ -49,12 +50,19 @@ def consume(
         begin = start()
         while not arrivals.complete:
             if settings.get("get") == "single":
-                arrivals.add([m.payload for m in reader.get(topic, max_messages=GET_AT_A_TIME, wait_s=WAIT_S)])
+                messages = _some(reader.get(topic, max_messages=GET_AT_A_TIME, wait_s=WAIT_S))
+                arrivals.add([message.payload for message in messages])
             else:
-                for part in reader.get_batches(topic, wait_s=WAIT_S):
+                for part in _some(reader.get_batches(topic, wait_s=WAIT_S)):
                     arrivals.add(part.payloads())
         reader.flush_acks()
         return {"begin": begin, "end": time.perf_counter(), "first": arrivals.first_at}
+
+
+def _some(found: list[T]) -> list[T]:
+    if not found:
+        raise SystemExit(f"no message within {WAIT_S:g} s")
+    return found
 
 
 async def _consume_all(url: str, topic: str, names: list[str], count: int, size: int) -> dict[str, Any]:
@@ -70,7 +78,7 @@ async def _consume_all(url: str, topic: str, names: list[str], count: int, size:
 
 async def _consume_one(reader: AsyncSubscriber, topic: str, arrivals: Arrivals | MixedArrivals) -> None:
     while not arrivals.complete:
-        for part in await reader.get_batches(topic, wait_s=WAIT_S):
+        for part in _some(await reader.get_batches(topic, wait_s=WAIT_S)):
             arrivals.add(part.payloads())
     await reader.flush_acks()
 

@@ -102,12 +102,14 @@ class Server(ABC):
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
                 counters = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
-                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                rollup = dict(
+                    line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+                )
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            cpu_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            cpu_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # with children that have ended
             written += int(counters["write_bytes"])
-            memory += pages * os.sysconf("SC_PAGE_SIZE")
+            memory += 1024 * int(rollup["Pss"].split()[0])  # pages that processes share count once
         return Usage(cpu_s, written, memory)
 
 

@@ -26,6 +26,7 @@ _CHORE = object()  # in place of a group: the store is to look after itself
 
 
 _QUICK_S = 0.002  # a disk that took no longer lately may be waited for
+_SMALL_BYTES = 64 * 1024
 _REMEMBERED = 0.8  # of how long commits took, at the next one
 
 
@@ -49,10 +50,12 @@ class Committer:
         """Commit a group; the outcome before must have been taken."""
         self._give(group)
 
-    @property
-    def quick(self) -> bool:
-        """Whether the disk is so quick that waiting for it costs less than handing over to the thread and back."""
-        return self._lately_s < _QUICK_S
+    def is_quick(self, group: Group) -> bool:
+        """Tell whether waiting for this commit should cost less than handing it to the thread and back: it is small,
+        the store has nothing else to do with it, and the disk has been quick lately."""
+        if self._lately_s >= _QUICK_S or group.bytes > _SMALL_BYTES:
+            return False
+        return group.changes.is_light and self._store.is_at_rest
 
     def commit_here(self, group: Group) -> Outcome:
         """Commit a group on the caller's own thread; the outcome before must have been taken."""
@@ -104,11 +107,14 @@ class Committer:
                 self._store.commit(group.changes)
         except ClarionError as failed:
             error = failed
+        except KeyboardInterrupt:  # in a broker that runs on the main thread and does not handle signals; it ends
+            raise
         except BaseException as unforeseen:  # noqa: BLE001 it is passed on as the fatal error it is
             # Whatever it was, it cannot be said what is on disk: that is a failed store.
             error = StoreFailed(f"the store failed unexpectedly: {unforeseen!r}")
             error.__cause__ = unforeseen
         taken_s = self._clock_s() - begin_s
         self.seconds += taken_s
-        self._lately_s = taken_s if self._lately_s == inf else max(taken_s, _REMEMBERED * self._lately_s)
+        if group is not None and group.changes and error is None:
+            self._lately_s = taken_s if self._lately_s == inf else max(taken_s, _REMEMBERED * self._lately_s)
         return Outcome(group, error)

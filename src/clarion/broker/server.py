@@ -30,7 +30,6 @@ from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
 _ALONE_REQUESTS = 2
-_ALONE_BYTES = 64 * 1024
 _WRONG_DOOR = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
@@ -157,9 +156,8 @@ class Broker:
                     taken += self._take_requests(place, now)
             if now.monotonic_s >= self._engine.next_deadline_s():
                 self._engine.tick(now)
+            self._submit(alone=taken <= _ALONE_REQUESTS)
             self._send_replies()
-            if self._submit(now, alone=taken <= _ALONE_REQUESTS):
-                self._send_replies()
             held_back = self._transport.send_held_back()
             room = self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
@@ -190,22 +188,24 @@ class Broker:
                 break  # the rest waits in the socket
         return taken
 
-    def _submit(self, now: Now, *, alone: bool) -> bool:
-        """Have what was taken committed: by the thread, or here where little came `alone` and the disk is quick.
+    def _submit(self, *, alone: bool) -> None:
+        """Have what was taken committed: by the thread, or here where little came `alone` and that is quick.
 
-        Says whether it was here: the two changes of thread saved are a fifth of what a lone put takes. Meanwhile
-        nobody else is heard, but no longer than one commit: a disk that turns slow is left to the thread again.
+        The two changes of thread saved are a fifth of what a lone put takes. Meanwhile nobody else is heard, but no
+        longer than one small commit: a disk that turns slow is left to the thread again.
         """
         if self._committer.busy:
-            return False
+            return
         if self._engine.take_chore():
             self._committer.keep_house()
-        elif (group := self._engine.take_group()) is not None:
-            if alone and self._committer.quick and group.bytes <= _ALONE_BYTES:
-                self._end_commit(self._committer.commit_here(group), now)
-                return True
+            return
+        group = self._engine.take_group()
+        if group is not None and alone and self._committer.is_quick(group):
+            self._send_replies()  # they need not wait for it
+            self._end_commit(self._committer.commit_here(group), _now())
+            group = self._engine.take_group()  # what the commit itself gave rise to
+        if group is not None:
             self._committer.submit(group)
-        return False
 
     def _take_outcome(self, now: Now) -> None:
         outcome = self._committer.take()
@@ -246,7 +246,7 @@ class Broker:
         poller.register(self._committer.ready, zmq.POLLIN)
         patience_s = time.monotonic() + _LINGER_MS / 1000
         while True:
-            self._submit(_now(), alone=False)
+            self._submit(alone=False)
             self._send_replies()
             held_back = self._transport.send_held_back()
             if not self._committer.busy and (not held_back or time.monotonic() > patience_s):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import math
 import os
 import random
-import sys
+import socket
 import threading
 import time
 from collections import deque
@@ -24,7 +23,6 @@ from clarion.wire.frames import Buffer, Kind
 
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
-_WAKE = (1).to_bytes(8, sys.byteorder)  # what an eventfd takes
 
 
 def _no_turn(_now_s: float) -> None:
@@ -58,7 +56,9 @@ class ThreadSession:
         self._closing = False
         self._closed = threading.Event()
         self._calls: set[threading.Event] = set()  # set when the answer is there, or none will come
-        self._wakes = io.FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
         self._context = zmq.Context()
         self._connection = Connection(self._context, url)
         self._reconnect_at_s: float | None = None
@@ -135,8 +135,8 @@ class ThreadSession:
         if self._asleep:
             self._asleep = False
             try:
-                self._wakes.write(_WAKE)
-            except ValueError:  # closed: nobody to wake
+                self._wake_in.send(b"\0")
+            except OSError:  # full: a wake-up is on its way already; closed: nobody to wake
                 pass
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class ThreadSession:
 
     def _talk(self) -> None:
         poller = zmq.Poller()
-        wakes = self._wakes.fileno()
+        wakes = self._wake_out.fileno()
         poller.register(wakes, zmq.POLLIN)  # the first, so also the first of those ready
         self._watch(poller)
         wanted_s: float | None = None
@@ -173,7 +173,7 @@ class ThreadSession:
             events = poller.poll(math.ceil(sleep_s * 1000))
             self._asleep = self._woken = False
             if events and events[0][0] == wakes:
-                self._wakes.read(len(_WAKE))
+                self._wake_out.recv(4096)
                 del events[0]
             if events:
                 self._connection_turn(poller)
@@ -189,7 +189,8 @@ class ThreadSession:
         if self._reconnect_at_s is None:
             self._connection.close()
         self._context.destroy(linger=0)
-        self._wakes.close()
+        self._wake_in.close()
+        self._wake_out.close()
 
     def _sleep_s(self, wanted_s: float | None) -> float:
         if self._requests or self._woken:

@@ -259,6 +259,10 @@ class MemoryStore:
     def patterns(self) -> list[PatternRow]:
         return sorted(self._patterns.values())
 
+    @property
+    def is_at_rest(self) -> bool:
+        return True
+
     def keep_house(self) -> None:
         """Nothing to give back."""
 

@@ -221,14 +221,26 @@ class Changes:
     gone_patterns: set[tuple[bytes, bytes]] = field(default_factory=set)
     gone_topics: set[int] = field(default_factory=set)  # with all that is theirs, this change's own included
 
+    @property
+    def is_light(self) -> bool:
+        """Whether it is a few rows: what single puts and acks change, and nothing else."""
+        if len(self.batches) > _LIGHT_ROWS or len(self.subscriptions) > _LIGHT_ROWS:
+            return False
+        return not any(getattr(self, name) for name in _HEAVY)
+
     def __bool__(self) -> bool:
         if self.receipts or self.subscriptions:  # by far the most
             return True
         return any(getattr(self, name) for name in self.__slots__)
 
 
+_LIGHT_ROWS = 4
+_LIGHT = {"topics", "publishers", "batches", "receipts", "subscriptions"}
+_HEAVY = tuple(name for name in Changes.__slots__ if name not in _LIGHT)
+
+
 class Store(Protocol):
-    """Everything durable. `commit` is called from one thread, reads from another, at the same time.
+    """Everything durable. One thread at a time commits, while another may read.
 
     `commit` raises StoreFull when nothing of the change was kept for want of room, and StoreFailed when the
     disk failed and nothing can be said any more.
@@ -362,6 +374,11 @@ class Store(Protocol):
 
     def patterns(self) -> list[PatternRow]:
         """Give every subscription to a pattern."""
+        ...
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the next commit, if it is a small one, has nothing else to do for the store."""
         ...
 
     def keep_house(self) -> None:

@@ -35,6 +35,8 @@ _SEGMENT_BYTES_AT_LEAST = 64 << 10
 _SEGMENTS_AHEAD = 8  # that there should be room for; an idle store with less works harder for it
 _CHECKPOINTS_AT_LEAST = 64  # that SQLite's log is smaller than the disk
 _HOUSEKEEPING_S = 0.02  # at once
+_FRAMES_OF_SMALL_COMMIT = 64
+_LEFT_FOR_SMALL_COMMIT = 256 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ def _no_crash(point: str) -> None:
 class SegmentedStore(Reads):
     """Keeps everything in DIR/log and DIR/clarion.db; see the port for what each method promises.
 
-    `commit` is for one thread, all else for another. `crash_points` is called with "before-commit",
+    One thread at a time commits, while another may read. `crash_points` is called with "before-commit",
     "inside-commit" (all is written, nothing synced) and "after-commit", for tests that kill the process there.
     """
 
@@ -153,6 +155,16 @@ class SegmentedStore(Reads):
         begins_segment = self._write(entry_of(changes), data, Purpose.PUT if data else Purpose.ACK)
         self._crash_point("after-commit")
         self._keep_house(begins_segment=begins_segment)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a small commit would begin and give up no segment, move nothing, and need no checkpoint."""
+        if self._mover.is_busy or self._is_tight or self._is_short_of_room:
+            return False
+        if any(number < self._segments.number for number in self._segment_rows.empty):
+            return False
+        is_log_short = (self._wal_frames + _FRAMES_OF_SMALL_COMMIT) * self._page_bytes < self._checkpoint_bytes
+        return is_log_short and self._segments.left_bytes > _LEFT_FOR_SMALL_COMMIT
 
     def keep_house(self) -> None:
         """Give up segments that hold nothing and empty those that hold little, for a short while."""

@@ -5,9 +5,9 @@ and needs no more room on the disk: what is left in it, or a spare, is the reser
 acks and trims. Puts leave room for a whole segment, into which batches of half-empty ones can be moved. A segment that
 holds nothing any more becomes a spare, since files written before are twice as fast to write as new ones.
 
-What is new is in the system's memory: the segment that is written to and the two before it. Older ones are let go of
-there, or a backlog would fill all memory there is, push out what other programs need, and have every page of it asked
-for anew, which took longer than writing it. Who is that far behind reads from the disk, some way ahead.
+What is new is in the system's memory: the segment that is written to and the two before it, or 128 MB. Older ones are
+let go of there, or a backlog would fill all memory there is, push out what other programs need, and have every page of
+it asked for anew, which took longer than writing it. Who is that far behind reads from the disk, some way ahead.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -28,7 +29,9 @@ READERS_OPEN = 64
 _BUFFERS_AT_ONCE = 1024  # IOV_MAX
 _STARTED_EARLY_BYTES = 64 << 10
 _KEPT_WARM = 2  # segments besides the one written to
-_READ_AHEAD_BYTES = 4 << 20
+_KEPT_WARM_BYTES = 128 << 20
+_AHEAD_BYTES = 4 << 20
+_AHEAD_PIECE_BYTES = 512 << 10
 _LEFT_BY_MOVES = 1 / 16  # of a segment, to acks when no other segment can be had
 _LEFT_BY_PUTS = 5 / 16  # so that a segment that is less than a quarter full can still be emptied
 
@@ -47,7 +50,7 @@ def segment_name(number: int) -> str:
 
 
 class Segments:
-    """The log's folder. `read` is for one thread, the rest for another.
+    """The log's folder. `read` may go on while one other thread does the rest.
 
     `may_grow` tells whether files of so many bytes may be added; only puts ask.
     """
@@ -65,7 +68,7 @@ class Segments:
         self._sizes: dict[int, int] = {}
         self._spares: list[Path] = []
         self._readers: OrderedDict[int, int] = OrderedDict()
-        self._cold: set[int] = set()  # segments that the system no longer keeps in memory
+        self._kept_warm = max(_KEPT_WARM, _KEPT_WARM_BYTES // self.segment_bytes)
         if not folder.exists():
             folder.mkdir()
             sync_folder(folder.parent)
@@ -169,9 +172,8 @@ class Segments:
                 os.close(self._readers.popitem(last=False)[1])
         else:
             self._readers.move_to_end(number)
-        if number in self._cold and (size > _READ_AHEAD_BYTES or position % _READ_AHEAD_BYTES < size):
-            # Who is far behind reads on: the next stretch is to be there when it is asked for.
-            os.posix_fadvise(descriptor, position, 2 * _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+        if number < self.number - self._kept_warm:  # who is far behind reads on
+            self._read_ahead(descriptor, position, size)
         return os.pread(descriptor, size, position)
 
     def give_up(self, number: int) -> None:
@@ -181,7 +183,6 @@ class Segments:
             os.close(reader)
         size = self._sizes.pop(number)
         file = self.path(number)
-        self._cold.discard(number)
         if size == self.segment_bytes and len(self._spares) < SPARES_KEPT:
             file = file.rename(self._spare_path(number))
             self._spares.append(file)
@@ -220,15 +221,21 @@ class Segments:
         self._let_go()
         self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
         self.number, self.position = number, 0
-        self._let_cool(number - _KEPT_WARM)
+        self._let_cool(number - self._kept_warm - 1)
 
     def _let_cool(self, number: int) -> None:
         """Have the system keep a segment on disk alone: who reads it is far behind, and its pages are wanted here."""
         if number in self._sizes:
-            descriptor = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-            self._cold.add(number)
+            with suppress(OSError), self.path(number).open("rb", buffering=0) as file:  # it is advice, no more
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _read_ahead(self, descriptor: int, position: int, size: int) -> None:
+        """Have the system fetch what follows, in pieces: it takes no more than some from one call."""
+        if size <= _AHEAD_BYTES and position % _AHEAD_BYTES >= size:
+            return  # what was fetched last still lies ahead
+        with suppress(OSError):
+            for at in range(position, position + 2 * _AHEAD_BYTES, _AHEAD_PIECE_BYTES):
+                os.posix_fadvise(descriptor, at, _AHEAD_PIECE_BYTES, os.POSIX_FADV_WILLNEED)
 
     def _make_spare(self, size: int) -> None:
         file = self._spare_path(max(self._sizes, default=0) + 1)

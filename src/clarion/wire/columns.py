@@ -16,6 +16,7 @@ from clarion.wire.frames import Buffer
 _LAST_OFFSET = struct.Struct("<i")
 _EVEN_FROM = 16  # values of one size: fewer are not worth the look
 _EVEN_AT_ONCE = 64
+_OFFSET_MAX = (1 << 31) - 1
 
 
 class PackedColumn(NamedTuple):
@@ -43,7 +44,7 @@ def _padding(size: int) -> bytes:
 def add_column(parts: list[Buffer], values: Sequence[bytes]) -> int:
     """Add a column of values; give the bytes of its data."""
     count, sizes = len(values), set(map(len, values))
-    if len(sizes) == 1 and count >= _EVEN_FROM:
+    if len(sizes) == 1 and count >= _EVEN_FROM and count * max(sizes) <= _OFFSET_MAX:
         offsets = _even_offsets(each := sizes.pop(), count.bit_length())[: 4 * (count + 1)]
         size = each * count
     else:

@@ -12,7 +12,7 @@ from clarion.broker.committer import Committer, Outcome
 from clarion.broker.engine import Group
 from clarion.model.errors import StoreFailed, StoreFull
 from clarion.store.memory import MemoryStore
-from clarion.store.port import Changes, PublisherRow
+from clarion.store.port import Changes, PublisherRow, SubscriptionRow, Trim
 
 _PATIENCE_S = 30
 
@@ -27,6 +27,11 @@ class WatchedStore(MemoryStore):
         self.now_s = 0.0
         self.commit_s = 0.0001  # what a commit takes
         self.committed_by: list[int] = []
+        self.at_rest = True
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self.at_rest
 
     def keep_house(self) -> None:
         self.kept_house += 1
@@ -103,10 +108,10 @@ def test_what_nobody_foresaw_is_a_failed_store(committer: Committer, store: Watc
 
 
 def test_a_disk_that_is_quick_may_be_waited_for(committer: Committer, store: WatchedStore) -> None:
-    assert not committer.quick, "nobody knows yet"
+    assert not committer.is_quick(group()), "nobody knows yet"
     committer.submit(group())
     outcome_of(committer)
-    assert committer.quick
+    assert committer.is_quick(group())
     changed = group()
     assert committer.commit_here(changed) == Outcome(changed, None)
     assert not committer.busy
@@ -118,10 +123,29 @@ def test_a_disk_that_was_slow_once_must_be_quick_for_a_while_again(committer: Co
     assert committer.commit_here(group()).error is None
     store.commit_s = 0.0001
     committer.commit_here(group())
-    assert not committer.quick, "once is not enough"
+    assert not committer.is_quick(group()), "once is not enough"
+    for _ in range(20):
+        committer.keep_house()
+        outcome_of(committer)
+        committer.commit_here(Group())
+    assert not committer.is_quick(group()), "what is no commit says nothing of the disk"
     for _ in range(20):
         committer.commit_here(group())
-    assert committer.quick
+    assert committer.is_quick(group())
+
+
+def test_only_what_is_small_counts_as_quick(committer: Committer, store: WatchedStore) -> None:
+    committer.commit_here(group())
+    assert committer.is_quick(group())
+    large = group()
+    large.bytes = 1 << 20
+    assert not committer.is_quick(large)
+    for heavy in (Changes(gone_topics={1}), Changes(trims={1: Trim(1, 5, 5, 0, 0)}), Changes(gone_publishers={1})):
+        assert not committer.is_quick(Group(changes=heavy))
+    many = Changes(subscriptions={(1, b"%d" % place): SubscriptionRow(1, b"", 0, b"", 0, b"") for place in range(5)})
+    assert not committer.is_quick(Group(changes=many))
+    store.at_rest = False
+    assert not committer.is_quick(group())
 
 
 @pytest.mark.parametrize("failure", [StoreFull("full"), StoreFailed("broken")])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.store.making import Maker, crash_image, everything, fill, open_segmented
 
+from clarion.store import segments
 from clarion.store.port import Changes
 from clarion.store.segmented import SegmentedStore
 
@@ -186,13 +187,14 @@ def _pages_in_memory(file: Path) -> int:
     return sum(page & 1 for page in pages)
 
 
-def test_a_backlog_stays_on_disk_alone_and_is_read_from_there(tmp_path: Path) -> None:
+def test_a_backlog_stays_on_disk_alone_and_is_read_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "_KEPT_WARM_BYTES", 0)
     store = open_segmented(tmp_path, **SETTINGS)
     maker = fill(store, commits=0, topics=1)
     _put(store, maker, 1, 30_000, times=20)
-    cold, warm = (store._segments.path(number) for number in (1, store._segments.number - 1))
-    assert _pages_in_memory(warm) > 0
-    assert _pages_in_memory(cold) < _pages_in_memory(warm)
+    newest = store._segments.number
+    cold, *warm = (store._segments.path(number) for number in (newest - 3, newest - 2, newest - 1))
+    assert all(_pages_in_memory(cold) < _pages_in_memory(file) for file in warm)
     found = [batch.first_offset for batch in store.batches(1, 0, 1000, 1 << 30)]
     assert found == list(range(20))
     store.close()
