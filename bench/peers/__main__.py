@@ -52,7 +52,7 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="about how long a run lasts")
+    parser.add_argument("--seconds", type=float, default=2.0, help="about how long a run lasts")
     parser.add_argument("--only", nargs="*", metavar="MEASURE", choices=list(MEASURES), help=", ".join(MEASURES))
     parser.add_argument("--systems", nargs="*", metavar="SYSTEM", choices=[system.name for system in SYSTEMS],
                         help=", ".join(system.name for system in SYSTEMS))  # fmt: skip

@@ -23,7 +23,7 @@ _TRIAL_S = 0.6
 class Scale:
     """How much work: measures run for about so long, within bounds."""
 
-    seconds: float = 3.0
+    seconds: float = 2.0
     warm_up: int = 5_000
     most_messages: int = 6_000_000
     most_bytes: int = 1_500_000_000
