@@ -45,8 +45,8 @@ def _text(results: dict[str, Any], rounds: Rounds, pictures: list[str]) -> list[
         "## Where it must get",
         "Clarion stands for `put_many` and `get_batches` with the settings a user gets. Ratios are to the best peer of "
         "any durability; for the two latencies to the best peer whose ack comes after fsync, as ours does. For rates "
-        "more is better, for times and CPU less. A row whose client was replaced in part is shown below, and is not the "
-        "peer that ratios are to: a user does not have it.",
+        "more is better, for times and CPU less. A row whose client was replaced in part is shown below, and is not "
+        "the peer that ratios are to: a user does not have it.",
         goals_table(rounds),
     ]
     if single := single_table(rounds):
