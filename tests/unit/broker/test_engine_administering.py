@@ -294,6 +294,20 @@ def test_what_is_gone_is_not_sought(asker: Asker) -> None:
     assert code_of(refused) == (Kind.REFUSED, Code.GONE)
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+def test_who_came_before_a_seek_does_not_come_again_where_somebody_else_came_since(
+    asker: Asker, crashes: bool
+) -> None:
+    before = asker.attach(NEWS, nonce=b"before the seek").token
+    asker.ask(Kind.SEEK, bodies.Seek(NEWS, b"reader", "earliest"))
+    if crashes:
+        asker.crash()
+    assert code_of(asker.get(NEWS, before)) == (Kind.REFUSED, Code.MOVED)
+    asker.attach(NEWS, nonce=b"after the seek")
+    assert code_of(asker.get(NEWS, before)) == (Kind.REFUSED, Code.TAKEN_OVER)
+    assert code_of(asker.ack(NEWS, before, (0, 1))) == (Kind.REFUSED, Code.TAKEN_OVER)
+
+
 def test_a_seek_that_does_not_reach_the_disk_did_not_happen(asker: Asker) -> None:
     token = asker.attach(NEWS).token
     asker.ack(NEWS, token, (0, 2))

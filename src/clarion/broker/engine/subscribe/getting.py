@@ -46,6 +46,7 @@ class Getting:
         if subscription.nonce != body.nonce:
             subscription.token += 1
             subscription.nonce = body.nonce
+            subscription.moved_token = 0  # whoever came before a seek is no longer asked to come again
             self._subscribing.changed(topic, subscription)
             text = taken_over(topic, subscription)
             self._subscribing.turn_away(topic, subscription, Kind.REFUSED, Code.TAKEN_OVER, text)
