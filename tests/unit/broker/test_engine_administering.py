@@ -295,9 +295,7 @@ def test_what_is_gone_is_not_sought(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_who_came_before_a_seek_does_not_come_again_where_somebody_else_came_since(
-    asker: Asker, crashes: bool
-) -> None:
+def test_who_came_before_a_seek_does_not_come_again_where_somebody_else_came_since(asker: Asker, crashes: bool) -> None:
     before = asker.attach(NEWS, nonce=b"before the seek").token
     asker.ask(Kind.SEEK, bodies.Seek(NEWS, b"reader", "earliest"))
     if crashes:
