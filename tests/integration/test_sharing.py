@@ -30,7 +30,7 @@ def test_each_message_goes_to_one_consumer_and_all_get_a_share(url: str) -> None
     share(url, "fair")
     counts: Counter[int] = Counter()
     seen: list[bytes] = []
-    together = threading.Barrier(4)
+    together = threading.Barrier(5)  # four consumers and the publisher: nothing is put before all are there
 
     def work(number: int) -> None:
         with worker(url) as consumer:
@@ -46,6 +46,7 @@ def test_each_message_goes_to_one_consumer_and_all_get_a_share(url: str) -> None
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
+    together.wait(WAIT_S)
     put(url, "fair", numbers(400))
     for thread in threads:
         thread.join(WAIT_S)
