@@ -1,17 +1,23 @@
-"""How the tests are spread over processes: a file stays together, and all that needs Spark shares one JVM."""
+"""How the tests are spread over processes, and that they see the same examples in each of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _PIPELINE = "tests/integration/pipeline/"
 
+# Hypothesis takes numbers and texts from whatever modules of the project are loaded, so the examples of one test would
+# hang on which others ran before it. Nothing public turns that off; where it is called otherwise, examples vary again.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = providers.Constants
+
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives a process a file of tests at a time, or everything that needs Spark."""
+    """Gives a process a file of tests at a time, or everything that needs Spark, which then shares one JVM."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _PIPELINE if nodeid.startswith(_PIPELINE) else nodeid.split("::", 1)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from clarion.model.errors import StoredDataCorrupt
 from clarion.subscriber.messages import Message, MessageBatch
@@ -13,11 +13,11 @@ from clarion.wire.batch import BadBatch
 class Inbox:
     """Messages of one topic in the order in which they are handed out, whole batches or one by one."""
 
-    def __init__(self, fetch_bytes: int) -> None:
+    def __init__(self, fetch_bytes: int, numbers: Iterator[int]) -> None:
+        self._numbers = numbers  # of fetches and marks, the same for all topics of a subscriber
         self.fetch_bytes = fetch_bytes  # that a fetch asks for, and that may lie here when the next one is made
         self.buffered = 0  # messages
         self.bytes = 0
-        self.asked = 0  # fetches so far; each has its number
         self.empty = 0  # the newest fetch that was answered with nothing
         self.on_news: dict[object, Callable[[], None]] = {}  # by who wants to hear when something came, or did not
         self._parts: deque[MessageBatch] = deque()
@@ -26,8 +26,7 @@ class Inbox:
 
     def ask(self) -> int:
         """Give the number of a new fetch."""
-        self.asked += 1
-        return self.asked
+        return next(self._numbers)
 
     def nothing_came(self, number: int) -> None:
         """A fetch was answered with nothing."""

@@ -48,7 +48,7 @@ class Loans:
         self._releasing = False  # what is given back now may be lent to us again for the same attempt
         self._committing = Spans()  # in a transaction that is under way
         self._number = 1  # of the take under way, or the next one
-        self.taking = False
+        self.under_way = False  # whether a take is
         self._take_waits_s = 0.0
         self._wanted = 0  # messages at a time, by the application; 0: it takes them one by one
         self._more = False  # whether more is known to be there
@@ -74,12 +74,12 @@ class Loans:
     def take_no_more(self) -> None:
         """Begin to leave."""
         self._leaving = True
-        if self.taking and self._take_waits_s > 0:
-            self.taking = False  # nothing was there; what it still brings is given back as tried
+        if self.under_way and self._take_waits_s > 0:
+            self.under_way = False  # nothing was there; what it still brings is given back as tried
 
     def want(self, wait_s: float, messages: int) -> None:
         """See to it that a take is under way, and that it is known soon if nothing can be had and `wait_s` is 0."""
-        if self.taking:
+        if self.under_way:
             if wait_s <= 0 < self._take_waits_s and not self._finding_out:
                 self._find_out_if_empty()
             return
@@ -91,7 +91,7 @@ class Loans:
         room = station.settings.max_unacked - self.held
         if room <= 0 or self._releasing or self._leaving:
             return
-        self.taking = True
+        self.under_way = True
         self._take_waits_s = wait_s
         number = station.inbox.ask()
         body = bodies.Take(
@@ -106,7 +106,7 @@ class Loans:
 
         def answered() -> None:
             self._finding_out = False
-            if self.taking:
+            if self.under_way:
                 self._station.inbox.nothing_came(number)
             self._station.changed()
 
@@ -114,7 +114,7 @@ class Loans:
         self.beat(answered)
 
     def _on_taken(self, number: int, reply: Reply) -> None:
-        self.taking = False
+        self.under_way = False
         station = self._station
         refusal = reply.refusal()
         try:
@@ -187,7 +187,7 @@ class Loans:
         if (
             self._station.settings.prefetch
             and self._more
-            and not self.taking
+            and not self.under_way
             and inbox.bytes < inbox.fetch_bytes
             and self._pace.is_needed_soon(inbox.buffered, self._wanted or 1)
         ):
@@ -338,7 +338,7 @@ class Loans:
                 if self._beats < _BEATS_IN_FLIGHT:
                     self.beat()
             wanted_s.append(self._beat_at_s)
-        if self._station.inbox.buffered and not self.taking and not self._releasing:
+        if self._station.inbox.buffered and not self.under_way and not self._releasing:
             if now_s >= self._touched_s + _UNTOUCHED_S:
                 self._release()
             else:

@@ -17,18 +17,20 @@ _LEAST_FETCH_BYTES = 16 * 1024
 
 
 class _Mark:
-    """Which topics have not yet said that they are empty; None while it is not known which topics there are."""
+    """When the application asked, and which topics have not said since that they are empty; None: not looked at yet."""
 
-    __slots__ = ("open",)
+    __slots__ = ("number", "open")
 
-    def __init__(self, open_: dict[Reading, int] | None) -> None:
-        self.open = open_
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.open: list[Reading] | None = None
 
 
 class Matching:
     """The readings of one pattern's topics.
 
-    Those with something to look at say so; the others are left alone, so that many quiet topics cost little.
+    Those with something to look at say so; the others are left alone, so that a call costs what it hands out and not
+    what the pattern matches. Only one that may not wait has to ask them all.
     """
 
     def __init__(
@@ -45,7 +47,10 @@ class Matching:
         self._ask_at_s = 0.0  # at the earliest
         self.members: dict[bytes, Reading] = {}
         self._ready: dict[Reading, None] = {}  # with messages, the next one first
+        self._troubled: dict[Reading, None] = {}  # with something to tell
         self._to_ask: dict[Reading, None] = {}  # perhaps with nothing under way
+        self._all_to_ask = False  # by the next who cannot wait
+        self._worked_on: dict[Reading, None] = {}  # that handed something out since the application asked last
         self._used: dict[Reading, None] = {}  # that handed something out, to be acked
         self.error: ClarionError | None = None
 
@@ -107,7 +112,7 @@ class Matching:
         """A topic is no longer read."""
         if self.members.pop(reading.topic, None) is not None:
             reading.inbox.on_news.pop(self, None)
-            for group in (self._ready, self._to_ask, self._used):
+            for group in (self._ready, self._troubled, self._to_ask, self._used, self._worked_on):
                 group.pop(reading, None)
 
     def _on_news(self, reading: Reading) -> None:
@@ -117,22 +122,32 @@ class Matching:
             self.leave(reading)  # it was just ended, as the next answer will tell
             return
         self._to_ask[reading] = None
-        if reading.buffered or reading.error is not None or reading.notice is not None:
+        if reading.buffered:
             self._ready[reading] = None
+        if reading.error is not None or reading.notice is not None:
+            self._troubled[reading] = None
 
     # Fetching.
 
     def want(self, wait_s: float, messages: int) -> None:
         """See to it that something is fetched for every topic that may have something."""
         self._ask_matches()
+        if wait_s <= 0 and self._all_to_ask:  # what is under way may wait longer
+            self._all_to_ask = False
+            self._to_ask.update(dict.fromkeys(self.members.values()))
         asked, self._to_ask = self._to_ask, {}
         for reading in asked:
             reading.want(wait_s, messages)
+            if not reading.under_way:  # not now: it has something to tell first, or the application something to ack
+                self._to_ask[reading] = None
 
     def mark(self) -> _Mark:
-        """The application asks for more: every topic is to be asked again."""
-        self._to_ask.update(dict.fromkeys(self.members.values()))
-        return _Mark({reading: reading.mark() for reading in self.members.values()} if self._known else None)
+        """The application asks for more."""
+        self._all_to_ask = True
+        worked_on, self._worked_on = self._worked_on, {}
+        for reading in worked_on:
+            reading.came_back()
+        return _Mark(next(self._ports.numbers))
 
     def empty_since(self, mark: object) -> bool:
         """Whether no topic had anything when it was asked after the mark."""
@@ -140,12 +155,12 @@ class Matching:
         if mark.open is None:
             if not self._known:
                 return False
-            mark.open = dict.fromkeys(self.members.values(), 0)
+            mark.open = list(self.members.values())
         while mark.open:
-            reading, asked = next(iter(mark.open.items()))
-            if self.members.get(reading.topic) is reading and not reading.empty_since(asked):
+            reading = mark.open[-1]
+            if self.members.get(reading.topic) is reading and not reading.empty_since(mark.number):
                 return False
-            del mark.open[reading]
+            mark.open.pop()
         return True
 
     # Handing out.
@@ -157,18 +172,23 @@ class Matching:
             reading = next(iter(self._ready))
             if reading.buffered:
                 return reading.buffered
-            if reading.error is not None or reading.notice is not None:
-                return 0
             del self._ready[reading]
         return 0
+
+    @property
+    def troubled(self) -> bool:
+        """Whether the next call may have something to hear of."""
+        return self.error is not None or bool(self._troubled)
 
     def raise_error(self) -> None:
         """Raise what this call has to hear of; the next one goes on."""
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        for reading in list(self._ready):
+        for reading in list(self._troubled):
             reading.raise_error()
+            if reading.error is None and reading.notice is None:
+                del self._troubled[reading]
 
     def next_message(self) -> Message | None:
         """Give one message, and the next time one of the next topic."""
@@ -200,7 +220,7 @@ class Matching:
     def _move_to_end(self, reading: Reading) -> None:
         del self._ready[reading]
         self._ready[reading] = None
-        self._used[reading] = None
+        self._used[reading] = self._worked_on[reading] = None
 
     def ack_handed(self) -> None:
         """Ack what was handed out before."""

@@ -35,6 +35,11 @@ class Positions:
         self._end = 0
         self._waits: dict[int, float] = {}  # gets under way, with how long each waits at the broker
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a get is."""
+        return bool(self._waits)
+
     def want(self, wait_s: float, messages: int) -> None:
         """See to it that a get is under way that waits no longer than `wait_s`."""
         if self._waits and (wait_s > 0 or 0.0 in self._waits.values()):

@@ -135,7 +135,7 @@ class Reader:
         source = self._source(topic)
         if self._auto_ack:
             source.ack_handed()
-        if source.error is not None:
+        if source.troubled:
             return None
         message = source.next_message()
         if message is not None and self._auto_ack:

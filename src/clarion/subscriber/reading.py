@@ -45,7 +45,7 @@ class Reading:
         on_answer: Callable[[Reading], None] = lambda _reading: None,
     ) -> None:
         self.topic = topic
-        self.inbox = Inbox(settings.fetch_bytes)
+        self.inbox = Inbox(settings.fetch_bytes, ports.numbers)
         self.error: ClarionError | None = None
         self.notice: ClarionError | None = None
         self.of_pattern = False  # whether it goes when its subscription does
@@ -127,6 +127,11 @@ class Reading:
 
     # Ends and errors.
 
+    @property
+    def troubled(self) -> bool:
+        """Whether the next call has something to hear of, even with messages left."""
+        return self.error is not None
+
     def raise_error(self) -> None:
         """Raise what this call has to hear of; the next one goes on."""
         self.raise_ack_error()
@@ -177,6 +182,7 @@ class Reading:
         self._handed = []
         self._acks.clear()
         self.notice = None
+        self.inbox.tell_news()
 
     def _detach(self, claim: Claim) -> bodies.Detach:
         return bodies.Detach(self.topic, self.name, claim.token, tuple(merged(self.inbox.ranges())))
@@ -187,7 +193,7 @@ class Reading:
         if not isinstance(fetch, Loans) or claim is None or line is None:
             return
         fetch.take_no_more()
-        yield from self._ports.until(lambda: claim.error is not None or not fetch.taking, deadline_s)
+        yield from self._ports.until(lambda: claim.error is not None or not fetch.under_way, deadline_s)
         if claim.error is not None:
             return
         left: list[Reply] = []
@@ -206,11 +212,20 @@ class Reading:
         """How many messages lie here."""
         return self.inbox.buffered
 
+    @property
+    def under_way(self) -> bool:
+        """Whether an answer will come that brings messages, or says that there are none."""
+        return self._nonce is not None if self._fetch is None else self._fetch.under_way
+
     def mark(self) -> int:
         """The application asks for more: give what `empty_since` takes."""
+        self.came_back()
+        return next(self._ports.numbers)
+
+    def came_back(self) -> None:
+        """The application asks for more."""
         if self._fetch is not None:
             self._fetch.came_back()
-        return self.inbox.asked
 
     def empty_since(self, mark: object) -> bool:
         """Whether nothing was there when it was asked for after the mark, or nothing more can be had."""
@@ -220,8 +235,7 @@ class Reading:
     def next_message(self) -> Message | None:
         """Give one message; None when there is none."""
         fetch = self._fetch
-        if fetch is not None:
-            fetch.came_back()
+        self.came_back()
         try:
             message = self.inbox.next_message()
         except StoredDataCorrupt as error:

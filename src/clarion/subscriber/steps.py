@@ -6,8 +6,9 @@ event loop. So threads and asyncio share every line but the waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 
 from clarion.model.errors import TimedOut, Unreachable
 from clarion.session.exchange import Reply
@@ -30,6 +31,7 @@ class Ports:
     owner: Owner
     url: str
     timeout_s: float
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of fetches, and of marks between them
 
     def until(self, holds: Callable[[], bool], deadline_s: float) -> Steps[bool]:
         """Wait until something holds; False when the time was over first."""

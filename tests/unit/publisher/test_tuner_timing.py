@@ -134,6 +134,19 @@ def test_who_stops_polling_when_idle_finds_n_as_if_every_poll_had_been_made(
 
 
 @pytest.mark.parametrize("policy", POLLED)
+def test_the_poll_right_after_an_idle_time_does_not_make_t_begin_again(policy: str) -> None:
+    """No poll was left out where that of the idle time's end is the next that is due."""
+    tuner = start(policy, 2, replace(PAPER, poll_min_s=0.5, poll_max_s=0.625))
+    tuner.on_poll(pending=2, now_s=0.0)
+    tuner.on_published(took_s=0.0, now_s=0.0)
+    tuner.on_idle(0.0)
+    tuner.batch_size = 9  # whatever it has become
+    assert tuner.on_poll(pending=1, now_s=0.5) == Wait(1.0)
+    tuner.batch_size = 9
+    assert tuner.on_poll(pending=1, now_s=1.0) == Publish(1), "T, 0.625, is over"
+
+
+@pytest.mark.parametrize("policy", POLLED)
 def test_after_an_idle_time_the_wait_begins_with_the_message_that_ended_it(policy: str) -> None:
     """READINGS: "an empty store restarts T"."""
     tuner = start(policy, 40, replace(PAPER, batch_size=40, batch_size_min=10))

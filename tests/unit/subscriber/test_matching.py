@@ -10,6 +10,7 @@ from clarion.model.options import SubscriptionOptions
 from clarion.subscriber.fetching import FetchSettings
 from clarion.subscriber.messages import MessageBatch
 from clarion.subscriber.reader import Reader
+from clarion.subscriber.reading import Reading
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
@@ -207,3 +208,82 @@ def test_unsubscribing_a_pattern_ends_its_topics() -> None:
     with pytest.raises(NotSubscribed):
         part.ack()
     assert watch.reader.stats()["topics"] == 0
+
+
+def test_topics_that_wait_for_messages_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch()
+    walk = watch.begin(*(b"alerts/%d" % number for number in range(50)), wait_s=60.0)
+    walk.go_on()
+    fetches = watch.fetches()
+    fetches[b"alerts/7"].deliver(0, b"x")
+    walk.end()
+    looked_at: list[bytes] = []
+    want = Reading.want
+
+    def watched(reading: Reading, wait_s: float, messages: int) -> None:
+        looked_at.append(reading.topic)
+        want(reading, wait_s, messages)
+
+    monkeypatch.setattr(Reading, "want", watched)
+    walk = watch.get(wait_s=60.0)
+    assert (looked_at, list(watch.fetches())) == ([b"alerts/7"], [b"alerts/7"])
+    fetches[b"alerts/8"].deliver(0, b"y")
+    assert payloads_of(walk.end()) == [b"y"]
+
+
+def test_who_cannot_wait_asks_those_again_that_wait_for_messages() -> None:
+    watch = Watch()
+    waiting = watch.begin(b"alerts/a", b"alerts/b", wait_s=60.0)
+    long = watch.fetches()
+    walk = watch.get()
+    short = watch.fetches()
+    assert list(short) == [b"alerts/a", b"alerts/b"]
+    for asked in short.values():
+        asked.nothing()
+    assert walk.end() == []
+    long[b"alerts/b"].deliver(0, b"x")
+    assert payloads_of(waiting.end()) == [b"x"]
+
+
+def test_a_topic_that_had_no_room_for_more_is_asked_again_once_something_is_acked() -> None:
+    watch = Watch(shared=True)
+    settings = FetchSettings(100_000, max_unacked=1)
+    watch.reader = Reader(b"reader", watch.ports, settings, auto_ack=False)
+    walk = watch.begin(b"alerts/a", wait_s=60.0)
+    watch.fetches()[b"alerts/a"].lend(0)
+    (part,) = walk.end()
+    walk = watch.get(wait_s=60.0)
+    assert watch.fetches() == {}, "it holds as much as it may"
+    part.ack()
+    watch.pick(Kind.ACK).done()
+    walk.go_on()
+    watch.fetches()[b"alerts/a"].lend(1)
+    assert payloads_of(walk.end()) == [b"1"]
+
+
+def test_who_takes_message_by_message_hears_of_a_topic_in_trouble_before_the_others_are_empty() -> None:
+    watch = Watch()
+    walk = watch.begin(b"alerts/a", b"alerts/b", most=1)
+    fetches = watch.fetches()
+    fetches[b"alerts/a"].deliver(0, b"a0", b"a1", b"a2")
+    walk.end()
+    fetches[b"alerts/b"].refuse(Code.GONE, gone=(0, 5))
+    assert watch.reader.next_now(PATTERN) is None
+    with pytest.raises(MessagesGone):
+        watch.run(watch.reader.streaming(PATTERN, 0.0))
+    assert payloads_of(watch.get(1).end()) == [b"a1"]
+
+
+def test_a_topic_of_two_patterns_is_attached_anew_for_the_one_that_is_left() -> None:
+    watch = Watch()
+    other = watch.begin(b"alerts/a", wait_s=60.0)
+    watch.pick(Kind.MATCHES)
+    wide = watch.run(watch.reader.getting(b"alerts/#", 1, 60.0))
+    watch.match(b"alerts/a")
+    wide.go_on()
+    watch.fetches()
+    watch.run(watch.reader.unsubscribing(b"alerts/#"))
+    other.go_on()
+    watch.attach_all()
+    watch.fetches()[b"alerts/a"].deliver(0, b"x")
+    assert payloads_of(other.end()) == [b"x"]

@@ -45,6 +45,7 @@ def open_database(file: Path, *, durable: bool) -> apsw.Connection:
     try:
         # A child process that ends must not touch the log that its parent works with.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # no statement is planned anew for each value
         connection.set_busy_timeout(5000)  # somebody may be looking: `clarion outbox show`
         if is_new or not connection.pragma("schema_version"):
             _make(connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import ceil
 from typing import NamedTuple
 
 from clarion.publisher.tuner.settings import TunerSettings
@@ -147,7 +148,8 @@ class Tuner(ABC):
     def _catch_up(self, now_s: float) -> None:
         if self._idle_since_s is None:
             return
-        missed = int(max(0.0, now_s - self._idle_since_s) / self.poll_interval_s)
+        intervals = (now_s - self._idle_since_s) / self.poll_interval_s
+        missed = max(0, ceil(intervals - 1e-6) - 1)  # before this one
         self._idle_since_s = None
         if missed:
             self._after_idle(missed)
