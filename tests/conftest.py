@@ -13,7 +13,7 @@ _PIPELINE = "tests/integration/pipeline/"
 # Hypothesis takes numbers and texts from whatever modules of the project are loaded, so the examples of one test would
 # hang on which others ran before it. Nothing public turns that off; where it is called otherwise, examples vary again.
 if hasattr(providers, "_get_local_constants"):
-    providers._get_local_constants = providers.Constants
+    providers._get_local_constants = type(providers.GLOBAL_CONSTANTS)
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
