@@ -11,7 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+END_S = 900.0
 
 
 class BrokerProcess:
@@ -66,18 +68,23 @@ def running_broker(**settings: Any) -> Iterator[BrokerProcess]:
             stop_broker(broker)
 
 
-class Role:
-    """A client in a process of its own; see roles.py. It begins at `go` and ends with a result."""
+class ClientProcess:
+    """A client in a process of its own: `python -m MODULE WORDS… OPTIONS`. It begins at `go` and ends with a result."""
 
-    def __init__(self, role: str, url: str, **options: Any) -> None:
-        command = [sys.executable, "-m", "bench.roles", role, url, json.dumps(options)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, module: str, *words: str, **options: Any) -> None:
+        self._what = ".".join(words[:-1])  # the last one is where the broker is
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 open as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *words, json.dumps(options)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+        )  # fmt: skip
 
-    def ready(self) -> Role:
-        """Wait until it has connected and prepared its messages."""
+    def ready(self) -> Self:
+        """Wait until it has connected and made its messages."""
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "ready":
-            raise SystemExit("a client of the measurement failed")
+            self._process.wait()
+            raise self._failure("before it began")
         return self
 
     def go(self) -> None:
@@ -87,8 +94,35 @@ class Role:
         self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
-        """Wait for its end and give what it measured."""
-        out, _ = self._process.communicate(timeout=600)
+        """Wait for its end and give what it saw."""
+        try:
+            out, _ = self._process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{self._what} did not end within {END_S:g} s") from None
         if self._process.returncode:
-            raise SystemExit("a client of the measurement failed")
+            raise self._failure("at work")
         return dict(json.loads(out.strip().splitlines()[-1]))
+
+    def run(self) -> dict[str, Any]:
+        """Let it do its work, and give what it saw."""
+        self.ready().go()
+        return self.result()
+
+    def end(self) -> None:
+        """End it, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _failure(self, when: str) -> RuntimeError:
+        """Give the last thing that the process said."""
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        return RuntimeError(f"{self._what} failed {when}: {said[-1] if said else f'exit {self._process.returncode}'}")
+
+
+class Role(ClientProcess):
+    """One of the clients in roles.py."""
+
+    def __init__(self, role: str, url: str, **options: Any) -> None:
+        super().__init__("bench.roles", role, url, **options)

@@ -12,7 +12,7 @@ _PIPELINE = "tests/integration/pipeline/"
 
 # Hypothesis takes numbers and texts from whatever modules of the project are loaded, so the examples of one test would
 # hang on which others ran before it. Nothing public turns that off; where it is called otherwise, examples vary again.
-if hasattr(providers, "_get_local_constants"):
+if hasattr(providers, "_get_local_constants") and hasattr(providers, "GLOBAL_CONSTANTS"):
     providers._get_local_constants = type(providers.GLOBAL_CONSTANTS)
 
 

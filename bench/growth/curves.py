@@ -46,8 +46,8 @@ def with_size(extent: Extent, size: int) -> Figures:
     count = max(100, min(extent.most_messages, extent.most_bytes // size))
     with running_broker() as broker:
         _subscribe(broker, "sized")
-        wrote = _finish(_peer_job("publish", broker, topic="sized", count=count, size=size))
-        read = _finish(_peer_job("consume", broker, topic="sized", names=["reader"], count=count, size=size))
+        wrote = _peer_job("publish", broker, topic="sized", count=count, size=size).run()
+        read = _peer_job("consume", broker, topic="sized", names=["reader"], count=count, size=size).run()
     return {
         "messages": count,
         "put_per_s": count / _taken_s(wrote),
@@ -64,7 +64,7 @@ def with_batch_size(extent: Extent, batch_size: int) -> Figures:
         _subscribe(broker, "batched")
         options = {"topic": "batched", "count": count, "size": BATCHED_BYTES, "batch_size": batch_size}
         wrote = GrowthRole("put_in_batches", broker.url, **options).run()
-        _finish(_peer_job("consume", broker, topic="batched", names=["reader"], count=count, size=BATCHED_BYTES))
+        _peer_job("consume", broker, topic="batched", names=["reader"], count=count, size=BATCHED_BYTES).run()
     return {"messages": count, "put_per_s": count / _taken_s(wrote), "messages_per_batch": count / wrote["batches"]}
 
 
@@ -124,11 +124,6 @@ def _subscribe(broker: BrokerProcess, topic: str) -> None:
 
 def _peer_job(job: str, broker: BrokerProcess, **options: Any) -> Worker:
     return Worker("clarion", job, broker.url, settings={}, **options)
-
-
-def _finish(worker: Worker) -> dict[str, Any]:
-    worker.ready().go()
-    return worker.result()
 
 
 def _taken_s(found: dict[str, Any]) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.peers.arrivals import Arrivals
-from bench.processes import Role
+from bench.processes import ClientProcess
 from bench.starting import WAIT_S, cpu_since_start_s, make_payloads, start
 from clarion import AsyncSubscriber, Publisher, Subscriber
 
@@ -22,17 +21,11 @@ NUMBERED_BYTES = 10
 MADE_BEFORE = 1_000_000  # so many payloads are made before the clock starts; more would not fit in memory
 
 
-class GrowthRole(Role):
+class GrowthRole(ClientProcess):
     """One of the clients below, in a process of its own."""
 
     def __init__(self, role: str, url: str, **options: Any) -> None:
-        command = [sys.executable, "-m", "bench.growth.roles", role, url, json.dumps(options)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def run(self) -> dict[str, Any]:
-        """Let it do its work, and give what it saw."""
-        self.ready().go()
-        return self.result()
+        super().__init__("bench.growth.roles", role, url, **options)
 
 
 def put_in_batches(url: str, *, topic: str, count: int, size: int, batch_size: int) -> dict[str, Any]:

@@ -174,6 +174,7 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 PUBLISHERS, SUBSCRIBERS, TOPICS, TOPICS_EACH, MIXED_BYTES = 200, 500, 500, 5, 100
+MOST_EACH = 5000  # messages of one publisher on one topic
 
 
 def mixed(bench: Bench) -> Figures:
@@ -185,13 +186,12 @@ def mixed(bench: Bench) -> Figures:
     ]
     each = PUBLISHERS * TOPICS_EACH // TOPICS  # publishers of a topic
     count = 2 * PORTION
-    for turn in range(4):
-        found = _mixed_once(bench, f"{turn}-", topics, topics_of, each, count)
-        wanted = int(found["delivered_per_s"] * bench.scale.seconds / (TOPICS * each)) // PORTION * PORTION
-        if wanted < 2 * count:
-            break
-        count = min(wanted, 5000)
-    return found
+    while True:
+        found = _mixed_once(bench, f"{count}-", topics, topics_of, each, count)
+        long_enough = found["messages"] >= bench.scale.seconds * found["delivered_per_s"]
+        if long_enough or count >= MOST_EACH:
+            return found
+        count = min(4 * count, MOST_EACH)
 
 
 def _mixed_once(

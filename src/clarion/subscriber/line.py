@@ -103,6 +103,11 @@ class Line:
 
         self._ask(kind, body, answered)
 
+    @property
+    def waits(self) -> bool:
+        """Whether something was refused for now, and is to be asked again."""
+        return bool(self._later or self._until_shown)
+
     def shown(self) -> None:
         """The broker knows what is held: ask again what waited for that."""
         self._showing = False

@@ -50,6 +50,7 @@ class Loans:
         self._number = 1  # of the take under way, or the next one
         self.under_way = False  # whether a take is
         self._take_waits_s = 0.0
+        self._take_number = 0  # among all fetches
         self._wanted = 0  # messages at a time, by the application; 0: it takes them one by one
         self._more = False  # whether more is known to be there
         self._pace = Pace(station.settings.max_unacked // 2)
@@ -93,7 +94,7 @@ class Loans:
             return
         self.under_way = True
         self._take_waits_s = wait_s
-        number = station.inbox.ask()
+        number = self._take_number = station.inbox.ask()
         body = bodies.Take(
             station.topic, station.name, self._claim.token, self._number,
             min(room, messages), station.inbox.fetch_bytes, int(wait_s * 1000),
@@ -102,11 +103,11 @@ class Loans:
 
     def _find_out_if_empty(self) -> None:
         """Ask something behind the take that waits: what could be lent to it would come before the answer to this."""
-        number = self._station.inbox.ask()
+        number, behind = self._station.inbox.ask(), self._take_number
 
         def answered() -> None:
             self._finding_out = False
-            if self.under_way:
+            if self.under_way and self._take_number == behind and not self._station.line.waits:
                 self._station.inbox.nothing_came(number)
             self._station.changed()
 
@@ -323,6 +324,7 @@ class Loans:
             self._station.lose("the broker began anew and lent to others what this consumer held")
             return
         self._station.line.shown()
+        self._station.changed()
 
     def _counts_on(self, start: int, stop: int) -> bool:
         """Whether the application believes to have something of a range, or to have given it back."""

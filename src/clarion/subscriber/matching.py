@@ -17,13 +17,14 @@ _LEAST_FETCH_BYTES = 16 * 1024
 
 
 class _Mark:
-    """When the application asked, and which topics have not said since that they are empty; None: not looked at yet."""
+    """When the application asked, and which topics have not said since that they are empty."""
 
-    __slots__ = ("number", "open")
+    __slots__ = ("joins", "number", "open")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.open: list[Reading] | None = None
+        self.joins = -1  # how many topics had joined when it was looked which there are
+        self.open: list[Reading] = []
 
 
 class Matching:
@@ -34,21 +35,33 @@ class Matching:
     """
 
     def __init__(
-        self, pattern: bytes, name: bytes, ports: Ports, reading_of: Callable[[bytes], Reading], fetch_bytes: int
+        self,
+        pattern: bytes,
+        name: bytes,
+        ports: Ports,
+        reading_of: Callable[[bytes], Reading],
+        on_left: Callable[[Reading], None],
+        fetch_bytes: int,
     ) -> None:
         self.pattern = pattern
         self._name = name
         self._ports = ports
         self._reading_of = reading_of
+        self._on_left = on_left
         self._fetch_bytes = fetch_bytes
         self._version = 0
+        self._ended = False
         self._known = False  # whether the broker has said which topics match
-        self._asking = False
+        self._asking: dict[int, float] = {}  # which there are: questions under way, with how long each waits
+        self._heard = 0  # the newest of them that was answered
+        self._joins = 0
         self._ask_at_s = 0.0  # at the earliest
         self.members: dict[bytes, Reading] = {}
         self._ready: dict[Reading, None] = {}  # with messages, the next one first
         self._troubled: dict[Reading, None] = {}  # with something to tell
         self._to_ask: dict[Reading, None] = {}  # perhaps with nothing under way
+        self._empty: dict[Reading, None] = {}  # likewise, but known to be empty since the last mark
+        self._marked = 0
         self._all_to_ask = False  # by the next who cannot wait
         self._worked_on: dict[Reading, None] = {}  # that handed something out since the application asked last
         self._used: dict[Reading, None] = {}  # that handed something out, to be acked
@@ -56,16 +69,25 @@ class Matching:
 
     # Which topics.
 
-    def _ask_matches(self) -> None:
-        if self._asking or self._ports.clock_s() < self._ask_at_s:
+    def _ask_matches(self, wait_s: float) -> None:
+        """See to it that a question is under way that waits no longer than `wait_s` for other topics than those known,
+        or, where nobody waits, that one was answered since the last mark."""
+        wait_s = min(wait_s, _NEWS_WAIT_S) if self._known else 0.0
+        if wait_s <= 0 and self._heard > self._marked:
             return
-        self._asking = True
-        wait_s = _NEWS_WAIT_S if self._known else 0.0
+        if self._asking and (wait_s > 0 or 0.0 in self._asking.values()):
+            return
+        if self._ports.clock_s() < self._ask_at_s:
+            return
+        number = next(self._ports.numbers)
+        self._asking[number] = wait_s
         body = bodies.Matches(self.pattern, self._name, self._version, int(wait_s * 1000))
-        self._ports.ask(Kind.MATCHES, body, self._on_matched, (), wait_s)
+        self._ports.ask(Kind.MATCHES, body, lambda reply: self._on_matched(number, reply), (), wait_s)
 
-    def _on_matched(self, reply: Reply) -> None:
-        self._asking = False
+    def _on_matched(self, number: int, reply: Reply) -> None:
+        del self._asking[number]
+        if self._ended:
+            return
         try:
             matched = reply.read(bodies.Matched)
         except ClarionError as error:
@@ -76,18 +98,19 @@ class Matching:
                 self._ask_at_s = self._ports.clock_s() + again_s
         else:
             self._known = True
+            self._heard = max(self._heard, number)
             self._version = matched.version
             self._follow(matched.topics)
         self._ports.on_change()
 
     def pump(self, now_s: float) -> float | None:
-        """Ask again where the broker was busy; give when to come back."""
+        """Have it asked again where the broker was busy; give when to come back."""
         if not self._ask_at_s:
             return None
         if now_s < self._ask_at_s:
             return self._ask_at_s
         self._ask_at_s = 0.0
-        self._ask_matches()
+        self._ports.on_change()  # whoever waits asks, for as long as it waits
         return None
 
     def _follow(self, topics: tuple[bytes, ...]) -> None:
@@ -103,6 +126,7 @@ class Matching:
     def _join(self, topic: bytes) -> None:
         reading = self.members[topic] = self._reading_of(topic)
         reading.of_pattern = True
+        self._joins += 1
         if isinstance(reading.error, NotSubscribed):
             reading.error = None  # that was before it came again
         reading.inbox.on_news[self] = lambda: self._on_news(reading)
@@ -112,8 +136,15 @@ class Matching:
         """A topic is no longer read."""
         if self.members.pop(reading.topic, None) is not None:
             reading.inbox.on_news.pop(self, None)
-            for group in (self._ready, self._troubled, self._to_ask, self._used, self._worked_on):
+            for group in (self._ready, self._troubled, self._to_ask, self._empty, self._used, self._worked_on):
                 group.pop(reading, None)
+            self._on_left(reading)
+
+    def end(self) -> None:
+        """Nothing is read by this pattern any more."""
+        self._ended = True
+        for reading in list(self.members.values()):
+            self.leave(reading)
 
     def _on_news(self, reading: Reading) -> None:
         if self.members.get(reading.topic) is not reading:
@@ -131,12 +162,18 @@ class Matching:
 
     def want(self, wait_s: float, messages: int) -> None:
         """See to it that something is fetched for every topic that may have something."""
-        self._ask_matches()
-        if wait_s <= 0 and self._all_to_ask:  # what is under way may wait longer
+        self._ask_matches(wait_s)
+        if wait_s > 0:
+            self._to_ask.update(self._empty)
+            self._empty = {}
+        elif self._all_to_ask:  # what is under way may wait longer
             self._all_to_ask = False
             self._to_ask.update(dict.fromkeys(self.members.values()))
         asked, self._to_ask = self._to_ask, {}
         for reading in asked:
+            if wait_s <= 0 and reading.empty_since(self._marked):
+                self._empty[reading] = None
+                continue
             reading.want(wait_s, messages)
             if not reading.under_way:  # not now: it has something to tell first, or the application something to ack
                 self._to_ask[reading] = None
@@ -147,18 +184,23 @@ class Matching:
         worked_on, self._worked_on = self._worked_on, {}
         for reading in worked_on:
             reading.came_back()
-        return _Mark(next(self._ports.numbers))
+        self._to_ask.update(self._empty)
+        self._empty = {}
+        self._marked = next(self._ports.numbers)
+        return _Mark(self._marked)
 
     def empty_since(self, mark: object) -> bool:
-        """Whether no topic had anything when it was asked after the mark."""
+        """Whether no topic had anything when it was asked after the mark, nor was there any other."""
         assert isinstance(mark, _Mark)
-        if mark.open is None:
-            if not self._known:
-                return False
-            mark.open = list(self.members.values())
+        if self._heard < mark.number:
+            return False
+        if mark.joins != self._joins:
+            mark.joins, mark.open = self._joins, list(self.members.values())
+            self._all_to_ask = True
         while mark.open:
             reading = mark.open[-1]
             if self.members.get(reading.topic) is reading and not reading.empty_since(mark.number):
+                self._to_ask[reading] = None  # lest a caller who can wait has asked it, for longer than this one can
                 return False
             mark.open.pop()
         return True

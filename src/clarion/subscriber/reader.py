@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
@@ -28,6 +29,7 @@ MANY = 65_536
 _AS_MANY_AS_SUITS = 0
 _LONG_WAIT_S = 30.0
 _GRACE_S = 0.05  # for the broker to answer a get whose wait is over
+_SETTLED_AT_ONCE = 1000  # topics that are acked together when closing: all of 100,000 would wait for each other
 _LEAVE_S = 2.0  # how long a close waits to tell the broker that this one leaves, at most
 
 Source = Reading | Matching
@@ -54,7 +56,9 @@ class Reader:
             return self._reading(topic)
         matching = self._matchings.get(topic)
         if matching is None:
-            matching = Matching(topic, self.name, self._ports, self._reading, self._settings.fetch_bytes)
+            matching = Matching(
+                topic, self.name, self._ports, self._reading, self._on_left, self._settings.fetch_bytes
+            )
             self._matchings[topic] = matching
         return matching
 
@@ -64,6 +68,13 @@ class Reader:
             reading = Reading(topic, self.name, self._ports, self._settings, on_answer=self._on_answer)
             self._readings[topic] = reading
         return reading
+
+    def _on_left(self, reading: Reading) -> None:
+        """A pattern no longer reads a topic; once no other does, either, nothing is kept of it."""
+        topic = reading.topic
+        if self._readings.get(topic) is reading and not any(topic in each.members for each in self._matchings.values()):
+            del self._readings[topic]
+            self._timed.pop(reading, None)
 
     def _on_answer(self, reading: Reading) -> None:
         self._timed[reading] = None
@@ -85,11 +96,13 @@ class Reader:
     def unsubscribing(self, topic: bytes | str) -> Steps[bool]:
         """End a subscription; False where there was none."""
         topic = to_bytes(topic)
-        self._matchings.pop(topic, None)
+        matching = self._matchings.pop(topic, None)
         for name in [name for name in self._readings if name == topic or (is_pattern(topic) and matches(topic, name))]:
-            self._readings[name].end(NotSubscribed(f"{to_text(self.name)} no longer reads {to_text(name)}"))
-            if not any(name in matching.members for matching in self._matchings.values()):
-                del self._readings[name]
+            reading = self._readings[name]
+            reading.end(NotSubscribed(f"{to_text(self.name)} no longer reads {to_text(name)}"))
+            self._on_left(reading)
+        if matching is not None:
+            matching.end()
         reply = yield from self._calling_while_busy(Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, self.name))
         try:
             reply.read(bodies.Done)
@@ -169,6 +182,8 @@ class Reader:
         ports = self._ports
         mark = source.mark()
         give_up_s = deadline_s + ports.timeout_s
+        ask_again_s = deadline_s + _GRACE_S
+        waits = ports.clock_s() < deadline_s
         while True:
             ports.check_usable()
             source.raise_error()
@@ -179,9 +194,10 @@ class Reader:
                 return False
             if now_s >= give_up_s:
                 raise ports.no_answer()
-            source.want(max(0.0, deadline_s - now_s), most)
-            # What is under way may be another caller's that waits longer: then an own one asks when time is up.
-            ask_again_s = deadline_s + _GRACE_S
+            # What is under way may be another caller's that waits longer: then an own one asks when time is up, but not
+            # before what waited no longer than this had the time to come.
+            if not (waits and deadline_s <= now_s < ask_again_s):
+                source.want(max(0.0, deadline_s - now_s), most)
             yield ask_again_s if now_s < ask_again_s else give_up_s
 
     def _handing_out(self, parts: list[MessageBatch]) -> Steps[list[MessageBatch]]:
@@ -210,7 +226,7 @@ class Reader:
 
     def _settling(self, reading: Reading, deadline_s: float) -> Steps[None]:
         """Wait until everything acked or given back is durable."""
-        if not (yield from self._ports.until(lambda: reading.acks_done() or reading.error is not None, deadline_s)):
+        if not (yield from self._ports.until(partial(_is_settled, reading), deadline_s)):
             raise self._ports.no_answer()
         if reading.of_pattern and isinstance(reading.error, NotSubscribed):
             reading.error = None
@@ -226,10 +242,16 @@ class Reader:
         """Ack what was handed out, if that is wanted, and leave; within the time that any call has."""
         deadline_s = self._ports.clock_s() + self._ports.timeout_s
         failure: ClarionError | None = None
-        for reading in list(self._readings.values()):
-            if ack and self._auto_ack:
+        readings = list(self._readings.values())
+        for first in range(0, len(readings), _SETTLED_AT_ONCE):
+            some = readings[first : first + _SETTLED_AT_ONCE]
+            for reading in some if ack and self._auto_ack else ():
                 reading.ack_handed()
-        for reading in list(self._readings.values()):
+            if len(readings) > len(some):
+                patience_s = min(deadline_s, self._ports.clock_s() + _LEAVE_S)
+                for reading in some:
+                    yield from self._ports.until(partial(_is_settled, reading), patience_s)
+        for reading in readings:
             try:
                 yield from self._settling(reading, deadline_s)
             except ClarionError as error:
@@ -269,3 +291,7 @@ class Reader:
             "transactions": self.transacting.committed,
             "by_topic": {to_text(topic): each for topic, each in by_topic.items()},
         }
+
+
+def _is_settled(reading: Reading) -> bool:
+    return reading.acks_done() or reading.error is not None

@@ -270,6 +270,7 @@ class Reading:
         """Take back what was not used after all."""
         if part.claim is self._claim:
             self.inbox.put_back(part)
+            self._changed()
 
     # Acking.
 
