@@ -10,6 +10,7 @@ from typing import Any
 from bench.processes import ClientProcess
 from bench.starting import cpu_since_start_s
 
+
 class Worker(ClientProcess):
     """A job of one of the modules in `clients`."""
 

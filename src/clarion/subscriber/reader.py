@@ -56,9 +56,7 @@ class Reader:
             return self._reading(topic)
         matching = self._matchings.get(topic)
         if matching is None:
-            matching = Matching(
-                topic, self.name, self._ports, self._reading, self._on_left, self._settings.fetch_bytes
-            )
+            matching = Matching(topic, self.name, self._ports, self._reading, self._on_left, self._settings.fetch_bytes)
             self._matchings[topic] = matching
         return matching
 

@@ -6,12 +6,7 @@ import pytest
 from tests.unit.subscriber.talking import payloads_of
 from tests.unit.subscriber.watching import PATTERN, Watch
 
-from clarion.model.errors import LeaseLost, MessagesGone, NotSubscribed, Unreachable
-from clarion.model.options import SubscriptionOptions
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.messages import MessageBatch
-from clarion.subscriber.reader import Reader
-from clarion.subscriber.reading import Reading
+from clarion.model.errors import LeaseLost, MessagesGone, NotSubscribed
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
