@@ -36,10 +36,11 @@ def write_report(results: dict[str, Any], out: Path) -> None:
 def _text(results: dict[str, Any], rounds: Rounds, pictures: list[str]) -> list[str]:
     """Give the report's paragraphs."""
     minutes = sum(run["taken_s"] for run in results["runs"]) / 60
+    often = "one round" if results["rounds"] == 1 else f"{results['rounds']} rounds"
     parts = [
         "# Clarion beside its peers",
-        f"Measured in one run of {minutes:.0f} minutes, all systems in turn, {results['rounds']} round{'' if results['rounds'] == 1 else 's'} (recovery: "
-        "one), everything on loopback. To do it again: `make bench-peers`. Every run checks that what was acked "
+        f"Measured in one run of {minutes:.0f} minutes, all systems in turn, {often} (recovery: one), "
+        "everything on loopback. To do it again: `make bench-peers`. Every run checks that what was acked "
         "arrived, once and in order. Each peer is used through the fastest client that a Python user has. Figures are "
         "medians over the rounds, with the lowest and highest; ratios are taken within a round, then their median.",
         "## Where it must get",
