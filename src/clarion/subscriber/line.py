@@ -4,7 +4,7 @@ once the consumer is lost."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from clarion.session.exchange import OnReply, Reply
 from clarion.wire import bodies
@@ -20,6 +20,13 @@ class Ask(Protocol):
     def __call__(
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
     ) -> None: ...
+
+
+class _Later(NamedTuple):
+    """A request that is to be sent later."""
+
+    kind: Kind
+    send: Callable[[], None]
 
 
 class Line:
@@ -43,8 +50,8 @@ class Line:
         self._show = show
         self._open = True
         self._showing = False
-        self._until_shown: list[Callable[[], None]] = []
-        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._until_shown: list[_Later] = []
+        self._later: list[tuple[float, _Later]] = []
 
     def ask(
         self,
@@ -68,19 +75,20 @@ class Line:
             elif refusal.code in _LOST:
                 self._on_lost(refusal)
             elif refusal.code == Code.SHOW_HELD:
-                self._until_shown.append(send)
+                self._until_shown.append(later)
                 self.show()
             elif again and refusal.code in RETRIED:
-                self._later.append((self._clock_s() + (reply.again_after_s() or 0.0), send))
+                self._later.append((self._clock_s() + (reply.again_after_s() or 0.0), later))
             else:
                 on_reply(reply)
 
         def send() -> None:
             if self._showing:
-                self._until_shown.append(send)
+                self._until_shown.append(later)
             elif still():
                 self._ask(kind, body, answered, (), wait_s)
 
+        later = _Later(kind, send)
         send()
 
     def show(self) -> None:
@@ -103,26 +111,25 @@ class Line:
 
         self._ask(kind, body, answered)
 
-    @property
-    def waits(self) -> bool:
-        """Whether something was refused for now, and is to be asked again."""
-        return bool(self._later or self._until_shown)
+    def puts_off(self, kind: Kind) -> bool:
+        """Whether a request of a kind was refused for now, and is to be asked again."""
+        return any(later.kind == kind for later in (*self._until_shown, *(later for _, later in self._later)))
 
     def shown(self) -> None:
         """The broker knows what is held: ask again what waited for that."""
         self._showing = False
         waiting, self._until_shown = self._until_shown, []
-        for send in waiting:
-            send()
+        for later in waiting:
+            later.send()
 
     def pump(self, now_s: float) -> float | None:
         """Ask again what was refused for a time that is over; give when to come back."""
         if not self._later:
             return None
-        due = [send for when_s, send in self._later if when_s <= now_s]
-        self._later = [(when_s, send) for when_s, send in self._later if when_s > now_s]
-        for send in due:
-            send()
+        due = [later for when_s, later in self._later if when_s <= now_s]
+        self._later = [(when_s, later) for when_s, later in self._later if when_s > now_s]
+        for later in due:
+            later.send()
         return min((when_s for when_s, _ in self._later), default=None)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ lack what was lent since. So the heartbeat is an ack of nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 from clarion.model.errors import ClarionError, LeaseLost, StoredDataCorrupt
 from clarion.model.names import to_text
@@ -72,6 +73,11 @@ class Loans:
         """Whether nothing more can be borrowed before the application acks something."""
         return self._undecided.total >= self._station.settings.max_unacked
 
+    @property
+    def asked_at_once(self) -> bool:
+        """Whether it will be known soon if nothing can be had."""
+        return self._finding_out or (self.under_way and self._take_waits_s <= 0)
+
     def take_no_more(self) -> None:
         """Begin to leave."""
         self._leaving = True
@@ -97,7 +103,7 @@ class Loans:
         number = self._take_number = station.inbox.ask()
         body = bodies.Take(
             station.topic, station.name, self._claim.token, self._number,
-            min(room, messages), station.inbox.fetch_bytes, int(wait_s * 1000),
+            min(room, messages), station.inbox.fetch_bytes, ceil(wait_s * 1000),
         )  # fmt: skip
         station.line.ask(Kind.TAKE, body, lambda reply: self._on_taken(number, reply), wait_s)
 
@@ -107,7 +113,7 @@ class Loans:
 
         def answered() -> None:
             self._finding_out = False
-            if self.under_way and self._take_number == behind and not self._station.line.waits:
+            if self.under_way and self._take_number == behind and not self._station.line.puts_off(Kind.TAKE):
                 self._station.inbox.nothing_came(number)
             self._station.changed()
 

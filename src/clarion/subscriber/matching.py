@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 from clarion.model.errors import ClarionError, NotSubscribed, StoredDataCorrupt
+from clarion.model.names import to_text
 from clarion.session.exchange import Reply
+from clarion.subscriber.fetching import FetchSettings
 from clarion.subscriber.messages import Message, MessageBatch
 from clarion.subscriber.reading import Reading
 from clarion.subscriber.steps import Ports
@@ -41,14 +44,14 @@ class Matching:
         ports: Ports,
         reading_of: Callable[[bytes], Reading],
         on_left: Callable[[Reading], None],
-        fetch_bytes: int,
+        settings: FetchSettings,
     ) -> None:
         self.pattern = pattern
         self._name = name
         self._ports = ports
         self._reading_of = reading_of
         self._on_left = on_left
-        self._fetch_bytes = fetch_bytes
+        self._settings = settings
         self._version = 0
         self._ended = False
         self._known = False  # whether the broker has said which topics match
@@ -81,7 +84,7 @@ class Matching:
             return
         number = next(self._ports.numbers)
         self._asking[number] = wait_s
-        body = bodies.Matches(self.pattern, self._name, self._version, int(wait_s * 1000))
+        body = bodies.Matches(self.pattern, self._name, self._version, ceil(wait_s * 1000))
         self._ports.ask(Kind.MATCHES, body, lambda reply: self._on_matched(number, reply), (), wait_s)
 
     def _on_matched(self, number: int, reply: Reply) -> None:
@@ -119,9 +122,10 @@ class Matching:
         for topic in topics:
             if topic not in self.members:
                 self._join(topic)
-        share = max(_LEAST_FETCH_BYTES, self._fetch_bytes // max(1, len(self.members)))
+        most = self._settings.fetch_bytes
+        share = max(_LEAST_FETCH_BYTES, most // max(1, len(self.members)))
         for reading in self.members.values():
-            reading.inbox.fetch_bytes = min(self._fetch_bytes, share)
+            reading.inbox.fetch_bytes = min(most, share)
 
     def _join(self, topic: bytes) -> None:
         reading = self.members[topic] = self._reading_of(topic)
@@ -145,6 +149,7 @@ class Matching:
         self._ended = True
         for reading in list(self.members.values()):
             self.leave(reading)
+        self._ports.on_change()
 
     def _on_news(self, reading: Reading) -> None:
         if self.members.get(reading.topic) is not reading:
@@ -152,9 +157,7 @@ class Matching:
         if isinstance(reading.error, NotSubscribed):
             self.leave(reading)  # it was just ended, as the next answer will tell
             return
-        self._to_ask[reading] = None
-        if reading.buffered:
-            self._ready[reading] = None
+        (self._ready if reading.buffered else self._to_ask)[reading] = None
         if reading.error is not None or reading.notice is not None:
             self._troubled[reading] = None
 
@@ -169,6 +172,20 @@ class Matching:
         elif self._all_to_ask:  # what is under way may wait longer
             self._all_to_ask = False
             self._to_ask.update(dict.fromkeys(self.members.values()))
+        self._ask_topics(wait_s, messages)
+
+    def _look_around(self, messages: int) -> None:
+        """Have others asked while messages are handed out: a topic that never runs dry must not keep them from it."""
+        if not self._settings.prefetch or (self._asking and not self._to_ask):
+            return
+        worked_on = [reading for reading in self._worked_on if reading in self._to_ask]
+        for reading in worked_on:  # the application asks for more of these when it is done
+            del self._to_ask[reading]
+        self._ask_matches(_NEWS_WAIT_S)
+        self._ask_topics(_NEWS_WAIT_S, messages)
+        self._to_ask.update(dict.fromkeys(worked_on))
+
+    def _ask_topics(self, wait_s: float, messages: int) -> None:
         asked, self._to_ask = self._to_ask, {}
         for reading in asked:
             if wait_s <= 0 and reading.empty_since(self._marked):
@@ -181,13 +198,16 @@ class Matching:
     def mark(self) -> _Mark:
         """The application asks for more."""
         self._all_to_ask = True
-        worked_on, self._worked_on = self._worked_on, {}
-        for reading in worked_on:
-            reading.came_back()
+        self._came_back()
         self._to_ask.update(self._empty)
         self._empty = {}
         self._marked = next(self._ports.numbers)
         return _Mark(self._marked)
+
+    def _came_back(self) -> None:
+        worked_on, self._worked_on = self._worked_on, {}
+        for reading in worked_on:
+            reading.came_back()
 
     def empty_since(self, mark: object) -> bool:
         """Whether no topic had anything when it was asked after the mark, nor was there any other."""
@@ -200,7 +220,8 @@ class Matching:
         while mark.open:
             reading = mark.open[-1]
             if self.members.get(reading.topic) is reading and not reading.empty_since(mark.number):
-                self._to_ask[reading] = None  # lest a caller who can wait has asked it, for longer than this one can
+                if not reading.asked_at_once:  # a caller who can wait was first, and asked it to wait longer than this
+                    self._all_to_ask = True
                 return False
             mark.open.pop()
         return True
@@ -215,15 +236,18 @@ class Matching:
             if reading.buffered:
                 return reading.buffered
             del self._ready[reading]
+            self._to_ask[reading] = None
         return 0
 
     @property
     def troubled(self) -> bool:
         """Whether the next call may have something to hear of."""
-        return self.error is not None or bool(self._troubled)
+        return self._ended or self.error is not None or bool(self._troubled)
 
     def raise_error(self) -> None:
         """Raise what this call has to hear of; the next one goes on."""
+        if self._ended:
+            raise NotSubscribed(f"{to_text(self._name)} no longer reads {to_text(self.pattern)}")
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -234,17 +258,20 @@ class Matching:
 
     def next_message(self) -> Message | None:
         """Give one message, and the next time one of the next topic."""
+        self._came_back()
         while self.buffered:
             reading = next(iter(self._ready))
             self._move_to_end(reading)
             message = reading.next_message()
             if message is not None:
+                self._look_around(0)
                 return message
         return None
 
     def take(self, most: int, *, opened: bool = False) -> list[MessageBatch]:
         """Give up to `most` messages, of every topic that has some an equal share if possible."""
         taken: list[MessageBatch] = []
+        asked = most
         while most > 0 and self.buffered:
             share = max(1, most // len(self._ready))
             reading = next(iter(self._ready))
@@ -257,6 +284,7 @@ class Matching:
                 raise
             taken += parts
             most -= sum(map(len, parts))
+        self._look_around(asked)
         return taken
 
     def _move_to_end(self, reading: Reading) -> None:

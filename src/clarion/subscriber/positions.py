@@ -5,6 +5,8 @@ The reader keeps its own position, so the broker keeps no state for it and a rep
 
 from __future__ import annotations
 
+from math import ceil
+
 from clarion.model.errors import ClarionError, StoredDataCorrupt
 from clarion.model.ranges import AckedRanges
 from clarion.session.exchange import Reply
@@ -40,6 +42,11 @@ class Positions:
         """Whether a get is."""
         return bool(self._waits)
 
+    @property
+    def asked_at_once(self) -> bool:
+        """Whether one is that does not wait."""
+        return 0.0 in self._waits.values()
+
     def want(self, wait_s: float, messages: int) -> None:
         """See to it that a get is under way that waits no longer than `wait_s`."""
         if self._waits and (wait_s > 0 or 0.0 in self._waits.values()):
@@ -50,7 +57,7 @@ class Positions:
         most = max(messages, _MANY) if station.settings.prefetch or not messages else messages
         body = bodies.Get(
             station.topic, station.name, self._claim.token,
-            self._position, most, station.inbox.fetch_bytes, int(wait_s * 1000),
+            self._position, most, station.inbox.fetch_bytes, ceil(wait_s * 1000),
         )  # fmt: skip
         station.line.ask(Kind.GET, body, lambda reply: self._on_got(number, reply), wait_s)
 

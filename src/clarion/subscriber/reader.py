@@ -56,7 +56,7 @@ class Reader:
             return self._reading(topic)
         matching = self._matchings.get(topic)
         if matching is None:
-            matching = Matching(topic, self.name, self._ports, self._reading, self._on_left, self._settings.fetch_bytes)
+            matching = Matching(topic, self.name, self._ports, self._reading, self._on_left, self._settings)
             self._matchings[topic] = matching
         return matching
 
@@ -73,6 +73,7 @@ class Reader:
         if self._readings.get(topic) is reading and not any(topic in each.members for each in self._matchings.values()):
             del self._readings[topic]
             self._timed.pop(reading, None)
+            reading.end(NotSubscribed(f"{to_text(self.name)} no longer reads {to_text(topic)}"))
 
     def _on_answer(self, reading: Reading) -> None:
         self._timed[reading] = None
@@ -241,14 +242,14 @@ class Reader:
         deadline_s = self._ports.clock_s() + self._ports.timeout_s
         failure: ClarionError | None = None
         readings = list(self._readings.values())
+        in_time = True
         for first in range(0, len(readings), _SETTLED_AT_ONCE):
             some = readings[first : first + _SETTLED_AT_ONCE]
             for reading in some if ack and self._auto_ack else ():
                 reading.ack_handed()
-            if len(readings) > len(some):
-                patience_s = min(deadline_s, self._ports.clock_s() + _LEAVE_S)
-                for reading in some:
-                    yield from self._ports.until(partial(_is_settled, reading), patience_s)
+            patience_s = min(deadline_s, self._ports.clock_s() + _LEAVE_S)
+            for reading in some if len(readings) > len(some) else ():
+                in_time = in_time and (yield from self._ports.until(partial(_is_settled, reading), patience_s))
         for reading in readings:
             try:
                 yield from self._settling(reading, deadline_s)

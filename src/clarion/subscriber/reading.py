@@ -217,6 +217,11 @@ class Reading:
         """Whether an answer will come that brings messages, or says that there are none."""
         return self._nonce is not None if self._fetch is None else self._fetch.under_way
 
+    @property
+    def asked_at_once(self) -> bool:
+        """Whether it will be known soon if there is anything."""
+        return self._nonce is not None if self._fetch is None else self._fetch.asked_at_once
+
     def mark(self) -> int:
         """The application asks for more: give what `empty_since` takes."""
         self.came_back()

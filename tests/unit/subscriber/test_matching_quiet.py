@@ -6,7 +6,8 @@ import pytest
 from tests.unit.subscriber.talking import payloads_of
 from tests.unit.subscriber.watching import PATTERN, Watch
 
-from clarion.model.errors import MessagesGone, Unreachable
+from clarion.model.errors import MessagesGone, NotSubscribed, Unreachable
+from clarion.subscriber import reader as reader_module
 from clarion.subscriber.fetching import FetchSettings
 from clarion.subscriber.reader import Reader
 from clarion.subscriber.reading import Reading
@@ -204,3 +205,84 @@ def test_a_pattern_that_ended_is_not_told_of_topics_that_another_reads() -> None
         other.go_on()
         watch.attach_all()
     assert len(watch.reader._readings[b"alerts/a"].inbox.on_news) == 1
+
+
+def test_a_topic_that_never_runs_dry_does_not_keep_others_from_being_asked() -> None:
+    watch = Watch()
+    walk = watch.begin(b"alerts/a", b"alerts/b", most=1, wait_s=1.0)
+    walk.go_on()
+    fetches = watch.fetches()
+    fetches[b"alerts/a"].deliver(0, *(b"a%d" % place for place in range(9)))
+    walk.end()
+    fetches[b"alerts/b"].nothing()
+    assert payloads_of(watch.get(1).end()) == [b"a1"]
+    watch.fetches()[b"alerts/b"].deliver(0, b"b0")
+    assert watch.reader.next_now(PATTERN) is not None
+    assert payloads_of(watch.get(1).end()) == [b"b0"]
+
+
+def test_who_waits_for_a_pattern_that_is_ended_hears_of_it() -> None:
+    watch = Watch()
+    walk = watch.begin(b"alerts/a", wait_s=60.0)
+    watch.run(watch.reader.unsubscribing(PATTERN))
+    with pytest.raises(NotSubscribed, match="reader no longer reads alerts/"):
+        walk.go_on()
+
+
+def test_who_cannot_wait_asks_all_at_once_whoever_was_woken_first() -> None:
+    watch = Watch()
+    topics = [b"alerts/%d" % number for number in range(9)]
+    patient = watch.begin(*topics, wait_s=60.0)
+    patient.go_on()
+    watch.fetches()
+    first = watch.get()
+    watch.match(*topics)
+    first.go_on()
+    older = watch.fetches()
+    older.pop(b"alerts/0").deliver(0, b"x")
+    first.end()
+    second = watch.get()
+    assert set(watch.fetches()) <= {b"alerts/0"}, "the others are asked already, but not since this call"
+    for asked in older.values():
+        asked.nothing()
+    patient.go_on()
+    watch.match(*topics)
+    second.go_on()
+    assert set(watch.fetches()) >= set(older)
+
+
+def test_closing_acks_every_topic_though_one_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "_SETTLED_AT_ONCE", 1)
+    watch = Watch()
+    walk = watch.begin(b"alerts/a", b"alerts/b", b"alerts/c")
+    for asked in watch.fetches().values():
+        asked.deliver(0, b"x")
+    walk.end()
+    leaving = watch.run(watch.reader.closing(True))
+    watch.fetches()
+    assert [asked.body.topic for asked in watch.asked if asked.kind == Kind.ACK] == [b"alerts/a"]
+    watch.now_s += 2.0
+    leaving.go_on()
+    acks = [asked for asked in watch.asked if asked.kind == Kind.ACK]
+    assert [asked.body.topic for asked in acks] == [b"alerts/a", b"alerts/b", b"alerts/c"]
+    for asked in acks:
+        asked.done()
+    leaving.end()
+
+
+def test_a_take_that_the_broker_put_off_does_not_count_as_empty() -> None:
+    watch = Watch(shared=True)
+    patient = watch.begin(b"alerts/a", wait_s=60.0)
+    take = watch.fetches()[b"alerts/a"]
+    hasty = watch.get()
+    watch.match(b"alerts/a")
+    hasty.go_on()
+    beat = watch.pick(Kind.ACK)
+    take.refuse(Code.BUSY, retry_after_s=0.1)
+    beat.done()
+    assert not hasty.go_on()
+    watch.now_s += 0.1
+    watch.reader.pump(watch.now_s)
+    watch.fetches()[b"alerts/a"].lend(0)
+    assert payloads_of(hasty.end()) == [b"0"]
+    assert not patient.go_on()
