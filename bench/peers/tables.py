@@ -70,8 +70,8 @@ SECTIONS = [
           "fan-out 100"),
     Section("Latency",
             "One message of 100 B at a time on an idle system. Ratios are to the best peer whose ack, too, comes after "
-            "fsync: a peer that does not wait for its disk may be below 1. Clarion and Redis (always) deliver what is on "
-            "disk; RabbitMQ's classic queue delivers while it still writes, and acks when that is done.",
+            "fsync: a peer that does not wait for its disk may be below 1. Clarion and Redis (always) deliver what is "
+            "on disk; RabbitMQ's classic queue delivers while it still writes, and acks when that is done.",
             [*_paced("put to ack", "put"), *_paced("put to delivery", "delivery")]),
     _many("Mixed load", "200 publishers on five topics each, 500 topics with a subscriber each, all with connections "
           "of their own, 100 B.", "mixed"),
