@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib.lines import Line2D
@@ -18,13 +19,14 @@ RATES = [
     ("publish, 1 KB", Figure("1 KB", "publish_per_s")),
     ("consume with acks, 100 B", Figure("100 B", "consume_per_s")),
     ("fan-out to 10, delivered", Figure("fan-out 10", "delivered_per_s")),
-    ("mixed: 200 publishers,\n500 subscribers, 500 topics", Figure("mixed", "delivered_per_s")),
+    ("mixed load, delivered", Figure("mixed", "delivered_per_s")),
 ]
 LATENCIES = [("put to ack", "put"), ("put to delivery", "delivery")]
-WIDTH_INCHES = 9.0
+WIDTH_INCHES = 9.6
 OURS_COLOUR = COLOURS["recheck"]
 PEER_COLOUR = COLOURS["fixed"]
 _BAR = 0.66
+_NAME_WIDTH = 28  # letters in a line
 _LIGHT = "#fafafa"
 _BAND = "#ececec"
 
@@ -77,7 +79,7 @@ def _label(place: Any, at: float, row: int, text: str, **more: Any) -> None:
 
 def _name_rows(place: Any, systems: list[System]) -> None:
     """Name the rows, and put those whose ack comes before fsync on grey."""
-    place.set_yticks(range(len(systems)), [system.title for system in systems])
+    place.set_yticks(range(len(systems)), [fill(system.title, _NAME_WIDTH) for system in systems])
     place.set_ylim(len(systems) - 0.4, -0.6)
     durable = sum(system.fsyncs for system in systems)
     if durable < len(systems):
@@ -92,7 +94,7 @@ def _name_rows(place: Any, systems: list[System]) -> None:
 def _why(rounds: Rounds, system: System, what: Figure) -> str:
     if system.name in rounds.missing:
         return "missing"
-    return "failed" if rounds.failures(system.name, what.measure) else ""
+    return "failed" if rounds.failures(system.name, what.measure) else "not run"
 
 
 def _weight(system: System) -> str:
@@ -111,12 +113,12 @@ def _explain(place: Any) -> None:
     samples = [
         (Patch(color=OURS_COLOUR), "Clarion: ack after fsync"),
         (Patch(color=PEER_COLOUR), "peers: ack after fsync"),
-        (Patch(facecolor=_LIGHT, edgecolor=PEER_COLOUR, hatch="////"), "peers, on grey: ack before fsync"),
+        (Patch(facecolor=_LIGHT, edgecolor=PEER_COLOUR, hatch="////"), "peers, grey: ack before fsync"),
         (Line2D([], [], color="black", linewidth=0.8), "lowest to highest round"),
     ]
     place.legend(
         [sample for sample, _ in samples], [text for _, text in samples],
-        loc="center left", frameon=False, fontsize=9, handlelength=2.2, labelspacing=0.9,
+        loc="center left", frameon=False, fontsize=8.5, handlelength=2.2, labelspacing=0.9,
     )  # fmt: skip
 
 
