@@ -136,7 +136,7 @@ def _of_batch(found: Medians) -> list[str]:
     if len(points) > 2:
         line = line_through([(1 / x, 1 / rate) for x, rate in points])
         said.append(
-            f"put: a batch costs {1e6 * line.slope:.2g} µs and a message in it {1e6 * line.fixed:.2g} µs more; "
+            f"put: a batch costs {1e6 * line.slope:,.0f} µs and a message in it {1e6 * line.fixed:.2g} µs more; "
             f"{line.verdict(f'a message in a batch of {1 / line.farthest_x:,.0f}')}."
         )
     if points and AUTO in found:
