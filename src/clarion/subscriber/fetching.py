@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clarion.model.errors import ClarionError, MessagesGone
+from clarion.model.errors import ClarionError, MessagesGone, NotSubscribed
 from clarion.model.names import to_text
 from clarion.subscriber.acking import Acks
 from clarion.subscriber.inbox import Inbox
@@ -45,3 +45,8 @@ def gone_error(topic: bytes, start: int, stop: int, text: str) -> MessagesGone:
     error = MessagesGone(f"{to_text(topic)}: {text}; the next call goes on after them")
     error.topic, error.start, error.stop = topic, start, stop
     return error
+
+
+def no_longer_reads(name: bytes, topic: bytes) -> NotSubscribed:
+    """Give the error of a subscription that was ended here, or is gone."""
+    return NotSubscribed(f"{to_text(name)} no longer reads {to_text(topic)}")

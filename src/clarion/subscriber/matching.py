@@ -6,9 +6,8 @@ from collections.abc import Callable
 from math import ceil
 
 from clarion.model.errors import ClarionError, NotSubscribed, StoredDataCorrupt
-from clarion.model.names import to_text
 from clarion.session.exchange import Reply
-from clarion.subscriber.fetching import FetchSettings
+from clarion.subscriber.fetching import FetchSettings, no_longer_reads
 from clarion.subscriber.messages import Message, MessageBatch
 from clarion.subscriber.reading import Reading
 from clarion.subscriber.steps import Ports
@@ -247,7 +246,7 @@ class Matching:
     def raise_error(self) -> None:
         """Raise what this call has to hear of; the next one goes on."""
         if self._ended:
-            raise NotSubscribed(f"{to_text(self._name)} no longer reads {to_text(self.pattern)}")
+            raise no_longer_reads(self._name, self.pattern)
         if self.error is not None:
             error, self.error = self.error, None
             raise error

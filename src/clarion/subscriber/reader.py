@@ -14,7 +14,7 @@ from clarion.session.exchange import Reply
 from clarion.subscriber.choices import Start, check_same_use, start_fields
 from clarion.subscriber.claim import Steps
 from clarion.subscriber.drafts import State
-from clarion.subscriber.fetching import FetchSettings
+from clarion.subscriber.fetching import FetchSettings, no_longer_reads
 from clarion.subscriber.matching import Matching
 from clarion.subscriber.messages import Message, MessageBatch
 from clarion.subscriber.reading import Reading
@@ -73,7 +73,7 @@ class Reader:
         if self._readings.get(topic) is reading and not any(topic in each.members for each in self._matchings.values()):
             del self._readings[topic]
             self._timed.pop(reading, None)
-            reading.end(NotSubscribed(f"{to_text(self.name)} no longer reads {to_text(topic)}"))
+            reading.end(no_longer_reads(self.name, topic))
 
     def _on_answer(self, reading: Reading) -> None:
         self._timed[reading] = None
@@ -98,7 +98,7 @@ class Reader:
         matching = self._matchings.pop(topic, None)
         for name in [name for name in self._readings if name == topic or (is_pattern(topic) and matches(topic, name))]:
             reading = self._readings[name]
-            reading.end(NotSubscribed(f"{to_text(self.name)} no longer reads {to_text(name)}"))
+            reading.end(no_longer_reads(self.name, name))
             self._on_left(reading)
         if matching is not None:
             matching.end()
