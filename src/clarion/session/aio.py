@@ -61,7 +61,8 @@ class AsyncSession:
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
     ) -> None:
         """Send a request, now or when there is a connection; `on_reply` gets the answer on the event loop."""
-        frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self._loop.time())
+        connected = self._connection is not None
+        frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self._loop.time(), sent=connected)
         if self._connection is not None:
             self._connection.send(frames)
             self.wake()

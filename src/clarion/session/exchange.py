@@ -22,11 +22,16 @@ BodyT = TypeVar("BodyT", bound=bodies.Body)
 
 
 class Reply(NamedTuple):
-    """What the broker answered; the body is decoded by who knows what was asked."""
+    """What the broker answered; the body is decoded by who knows what was asked.
+
+    A refusal says that nothing was done only where the request was sent once: of two copies the other may have been
+    taken, and its answer lost.
+    """
 
     kind: int
     body: Buffer
     blobs: Sequence[Buffer] = ()
+    times_sent: int = 1  # the request that it answers
 
     def refusal(self) -> bodies.Refused | None:
         """Give the refusal, if it is one."""
@@ -57,13 +62,16 @@ OnReply = Callable[[Reply], None]
 
 
 class _Asked:
-    __slots__ = ("frames", "on_reply", "resend_at_s", "wait_s")
+    __slots__ = ("frames", "on_reply", "resend_at_s", "times_sent", "wait_s")
 
-    def __init__(self, frames: list[Buffer], on_reply: OnReply, wait_s: float, resend_at_s: float) -> None:
+    def __init__(
+        self, frames: list[Buffer], on_reply: OnReply, wait_s: float, resend_at_s: float, times_sent: int
+    ) -> None:
         self.frames = frames
         self.on_reply = on_reply
         self.wait_s = wait_s
         self.resend_at_s = resend_at_s
+        self.times_sent = times_sent
 
 
 class Exchange:
@@ -81,12 +89,22 @@ class Exchange:
         return len(self._asked)
 
     def ask(
-        self, kind: Kind, body: bodies.Body, blobs: Sequence[Buffer], on_reply: OnReply, *, wait_s: float, now_s: float
+        self,
+        kind: Kind,
+        body: bodies.Body,
+        blobs: Sequence[Buffer],
+        on_reply: OnReply,
+        *,
+        wait_s: float,
+        now_s: float,
+        sent: bool = True,
     ) -> list[Buffer]:
-        """Note a request whose answer may take `wait_s` at the broker; give its frames."""
+        """Note a request whose answer may take `wait_s` at the broker; return its frames, which are `sent` now, or with
+        `everything` when there is a connection."""
         self._last_id += 1
         frames = pack_frames(kind, self._last_id, body, blobs)
-        self._asked[self._last_id] = _Asked(frames, on_reply, wait_s, now_s + wait_s + self._resend_after_s)
+        resend_at_s = now_s + wait_s + self._resend_after_s
+        self._asked[self._last_id] = _Asked(frames, on_reply, wait_s, resend_at_s, int(sent))
         return frames
 
     def answer(self, frames: Sequence[Buffer]) -> None:
@@ -101,12 +119,13 @@ class Exchange:
         if asked is None:
             self.strays += 1
             return
-        asked.on_reply(Reply(kind, frames[1], frames[2:]))
+        asked.on_reply(Reply(kind, frames[1], frames[2:], asked.times_sent))
 
     def everything(self, now_s: float) -> list[list[Buffer]]:
         """Give all requests without an answer, in order: a new connection sends them first."""
         self.resent += len(self._asked)
         for asked in self._asked.values():
+            asked.times_sent += 1
             asked.resend_at_s = now_s + asked.wait_s + self._resend_after_s
         return [asked.frames for asked in self._asked.values()]
 
@@ -117,6 +136,7 @@ class Exchange:
         self._next_check_s = now_s + self._resend_after_s / 4
         late = [asked for asked in self._asked.values() if asked.resend_at_s <= now_s]
         for asked in late:
+            asked.times_sent += 1
             asked.resend_at_s = now_s + asked.wait_s + self._resend_after_s
         self.resent += len(late)
         return [asked.frames for asked in late]

@@ -237,6 +237,7 @@ class ThreadSession:
     def _send_requests(self, now_s: float) -> None:
         while self._requests:
             kind, body, blobs, on_reply, wait_s = self._requests.popleft()
-            frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=now_s)
-            if self._reconnect_at_s is None:
+            connected = self._reconnect_at_s is None
+            frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=now_s, sent=connected)
+            if connected:
                 self._connection.send(frames)

@@ -110,3 +110,22 @@ def test_a_refusal_is_raised_as_its_typed_error(kind: Kind, code: int, error: ty
 def test_an_answer_that_cannot_be_read_is_a_typed_error() -> None:
     with pytest.raises(InvalidRequest, match="cannot be read"):
         Reply(Kind.ACK, b"\xc1").read(bodies.Registered)
+
+
+def test_a_reply_tells_how_often_its_request_was_sent() -> None:
+    exchange, got = Exchange(resend_after_s=10.0), list[Reply]()
+    once, again, late = (ask(exchange, got) for _ in range(3))
+    exchange.answer(reply(once))
+    exchange.everything(1.0)
+    exchange.answer(reply(again))
+    assert ids(exchange.overdue(12.0)) == [late]
+    exchange.answer(reply(late))
+    assert [answer.times_sent for answer in got] == [1, 2, 3]
+
+
+def test_what_was_asked_without_a_connection_is_sent_first_by_the_next_one() -> None:
+    exchange, got = Exchange(), list[Reply]()
+    exchange.ask(Kind.STATS, bodies.AskStats(), (), got.append, wait_s=0, now_s=0, sent=False)
+    exchange.everything(1.0)
+    exchange.answer(reply(1))
+    assert got[0].times_sent == 1
