@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import typer
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_BYTES = {
-    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
-_NUMBER = r"\d+(?:\.\d+)?"
-_DURATION = re.compile(rf"(?:{_NUMBER} ?(?:ms|s|m|h|d|w) ?)+", re.ASCII)
-_DURATION_PART = re.compile(rf"({_NUMBER}) ?(ms|s|m|h|d|w)", re.ASCII)
-_SIZE = re.compile(rf"({_NUMBER}) ?([a-z]*)", re.ASCII)
+from clarion.model.units import SECONDS, duration_s, size_bytes
+
+Read = TypeVar("Read")
 _NO_BOUND = ("none", "never")
-_MOST = 2**53
+_MOST_DIGITS = 15  # which every program can read again
+
+
+def _told(read: Callable[[str], Read], text: str) -> Read:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def read_duration_s(text: str) -> float:
     """Read a duration: 500ms, 30s, 1h30m, 7d, 2w, or seconds as a number."""
-    plain = text.strip().lower()
-    if re.fullmatch(_NUMBER, plain, re.ASCII):
-        seconds = float(plain)
-    elif _DURATION.fullmatch(plain):
-        seconds = math.fsum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(plain))
-    else:
-        raise typer.BadParameter(f"a duration is like 500ms, 30s, 10m, 1h30m, 7d or 2w, not {text!r}")
-    if seconds >= _MOST:
-        raise typer.BadParameter(f"{text!r} is longer than anybody can wait")
-    return seconds
+    return _told(duration_s, text)
 
 
 def read_some_time_s(text: str) -> float:
@@ -50,16 +42,7 @@ def read_bound_s(text: str) -> float:
 
 def read_size(text: str) -> int:
     """Read a number of bytes: 500, 64KB, 1.5GB (powers of 1000), 64KiB (powers of 1024); none is 0."""
-    plain = text.strip().lower()
-    if plain in _NO_BOUND:
-        return 0
-    found = _SIZE.fullmatch(plain)
-    if found is None or found[2] not in _BYTES:
-        raise typer.BadParameter(f"a size is like 500, 64KB, 1.5GB, 10TB or 64MiB, not {text!r}")
-    size = round(float(found[1]) * _BYTES[found[2]])
-    if size >= _MOST:
-        raise typer.BadParameter(f"{text!r} is more than any disk has")
-    return size
+    return 0 if text.strip().lower() in _NO_BOUND else _told(size_bytes, text)
 
 
 def read_count(text: str) -> int:
@@ -67,7 +50,7 @@ def read_count(text: str) -> int:
     plain = text.strip().lower().replace(",", "").replace("_", "")
     if plain in _NO_BOUND:
         return 0
-    if not (plain.isascii() and plain.isdigit() and int(plain) < _MOST):
+    if not (plain.isascii() and plain.isdigit() and len(plain) <= _MOST_DIGITS):
         raise typer.BadParameter(f"a number, or none, is wanted here, not {text!r}")
     return int(plain)
 
@@ -99,7 +82,7 @@ def readable_duration(seconds: float) -> str:
     left = round(seconds)
     parts = []
     for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, int(_SECONDS[unit]))
+        count, left = divmod(left, int(SECONDS[unit]))
         if count:
             parts.append(f"{count:,}{unit}")
         elif parts:  # nothing between: what follows is too small to tell
