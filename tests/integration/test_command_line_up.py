@@ -92,7 +92,9 @@ def test_an_address_in_use_is_refused(shell: Shell, tmp_path: Path) -> None:
         (("--set", "max_topics=0"), "max_topics is at least 1, not 0"),
         (("--set", "max_topic=5"), "there is no setting 'max_topic'; did you mean max_topics?"),
         (("--log-level", "loud"), "log_level is debug, info, warning or error, not 'loud'"),
-        (("--listen", "nowhere"), "cannot listen on nowhere"),
+        (("--listen", "nowhere"), "'nowhere' is not an address to listen on"),
+        (("--listen", "tcp://127.0.0.1:80x"), "'tcp://127.0.0.1:80x' is not an address to listen on"),
+        (("--listen", "tcp://no-such-interface:5590"), "cannot listen on tcp://no-such-interface:5590"),
         (("--config", "missing.toml"), "cannot read missing.toml: No such file or directory"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from clarion.broker.engine import Limits
-from clarion.model.address import DEFAULT_URL
+from clarion.model.address import DEFAULT_URL, check_listen
 from clarion.model.errors import BadSettings
 
 ENVIRONMENT_PREFIX = "CLARION_"
 _NOT_SETTINGS = {"url", "crash_at"}  # other variables with our prefix
+# What Kubernetes gives every pod for a service called clarion, or clarion-…: that is no setting, and no mistake.
+_OF_KUBERNETES = re.compile(
+    r"(?P<service>CLARION(?:_[A-Z0-9]+)*?)_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|(?P<link>PORT(?:_[0-9]+_(?:TCP|UDP|SCTP))?)|PORT_[0-9]+_(?:TCP|UDP|SCTP)_(?:PROTO|PORT|ADDR))"
+)
 LEAST_STORE_BYTES = 2**20
 _DEFAULTS = Limits()
 
@@ -105,6 +111,9 @@ class BrokerSettings:
                 raise BadSettings(f"{setting.name} is at least {least:g}, not {value:g}")
         if 0 < self.max_store_bytes < LEAST_STORE_BYTES:
             raise BadSettings(f"max_store_bytes is 0 or at least {LEAST_STORE_BYTES}, not {self.max_store_bytes}")
+        for name in ("listen", "listen_publishers", "listen_subscribers"):
+            if getattr(self, name) or (name == "listen" and not (self.listen_publishers and self.listen_subscribers)):
+                check_listen(getattr(self, name))
         if self.default_retention not in ("until-read", "keep"):
             raise BadSettings(f"default_retention is until-read or keep, not {self.default_retention!r}")
         if self.log_level not in ("debug", "info", "warning", "error"):
@@ -146,12 +155,23 @@ def _read_file(file: Path, known: set[str]) -> dict[str, Any]:
 
 
 def _read_environment(environment: Mapping[str, str], known: set[str]) -> dict[str, str]:
-    ours = {name: text for name, text in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    ours = {
+        name: text
+        for name, text in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and not _is_of_kubernetes(name, text, environment)
+    }
     found = {name.removeprefix(ENVIRONMENT_PREFIX).lower(): text for name, text in ours.items()}
     if unknown := sorted(set(found) - known - _NOT_SETTINGS):
         names = ", ".join(ENVIRONMENT_PREFIX + name.upper() for name in unknown)
         raise BadSettings(f"the environment has settings that do not exist: {names} (see `clarion config`)")
     return {name: text for name, text in found.items() if name in known}
+
+
+def _is_of_kubernetes(name: str, text: str, environment: Mapping[str, str]) -> bool:
+    found = _OF_KUBERNETES.fullmatch(name)
+    if found is None or (found["link"] and "://" not in text):  # CLARION_PORT=5590 is somebody's wish
+        return False
+    return found["service"] == "CLARION" or f"{found['service']}_SERVICE_HOST" in environment
 
 
 def _convert(name: str, value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from clarion.model.address import check_connect
 from clarion.model.errors import PermanentError
 from clarion.wire.frames import Buffer
 
@@ -44,6 +45,7 @@ class Connection:
     """
 
     def __init__(self, context: zmq.Context[Any], url: str) -> None:
+        check_connect(url)
         self.lost = False
         self.established = False
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
@@ -65,9 +67,7 @@ class Connection:
             self.socket.connect(url)
         except zmq.ZMQError as error:
             self.close()
-            raise PermanentError(
-                f"{url!r} is not an address to connect to; one looks like tcp://127.0.0.1:5590"
-            ) from error
+            raise PermanentError(f"cannot connect to {url}: {error.strerror}") from error
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Hand a message to ZeroMQ; it never blocks."""

@@ -6,7 +6,7 @@ import ipaddress
 import math
 from dataclasses import dataclass
 
-from clarion.model.address import DEFAULT_URL
+from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import BadSettings
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.model.names import to_text
@@ -41,6 +41,7 @@ class GatewaySettings:
     batch_size: int | None = None  # N to begin with, or for ever with tuning="fixed"
 
     def __post_init__(self) -> None:
+        check_connect(self.url)
         for name in ("messages_max", "buffer_bytes", "body_bytes", "max_connections"):
             if getattr(self, name) < 1:
                 raise BadSettings(f"{name.replace('messages_max', 'buffer_messages')} is at least 1")

@@ -54,6 +54,40 @@ def test_an_unknown_setting_in_the_environment_is_refused_by_name() -> None:
     load_settings(environment={"CLARION_URL": "tcp://somewhere:1"}, flags={})
 
 
+_KUBERNETES = {
+    "CLARION_SERVICE_HOST": "10.0.0.7",
+    "CLARION_SERVICE_PORT": "5590",
+    "CLARION_SERVICE_PORT_CLIENTS": "5590",
+    "CLARION_SERVICE_PORT_WEB_API": "8080",
+    "CLARION_PORT": "tcp://10.0.0.7:5590",
+    "CLARION_PORT_5590_TCP": "tcp://10.0.0.7:5590",
+    "CLARION_PORT_5590_TCP_PROTO": "tcp",
+    "CLARION_PORT_5590_TCP_PORT": "5590",
+    "CLARION_PORT_5590_TCP_ADDR": "10.0.0.7",
+}
+
+
+@pytest.mark.parametrize("service", ["CLARION", "CLARION_WEB", "CLARION_WEB_2"])
+def test_what_kubernetes_injects_for_a_service_of_our_name_is_no_setting(service: str) -> None:
+    injected = {name.replace("CLARION", service, 1): text for name, text in _KUBERNETES.items()}
+    assert load_settings(environment=injected, flags={}) == BrokerSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("CLARION_PORT", "5590"),  # somebody wants another port, and must hear that this does not do it
+        ("CLARION_PORT_5590", "tcp://10.0.0.7:5590"),
+        ("CLARION_PORT_5590_TCP_HOST", "10.0.0.7"),
+        ("CLARION_SERVICE_HOSTS", "10.0.0.7"),
+        ("CLARION_LISTEN_PORT", "tcp://*:5590"),  # no service CLARION_LISTEN was injected
+    ],
+)
+def test_what_kubernetes_does_not_inject_is_still_refused(name: str, text: str) -> None:
+    with pytest.raises(BadSettings, match=name):
+        load_settings(environment={**_KUBERNETES, name: text}, flags={})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -89,3 +123,16 @@ def test_a_file_that_is_not_text_or_not_there_is_refused_by_name(file: Path) -> 
         load_settings(file=file, environment={}, flags={})
     with pytest.raises(BadSettings, match=r"missing\.toml"):
         load_settings(file=file.parent / "missing.toml", environment={}, flags={})
+
+
+@pytest.mark.parametrize("name", ["listen", "listen_publishers", "listen_subscribers"])
+def test_an_address_that_zeromq_would_read_as_another_is_refused(name: str) -> None:
+    with pytest.raises(BadSettings, match="80x' is not an address to listen on"):
+        load_settings(environment={}, flags={name: "tcp://127.0.0.1:80x"})
+
+
+def test_the_common_address_may_be_empty_only_where_each_side_has_its_own() -> None:
+    sides = {"listen_publishers": "tcp://127.0.0.1:*", "listen_subscribers": "ipc:///run/clarion"}
+    load_settings(environment={}, flags={"listen": "", **sides})
+    with pytest.raises(BadSettings, match="'' is not an address"):
+        load_settings(environment={}, flags={"listen": "", "listen_publishers": "tcp://127.0.0.1:*"})

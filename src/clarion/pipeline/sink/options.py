@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from clarion.model.address import DEFAULT_URL
+from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text, to_text
 from clarion.model.topics import is_pattern
@@ -40,7 +40,8 @@ class SinkOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Self:
-        """Read what Spark hands on; raise InvalidRequest for what is not known, or cannot be."""
+        """Read what Spark hands on; raise InvalidRequest, or BadSettings of an address, for what is not known, or
+        cannot be."""
         said = {name.lower(): value for name, value in options.items()}
         known = {name.lower() for name in _KNOWN}
         unknown = sorted(name for name in said if name not in known and name not in _SPARKS)
@@ -49,7 +50,7 @@ class SinkOptions:
         if ("writer" in said) != ("epoch" in said):
             raise InvalidRequest("the options writer and epoch go together: they make a write idempotent")
         return cls(
-            url=said.get("url") or os.environ.get("CLARION_URL") or DEFAULT_URL,
+            url=check_connect(said.get("url") or os.environ.get("CLARION_URL") or DEFAULT_URL),
             topic=_read_topic_name(said["topic"]) if "topic" in said else None,
             compression=_read_compression(said.get("compression", "none")),
             timeout_s=_read_number("timeoutS", said.get("timeouts", "60"), 0.001, 86_400),

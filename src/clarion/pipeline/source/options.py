@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from clarion.model.address import DEFAULT_URL
+from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text, to_text
 from clarion.model.topics import is_good_pattern, is_pattern
@@ -68,11 +68,12 @@ class SourceOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Read options whose names are in any case; InvalidRequest where one is not known or makes no sense."""
+        """Read options whose names are in any case; InvalidRequest, or BadSettings of an
+        address, where one is not known or makes no sense."""
         given = {name.lower(): str(value) for name, value in options.items()}
         _refuse_unknown(given)
         return cls(
-            url=_read(given, "url", _url) or os.environ.get("CLARION_URL") or DEFAULT_URL,
+            url=check_connect(given.get("url") or os.environ.get("CLARION_URL") or DEFAULT_URL),
             topics=_topics(given),
             start=_read(given, "start", lambda text: read_bounds("start", text)),
             end=_read(given, "end", lambda text: read_bounds("end", text)),
@@ -115,12 +116,6 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
 def _read(given: Mapping[str, str], name: str, read: Callable[[str], Value]) -> Value | None:
     text = given.get(name.lower())
     return None if text is None else read(text)
-
-
-def _url(text: str) -> str:
-    if "://" not in text:
-        raise InvalidRequest(f"option url: an address looks like {DEFAULT_URL}, not {text!r}")
-    return text
 
 
 def _topics(given: Mapping[str, str]) -> tuple[bytes, ...]:
