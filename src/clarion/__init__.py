@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from clarion.admin import Admin, DeadLetter, SubscriptionDescription, TopicDescription
     from clarion.model import ClarionError, MessageId
     from clarion.model.errors import (
+        AlreadyDone,
         BufferFull,
         Busy,
         Closed,
         DiskFull,
+        InDoubt,
         InvalidRequest,
         LeaseLost,
         LimitReached,
@@ -47,6 +49,7 @@ from clarion.version import __version__
 
 __all__ = [
     "Admin",
+    "AlreadyDone",
     "AsyncPublisher",
     "AsyncSubscriber",
     "AsyncTransaction",
@@ -56,6 +59,7 @@ __all__ = [
     "Closed",
     "DeadLetter",
     "DiskFull",
+    "InDoubt",
     "InvalidRequest",
     "LeaseLost",
     "LimitReached",

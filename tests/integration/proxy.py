@@ -1,4 +1,4 @@
-"""A TCP proxy of the tests' own that cuts connections, or swallows everything for a while."""
+"""A TCP proxy of the tests' own that cuts connections, or swallows everything, or all answers, for a while."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ class Proxy:
         self._listener.setblocking(False)
         self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.blackhole = False  # while it is set, bytes are taken and vanish; ends in cuts, as no stream has holes
+        self.mute = False  # the same for what the broker says
         self.cuts = 0
         self.swallowed = 0  # pieces of what was sent
         self._cut_wanted = threading.Event()
+        self._relent_wanted = False
         self._closing = threading.Event()
         self._pairs: dict[socket.socket, socket.socket] = {}
+        self._brokers: set[socket.socket] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="proxy")
@@ -39,9 +42,13 @@ class Proxy:
         """Take everything and pass nothing on, until `relent`."""
         self.blackhole = True
 
+    def swallow_answers(self) -> None:
+        """Pass on what clients send, and nothing of what the broker says, until `relent`."""
+        self.mute = True
+
     def relent(self) -> None:
         """Pass bytes on again, for new connections; the old ones have lost some and are cut."""
-        self.blackhole = False
+        self._relent_wanted = True
         self.cut()
 
     def __enter__(self) -> Proxy:
@@ -63,6 +70,8 @@ class Proxy:
             if self._cut_wanted.is_set():
                 self._cut_wanted.clear()
                 self._cut_all()
+                if self._relent_wanted:
+                    self._relent_wanted = self.blackhole = self.mute = False
         self._cut_all()
         self._listener.close()
         self._selector.close()
@@ -74,6 +83,7 @@ class Proxy:
         except OSError:
             client.close()
             return
+        self._brokers.add(broker)
         for one, other in ((client, broker), (broker, client)):
             one.settimeout(10)
             self._pairs[one] = other
@@ -82,7 +92,7 @@ class Proxy:
     def _pass_on(self, source: socket.socket) -> None:
         try:
             piece = source.recv(_PIECE_BYTES)
-            if self.blackhole:
+            if self.blackhole or (self.mute and source in self._brokers):
                 self.swallowed += 1
             elif piece:
                 self._pairs[source].sendall(piece)
@@ -96,6 +106,7 @@ class Proxy:
         del self._pairs[other]
         for each in (one, other):
             self._selector.unregister(each)
+            self._brokers.discard(each)
             each.close()
 
     def _cut_all(self) -> None:

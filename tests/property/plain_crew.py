@@ -59,6 +59,7 @@ class PlainCrew:
     undead: Counter[DeadLetter] = field(default_factory=Counter)  # replayed or dropped
     hidden: set[int] = field(default_factory=set)  # offsets that are for the crew alone
     states: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    version: int = 0  # the last that a state got
     transactions: dict[int, list[Transaction]] = field(default_factory=dict)  # by publisher
     batches: int = 0  # that the publisher put
     watched: int = 0  # below here the watcher has acked all

@@ -170,6 +170,8 @@ class Transacting(RuleBasedStateMachine):
                 wrong = both.wrong_token(token)
                 if wrong[0] or (wrong := both.wrong_ack(token, acked) or wrong)[0]:
                     return wrong
+        if (request.puts or body.sets) and any(self.is_acked(name, acked) for _, name, _, acked in body.acks):
+            return Kind.REFUSED, Code.ALREADY_DONE
         for name, _, expect in body.sets:
             if expect not in (None, plain.states.get(name, (b"", 0))[1]):
                 return Kind.REFUSED, Code.CONFLICT
@@ -177,6 +179,12 @@ class Transacting(RuleBasedStateMachine):
             return Kind.REFUSED, Code.NO_SUBSCRIBER
         takes_room = request.puts or any(value for _, value, _ in body.sets)
         return (Kind.REFUSED, Code.DISK_FULL) if full and takes_room else (0, 0)
+
+    def is_acked(self, name: bytes, ranges: bodies.Ranges) -> bool:
+        """Tell whether something of this is acked already."""
+        plain = self.both.current
+        offsets = {offset for each in ranges for offset in range(*each)}
+        return bool(plain.acked & offsets) if name == CREW else min(offsets) < plain.watched
 
     def do(self, request: Request) -> Transaction:
         both, plain = self.both, self.both.current
@@ -196,7 +204,8 @@ class Transacting(RuleBasedStateMachine):
                 plain.states.pop(name, None)
                 versions.append(0)
             else:
-                versions.append(both.now_us + sum(version > 0 for version in versions))
+                plain.version += 1
+                versions.append(plain.version)
                 plain.states[name] = (value, versions[-1])
         return Transaction(0, tuple(offsets), tuple(versions))
 

@@ -86,7 +86,19 @@ class NoTopic(PermanentError):
     """There is no such topic at this broker."""
 
 
-class PublisherExpired(PermanentError):
+class AlreadyDone(PermanentError):
+    """A transaction would ack a message that is acked already; nothing of it was done.
+
+    Most likely an earlier attempt with the same message did all of it, and its answer was lost.
+    """
+
+
+class InDoubt(PermanentError):
+    """Whether the request was done cannot be told any more: it was sent more than once, and the broker no longer knows
+    what became of the first. Look before doing it again."""
+
+
+class PublisherExpired(InDoubt):
     """The broker forgot this publisher after long silence; it must register again, as a new one.
 
     Whether what was in flight is stored cannot be told any more.

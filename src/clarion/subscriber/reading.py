@@ -367,6 +367,9 @@ class Reading:
     def lend_to_transaction(self, claim: Claim, start: int, stop: int) -> None:
         """Have a transaction decide about a range; no later call acks it by itself."""
         claim.check()
+        if self._settings.at_most_once:
+            text = f"offset {start} of {to_text(self.topic)} was acked before it was handed out (at-most-once)"
+            raise PermanentError(f"{text}: a transaction cannot ack it again, and need not")
         if isinstance(self._fetch, Loans):
             self._fetch.lend_to_transaction(start, stop)
         self._handed = without(self._handed, start, stop)

@@ -8,7 +8,14 @@ loses its lease meanwhile does no harm: its messages are acked by the transactio
 
 from __future__ import annotations
 
-from clarion.model.errors import ClarionError, InvalidRequest, LeaseLost, PermanentError, TimedOut
+from clarion.model.errors import (
+    ClarionError,
+    InvalidRequest,
+    LeaseLost,
+    PermanentError,
+    PublisherExpired,
+    TimedOut,
+)
 from clarion.session.exchange import Reply
 from clarion.subscriber.claim import Steps
 from clarion.subscriber.drafts import Draft, Stamps
@@ -17,11 +24,15 @@ from clarion.wire import bodies
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import Code, error_of
 
-_USES_NUMBER = frozenset(
-    {Code.LEASE_LOST, Code.CONFLICT, Code.NOT_SUBSCRIBED, Code.NO_SUBSCRIBER, Code.TOO_LARGE, Code.TAKEN_OVER}
+_USES_NUMBER = frozenset({
+    Code.LEASE_LOST, Code.CONFLICT, Code.NOT_SUBSCRIBED, Code.NO_SUBSCRIBER, Code.TOO_LARGE, Code.TAKEN_OVER,
+    Code.ALREADY_DONE,
+})  # fmt: skip
+_IN_DOUBT = (
+    "This transaction was sent more than once, and whether it was done cannot be told any more. Where it acks a"
+    " message it is safe to do it again: what is acked already is refused"
 )
 _SHOWN_S = 0.01  # for what is held to be with the broker, before it is asked again
-_SURELY_NOT_DONE_S = 10.0  # a publisher that was seen so lately cannot have been forgotten since
 
 
 class Commit:
@@ -32,7 +43,7 @@ class Commit:
         self.done = False
         self.error: ClarionError | None = None
         self.refusal: ClarionError | None = None  # the broker's last "not now"
-        self.is_second_try = False  # under another publisher's id
+        self.may_be_done = False  # a copy of it was sent that no answer is known to
         self.offsets: tuple[int, ...] = ()
         self.versions: tuple[int, ...] = ()
 
@@ -51,7 +62,6 @@ class Transacting:
         self._number = 0
         self._current: Commit | None = None
         self._request: tuple[bodies.Transact, bytes] | None = None
-        self._sent_at_s = 0.0
         self._again_at_s: float | None = None
         self.committed = 0
 
@@ -161,7 +171,6 @@ class Transacting:
     def _send(self) -> None:
         assert self._request is not None
         body, blob = self._request
-        self._sent_at_s = self._ports.clock_s()
         self._send_again(body, blob)
 
     def _send_again(self, body: bodies.Transact, blob: bytes) -> None:
@@ -173,6 +182,7 @@ class Transacting:
             return
         refusal = reply.refusal()
         again_s = reply.again_after_s()
+        commit.may_be_done = commit.may_be_done or reply.times_sent > 1
         if refusal is None:
             self._take_answer(commit, reply)
         elif refusal.code == Code.SHOW_HELD:
@@ -183,16 +193,15 @@ class Transacting:
         elif again_s is not None and refusal.code != Code.GAP:
             commit.refusal = reply.error()
             self._again_at_s = self._ports.clock_s() + again_s
-        elif refusal.code == Code.PUBLISHER_EXPIRED and self._is_surely_not_done(commit):
-            commit.is_second_try = True
+        elif refusal.code == Code.PUBLISHER_EXPIRED:
             self._identity = None
-            self._register()
+            if commit.may_be_done:
+                self._end(PublisherExpired(f"{refusal.text}. {_IN_DOUBT}"))
+            else:  # it was refused each time it was sent, and is sent as what it was not: a new publisher's
+                self._register()
         else:
             self._end(error_of(refusal.code, refusal.text), keeps_id=refusal.code in _USES_NUMBER)
         self._ports.on_change()
-
-    def _is_surely_not_done(self, commit: Commit) -> bool:
-        return not commit.is_second_try and self._ports.clock_s() - self._sent_at_s < _SURELY_NOT_DONE_S
 
     def _take_answer(self, commit: Commit, reply: Reply) -> None:
         try:

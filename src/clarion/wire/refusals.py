@@ -31,6 +31,7 @@ class Code(IntEnum):
     CONFLICT = 19
     NO_TOPIC = 20
     BUSY = 21
+    ALREADY_DONE = 22  # what a transaction acks is acked already
 
 
 _ERRORS: dict[int, type[errors.ClarionError]] = {
@@ -53,6 +54,7 @@ _ERRORS: dict[int, type[errors.ClarionError]] = {
     Code.CONFLICT: errors.VersionConflict,
     Code.NO_TOPIC: errors.NoTopic,
     Code.BUSY: errors.Busy,
+    Code.ALREADY_DONE: errors.AlreadyDone,
 }
 
 # A client sends the same request again after these; everything else it raises.

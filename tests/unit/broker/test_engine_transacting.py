@@ -234,3 +234,37 @@ def test_only_so_many_states_are_kept() -> None:
     asker.transact(1, sets=((b"one", b"1", None),))
     assert code_of(asker.transact(2, sets=((b"two", b"2", None),))) == (Kind.REFUSED, Code.LIMIT)
     assert asker.transact(3, sets=((b"one", b"3", None),)).kind == Kind.ACK
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("more", ["puts", "sets"])
+def test_what_is_acked_already_does_nothing_more(asker: Transactor, shared: bool, more: str) -> None:
+    name, token = NAME, asker.token
+    if not shared:
+        name = b"alone"
+        asker.subscribe(JOBS, name, "earliest")
+        token = asker.attach(JOBS, name, b"consumer a").token
+
+    def transact(number: int, stop: int) -> Reply:
+        packed = asker.packed(b"a")
+        puts, blob = (((OUT, len(packed), 0, b""),), packed) if more == "puts" else ((), b"")
+        sets = ((b"seen", b"%d" % number, None),) if more == "sets" else ()
+        return asker.ask(
+            Kind.TRANSACT, bodies.Transact(asker.writer, number, ((JOBS, name, token, ((0, stop),)),), puts, sets), blob
+        )
+
+    assert transact(1, 1).kind == Kind.ACK
+    out, seen = asker.out(), asker.store.state(b"seen")
+    for number, stop in ((2, 1), (3, 2)):  # all of it, and some of it
+        assert code_of(transact(number, stop)) == (Kind.REFUSED, Code.ALREADY_DONE)
+        assert (asker.out(), asker.store.state(b"seen")) == (out, seen)
+    body = bodies.Transact(asker.writer, 4, ((JOBS, name, token, ((0, 2),)),), (), ())
+    assert asker.ask(Kind.TRANSACT, body, b"").kind == Kind.ACK, "acks alone may be repeated"
+
+
+def test_versions_rise_though_the_clock_goes_back(asker: Transactor) -> None:
+    first = body_of(asker.transact(1, sets=((b"n", b"1", None),)), bodies.Transacted).versions
+    asker.transact(2, sets=((b"n", None, None),))
+    asker.now_s -= 3600
+    asker.crash()
+    assert body_of(asker.transact(3, sets=((b"n", b"2", 0),)), bodies.Transacted).versions > first

@@ -30,8 +30,8 @@ class Asked(NamedTuple):
     on_reply: OnReply
     blobs: Sequence[Buffer]
 
-    def answer(self, kind: Kind, body: bodies.Body, *blobs: bytes) -> None:
-        self.on_reply(Reply(kind, msgspec.msgpack.encode(body), blobs))
+    def answer(self, kind: Kind, body: bodies.Body, *blobs: bytes, times_sent: int = 1) -> None:
+        self.on_reply(Reply(kind, msgspec.msgpack.encode(body), blobs, times_sent))
 
     def done(self) -> None:
         self.answer(Kind.ACK, bodies.Done())
@@ -42,8 +42,10 @@ class Asked(NamedTuple):
         retry_after_s: float = 0.0,
         kind: Kind = Kind.REFUSED,
         gone: tuple[int, int] | None = None,
+        times_sent: int = 1,
+        expected: int = 0,
     ) -> None:
-        self.answer(kind, bodies.Refused(code, "because", retry_after_s, 0, gone))
+        self.answer(kind, bodies.Refused(code, "because", retry_after_s, expected, gone), times_sent=times_sent)
 
     def deliver(self, first: int, *payloads: bytes, end: int | None = None) -> None:
         """Answer a get with one batch that begins at `first`."""

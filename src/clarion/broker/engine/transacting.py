@@ -168,6 +168,8 @@ class Transacting:
         if max(len(body.acks), len(body.puts), len(body.sets)) > _MAX_PARTS:
             raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction has at most {_MAX_PARTS} parts of each kind")
         acks = [self._plan_ack(*ack, now) for ack in body.acks]
+        if body.puts or body.sets:
+            self._check_news(acks)
         self._check_sets(body)
         return _Plan(acks, self._plan_puts(body, self._parse(body, blob), now), body.sets)
 
@@ -210,6 +212,19 @@ class Transacting:
         if refusal is not None:
             raise _Refused(*refusal)
         return topic, subscription, token, acked
+
+    def _check_news(self, acks: list[tuple[Topic, Subscription, int, bodies.Ranges]]) -> None:
+        """Refuse what acks something again and does more: an earlier attempt, unknown by its number, did that."""
+        for topic, subscription, _, acked in acks:
+            for start, stop in acked:
+                for low, high in subscription.acked.within(start, stop):
+                    offsets = f"offset {low} is" if high == low + 1 else f"offsets {low} to {high - 1} are"
+                    text = (
+                        f"{offsets} acked already by {to_text(subscription.name)} on {to_text(topic.name)}, and nothing"
+                        " of this transaction was done: most likely an earlier attempt did all of it, and its answer"
+                        " was lost; or the message expired or was purged meanwhile. Go on with the next message"
+                    )
+                    raise _Refused(Kind.REFUSED, Code.ALREADY_DONE, text)
 
     def _check_sets(self, body: bodies.Transact) -> None:
         limits = self._state.limits
@@ -269,17 +284,16 @@ class Transacting:
         for ack in plan.acks:
             self._getting.take_ack(*ack)
         offsets = tuple(self._putting.take_unnumbered(*put, now) for put in plan.puts)
-        versions = tuple(self._set(name, value, now) for name, value, _ in plan.sets)
+        versions = tuple(self._set(name, value) for name, value, _ in plan.sets)
         return bodies.Transacted(0, "", offsets, versions, now.unix_us)
 
-    def _set(self, name: bytes, value: bytes | None, now: Now) -> int:
+    def _set(self, name: bytes, value: bytes | None) -> int:
         changes = self._state.open.changes
         if value is None:
             changes.states.pop(name, None)
             changes.gone_states.add(name)
             return 0
-        # Versions follow the time, so that a state that was removed and set again never has an old one.
-        self._last_version = max(self._last_version + 1, now.unix_us)
+        self._last_version += 1  # of all states, so that one that was removed and set again never has an old one
         changes.gone_states.discard(name)
         changes.states[name] = StateRow(name, value, self._last_version)
         return self._last_version
