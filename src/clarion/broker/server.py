@@ -19,7 +19,7 @@ from clarion.broker.crashpoints import ENVIRONMENT, crash_points_from
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
 from clarion.broker.transport import Transport
-from clarion.model.errors import FatalError, StoreFull
+from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
@@ -214,15 +214,16 @@ class Broker:
 
     def _end_commit(self, outcome: Outcome, now: Now) -> None:
         group, error = outcome
-        if error is not None and not isinstance(error, StoreFull):
+        if error is not None and not isinstance(error, StoreFull | StoreUnavailable):
             raise error
         if group is None:
             return  # the store looked after itself; what it had no room for it tries again
         if error is None:
             self._engine.committed(group, now)
         else:
-            log.error("the store is full: %s", error)
-            self._engine.commit_failed(group, Code.DISK_FULL, str(error))
+            log.error("nothing of a commit was kept: %s", error)
+            code = Code.DISK_FULL if isinstance(error, StoreFull) else Code.BUSY
+            self._engine.commit_failed(group, code, str(error))
 
     def _send_replies(self) -> None:
         replies = self._engine.take_replies()

@@ -155,6 +155,13 @@ class StoreFailed(FatalError):
     """The disk failed under the store; nothing may be acknowledged any more."""
 
 
+class StoreUnavailable(RetryableError):
+    """The system did not give the store what it needs just now: descriptors, memory, a read.
+
+    Nothing of a change was kept, nothing that was read is taken for damaged; the same may work a moment later.
+    """
+
+
 class StoreFull(RetryableError):
     """The store has no room for the change; nothing of it was kept."""
 

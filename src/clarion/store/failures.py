@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from clarion.model.errors import ClarionError, StoreCorrupt, StoreFailed, StoreFull
+from clarion.model.errors import ClarionError, StoreCorrupt, StoreFailed, StoreFull, StoreUnavailable
 
 _DAMAGE = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
@@ -41,11 +41,25 @@ def extended_code(error: apsw.Error) -> int:
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 def is_full(error: OSError) -> bool:
     """Tell whether the operating system had no room for a write."""
     return error.errno in _NO_ROOM
+
+
+def is_passing(error: OSError) -> bool:
+    """Tell whether the system lacked descriptors or memory, which says nothing about the disk."""
+    return error.errno in _PASSING
+
+
+def unavailable(error: OSError, what: str) -> StoreUnavailable:
+    """Give the error for what could not be done just now, and may be in a moment."""
+    return StoreUnavailable(
+        f"{what} just now ({error.strerror or error}); what was acked is kept, nothing is taken for damaged. It is "
+        "tried again; if it stays so, raise the limit of open files (ulimit -n), free memory, or check the disk"
+    )
 
 
 def disk_full(folder: Path) -> StoreFull:

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from clarion.model.errors import StoredDataCorrupt
-from clarion.store.failures import typed
+from clarion.store.failures import typed, unavailable
 from clarion.store.port import StagedRow
 from clarion.store.records import Envelope, is_batch
 from clarion.store.segments import Segments
@@ -54,12 +54,17 @@ class Reader:
             raise typed(error, self.file) from error
 
     def _content(self, what: str, batch: Envelope | StagedRow, segment: int, position: int) -> bytes:
-        """Read a batch; `reading` must be held since it was looked up."""
+        """Read a batch; `reading` must be held since it was looked up.
+
+        Damage is a missing file, or bytes that are not the batch's; what the system did not let be read is neither.
+        """
         try:
             data = self._segments.read(segment, position, batch.size)
             reason = None if is_batch(data, batch) else "the batch that was put there is not whole"
-        except OSError as error:
+        except FileNotFoundError as error:
             reason = str(error)
+        except OSError as error:
+            raise unavailable(error, f"{self._segments.path(segment)} cannot be read") from error
         if reason is not None:
             raise damaged(what, f"{self._segments.path(segment)} at byte {position}", reason)
         return data

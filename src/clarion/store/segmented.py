@@ -12,8 +12,8 @@ from pathlib import Path
 
 import apsw
 
-from clarion.model.errors import BadSettings, ClarionError, FatalError, StoreFailed, StoreFull
-from clarion.store.failures import described, disk_failed, disk_full, is_full, typed
+from clarion.model.errors import BadSettings, ClarionError, FatalError, StoreFailed, StoreFull, StoreUnavailable
+from clarion.store.failures import described, disk_failed, disk_full, is_full, is_passing, typed, unavailable
 from clarion.store.folder import DATABASE, Reserve, disk_bytes, free_disk_bytes, lengthen, take_folder
 from clarion.store.index import SegmentRow, load_checksum_vfs, open_reader, open_writer, read_identity, read_segments
 from clarion.store.index_reads import Reads
@@ -186,7 +186,7 @@ class SegmentedStore(Reads):
             if self._is_short_of_room:  # What SQLite has no room for is to show now, when all can be undone.
                 self._writer.cache_flush()
             self._crash_point("inside-commit")
-        except (OSError, apsw.Error) as error:
+        except (OSError, apsw.Error, FatalError) as error:
             self._undo()
             raise self._explained(error) from error
         except BaseException:
@@ -220,15 +220,19 @@ class SegmentedStore(Reads):
             self._failure = self._failure or f"a change could not be undone in {self.path} ({error})"
             _log.error("%s", self._failure)
 
-    def _explained(self, error: OSError | apsw.Error) -> Exception:
+    def _explained(self, error: OSError | apsw.Error | FatalError) -> Exception:
         """Give the error to raise for one that was met before the sync and undone; the disk's failures are final."""
         if self._failure is not None:
             return StoreFailed(self._failure)
         if isinstance(error, apsw.ConstraintError):  # the caller's mistake, not the disk's
             return AssertionError(f"the change breaks a rule of the port: {error}")
         file = self._segments.path(self._segments.number)
-        if isinstance(error, apsw.Error):
+        if isinstance(error, FatalError):
+            told: ClarionError = error
+        elif isinstance(error, apsw.Error):
             told = typed(error, self.file)
+        elif is_passing(error):
+            told = unavailable(error, f"{file} cannot be written to")
         else:
             told = disk_full(file) if is_full(error) else disk_failed(error, file)
         if isinstance(told, FatalError):
@@ -301,6 +305,9 @@ class SegmentedStore(Reads):
                 self._move(*moved)
                 goes_on = True
         except (OSError, apsw.Error, ClarionError) as error:
+            if isinstance(error, OSError) and is_passing(error):
+                _log.warning("keeping house in %s was put off: %s", self.path, error)
+                return False
             self._failure = self._failure or f"keeping house in {self.path} failed ({error}); start the broker again"
             _log.error("%s", self._failure)
         return goes_on or self._mover.is_busy
@@ -308,7 +315,7 @@ class SegmentedStore(Reads):
     def _move(self, entry: Entry, data: Sequence[Bytes]) -> None:
         try:
             self._write(entry, data, Purpose.MOVE)
-        except StoreFull as error:
+        except (StoreFull, StoreUnavailable) as error:
             self._mover.put_off(entry.moved_from)
             _log.warning("batches were not moved out of an old segment: %s", error)
 

@@ -21,6 +21,7 @@ from enum import Enum
 from pathlib import Path
 
 from clarion.model.errors import StoreFull
+from clarion.store.failures import disk_failed
 from clarion.store.folder import sync_folder
 from clarion.store.records import ALIGNMENT, HEADER_BYTES, Bytes
 
@@ -64,7 +65,7 @@ class Segments:
         self.total_bytes = 0  # of all files
         self.spare_bytes = 0
         self._may_grow = may_grow
-        self._descriptor = -1
+        self._descriptor = self._folder = -1
         self._sizes: dict[int, int] = {}
         self._spares: list[Path] = []
         self._readers: OrderedDict[int, int] = OrderedDict()
@@ -78,6 +79,7 @@ class Segments:
             elif file.suffix == ".spare":
                 self._spares.append(file)
         self.total_bytes = sum(self._sizes.values()) + self._count_spares()
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @property
     def numbers(self) -> list[int]:
@@ -108,7 +110,7 @@ class Segments:
         self._let_go()
         self.number, self.position = number, position
         self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
-        sync_folder(self.folder)
+        self._sync_names()
 
     def make_room(self, record_bytes: int, purpose: Purpose) -> bool:
         """See that a record fits at `number` and `position` and leaves the room that is not its own.
@@ -205,23 +207,35 @@ class Segments:
         for descriptor in self._readers.values():
             os.close(descriptor)
         self._readers.clear()
+        os.close(self._folder)
 
     def _begin_segment(self, record_bytes: int) -> None:
         if record_bytes > self.segment_bytes:
             self._make_spare(record_bytes)
         elif not self._spares:
             self._make_spare(self.segment_bytes)
-        spare = self._spares.pop()
         number = max(self._sizes, default=0) + 1
-        size = spare.stat().st_size
-        spare.rename(self.path(number))
-        sync_folder(self.folder)
+        descriptor = os.open(self._spares[-1], os.O_RDWR | os.O_CLOEXEC)  # If that cannot be, nothing was changed.
+        try:
+            size = os.fstat(descriptor).st_size
+            self._spares.pop().rename(self.path(number))
+            self._sync_names()
+        except BaseException:
+            os.close(descriptor)
+            raise
         self.spare_bytes -= size
         self._sizes[number] = size
         self._let_go()
-        self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
+        self._descriptor = descriptor
         self.number, self.position = number, 0
         self._let_cool(number - self._kept_warm - 1)
+
+    def _sync_names(self) -> None:
+        """Make the names in the folder durable; where that fails, nobody can tell any more which are."""
+        try:
+            os.fsync(self._folder)
+        except OSError as error:
+            raise disk_failed(error, self.folder) from error
 
     def _let_cool(self, number: int) -> None:
         """Have the system keep a segment on disk alone: who reads it is far behind, and its pages are wanted here."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.unit.broker.asking import START_US, Asker, body_of, code_of, payloads_of
 
 from clarion.broker.engine import Reply
+from clarion.model.errors import StoreUnavailable
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch
 from clarion.wire.frames import Kind
@@ -274,3 +275,22 @@ def test_many_batches_that_are_due_at_once_appear_in_rounds_and_in_order(asker: 
     run_to(asker, 301.0)
     token = asker.attach(NEWS).token
     assert payloads_of(asker.get(NEWS, token, most=2000)) == [b"%d" % number for number in range(1, 1101)]
+
+
+def test_a_delayed_batch_that_could_not_be_read_just_now_appears_when_it_can(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(asker, 1, (b"first", 200), (b"second", 300))
+    with monkeypatch.context() as patch:
+        patch.setattr(asker.store, "staged_batch", _unavailable)
+        run_to(asker, 250)
+    assert read(asker) == []
+    stats = asker.engine.stats()
+    assert stats["unavailable_reads"] > 0
+    assert "corrupt_reads" not in stats
+    run_to(asker, 260)
+    assert read(asker) == [b"first"]
+
+
+def _unavailable(*_: object) -> NoReturn:
+    raise StoreUnavailable("too many open files")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from tests.unit.broker.asking import START_US, Asker, body_of, code_of, payloads_of
 
+from clarion.model.errors import StoreUnavailable
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Kind
@@ -103,6 +106,23 @@ def test_what_is_not_in_memory_comes_from_the_store(memory: dict[str, int]) -> N
         expected = [b"%d" % place for place in range(position, 4)]
         assert payloads_of(asker.get(NEWS, token, position)) == expected
     assert (asker.engine.stats().get("store_reads", 0) != 0) == bool(memory)
+
+
+def test_what_cannot_be_read_just_now_is_worth_another_try_and_not_damaged(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object) -> NoReturn:
+        raise StoreUnavailable("too many open files")
+
+    asker.crash()  # so that nothing is in memory
+    token = asker.attach(NEWS).token
+    with monkeypatch.context() as patch:
+        patch.setattr(asker.store, "batches", unavailable)
+        assert code_of(asker.get(NEWS, token)) == (Kind.REFUSED, Code.BUSY)
+    stats = asker.engine.stats()
+    assert stats["unavailable_reads"] == 1
+    assert "corrupt_reads" not in stats
+    assert payloads_of(asker.get(NEWS, token)) == [b"0", b"1", b"2"]
 
 
 def test_nothing_at_the_position_is_told_at_once_or_after_the_wait(asker: Asker) -> None:

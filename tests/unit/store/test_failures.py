@@ -12,7 +12,7 @@ import pytest
 from tests.unit.store.failing_disk import Disk, failing
 from tests.unit.store.making import Maker, crash_image, everything, fill, open_segmented, put_everywhere, subscribe
 
-from clarion.model.errors import StoreFailed, StoreFull
+from clarion.model.errors import StoreFailed, StoreFull, StoreUnavailable
 from clarion.store.port import Changes
 from clarion.store.segmented import SegmentedStore
 
@@ -171,6 +171,48 @@ def test_after_a_failed_write_or_sync_nothing_is_acked_any_more(tmp_path: Path, 
     assert everything(store) == before
     image = open_segmented(crash_image(store, tmp_path / "image"))
     assert [batch.first_offset for batch in image.batches(1, 0, 8, 1 << 30)] == list(range(8))
+    image.close()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("open", errno.EMFILE), ("open", errno.EIO), ("pread", errno.EIO), ("pread", errno.ENOMEM)]
+)
+def test_what_cannot_be_read_just_now_is_not_damaged(tmp_path: Path, call: str, number: int) -> None:
+    store = open_segmented(tmp_path)
+    maker = fill(store)
+    changes = Changes()
+    staged = maker.stage(changes, 1, [b"staged"])
+    store.commit(changes)
+    with failing(call, number):
+        for read in (lambda: store.batches(1, 0, 8, 1 << 30), lambda: store.staged_batch(staged.row.number)):
+            with pytest.raises(StoreUnavailable, match=r"0000000001\.seg cannot be read just now"):
+                read()
+    assert len(store.batches(1, 0, 8, 1 << 30)) == 8
+    assert store.staged_batch(staged.row.number) == staged
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["open", "pwritev", "posix_fallocate"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_commit_that_the_system_has_no_descriptor_or_memory_for_is_refused_and_the_store_goes_on(
+    tmp_path: Path, call: str, number: int
+) -> None:
+    store = open_segmented(tmp_path / "data", segment_bytes=64 << 10)
+    maker = fill(store, commits=3, payload=bytes(10_000), topics=1)
+    before = everything(store)
+    refused = Changes()
+    copy.deepcopy(maker).put(refused, 1, [bytes(60_000)])
+    with failing(call, number):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="just now"):
+                store.commit(refused)
+        store.keep_house()
+    assert everything(store) == before
+    for _ in range(4):
+        put_everywhere(store, maker, bytes(30_000))
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert everything(image) == everything(store)
     image.close()
     store.close()
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clarion.broker.engine.state import State
-from clarion.broker.engine.topics import Topic
+from clarion.broker.engine.topics import Topic, Waiter
+from clarion.model.errors import StoredDataCorrupt, StoreUnavailable
 from clarion.store.port import StoredBatch
-from clarion.wire.batch import Batch, slice_batch
-from clarion.wire.frames import Buffer
+from clarion.wire.batch import BadBatch, Batch, slice_batch
+from clarion.wire.frames import Buffer, Kind
+from clarion.wire.refusals import Code
+
+UNREAD = (StoredDataCorrupt, StoreUnavailable, BadBatch)  # how reading ends where it cannot be done
+_AGAIN_S = 0.2
 
 
 def read_batches(state: State, topic: Topic, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
     """Give committed batches in order, from the one that holds `position` or the first after it, at least one if
-    there is any; raises StoredDataCorrupt."""
+    there is any; raises what is in UNREAD."""
     place = topic.recent_from(position)
     if place is None:
         state.counters["store_reads"] += 1
@@ -29,6 +34,20 @@ def read_batches(state: State, topic: Topic, position: int, max_messages: int, m
         size += len(batch.data)
         place += 1
     return found
+
+
+def count_unread(state: State, error: Exception) -> None:
+    """Count a read that could not be done: something is damaged, or the system did not let it be read just now."""
+    state.counters["unavailable_reads" if isinstance(error, StoreUnavailable) else "corrupt_reads"] += 1
+
+
+def refuse_unread(state: State, waiter: Waiter, error: Exception) -> None:
+    """Tell who asked that it cannot be read, for good or just now."""
+    count_unread(state, error)
+    if isinstance(error, StoreUnavailable):
+        state.refuse(waiter, Kind.REFUSED, Code.BUSY, str(error), retry_after_s=_AGAIN_S)
+    else:
+        state.refuse(waiter, Kind.REFUSED, Code.CORRUPT, str(error))
 
 
 def batches_of(state: State, topic: Topic, start: int, stop: int, max_bytes: int) -> Iterator[StoredBatch]:

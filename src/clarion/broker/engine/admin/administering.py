@@ -9,13 +9,13 @@ import msgspec
 from clarion.broker.engine.admin.describing import describe_subscriptions, describe_topic, listed
 from clarion.broker.engine.keep.removing import delete_topic, trim
 from clarion.broker.engine.limits import MAX_NAME_BYTES
-from clarion.broker.engine.reading import cut, has_expired, read_batches
+from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches, refuse_unread
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.share.sharing import Sharing
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing, refuse_busy, refuse_gone
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
-from clarion.model.errors import InvalidRequest, StoredDataCorrupt
+from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import TopicSettings, check_settings
 from clarion.model.ranges import AckedRanges
@@ -165,8 +165,8 @@ class Administering:
             max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
             try:
                 self._hand_out(waiter, topic, subscription, body.position, max_messages, max_bytes, now)
-            except StoredDataCorrupt as error:
-                self._refuse_corrupt(waiter, error)
+            except UNREAD as error:
+                refuse_unread(self._state, waiter, error)
 
     def find_offset(self, waiter: Waiter, body: bodies.FindOffset, now: Now) -> None:
         """Tell the first offset committed at a time or later that may be read, or the end of the topic."""
@@ -223,10 +223,6 @@ class Administering:
 
     def _refuse_none(self, waiter: Waiter, name: bytes) -> None:
         self._state.refuse(waiter, Kind.REFUSED, Code.NO_TOPIC, f"there is no topic {to_text(name)} here")
-
-    def _refuse_corrupt(self, waiter: Waiter, error: StoredDataCorrupt) -> None:
-        self._state.counters["corrupt_reads"] += 1
-        self._state.refuse(waiter, Kind.REFUSED, Code.CORRUPT, str(error))
 
 
 def _changed(settings: TopicSettings, changes: dict[str, Any]) -> TopicSettings:

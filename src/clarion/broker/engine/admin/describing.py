@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from clarion.broker.engine.reading import read_batches
+from clarion.broker.engine.reading import UNREAD, count_unread, read_batches
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.errors import StoredDataCorrupt
 from clarion.model.options import unpack_options, unpack_settings
 from clarion.store.port import TopicSummary
 from clarion.wire import bodies
@@ -90,8 +89,8 @@ class _Times:
             return 0
         try:
             found = read_batches(self._state, self._topic, offset, 1, 1)
-        except StoredDataCorrupt:  # whoever looks after a damaged topic has to see it
-            self._state.counters["corrupt_reads"] += 1
+        except UNREAD as error:  # whoever looks after a damaged topic has to see it
+            count_unread(self._state, error)
             found = []
         if not found:
             self._known.append((offset, offset + 1, 0))

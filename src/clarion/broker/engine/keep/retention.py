@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from clarion.broker.engine.keep.removing import delete_topic, trim
 from clarion.broker.engine.publish.room import below_size, bound_bytes, slowest_cursor
-from clarion.broker.engine.reading import batches_of, has_expired
+from clarion.broker.engine.reading import UNREAD, batches_of, count_unread, has_expired
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.errors import StoredDataCorrupt
 from clarion.model.options import TRIM, unpack_options, unpack_settings
 from clarion.store.port import UNTIL_READ, SubscriptionRow, TopicRow, TopicSummary
 
@@ -156,7 +155,7 @@ class Retention:
     def _head_has_expired(self, row: TopicRow, now: Now) -> bool:
         try:
             found = self._state.store.batches(row.number, row.first_offset, 1, 1)
-        except StoredDataCorrupt:
+        except UNREAD:
             return False
         return bool(found) and has_expired(found[0], now.unix_us)
 
@@ -171,8 +170,8 @@ class Retention:
                 if not has_expired(batch, now.unix_us):
                     break
                 stop = batch.first_offset + batch.count
-        except StoredDataCorrupt:
-            self._state.counters["corrupt_reads"] += 1
+        except UNREAD as error:
+            count_unread(self._state, error)
         if stop == start:
             return
         self._state.counters["messages_expired"] += stop - start

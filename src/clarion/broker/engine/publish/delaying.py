@@ -7,9 +7,10 @@ from bisect import bisect_right
 from collections import OrderedDict
 
 from clarion.broker.engine.publish.room import add_delayed, disk_is_full
+from clarion.broker.engine.reading import UNREAD, count_unread
 from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.topics import Topic
-from clarion.model.errors import InvalidRequest, StoredDataCorrupt
+from clarion.model.errors import InvalidRequest, StoreUnavailable
 from clarion.store.port import StagedBatch, StagedRow
 from clarion.wire.batch import BadBatch, Batch, slice_batch
 
@@ -167,7 +168,9 @@ class Delaying:
                 if len(self._cut_before) > _CUT_KEPT:
                     self._cut_before.popitem(last=False)
                 return slice_batch(batch, row.released, stop)
-        except (StoredDataCorrupt, BadBatch):
-            self._state.counters["corrupt_reads"] += 1
+        except UNREAD as error:
+            count_unread(self._state, error)
+            if isinstance(error, StoreUnavailable):
+                return None
         self._damaged.add(row.number)
         return None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from clarion.broker.engine.keep.removing import trim
 from clarion.broker.engine.limits import Limits
-from clarion.broker.engine.reading import read_batches
+from clarion.broker.engine.reading import UNREAD, read_batches
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topics import Topic
-from clarion.model.errors import StoredDataCorrupt
 from clarion.model.names import to_text
 from clarion.model.options import TRIM
 from clarion.store.port import UNTIL_READ
@@ -98,7 +97,7 @@ def unread_bytes(state: State, topic: Topic, enough: int) -> int:
     if topic.bytes_total - below > enough and slowest > offset:
         try:
             found = read_batches(state, topic, slowest, 1, 1)
-        except StoredDataCorrupt:
+        except UNREAD:
             found = []
         if found:
             topic.unread_mark = (slowest, found[0].bytes_total - len(found[0].data))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clarion.broker.engine.reading import batches_of, opened
+from clarion.broker.engine.reading import UNREAD, batches_of, count_unread, opened
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.errors import StoredDataCorrupt
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.model.options import UNTIL_READ, SubscriptionOptions
 from clarion.model.topics import DEAD_READER, dead_letters_of, is_dead_letters
@@ -52,8 +51,8 @@ class Burying:
         for row in rows:
             try:
                 letter = self._read(topic, subscription, row, now)
-            except StoredDataCorrupt:
-                self._state.counters["corrupt_reads"] += 1
+            except UNREAD as error:
+                count_unread(self._state, error)
                 continue
             if letter is None:  # it was trimmed, and is gone
                 settled.append(row.offset)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from clarion.broker.engine.reading import batches_of, opened
+from clarion.broker.engine.reading import UNREAD, batches_of, count_unread, opened, refuse_unread
 from clarion.broker.engine.share.lending import Consumer, Lending, WaitingTake
 from clarion.broker.engine.share.loans import Loan, gather
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import refuse_gone
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
-from clarion.model.errors import StoredDataCorrupt
 from clarion.model.spans import Span
 from clarion.wire import bodies
-from clarion.wire.batch import BadBatch
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 _READ_BYTES = 1 << 20
 
@@ -45,12 +42,12 @@ class Lender:
                 if not candidates or not gather(state, topic, lending, candidates, take.max_bytes, now.unix_us, loan):
                     break
                 self._settle(topic, subscription, consumer, loan)
-        except (StoredDataCorrupt, BadBatch) as error:
-            state.counters["corrupt_reads"] += 1
+        except UNREAD as error:
             self._settle(topic, subscription, consumer, loan)
             if not loan.messages:
-                state.refuse(take.waiter, Kind.REFUSED, Code.CORRUPT, str(error))
+                refuse_unread(state, take.waiter, error)
                 return True
+            count_unread(state, error)
         if not loan.messages:
             return False
         consumer.last_take = take.number
@@ -75,8 +72,8 @@ class Lender:
                 for start, stop, attempt in held:
                     for batch in batches_of(self._state, topic, start, stop, _READ_BYTES):
                         loan.add(batch, start, stop, attempt)
-            except StoredDataCorrupt as error:
-                self._state.refuse(take.waiter, Kind.REFUSED, Code.CORRUPT, str(error))
+            except UNREAD as error:
+                refuse_unread(self._state, take.waiter, error)
                 return
         if loan.messages:
             self._say_lent(take.waiter, lending, loan)
@@ -107,6 +104,6 @@ class Lender:
                             lending.keys.claim(offset, key)
                         else:  # it comes with the backlog, in its order
                             refused.append(offset)
-            except (StoredDataCorrupt, BadBatch):
-                self._state.counters["corrupt_reads"] += 1
+            except UNREAD as error:
+                count_unread(self._state, error)
         return refused

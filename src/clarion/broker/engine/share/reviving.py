@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clarion.broker.engine.reading import batches_of
+from clarion.broker.engine.reading import UNREAD, batches_of, refuse_unread
 from clarion.broker.engine.share.burying import PREFIX
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
-from clarion.model.errors import StoredDataCorrupt
 from clarion.model.names import to_text
 from clarion.model.topics import DEAD_READER, dead_letters_of
 from clarion.wire import bodies
-from clarion.wire.batch import BadBatch, Batch, Headers, encode_batch
+from clarion.wire.batch import Batch, Headers, encode_batch
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
 
@@ -58,8 +57,8 @@ class Reviving:
             return
         try:
             homes, skipped, last = self._sorted_by_home(grave, offsets, now)
-        except (StoredDataCorrupt, BadBatch) as error:
-            state.refuse(waiter, Kind.REFUSED, Code.CORRUPT, str(error))
+        except UNREAD as error:
+            refuse_unread(state, waiter, error)
             return
         if last is not None:
             following = last

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import heapq
 
-from clarion.broker.engine.reading import cut, has_expired, read_batches
+from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches, refuse_unread
 from clarion.broker.engine.share.sharing import Sharing
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing, refuse_gone, taken_over
 from clarion.broker.engine.topics import Subscription, Topic, Waiter, WaitingGet
-from clarion.model.errors import StoredDataCorrupt
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges
 from clarion.wire import bodies
@@ -193,9 +192,8 @@ class Getting:
             return
         try:
             batches = read_batches(state, topic, get.position, get.max_messages, get.max_bytes)
-        except StoredDataCorrupt as error:
-            state.counters["corrupt_reads"] += 1
-            state.refuse(get.waiter, Kind.REFUSED, Code.CORRUPT, str(error))
+        except UNREAD as error:
+            refuse_unread(state, get.waiter, error)
             return
         envelopes: list[tuple[int, int]] = []
         blobs: list[Buffer] = []
