@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,7 +13,7 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.integration.waiting import eventually
 
-from clarion import Admin, Publisher, Subscriber
+from clarion import Admin, AsyncPublisher, Publisher, Stager, Subscriber, commit_staged
 from clarion.model.errors import (
     InvalidRequest,
     MessagesGone,
@@ -71,6 +73,50 @@ def test_text_is_utf_8(url: str) -> None:
         "schlüssel".encode(),
         {"a": "ß".encode()},
     )
+
+
+def test_whatever_gives_messages_one_after_the_other_can_be_put(url: str) -> None:
+    async def put_async() -> None:
+        async with AsyncPublisher(url) as publisher:
+            receipts = await publisher.put_many("any", (str(number) for number in range(3)), keys=iter("abc"))
+            await receipts.result(30)
+            assert len(receipts) == 3
+            with pytest.raises(TypeError, match="payloads is a list"):
+                await publisher.put_many("any", "one text")
+
+    def half() -> Iterator[str]:
+        yield "half"
+        raise ZeroDivisionError
+
+    with Subscriber(url, "any") as reader, Publisher(url) as publisher:
+        reader.subscribe("any")
+        assert len(publisher.put_many("any", (str(number) for number in range(3))).result(30)) == 3
+        publisher.put_many("any", {1: "x"}.values(), keys=["k"], headers=iter([{"h": "v"}])).result(30)
+        asyncio.run(put_async())
+        with Stager(url, "any", 1) as stager:
+            stager.put_many("any", (str(number) for number in range(3)), keys=["a", None, b"c"])
+            with pytest.raises(TypeError, match="payloads is a list"):
+                stager.put_many("any", b"one")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="parts is a list"):
+            commit_staged(url, "any", 1, parts="part")  # the letters of it?
+        commit_staged(url, "any", 1)
+        for wrong in ("text", b"bytes", None, 5, {"a": "b"}):
+            with pytest.raises(TypeError, match="payloads is a list"):
+                publisher.put_many("any", wrong)  # type: ignore[arg-type]
+        with pytest.raises(ZeroDivisionError):
+            publisher.put_many("any", half())
+        for keys in (["k"], iter(["k"] * 3)):
+            with pytest.raises(ValueError, match=r"there are 2 payloads and [13] keys; nothing was queued"):
+                publisher.put_many("any", [b"a", b"b"], keys=keys)
+        with pytest.raises(TypeError, match="the name of a header is a str"):
+            publisher.put("any", b"a", headers={b"name": b"v"})  # type: ignore[dict-item]
+        with reader.transaction() as tx, pytest.raises(TypeError, match="the name of a header is a str"):
+            tx.put("any", b"a", headers={b"name": b"v"})  # type: ignore[dict-item]
+        publisher.put(bytearray(b"any"), b"end").result(30)  # type: ignore[arg-type]
+        found: list[bytes] = []
+        while not found or found[-1] != b"end":
+            found += [message.payload for message in reader.get("any", wait_s=30)]
+        assert found == [b"0", b"1", b"2", b"x", *[b"0", b"1", b"2"] * 2, b"end"]
 
 
 def test_put_many_and_get_batches_carry_columns(url: str) -> None:

@@ -60,7 +60,12 @@ class NotSubscribed(PermanentError):
 
 
 class TooLarge(PermanentError):
-    """The message, batch, key, headers or name is larger than the broker takes."""
+    """The message, batch, key, headers or name is larger than the broker takes.
+
+    `accepted` counts those of a put_many that were queued before it.
+    """
+
+    accepted = 0
 
 
 class InvalidRequest(PermanentError):

@@ -8,13 +8,13 @@ import binascii
 _PREFIX = "b64:"
 
 
-def to_bytes(name: bytes | str) -> bytes:
-    """Give the bytes of a name or payload: str is encoded as UTF-8, bytes-likes are copied, else TypeError."""
-    if isinstance(name, str):
-        return name.encode()
-    if not isinstance(name, (bytes, bytearray, memoryview)):
-        raise TypeError(f"bytes or str is wanted here, not {type(name).__name__}")
-    return bytes(name)
+def to_bytes(value: bytes | str, what: str = "this") -> bytes:
+    """Return the bytes of a name or payload: str is encoded as UTF-8, bytes-likes are copied, else TypeError."""
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{what} is bytes or str, not {type(value).__name__}")
+    return bytes(value)
 
 
 def to_text(name: bytes) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
 from clarion.model.address import DEFAULT_URL
-from clarion.model.errors import BufferFull, ClarionError, TimedOut
+from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths
+from clarion.model.errors import BufferFull, ClarionError, TimedOut, TooLarge
 from clarion.model.names import to_bytes
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
 from clarion.publisher.outbox.loops import AsyncDesk
@@ -20,11 +21,7 @@ from clarion.publisher.requests import AsyncRequests
 from clarion.publisher.sheaf import (
     Part,
     Sheaf,
-    all_bytes,
     all_due,
-    all_headers,
-    as_headers,
-    check_lengths,
     check_settings,
     part_of,
 )
@@ -103,47 +100,48 @@ class AsyncPublisher:
         block_s: float | None = None,
     ) -> AsyncReceipt:
         """Queue a message and give its receipt; see Publisher.put."""
-        name, payload, key = to_bytes(topic), to_bytes(payload), None if key is None else to_bytes(key)
+        name, payload = to_bytes(topic, "topic"), to_bytes(payload, "payload")
+        key, packed_headers = None if key is None else to_bytes(key, "key"), as_headers(headers)
         lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
         await self._room(wait, block_s)
-        part = self._sending.add(name, payload, key, as_headers(headers), ttl_ms=lives_ms, due_us=due)
+        part = self._sending.add(name, payload, key, packed_headers, ttl_ms=lives_ms, due_us=due)
         self._desk.set_going()
         return AsyncReceipt(self, [part])
 
     async def put_many(
         self,
         topic: bytes | str,
-        payloads: Sequence[bytes | str],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Mapping[str, bytes | str] | None] | None = None,
+        payloads: Iterable[bytes | str],
+        keys: Iterable[bytes | str | None] | None = None,
+        headers: Iterable[Mapping[str, bytes | str] | None] | None = None,
         ttl_s: float | None = None,
-        deliver_at: Moment | Sequence[Moment] | None = None,
+        deliver_at: Moment | Iterable[Moment] | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
     ) -> AsyncReceipts:
         """Queue many messages, in order, with no object for each; see Publisher.put_many."""
-        topic, payloads, lives_ms = to_bytes(topic), all_bytes(payloads), ttl_ms(ttl_s)
-        packed_headers, due = all_headers(headers), all_due(deliver_at, len(payloads))
+        topic, payloads, lives_ms = to_bytes(topic, "topic"), all_bytes(payloads), ttl_ms(ttl_s)
+        keys, packed_headers, due = all_keys(keys), all_headers(headers), all_due(deliver_at, len(payloads))
         check_lengths(payloads, keys=keys, headers=packed_headers, deliver_at=due)
         parts: list[Part] = []
         start = 0
         while start < len(payloads):
             try:
                 await self._room(wait, block_s)
-            except BufferFull as error:
+                stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
+                part = self._sending.add_many(
+                    topic,
+                    payloads[start:stop],
+                    part_of(keys, start, stop),
+                    part_of(packed_headers, start, stop),
+                    ttl_ms=lives_ms,
+                    due=part_of(due, start, stop),
+                )
+            except (BufferFull, TooLarge) as error:
                 error.accepted = start
-                self._sending.drops += len(payloads) - start - 1
+                self._sending.drops += len(payloads) - start - 1 if isinstance(error, BufferFull) else 0
                 raise
-            stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
-            part = self._sending.add_many(
-                topic,
-                payloads[start:stop],
-                part_of(keys, start, stop),
-                part_of(packed_headers, start, stop),
-                ttl_ms=lives_ms,
-                due=part_of(due, start, stop),
-            )
             parts.append(part)
             self._desk.set_going()
             start = stop

@@ -6,12 +6,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
 from clarion.model.address import DEFAULT_URL
-from clarion.model.errors import BufferFull, ClarionError, TimedOut
+from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths
+from clarion.model.errors import BufferFull, ClarionError, TimedOut, TooLarge
 from clarion.model.names import to_bytes
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
@@ -22,11 +23,7 @@ from clarion.publisher.sheaf import (
     OVERHEAD_BYTES,
     Part,
     Sheaf,
-    all_bytes,
     all_due,
-    all_headers,
-    as_headers,
-    check_lengths,
     check_settings,
     part_of,
 )
@@ -135,7 +132,10 @@ class Publisher:
             size = len(payload) + OVERHEAD_BYTES
             sending = self._sending
             with self._lock:
-                lane = self._known.get(topic)
+                try:
+                    lane = self._known.get(topic)
+                except TypeError:  # no name, or one that may change: the long way knows
+                    lane = None
                 if lane is not None and (sheaf := lane.gathering) is not None:
                     payloads = sheaf.payloads
                     place = len(payloads)
@@ -162,9 +162,9 @@ class Publisher:
         wait: bool,
         block_s: float | None,
     ) -> Receipt:
-        name = to_bytes(topic)
-        payload = to_bytes(payload)
-        key = None if key is None else to_bytes(key)
+        name = to_bytes(topic, "topic")
+        payload = to_bytes(payload, "payload")
+        key = None if key is None else to_bytes(key, "key")
         packed_headers = None if headers is None else as_headers(headers)
         lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
         self._session.check_usable()
@@ -175,29 +175,32 @@ class Publisher:
             part = self._sending.add(name, payload, key, packed_headers, ttl_ms=lives_ms, due_us=due)
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            self._known[topic] = self._sending.lanes[name]
+            if isinstance(topic, (bytes, str)):
+                self._known[topic] = self._sending.lanes[name]
         self._desk.set_going()
         return Receipt(self, part[0], part[1])
 
     def put_many(
         self,
         topic: bytes | str,
-        payloads: Sequence[bytes | str],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Mapping[str, bytes | str] | None] | None = None,
+        payloads: Iterable[bytes | str],
+        keys: Iterable[bytes | str | None] | None = None,
+        headers: Iterable[Mapping[str, bytes | str] | None] | None = None,
         ttl_s: float | None = None,
-        deliver_at: Moment | Sequence[Moment] | None = None,
+        deliver_at: Moment | Iterable[Moment] | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
     ) -> Receipts:
-        """Queue many messages, in order, with no object for each. Where the buffer fills up on the way, wait as
-        `put` does; the BufferFull then says in `accepted` how many are queued.
+        """Queue many messages, in order, with no object for each. Whatever gives them one after the other will do, and
+        is gone through before anything is queued. Where the buffer fills up on the way, wait as `put` does; the
+        BufferFull then says in `accepted` how many are queued, and so does the TooLarge of one that is too large.
 
-        `deliver_at` is one moment for all, or one for each.
+        `keys` and `headers`, where given, have one, or None, for each; `deliver_at` is one moment for all, or one for
+        each.
         """
-        topic, payloads, lives_ms = to_bytes(topic), all_bytes(payloads), ttl_ms(ttl_s)
-        packed_headers, due = all_headers(headers), all_due(deliver_at, len(payloads))
+        topic, payloads, lives_ms = to_bytes(topic, "topic"), all_bytes(payloads), ttl_ms(ttl_s)
+        keys, packed_headers, due = all_keys(keys), all_headers(headers), all_due(deliver_at, len(payloads))
         check_lengths(payloads, keys=keys, headers=packed_headers, deliver_at=due)
         parts: list[Part] = []
         start = 0
@@ -205,21 +208,21 @@ class Publisher:
             stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
             with self._lock:
                 self._check_usable()
-                if not self._has_room():
-                    try:
+                try:
+                    if not self._has_room():
                         self._wait_for_room(wait, block_s)
-                    except BufferFull as error:
-                        error.accepted = start
-                        self._sending.drops += len(payloads) - start - 1
-                        raise
-                part = self._sending.add_many(
-                    topic,
-                    payloads[start:stop],
-                    part_of(keys, start, stop),
-                    part_of(packed_headers, start, stop),
-                    ttl_ms=lives_ms,
-                    due=part_of(due, start, stop),
-                )
+                    part = self._sending.add_many(
+                        topic,
+                        payloads[start:stop],
+                        part_of(keys, start, stop),
+                        part_of(packed_headers, start, stop),
+                        ttl_ms=lives_ms,
+                        due=part_of(due, start, stop),
+                    )
+                except (BufferFull, TooLarge) as error:
+                    error.accepted = start
+                    self._sending.drops += len(payloads) - start - 1 if isinstance(error, BufferFull) else 0
+                    raise
             parts.append(part)
             self._desk.set_going()
             start = stop

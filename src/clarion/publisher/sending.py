@@ -157,7 +157,7 @@ class Sending:
         if size + HEADER_BYTES > self.max_batch_bytes:
             raise TooLarge(
                 f"{size} bytes with key and headers do not fit into a batch of {self.max_batch_bytes} bytes,"
-                " the most this broker takes; nothing was queued"
+                " the most this broker takes; it was not queued"
             )
         lane = self.lanes.get(topic) or self._new_lane(topic)
         sheaf = lane.sheaf_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)

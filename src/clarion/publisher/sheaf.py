@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TypeVar
 
+from clarion.model.arguments import as_list, whole
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
-from clarion.model.names import to_bytes
 from clarion.wire.batch import Headers, encode_batch, renumber_batch
 from clarion.wire.moments import Moment, due_us, pack_due
 
@@ -236,44 +237,19 @@ def chunk_end(
     return stop
 
 
-def as_headers(headers: Mapping[str, bytes | str] | None) -> Headers | None:
-    """Give headers as a dict of text to bytes; values of str are encoded as UTF-8."""
-    if not headers:
+def all_due(deliver_at: Moment | Iterable[Moment] | None, count: int) -> list[int] | None:
+    """Return when each of `count` messages is due, in unix µs: each at its time, or all at one."""
+    if deliver_at is None:
         return None
-    return {name: to_bytes(value) for name, value in headers.items()}
-
-
-def all_bytes(payloads: Sequence[bytes | str]) -> Sequence[bytes]:
-    """Give the payloads, str encoded as UTF-8; what is neither bytes nor str is a TypeError."""
-    if set(map(type, payloads)) <= {bytes}:
-        return payloads  # type: ignore[return-value]
-    return [to_bytes(payload) for payload in payloads]
-
-
-def all_headers(headers: Sequence[Mapping[str, bytes | str] | None] | None) -> list[Headers | None] | None:
-    """Give the headers of many messages, each as `as_headers` does."""
-    return None if headers is None else [as_headers(some) for some in headers]
-
-
-def all_due(deliver_at: Moment | Sequence[Moment] | None, count: int) -> list[int] | None:
-    """Give when each of `count` messages is due, in unix µs: each at its time, or all at one."""
-    if isinstance(deliver_at, Sequence):
-        return [due_us(moment) for moment in deliver_at]
-    return None if deliver_at is None else [due_us(deliver_at)] * count
-
-
-def check_lengths(payloads: Sequence[object], **columns: Sequence[object] | None) -> None:
-    """Raise ValueError where a column has not as many values as there are payloads."""
-    for name, values in columns.items():
-        if values is not None and len(values) != len(payloads):
-            raise ValueError(f"there are {len(payloads)} payloads and {len(values)} {name}")
+    if isinstance(deliver_at, (datetime, int, float)):
+        return [due_us(deliver_at)] * count
+    return [due_us(moment) for moment in as_list(deliver_at, "deliver_at")]
 
 
 def check_settings(in_flight: int, batch_bytes: int, buffer_bytes: int, compression: str | None = None) -> None:
-    """Raise ValueError for what a publisher cannot work with."""
+    """Raise TypeError or ValueError for what a publisher cannot work with."""
     if compression not in COMPRESSIONS:
         raise ValueError(f'compression is None or "zstd", not {compression!r}')
-    if not 1 <= in_flight <= RECEIPTS_KEPT:
-        raise ValueError(f"in_flight is 1 to {RECEIPTS_KEPT}: the broker keeps so many receipts; not {in_flight}")
-    if batch_bytes < 1 or buffer_bytes < 1:
-        raise ValueError("batch_bytes and buffer_bytes are at least 1")
+    whole(in_flight, "in_flight", 1, RECEIPTS_KEPT)  # the broker keeps so many receipts
+    whole(batch_bytes, "batch_bytes", 1)
+    whole(buffer_bytes, "buffer_bytes", 1)

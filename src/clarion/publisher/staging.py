@@ -11,15 +11,21 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from clarion.model.address import DEFAULT_URL
+from clarion.model.arguments import (
+    all_bytes,
+    all_headers,
+    all_keys,
+    as_headers,
+    as_list,
+    check_lengths,
+    seconds,
+    whole,
+)
 from clarion.model.errors import ClarionError, TimedOut
 from clarion.model.names import to_bytes, to_text
 from clarion.publisher.packed import PackedSheaf
 from clarion.publisher.publisher import FORGET_S
 from clarion.publisher.sheaf import (
-    all_bytes,
-    all_headers,
-    as_headers,
-    check_lengths,
     check_settings,
     chunk_end,
     part_of,
@@ -57,8 +63,8 @@ class Stager:
         compression: Literal["zstd"] | None = None,
     ) -> None:
         check_settings(in_flight, batch_bytes, batch_bytes, compression)
-        self.writer, self.epoch, self.part = _writer(writer), _epoch(epoch), to_bytes(part)
-        self._timeout_s = timeout_s
+        self.writer, self.epoch, self.part = _writer(writer), _epoch(epoch), to_bytes(part, "part")
+        self._timeout_s = seconds(timeout_s, "timeout_s")
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
@@ -77,7 +83,7 @@ class Stager:
             time.time,
             self._identity,
             writer=self.writer,
-            epoch=epoch,
+            epoch=self.epoch,
             part=self.part,
             in_flight=in_flight,
             batch_bytes=batch_bytes,
@@ -94,8 +100,8 @@ class Stager:
         headers: Mapping[str, bytes | str] | None = None,
     ) -> None:
         """Stage one message; where enough is under way, wait for room. Raises what befell those before it."""
-        name, payload, key = to_bytes(topic), to_bytes(payload), None if key is None else to_bytes(key)
-        packed_headers = as_headers(headers)
+        name, payload = to_bytes(topic, "topic"), to_bytes(payload, "payload")
+        key, packed_headers = None if key is None else to_bytes(key, "key"), as_headers(headers)
         self._session.check_usable()
         with self._changed:
             self._wait_for_room()
@@ -105,12 +111,13 @@ class Stager:
     def put_many(
         self,
         topic: bytes | str,
-        payloads: Sequence[bytes | str],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Mapping[str, bytes | str] | None] | None = None,
+        payloads: Iterable[bytes | str],
+        keys: Iterable[bytes | str | None] | None = None,
+        headers: Iterable[Mapping[str, bytes | str] | None] | None = None,
     ) -> None:
-        """Stage many messages, in order; as `put` otherwise."""
-        name, payloads, packed_headers = to_bytes(topic), all_bytes(payloads), all_headers(headers)
+        """Stage many messages, in order; as `put` otherwise. What gives them is gone through before any is staged."""
+        name, payloads = to_bytes(topic, "topic"), all_bytes(payloads)
+        keys, packed_headers = all_keys(keys), all_headers(headers)
         check_lengths(payloads, keys=keys, headers=packed_headers)
         self._session.check_usable()
         start = 0
@@ -278,8 +285,8 @@ def commit_staged(
     staged; None shows all of it. The same again changes nothing, and says `already`. `broker` is a URL or a session.
 
     Where `messages` says how many there must be and some have expired, MessagesGone is raised and none is shown."""
-    named = None if parts is None else tuple(to_bytes(part) for part in parts)
-    expected = -1 if messages is None else messages
+    named = None if parts is None else tuple(to_bytes(part, "each of parts") for part in as_list(parts, "parts"))
+    expected = -1 if messages is None else whole(messages, "messages")
     body = bodies.CommitStaged(_writer(writer), _epoch(epoch), named, False, expected)
     return _end_staged(broker, body, timeout_s)
 
@@ -305,13 +312,11 @@ def _end_staged(broker: str | ThreadSession, body: bodies.CommitStaged, timeout_
 
 
 def _writer(writer: bytes | str) -> bytes:
-    name = to_bytes(writer)
+    name = to_bytes(writer, "writer")
     if not name:
         raise ValueError("a writer needs a name")
     return name
 
 
 def _epoch(epoch: int) -> int:
-    if not 0 <= epoch < 1 << 63:
-        raise ValueError(f"an epoch is a whole number from 0 on, not {epoch}")
-    return epoch
+    return whole(epoch, "epoch", 0, (1 << 63) - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
+from clarion.model.arguments import as_headers, whole
 from clarion.model.errors import ClarionError, PermanentError
 from clarion.model.names import to_bytes
 from clarion.subscriber.claim import Owner, Steps
@@ -42,10 +43,10 @@ class _Gathering:
         """Have a message put, as Publisher.put does."""
         self._check_open()
         self._draft.put(
-            to_bytes(topic),
-            to_bytes(payload),
-            None if key is None else to_bytes(key),
-            None if headers is None else {str(name): to_bytes(value) for name, value in headers.items()},
+            to_bytes(topic, "topic"),
+            to_bytes(payload, "payload"),
+            None if key is None else to_bytes(key, "key"),
+            as_headers(headers),
             ttl_ms(ttl_s),
             None if deliver_at is None else due_us(deliver_at),
         )
@@ -55,6 +56,8 @@ class _Gathering:
         them, or give them to another one. Raises LeaseLost where they were taken away."""
         self._check_open()
         part = message.alone() if isinstance(message, Message) else message
+        if not isinstance(part, MessageBatch):
+            raise TypeError(f"a transaction acks a Message or a MessageBatch at a time, not {type(message).__name__}")
         claim = part.claim
         if claim is None:
             raise PermanentError(f"{message!r} was not handed out by a subscriber")
@@ -66,7 +69,8 @@ class _Gathering:
         """Have a named state set, or with None removed; only where it has the version `expect` (0: where it is not
         there), if that is given. Otherwise the commit raises VersionConflict."""
         self._check_open()
-        self._draft.set(to_bytes(name), None if value is None else to_bytes(value), expect)
+        version = None if expect is None else whole(expect, "expect")
+        self._draft.set(to_bytes(name, "name"), None if value is None else to_bytes(value, "value"), version)
 
     def reply(
         self,

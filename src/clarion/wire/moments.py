@@ -7,6 +7,8 @@ import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from clarion.model.arguments import seconds
+
 Moment = datetime | float  # a datetime (naive: local time), or unix seconds
 _LATEST_S = 253_402_300_800  # the year 10000
 _LONGEST_S = 1e10
@@ -17,21 +19,24 @@ def ttl_ms(ttl_s: float | None) -> int:
     """Give a time to live in ms, at least 1; 0 for None: as the topic says."""
     if ttl_s is None:
         return 0
-    if not 0 < ttl_s <= _LONGEST_S:
+    if not seconds(ttl_s, "ttl_s") or ttl_s > _LONGEST_S:
         raise ValueError(f"ttl_s is more than 0 and at most {_LONGEST_S:g}, not {ttl_s}")
     return max(1, math.ceil(ttl_s * 1000))
 
 
 def unix_us(at: datetime) -> int:
     """Give a time in unix µs, exactly; a naive one is local time."""
-    since = at.astimezone(UTC) - _EPOCH
+    try:
+        since = at.astimezone(UTC) - _EPOCH
+    except (OverflowError, ValueError, OSError):  # the first and last days that a datetime can have, in some zones
+        raise ValueError(f"{at} is no time that can be worked with") from None
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def due_us(deliver_at: Moment) -> int:
     """Give a moment in unix µs; one before 1970 is 1970."""
     if isinstance(deliver_at, datetime):
-        deliver_at = deliver_at.timestamp()
+        deliver_at = unix_us(deliver_at) / 1e6
     elif isinstance(deliver_at, bool) or not isinstance(deliver_at, (int, float)):
         raise TypeError(f"deliver_at is a datetime or unix seconds, not {type(deliver_at).__name__}")
     if not deliver_at < _LATEST_S:
