@@ -16,7 +16,7 @@ demo: setup ## start a broker with publishers and subscribers, show progress, ar
 	@.venv/bin/clarion demo --pipeline
 
 test: setup ## pass the tests
-	@$(PY) -m pytest -n 2 --no-loadscope-reorder
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --no-loadscope-reorder
 
 check: setup ## format, lint, types, import contracts
 	@.venv/bin/ruff format --check .
@@ -59,3 +59,4 @@ reproduce: setup ## the tuned-publisher document's experiments: report and figur
 
 clean: ## remove what setup and runs made
 	rm -rf .venv out .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,14 +1,30 @@
-"""How the tests are spread over processes, and that they see the same examples in each of them."""
+"""How the tests are spread over processes, that they see the same examples in each, and what these inherit."""
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _PIPELINE = "tests/integration/pipeline/"
+
+# A shell has what it starts in the background ignore SIGINT, and so would every process that a test interrupts. One
+# that is handled here is as ever there.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The hundreds of processes that tests start need not each compile the project.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+settings.register_profile(
+    "clarion", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("clarion")
 
 # Hypothesis takes numbers and texts from whatever modules of the project are loaded, so the examples of one test would
 # hang on which others ran before it. Nothing public turns that off; where it is called otherwise, examples vary again.

@@ -25,7 +25,9 @@ from clarion.broker.settings import load_settings
 from clarion.model.errors import ClarionError, FatalError
 
 ROOT = Path(__file__).resolve().parents[2]
-_READY_WITHIN_S = 60.0
+_ANYWHERE = "tcp://127.0.0.1:*"
+_READY_WITHIN_S = 120.0
+_held: list[socket.socket] = []  # until the process ends
 
 
 class BrokerDied(AssertionError):
@@ -43,7 +45,7 @@ class BrokerProcess:
     def __init__(
         self,
         data: Path,
-        listen: str = "tcp://127.0.0.1:*",
+        listen: str = _ANYWHERE,
         *,
         log: Path | None = None,
         within: Sequence[str] = (),
@@ -52,6 +54,9 @@ class BrokerProcess:
         self.data = data
         self._within = within  # the command that runs it, if any
         self.log = log or data.with_name(data.name + ".log")
+        self._port = hold_port() if listen == _ANYWHERE else None
+        if self._port is not None:
+            listen = _url(self._port)
         self.settings: dict[str, Any] = {"data": str(data), "listen": listen, **settings}
         self.urls: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +108,7 @@ class BrokerProcess:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = _READY_WITHIN_S) -> int:
         """Wait until it has ended; give its exit code."""
         return self.process.wait(timeout_s)
 
@@ -127,13 +132,31 @@ class BrokerProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self.kill()
+        if self._port is not None:
+            self._port.close()
+
+
+def hold_port() -> socket.socket:
+    """Return a socket that keeps a port for a broker of ours, which may come and go there.
+
+    A port that is free for a moment may become that of somebody's connection, and then no broker can come back to it.
+    As neither this socket nor the broker's refuses to share the address, and this one never listens, the broker can
+    have it while nobody else is given it.
+    """
+    port = socket.socket()
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind(("127.0.0.1", 0))
+    return port
 
 
 def free_url() -> str:
-    """Give an address on this machine where nobody listens right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    """Return an address on this machine where nobody listens but a broker that is told to."""
+    _held.append(hold_port())
+    return _url(_held[-1])
+
+
+def _url(port: socket.socket) -> str:
+    return f"tcp://127.0.0.1:{port.getsockname()[1]}"
 
 
 def _read_line(descriptor: int, until_s: float) -> bytes:

@@ -9,10 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.broker_process import BrokerProcess
-from tests.integration.shell import ANYWHERE, Shell, read_line, running
+from tests.integration.broker_process import BrokerProcess, free_url
+from tests.integration.shell import Shell, read_line, running
+from tests.integration.waiting import DEADLINE_S
+
+from clarion import Admin, AsyncSubscriber, Subscriber
 
 StartBroker = Callable[..., BrokerProcess]
+
+for client in (Admin, AsyncSubscriber, Subscriber):  # where a test says nothing else, a slow machine is waited for
+    defaults = client.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["timeout_s"] = DEADLINE_S
 
 
 @pytest.fixture
@@ -50,6 +58,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """Client commands against a broker of the test's own."""
     data = tmp_path / "data"
-    with running("up", "--data", str(data), "--listen", ANYWHERE, "--json") as broker:
+    with running("up", "--data", str(data), "--listen", free_url(), "--json") as broker:
         ready = json.loads(read_line(broker))
         yield Shell(broker, ready["urls"][0], data)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Admin, Message, Publisher, Subscriber
 from clarion.admin import SubscriptionDescription
 
-WAIT_S = 30.0
+WAIT_S = DEADLINE_S
 
 
 def share(url: str, topic: str, name: str = "workers", **options: object) -> None:

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 60.0
+from tests.integration.waiting import DEADLINE_S as DEADLINE_S
+
 ANYWHERE = "tcp://127.0.0.1:*"
 Done = subprocess.CompletedProcess[bytes]
 

@@ -17,12 +17,11 @@ from types import TracebackType
 from typing import Any
 
 from tests.integration.broker_process import ROOT
+from tests.integration.waiting import DEADLINE_S
 
 from clarion import Message, Publisher, Subscriber
 from clarion.model.errors import ClarionError
 from clarion.publisher import Stager
-
-_ANSWER_WITHIN_S = 60.0
 
 
 class WorkerDied(AssertionError):
@@ -69,7 +68,7 @@ class WorkerProcess:
 
     def answer(self) -> Any:
         """Give the next answer, or raise Refused."""
-        line = self._answers.get(timeout=_ANSWER_WITHIN_S)
+        line = self._answers.get(timeout=DEADLINE_S)
         if not line:
             raise WorkerDied(f"the worker ended with {self.process.wait()}")
         answer = json.loads(line)
@@ -109,7 +108,7 @@ class Worker:
 
     def __init__(self, url: str, name: str, options: dict[str, Any]) -> None:
         self._url = url
-        self._subscriber = Subscriber(url, name, ack="explicit", timeout_s=30, **options)
+        self._subscriber = Subscriber(url, name, ack="explicit", timeout_s=DEADLINE_S, **options)
         self._held: dict[int, Message] = {}
 
     def get(self, topic: str, most: int, wait_s: float) -> list[list[Any]]:
@@ -160,7 +159,7 @@ class Worker:
         with Publisher(self._url) as publisher:
             while requests:
                 for message in self._subscriber.get(topic, max_messages=1, wait_s=1):
-                    publisher.reply(message, message.payload.upper()).result(30)
+                    publisher.reply(message, message.payload.upper()).result(DEADLINE_S)
                     message.ack()
                     self._subscriber.flush_acks()
                     requests -= 1
