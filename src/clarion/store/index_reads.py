@@ -11,6 +11,7 @@ from clarion.model.errors import StoredDataCorrupt
 from clarion.store.failures import described, is_damage, typed
 from clarion.store.port import (
     Answer,
+    HistoryRow,
     PatternRow,
     PublisherRow,
     Receipt,
@@ -58,6 +59,12 @@ _HIGHEST = "SELECT value FROM meta WHERE key = ?"
 
 class Reads(StagedReads):
     """The reading half of the store, on a connection of its own, for one thread."""
+
+    def history(self) -> list[HistoryRow]:
+        return [HistoryRow(*row) for row in self._rows("SELECT * FROM history ORDER BY sequence, start")]
+
+    def clock_us(self) -> int:
+        return int(self._value(_HIGHEST, ("clock_us",)))
 
     def last_topic_number(self) -> int:
         return int(self._value(_HIGHEST, ("last_topic",)))

@@ -24,7 +24,7 @@ _ADD_PUBLISHERS = Rows(
 )
 _ADD_LOG = Rows("INSERT INTO log", 11)
 _ADD_RECEIPTS = Rows("INSERT INTO receipt", 8)
-_ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 9)
+_ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 10)
 _ADD_SEGMENTS = Rows("REPLACE INTO segment", 6)
 _ADD_WRITERS = Rows("REPLACE INTO writer", 4)
 _ADD_ANSWERS = Rows("INSERT INTO answer", 4)
@@ -32,6 +32,7 @@ _ADD_STATES = Rows("REPLACE INTO state", 3)
 _ADD_RETURNED = Rows("REPLACE INTO returned", 6)
 _ADD_PATTERNS = Rows("REPLACE INTO pattern", 3)
 
+_HISTORY_KEPT = 1000  # rows
 _TRIMMED = "FROM log WHERE topic = ?1 AND first_offset < ?2 AND first_offset + count <= ?2"
 _HIGHEST = "UPDATE meta SET value = max(value, ?) WHERE key = ?"
 
@@ -71,6 +72,10 @@ def write_record(execute: Execute, record: Record) -> Growth:
     if entry.subscriptions:
         _ADD_SUBSCRIPTIONS.run(execute, [value for row in entry.subscriptions for value in row])
     _write_more(execute, entry)
+    if entry.history:
+        _write_history(execute, record)
+    if entry.clock_us:
+        execute("UPDATE meta SET value = ? WHERE key = 'clock_us'", (entry.clock_us,))
     _forget(execute, entry, growth)
     for topic in entry.gone_topics:
         _forget_topic(execute, topic, growth)
@@ -131,6 +136,17 @@ def _write_more(execute: Execute, entry: Entry) -> None:
         _ADD_RETURNED.run(execute, [value for row in entry.returned for value in row])
     if entry.patterns:
         _ADD_PATTERNS.run(execute, [value for row in entry.patterns for value in row])
+
+
+def _write_history(execute: Execute, record: Record) -> None:
+    for start, timeline, _ in record.entry.history:
+        execute("REPLACE INTO history VALUES (?, ?, ?)", (start, timeline, record.sequence))
+        if start:
+            execute("UPDATE meta SET value = ? WHERE key = 'timeline'", (timeline,))
+    execute(
+        "DELETE FROM history WHERE sequence <= (SELECT sequence FROM history ORDER BY sequence DESC LIMIT 1 OFFSET ?)",
+        (_HISTORY_KEPT,),
+    )
 
 
 def _write_answers(execute: Execute, answers: list[Answer]) -> None:

@@ -12,6 +12,7 @@ from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store.port import (
     Answer,
     Changes,
+    HistoryRow,
     Identity,
     PatternRow,
     PublisherRow,
@@ -64,16 +65,30 @@ class MemoryStore:
         self._states: dict[bytes, StateRow] = {}
         self._returned: dict[tuple[int, bytes, int], ReturnedRow] = {}
         self._patterns: dict[tuple[bytes, bytes], PatternRow] = {}
+        self._history: list[HistoryRow] = []
+        self._clock_us = self._sequence = 0
         self._last_topic = self._last_publisher = self._last_staged = self._last_version = 0
 
     @property
     def identity(self) -> Identity:
         return self._identity
 
+    @property
+    def sequence(self) -> int:
+        return self._sequence
+
+    def history(self) -> list[HistoryRow]:
+        return list(self._history)
+
+    def clock_us(self) -> int:
+        return self._clock_us
+
     def commit(self, changes: Changes) -> None:
         added = sum(len(batch.data) for batch in changes.batches) + sum(len(data) for _, data in changes.staged)
         if added and self.used_bytes() + added > self.capacity_bytes:
             raise StoreFull("the store in memory is at its capacity; nothing of the change was kept")
+        self._sequence += 1
+        self._write_history(changes)
         for topic in changes.topics.values():
             old = self._logs.get(topic.number)
             row = TopicRow(*topic[:3]) if old is None else old.row._replace(retention=topic.retention)
@@ -97,6 +112,13 @@ class MemoryStore:
         self._note_highest(changes)
         self._forget(changes)
         self._forget_topics(changes.gone_topics)
+
+    def _write_history(self, changes: Changes) -> None:
+        self._clock_us = changes.clock_us or self._clock_us
+        for row in changes.history:
+            self._history.append(row._replace(sequence=self._sequence))
+            if row.start:
+                self._identity = self._identity._replace(timeline=row.timeline)
 
     def _write_batches(self, changes: Changes) -> None:
         for staged in changes.staged:

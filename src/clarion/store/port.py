@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 from clarion.model.options import KEEP, UNTIL_READ
 
 __all__ = [
-    "KEEP", "UNTIL_READ", "Answer", "Changes", "Identity", "PatternRow", "PublisherRow", "Receipt", "Release",
-    "ReturnedRow", "StagedBatch", "StagedRow", "StateRow", "Store", "StoredBatch", "SubscriptionRow", "TopicRow",
-    "TopicSummary", "Trim", "WriterRow",
+    "KEEP", "UNTIL_READ", "Answer", "Changes", "HistoryRow", "Identity", "PatternRow", "PublisherRow", "Receipt",
+    "Release", "ReturnedRow", "StagedBatch", "StagedRow", "StateRow", "Store", "StoredBatch", "SubscriptionRow",
+    "TopicRow", "TopicSummary", "Trim", "WriterRow",
 ]  # fmt: skip
 
 
@@ -24,6 +24,17 @@ class Identity(NamedTuple):
     broker: int
     store_uuid: bytes
     timeline: int
+
+
+class HistoryRow(NamedTuple):
+    """A place in the sequence of commits from which on a broker's start goes on, on a timeline of the store.
+
+    Without a `start` it is a timeline that was met: clients had seen it, and this store never had it.
+    """
+
+    start: bytes  # random: no two starts have the same, not of copies of one store either
+    timeline: int
+    sequence: int = 0  # of the commit that wrote it; the store's to say
 
 
 class TopicRow(NamedTuple):
@@ -53,6 +64,7 @@ class SubscriptionRow(NamedTuple):
     options: bytes = b""  # what pack_options gives
     consumers: bytes = b""  # of a shared subscription: who is attached, packed by the engine
     seen_at_us: int = 0  # when it was used last, roughly
+    lent: bytes = b""  # of a shared subscription: what each consumer was lent, packed by the engine
 
 
 class Receipt(NamedTuple):
@@ -220,6 +232,8 @@ class Changes:
     patterns: dict[tuple[bytes, bytes], PatternRow] = field(default_factory=dict)  # pattern, subscriber
     gone_patterns: set[tuple[bytes, bytes]] = field(default_factory=set)
     gone_topics: set[int] = field(default_factory=set)  # with all that is theirs, this change's own included
+    history: list[HistoryRow] = field(default_factory=list)  # the timeline of the last start is the store's from now on
+    clock_us: int = 0  # the broker's clock, where it is to be remembered
 
     @property
     def is_light(self) -> bool:
@@ -248,6 +262,19 @@ class Store(Protocol):
 
     @property
     def identity(self) -> Identity: ...
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last commit, which is durable; numbers only grow."""
+        ...
+
+    def history(self) -> list[HistoryRow]:
+        """Give the last starts and timelines of the store, oldest first."""
+        ...
+
+    def clock_us(self) -> int:
+        """Give the broker's clock as it was last remembered, 0 when it never was."""
+        ...
 
     def commit(self, changes: Changes) -> None:
         """Make all of it durable, or none."""

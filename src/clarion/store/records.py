@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 from clarion.store.port import (
     Answer,
     Changes,
+    HistoryRow,
     Identity,
     PatternRow,
     PublisherRow,
@@ -99,6 +100,8 @@ class Entry(msgspec.Struct, array_like=True):
     patterns: list[PatternRow] = []
     gone_patterns: list[tuple[bytes, bytes]] = []
     gone_topics: list[int] = []
+    history: list[HistoryRow] = []  # their sequence is that of the record
+    clock_us: int = 0
 
 
 class Record(NamedTuple):
@@ -168,6 +171,7 @@ def entry_of(changes: Changes) -> Entry:
         entry.gone_writers = list(changes.gone_writers)
         entry.gone_patterns = list(changes.gone_patterns)
         entry.gone_topics = list(changes.gone_topics)
+    entry.history, entry.clock_us = changes.history, changes.clock_us
     return entry
 
 

@@ -104,7 +104,15 @@ CREATE TABLE pattern (
     PRIMARY KEY (pattern, name)
 ) STRICT, WITHOUT ROWID;
 """
-_STEPS = (VERSION_1, VERSION_2)
+VERSION_3 = """
+ALTER TABLE subscription ADD COLUMN lent BLOB NOT NULL DEFAULT x'';
+CREATE TABLE history (
+    start BLOB NOT NULL, timeline INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    PRIMARY KEY (sequence, start)
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta VALUES ('clock_us', 0);
+"""
+_STEPS = (VERSION_1, VERSION_2, VERSION_3)
 SCHEMA_VERSION = len(_STEPS)
 
 

@@ -126,6 +126,7 @@ class SegmentedStore(Reads):
         for number in check_segments(self._segments, self._segment_rows.rows):  # a crash came between file and row
             self._forget_segment(number)
         self._sequence = recovery.end.sequence
+        self._identity = read_identity(self._writer)  # a record may have begun a timeline
         if self._segments.numbers:
             self._segments.go_on(recovery.end.segment, recovery.end.position)
         self._durable_segment = 0  # Records of earlier segments are in the database for good.
@@ -141,6 +142,11 @@ class SegmentedStore(Reads):
     @property
     def identity(self) -> Identity:
         return self._identity
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last record, which is on disk."""
+        return self._sequence
 
     def commit(self, changes: Changes) -> None:
         """Make all of it durable, or none.
@@ -200,6 +206,8 @@ class SegmentedStore(Reads):
         segments.advance(record.end)
         self._sequence = record.sequence
         self._segment_rows.settle(rows)
+        if entry.history:
+            self._identity = read_identity(self._writer)
         return begins_segment
 
     def _apply(self, record: Record) -> dict[int, SegmentRow]:

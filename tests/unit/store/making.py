@@ -12,6 +12,7 @@ from clarion.store.port import (
     KEEP,
     Answer,
     Changes,
+    HistoryRow,
     PatternRow,
     PublisherRow,
     Receipt,
@@ -164,7 +165,7 @@ def add_all_sorts(changes: Changes, maker: Maker, place: int) -> None:
     changes.topics[topic] = TopicRow(topic, b"topic 0", KEEP, settings=b"settings %d" % place)
     subscribe(changes, topic, b"shared")
     changes.subscriptions[topic, b"shared"] = changes.subscriptions[topic, b"shared"]._replace(
-        options=b"options", consumers=b"consumers %d" % place, seen_at_us=place
+        options=b"options", consumers=b"consumers %d" % place, seen_at_us=place, lent=b"lent %d" % place
     )
     for part in (b"b", b"a"):
         maker.stage(changes, topic, [b"%d staged" % place] * 2, WRITERS[place % 2], epoch=place, part=part, place=place)
@@ -187,6 +188,9 @@ def add_all_sorts(changes: Changes, maker: Maker, place: int) -> None:
     if place % 2:
         changes.gone_returned.add((topic, b"shared", place - 1))
     changes.patterns[b"a/*", b"%d" % (place % 4)] = PatternRow(b"a/*", b"%d" % (place % 4), b"options %d" % place)
+    if place % 3 == 0:
+        changes.history += [HistoryRow(b"start %d" % place, 1 + place), HistoryRow(b"", 70 + place)]
+    changes.clock_us = maker.clock_us if place % 2 else 0
     if place % 5 == 4:
         changes.gone_patterns.add((b"a/*", b"%d" % ((place + 1) % 4)))
 
@@ -241,4 +245,5 @@ def everything(
         "states": (states, [store.state(row.name) for row in states]),
         "returned": {topic: store.returned(topic) for topic in numbers},
         "patterns": store.patterns(),
+        "history": (store.identity.timeline, sorted(row[:2] for row in store.history()), store.clock_us()),
     }

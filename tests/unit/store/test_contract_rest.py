@@ -11,6 +11,7 @@ from clarion.store.port import (
     UNTIL_READ,
     Answer,
     Changes,
+    HistoryRow,
     PatternRow,
     PublisherRow,
     Receipt,
@@ -26,8 +27,8 @@ def test_a_change_is_something_when_any_part_of_it_is() -> None:
     assert not Changes()
     for name in Changes.__slots__:
         changes = Changes()
-        part = getattr(changes, name)
-        part.append(None) if isinstance(part, list) else part.add(1) if isinstance(part, set) else part.update({1: 1})
+        filled = {list: [None], set: {1}, dict: {1: 1}, int: 1}
+        setattr(changes, name, filled[type(getattr(changes, name))])
         assert changes
 
 
@@ -53,6 +54,26 @@ def test_a_subscription_keeps_its_options_and_consumers(store: Store) -> None:
     store.commit(changes)
     assert store.subscriptions(1)[1] == row
     assert store.topics(b"", 9)[0].subscriptions[1] == row
+
+
+def test_a_store_knows_the_starts_and_timelines_that_it_had(store: Store) -> None:
+    before, sequence = store.identity, store.sequence
+    store.commit(Changes(history=[HistoryRow(b"first", before.timeline)]))
+    assert (store.identity, store.sequence > sequence) == (before, True)
+    first = store.sequence
+    fill(store, commits=1, topics=1)
+    store.commit(Changes(history=[HistoryRow(b"", 5), HistoryRow(b"second", 9)]))
+    assert store.identity == before._replace(timeline=9)
+    second = store.sequence
+    rows = {HistoryRow(b"first", before.timeline, first), HistoryRow(b"", 5, second), HistoryRow(b"second", 9, second)}
+    assert (set(store.history()), store.history()[0].start) == (rows, b"first")
+
+
+def test_a_store_remembers_the_brokers_clock(store: Store) -> None:
+    assert store.clock_us() == 0
+    for told_us in (1 << 50, 1 << 49):  # whichever was told last
+        store.commit(Changes(clock_us=told_us))
+        assert store.clock_us() == told_us
 
 
 def test_a_batch_keeps_when_it_expires(store: Store) -> None:

@@ -229,7 +229,8 @@ def test_a_full_store_takes_acks_trims_drops_and_deletes(tmp_path: Path) -> None
         if place == 50:
             maker.release(changes, 10)
         store.commit(changes)
-    assert not _put(store, maker, 2, 20_000)
+    while _put(store, maker, 2, 20_000):  # the acks may have begun a segment, which has room for a few
+        pass
     maker.trim(changes := Changes(), 2, maker.next_offset[2] // 2)
     store.commit(changes)
     free = store.free_bytes()
