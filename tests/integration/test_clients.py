@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections import Counter
@@ -12,7 +13,17 @@ from tests.integration.broker_process import BrokerProcess, free_url
 from tests.integration.conftest import StartBroker
 from tests.integration.waiting import eventually
 
-from clarion import Admin, Message, MessageBatch, Publisher, Subscriber
+from clarion import (
+    Admin,
+    AsyncPublisher,
+    AsyncSubscriber,
+    Message,
+    MessageBatch,
+    Publisher,
+    Stager,
+    Subscriber,
+    commit_staged,
+)
 from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable, UsedAfterFork
 
 
@@ -78,6 +89,57 @@ def test_what_was_accepted_before_there_was_a_broker_arrives(start_broker: Start
     publisher.close(60)
     with Subscriber(broker.url, "reader") as reader:
         assert _offsets(reader, "t", accepted) == list(range(accepted))
+
+
+def test_a_client_that_reaches_no_broker_says_where_it_tries_once_and_when_it_is_there(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = free_url()
+    caplog.set_level("INFO", "clarion.session")
+
+    def said(text: str) -> int:
+        return sum(record.getMessage().startswith(f"{text} {url}") for record in caplog.records)
+
+    async def wait_for_a_broker() -> None:
+        async with AsyncPublisher(url):
+            while said("no broker answers at") < 2:
+                await asyncio.sleep(0.02)
+            while said("a broker answers at") < 2:
+                await asyncio.sleep(0.02)
+
+    with Publisher(url):
+        waiting = threading.Thread(target=lambda: asyncio.run(asyncio.wait_for(wait_for_a_broker(), 60)))
+        waiting.start()
+        eventually(lambda: said("no broker answers at") == 2, "both say that there is none")
+        start_broker(listen=url)
+        eventually(lambda: said("a broker answers at") == 2, "both say that there is one")
+        waiting.join()
+    assert said("no broker answers at") == 2, "once each"
+
+
+def test_without_a_url_the_environment_says_where_the_broker_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        async with AsyncSubscriber(name="env") as reader, AsyncPublisher() as publisher:
+            await (await publisher.put("env", b"async")).result(30)
+            assert await reader.get("env", wait_s=30)
+
+    monkeypatch.setenv("CLARION_URL", url)
+    with Admin() as admin, Subscriber(name="env") as reader, Publisher() as publisher, Stager(writer="env") as stager:
+        assert admin.hello().broker
+        reader.subscribe("env")
+        publisher.put("env", b"plain").result(30)
+        stager.put("env", b"staged")
+        stager.flush()
+        assert commit_staged(None, "env", 0).messages == 1
+        assert len(_offsets(reader, "env", 2)) == 2
+    asyncio.run(ask())
+    monkeypatch.setenv("CLARION_URL", "no address")
+    with pytest.raises(ClarionError, match="no address"):
+        Publisher()
+    with Admin(url) as admin:
+        assert admin.hello().broker, "what is said goes before what the environment says"
+    with pytest.raises(TypeError, match="url is a str like tcp://"):
+        Admin(5590)  # type: ignore[arg-type]
 
 
 def test_a_subscriber_without_a_broker_says_so(start_broker: StartBroker) -> None:

@@ -22,7 +22,6 @@ from clarion.admin.descriptions import (
     read_description,
     read_stats,
 )
-from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
 from clarion.model.names import to_bytes, to_text
 from clarion.model.options import KEEP, TopicSettings, check_settings
@@ -43,9 +42,10 @@ _RANGES_AT_ONCE = 10_000
 
 
 class Admin:
-    """Asks the broker at `url`. Safe from many threads; close it, or use `with`."""
+    """Asks the broker at `url` (None: at CLARION_URL, else at the usual address). Safe from many threads; close it, or
+    use `with`."""
 
-    def __init__(self, url: str = DEFAULT_URL, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str | None = None, *, timeout_s: float = 10.0) -> None:
         self._timeout_s = timeout_s
         self._session = ThreadSession(url)
 

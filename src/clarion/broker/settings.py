@@ -14,6 +14,7 @@ from typing import Any
 from clarion.broker.engine import Limits
 from clarion.model.address import DEFAULT_URL, check_listen
 from clarion.model.errors import BadSettings
+from clarion.model.units import duration_s, size_bytes
 
 ENVIRONMENT_PREFIX = "CLARION_"
 _NOT_SETTINGS = {"url", "crash_at"}  # other variables with our prefix
@@ -105,6 +106,8 @@ class BrokerSettings:
         for setting in dataclasses.fields(self):
             least = setting.metadata["least"]
             value = getattr(self, setting.name)
+            if least is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise BadSettings(f"{setting.name} is {_kind(setting.default)}, not {value!r}")
             if least is not None and not math.isfinite(value):
                 raise BadSettings(f"{setting.name} is a finite number, not {value:g}")
             if least is not None and value < least:
@@ -131,7 +134,8 @@ def load_settings(
 ) -> BrokerSettings:
     """Put settings together: file, then environment, then flags; what is unknown is refused.
 
-    In the environment a setting is CLARION_ and its name in capitals.
+    In the environment a setting is CLARION_ and its name in capitals. Sizes and durations are numbers of bytes and
+    seconds, or texts with units: 64MB, 64MiB, 500ms, 7d.
     """
     values: dict[str, Any] = {}
     known = {setting.name for setting in dataclasses.fields(BrokerSettings)}
@@ -175,7 +179,14 @@ def _is_of_kubernetes(name: str, text: str, environment: Mapping[str, str]) -> b
 
 
 def _convert(name: str, value: Any) -> Any:
+    """Return a value as the setting has it; of a text, sizes and durations may have units (64MB, 7d)."""
     default: Any = BrokerSettings.__dataclass_fields__[name].default
+    read = size_bytes if name.endswith("_bytes") else duration_s if name.endswith("_s") else None
+    if read is not None and isinstance(value, str) and not _is_number(value):
+        try:
+            return read(value)
+        except ValueError as error:
+            raise BadSettings(f"{name}: {error}") from None
     try:
         if isinstance(value, bool) or (isinstance(default, str) and not isinstance(value, str)):
             raise ValueError
@@ -184,6 +195,14 @@ def _convert(name: str, value: Any) -> Any:
         return type(default)(value) if not isinstance(default, Path) else Path(value)
     except (TypeError, ValueError):
         raise BadSettings(f"{name} is {_kind(default)}, not {value!r}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _kind(default: Any) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from clarion.model.address import DEFAULT_URL
 from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths
 from clarion.model.errors import BufferFull, ClarionError, TimedOut, TooLarge
 from clarion.model.names import to_bytes
@@ -41,7 +40,7 @@ class AsyncPublisher:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         *,
         buffer_bytes: int = 64 * 2**20,
         block_s: float = 30.0,

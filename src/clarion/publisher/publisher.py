@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from clarion.model.address import DEFAULT_URL
 from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths
 from clarion.model.errors import BufferFull, ClarionError, TimedOut, TooLarge
 from clarion.model.names import to_bytes
@@ -45,7 +44,8 @@ _KNOWN_MAX = 10_000
 
 
 class Publisher:
-    """Puts messages on topics of the broker at `url`. Safe from many threads; close it, or use `with`.
+    """Puts messages on topics of the broker at `url`. Safe from many threads; close it, or use `with`. Without a `url`
+    it is the one in the environment, CLARION_URL, or the usual address.
 
     `buffer_bytes` bounds what waits here for the broker; `block_s` is how long a put waits for room in it.
     `in_flight` batches of a topic are under way at a time; meanwhile the next one gathers. When a batch leaves, and how
@@ -58,7 +58,7 @@ class Publisher:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         *,
         buffer_bytes: int = 64 * 2**20,
         block_s: float = 30.0,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from clarion.model.address import DEFAULT_URL
 from clarion.model.arguments import (
     all_bytes,
     all_headers,
@@ -52,7 +51,7 @@ class Stager:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         writer: bytes | str = b"",
         epoch: int = 0,
         part: bytes | str = b"",
@@ -273,7 +272,7 @@ class StagedOutcome(NamedTuple):
 
 
 def commit_staged(
-    broker: str | ThreadSession,
+    broker: str | ThreadSession | None,
     writer: bytes | str,
     epoch: int,
     parts: Iterable[bytes | str] | None = None,
@@ -282,7 +281,8 @@ def commit_staged(
     timeout_s: float = 30.0,
 ) -> StagedOutcome:
     """Show what `writer` staged in `epoch` as these `parts`, in the order of their names, and drop what other parts
-    staged; None shows all of it. The same again changes nothing, and says `already`. `broker` is a URL or a session.
+    staged; None shows all of it. The same again changes nothing, and says `already`. `broker` is a URL, None for that
+    of the environment or the usual one, or a session.
 
     Where `messages` says how many there must be and some have expired, MessagesGone is raised and none is shown."""
     named = None if parts is None else tuple(to_bytes(part, "each of parts") for part in as_list(parts, "parts"))
@@ -292,14 +292,14 @@ def commit_staged(
 
 
 def drop_staged(
-    broker: str | ThreadSession, writer: bytes | str, epoch: int, *, timeout_s: float = 30.0
+    broker: str | ThreadSession | None, writer: bytes | str, epoch: int, *, timeout_s: float = 30.0
 ) -> StagedOutcome:
     """Forget what `writer` staged in `epoch`; what was committed stays, and is told as `already`."""
     return _end_staged(broker, bodies.CommitStaged(_writer(writer), _epoch(epoch), drop=True), timeout_s)
 
 
-def _end_staged(broker: str | ThreadSession, body: bodies.CommitStaged, timeout_s: float) -> StagedOutcome:
-    if isinstance(broker, str):
+def _end_staged(broker: str | ThreadSession | None, body: bodies.CommitStaged, timeout_s: float) -> StagedOutcome:
+    if broker is None or isinstance(broker, str):
         session = ThreadSession(broker)
         try:
             return _end_staged(session, body, timeout_s)

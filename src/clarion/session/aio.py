@@ -12,7 +12,7 @@ import zmq
 
 from clarion.model.errors import Closed, TimedOut, UsedAfterFork
 from clarion.session.backoff import Backoff
-from clarion.session.connection import Connection
+from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.exchange import Exchange, OnReply, Reply
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
@@ -29,8 +29,8 @@ class AsyncSession:
     """Asks a broker from one event loop. It watches the socket's descriptor, which is edge-triggered: so after
     every send and receive it looks again whether something has come."""
 
-    def __init__(self, url: str, *, on_turn: Callable[[float], float | None] | None = None) -> None:
-        self.url = url
+    def __init__(self, url: str | None, *, on_turn: Callable[[float], float | None] | None = None) -> None:
+        self.url = url = broker_url(url)
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._on_turn = on_turn or _no_turn
@@ -42,6 +42,7 @@ class AsyncSession:
         self._turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._reconnect_at_s = 0.0
+        self._outage = Outage(url, self._loop.time())
         self.reconnects = -1
         self._connect(self._loop.time())
 
@@ -133,6 +134,7 @@ class AsyncSession:
                 self._reconnect_at_s = now_s + self._backoff.next_wait_s()
         if self._connection is not None:
             self._talk(self._connection, now_s)
+        self._outage.look(self.connected, now_s)
         wanted_s = self._on_turn(now_s)
         if self._connection is not None and self._connection.readable():
             self.wake()

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from clarion.model.address import check_connect
+from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import PermanentError
 from clarion.wire.frames import Buffer
 
+log = logging.getLogger("clarion.session")
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
+_SAID_AFTER_S = 1.0  # without a broker, after which that is told
 _KEPT_FROM_BYTES = 32 * 1024  # received frames of this size are not copied
 _COPIED_BELOW_BYTES = 64 * 1024  # sent frames of this size are: that is cheaper than to hear that they have left
 _AT_ONCE, _MORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+
+def broker_url(url: str | None) -> str:
+    """Return where the broker is: as was said, else as CLARION_URL says, else the usual address."""
+    if url is None:
+        return os.environ.get("CLARION_URL") or DEFAULT_URL
+    if not isinstance(url, str):
+        raise TypeError(f"url is a str like {DEFAULT_URL}, not {type(url).__name__}")
+    return url
 
 
 def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer], flags: int = 0) -> None:
@@ -36,6 +49,27 @@ def receive_frames(socket: zmq.Socket[bytes]) -> list[Buffer]:
         frame = socket.recv(0, False)
         frames.append(frame.bytes if len(frame) < _KEPT_FROM_BYTES else frame.buffer)
     return frames
+
+
+class Outage:
+    """Says once, of each time without a broker, that there is none: a warning of the logger `clarion.session`."""
+
+    def __init__(self, url: str, now_s: float) -> None:
+        self._url = url
+        self._since_s: float | None = now_s
+        self._told = False
+
+    def look(self, connected: bool, now_s: float) -> None:
+        """Take in whether a broker is connected."""
+        if connected:
+            if self._told:
+                log.info("a broker answers at %s", self._url)
+            self._since_s, self._told = None, False
+        elif self._since_s is None:
+            self._since_s = now_s
+        elif not self._told and now_s - self._since_s >= _SAID_AFTER_S:
+            self._told = True
+            log.warning("no broker answers at %s; trying again until one does", self._url)
 
 
 class Connection:

@@ -16,7 +16,7 @@ import zmq
 
 from clarion.model.errors import ClarionError, Closed, InvalidRequest, TimedOut, UsedAfterFork
 from clarion.session.backoff import Backoff
-from clarion.session.connection import Connection
+from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.exchange import Exchange, OnReply, Reply
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
@@ -38,12 +38,12 @@ class ThreadSession:
 
     def __init__(
         self,
-        url: str,
+        url: str | None,
         *,
         on_turn: Callable[[float], float | None] | None = None,
         on_failure: Callable[[ClarionError], None] | None = None,
     ) -> None:
-        self.url = url
+        self.url = url = broker_url(url)
         self._on_failure = on_failure
         self._failed: ClarionError | None = None
         self._pid = os.getpid()
@@ -62,6 +62,7 @@ class ThreadSession:
         self._context = zmq.Context()
         self._connection = Connection(self._context, url)
         self._reconnect_at_s: float | None = None
+        self._outage = Outage(url, time.monotonic())
         self.reconnects = 0
         self._thread = threading.Thread(target=self._run, name=f"clarion {url}", daemon=True)
         self._thread.start()
@@ -180,6 +181,7 @@ class ThreadSession:
             now_s = time.monotonic()
             if self._reconnect_at_s is not None and now_s >= self._reconnect_at_s:
                 self._reconnect(poller, now_s)
+            self._outage.look(self.connected, now_s)
             self._send_requests(now_s)
             if self._reconnect_at_s is None:
                 for frames in self._exchange.overdue(now_s):

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import ClarionError, Closed
 from clarion.model.names import to_bytes
 from clarion.session.aio import AsyncSession
@@ -30,7 +29,7 @@ class AsyncSubscriber:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         name: bytes | str = "",
         *,
         ack: AckMode = "auto",
@@ -56,7 +55,7 @@ class AsyncSubscriber:
             on_change=self._on_change,
             check_usable=self._session.check_usable,
             owner=self._owner,
-            url=url,
+            url=self._session.url,
             timeout_s=timeout_s,
         )
         settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")

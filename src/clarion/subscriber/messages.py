@@ -11,7 +11,7 @@ import msgspec
 from clarion.model.errors import PermanentError
 from clarion.model.ids import MessageId, pack_ids
 from clarion.model.names import to_text
-from clarion.wire.batch import Batch, Headers
+from clarion.wire.batch import BadBatch, Batch, Headers, slice_batch
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,7 +24,7 @@ AckRange = Callable[[int, int], None]
 class MessageBatch:
     """Messages [start, stop) of a stored batch, in columns; nothing is copied until it is asked for.
 
-    Without a `claim` they belong to nobody, and cannot be given back.
+    Without a `claim` they belong to nobody, and cannot be given back. Pickled, they carry their data and no claim.
     """
 
     __slots__ = (
@@ -98,8 +98,20 @@ class MessageBatch:
 
     def _claimed(self) -> Claim:
         if self.claim is None:
-            raise PermanentError(f"{self!r} was not handed out by a subscriber")
+            raise PermanentError(
+                f"{self!r} was not handed out by a subscriber here: it was only looked at, or is a copy (pickled), and"
+                " cannot be acked, given back or kept; whoever was handed the message itself can do that"
+            )
         return self.claim
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        whole = self.start == 0 and self.stop == self.batch.count
+        try:
+            packed = bytes(self.batch.raw if whole else slice_batch(self.batch, self.start, self.stop))
+        except BadBatch:  # it cannot be opened, and so not cut
+            whole, packed = True, bytes(self.batch.raw)
+        start, stop, first = (self.start, self.stop, self.batch_offset) if whole else (0, len(self), self.offsets.start)
+        return _copy, (self.topic, packed, first, self.committed_at_us, start, stop, self.attempt)
 
     def cut(self, start: int, stop: int) -> MessageBatch:
         """Give messages [start, stop), counted in the whole batch."""
@@ -121,7 +133,10 @@ class MessageBatch:
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """One message. Payload is at hand; key, headers, id and offset are looked up when asked for."""
+    """One message. Payload is at hand; key, headers, id and offset are looked up when asked for.
+
+    It can be pickled. What is unpickled, in this process or another, is a copy: all of its data, and nothing to ack.
+    """
 
     _batch: MessageBatch
     _place: int
@@ -185,8 +200,25 @@ class Message(msgspec.Struct, gc=False, eq=False):
         awaited, where an AsyncSubscriber handed it out). Raises LeaseLost where it is not ours any more."""
         return self.alone().extend()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _first, (self.alone(),)
+
     def __repr__(self) -> str:
         return f"Message({to_text(self.topic)} offset {self.offset}, {len(self.payload)} bytes)"
+
+
+def _copy(
+    topic: bytes, packed: bytes, batch_offset: int, committed_at_us: int, start: int, stop: int, attempt: int
+) -> MessageBatch:
+    def ack(_start: int, _stop: int) -> None:
+        part._claimed()
+
+    part = MessageBatch(topic, Batch.parse(packed), batch_offset, committed_at_us, start, stop, ack, attempt=attempt)
+    return part
+
+
+def _first(part: MessageBatch) -> Message:
+    return part.messages()[0]
 
 
 def arrow_columns(part: MessageBatch, pa: Any) -> list[pyarrow.Array]:

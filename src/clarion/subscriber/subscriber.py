@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import ClarionError, Closed
 from clarion.model.names import to_bytes
+from clarion.session.connection import broker_url
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.choices import AckMode, Delivery, Order, Start, check_choices, options_of
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 class Subscriber:
     """Reads topics of the broker at `url` under a durable name. Safe from many threads; close it, or use `with`.
+    Without a `url` it is the one in the environment, CLARION_URL, or the usual address.
 
     ack="auto": a get acks what the last one handed out. ack="explicit": `message.ack()` does.
     delivery="at-most-once": messages are acked before they are handed out, as in the reliable-service document;
@@ -43,7 +44,7 @@ class Subscriber:
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         name: bytes | str = "",
         *,
         ack: AckMode = "auto",
@@ -68,7 +69,7 @@ class Subscriber:
             on_change=self._changed.notify_all,
             check_usable=self._check_usable,
             owner=self._owner,
-            url=url,
+            url=broker_url(url),
             timeout_s=timeout_s,
         )
         settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")

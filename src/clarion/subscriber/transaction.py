@@ -58,9 +58,7 @@ class _Gathering:
         part = message.alone() if isinstance(message, Message) else message
         if not isinstance(part, MessageBatch):
             raise TypeError(f"a transaction acks a Message or a MessageBatch at a time, not {type(message).__name__}")
-        claim = part.claim
-        if claim is None:
-            raise PermanentError(f"{message!r} was not handed out by a subscriber")
+        claim = part._claimed()
         start, stop = part.offsets.start, part.offsets.stop
         self._owner.do(lambda: claim.reading.lend_to_transaction(claim, start, stop))
         self._draft.ack(claim, start, stop)

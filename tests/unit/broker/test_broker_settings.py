@@ -42,6 +42,22 @@ def test_every_bound_of_the_engine_that_is_a_setting_reaches_it() -> None:
     assert load_settings(environment={"CLARION_MAX_GET_MSGS": "7"}, flags={}).limits().max_get_msgs == 7
 
 
+def test_sizes_and_durations_may_have_units_wherever_they_are_typed(file: Path) -> None:
+    file.write_text('memory_bytes = "64MB"\ncredit_s = "1m30s"\nmax_batch_bytes = 1_000_000\n')
+    environment = {"CLARION_MAX_STORE_BYTES": "10GiB", "CLARION_STAGED_EXPIRY_S": "1e3"}
+    settings = load_settings(file=file, environment=environment, flags={"publisher_expiry_s": "7d"})
+    assert (settings.memory_bytes, settings.credit_s, settings.max_batch_bytes) == (64_000_000, 90.0, 1_000_000)
+    assert (settings.max_store_bytes, settings.staged_expiry_s) == (10 * 2**30, 1000.0)
+    assert settings.publisher_expiry_s == 7 * 86_400.0
+    for name, wrong in (("memory_bytes", "64XB"), ("memory_bytes", "7d"), ("credit_s", "5MB"), ("credit_s", "")):
+        with pytest.raises(BadSettings, match=rf"{name}: a (size|duration) is like"):
+            load_settings(environment={}, flags={name: wrong})
+    with pytest.raises(BadSettings, match="max_topics is a whole number, not '5s'"):
+        load_settings(environment={}, flags={"max_topics": "5s"})
+    with pytest.raises(BadSettings, match="memory_bytes is a whole number, not '64MB'"):
+        BrokerSettings(memory_bytes="64MB")  # type: ignore[arg-type]
+
+
 def test_an_unknown_setting_in_the_file_is_refused_by_name(file: Path) -> None:
     file.write_text("max_topics = 1\nmax_topcis = 2\n[listen_on]\nport = 1\n")
     with pytest.raises(BadSettings, match="listen_on, max_topcis"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
 from datetime import UTC, datetime
 
 import pytest
@@ -62,6 +64,29 @@ def test_what_nobody_was_lent_cannot_be_given_back_or_kept(part: MessageBatch) -
     for refused in (part.nack, part.messages()[0].nack, part.extend, part.messages()[0].extend):
         with pytest.raises(PermanentError, match="not handed out by a subscriber"):
             refused()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_pickled_message_carries_its_data_and_says_that_it_cannot_be_acked(compressed: bool) -> None:
+    payloads, keys, headers = [b"0", b"1" * 500, b"2", b"3"], [b"k", None, b"k2", None], [None, {"a": b"b"}, None, None]
+    packed = encode_batch(
+        payloads, keys=keys, headers=headers, broker=1, publisher=2, stamp=3, number=4, compressed=compressed
+    )
+    part = MessageBatch(b"news", Batch.parse(packed), 10, 1_600_000_000_000_000, 1, 4, lambda *_: None, attempt=3)
+    for original in part:
+        for copy in (pickle.loads(pickle.dumps(original)), deepcopy(original)):
+            for name in ("topic", "payload", "key", "headers", "id", "offset", "committed_at", "attempt"):
+                assert getattr(copy, name) == getattr(original, name)
+            for refused in (copy.ack, copy.nack, copy.extend):
+                with pytest.raises(PermanentError, match="or is a copy"):
+                    refused()
+    assert len(pickle.dumps(part.messages()[2])) < 400, "it carries no other messages"
+    whole = part.cut(0, 4)
+    for copied, was in ((pickle.loads(pickle.dumps(part)), part), (pickle.loads(pickle.dumps(whole)), whole)):
+        assert (copied.offsets, copied.payloads(), copied.keys()) == (was.offsets, was.payloads(), was.keys())
+        assert (copied.attempt, copied.committed_at) == (3, was.committed_at)
+        with pytest.raises(PermanentError, match="or is a copy"):
+            copied.ack()
 
 
 def test_acking_says_exactly_which_offsets(part: MessageBatch, acked: list[tuple[int, int]]) -> None:
