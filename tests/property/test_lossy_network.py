@@ -11,10 +11,11 @@ from tests.property.lossy_network import LEASE_S, Client, PublisherClient, Subsc
 from tests.property.lossy_sharing import Hands, PipelineClient, SharingClient
 
 from clarion.broker.engine import Limits
-from clarion.model.errors import NoSubscriber, PublisherExpired
+from clarion.model.errors import NoSubscriber, NoTopic, PublisherExpired
 from clarion.model.options import SubscriptionOptions
-from clarion.store.port import UNTIL_READ
+from clarion.store.port import UNTIL_READ, Changes
 from clarion.wire import bodies
+from clarion.wire.batch import Batch
 from clarion.wire.frames import Kind
 
 TOPIC, NOBODY, OUT = b"news", b"nobody reads this", b"done"
@@ -144,6 +145,48 @@ def test_a_publisher_that_is_forgotten_fails_what_was_under_way_and_goes_on(seed
     assert all(isinstance(sheaf.error, PublisherExpired) for _, _, sheaf, _ in publisher.put if sheaf.error)
     order = [payload for _, payload, _, _ in publisher.put]
     assert payloads == [payload for payload in order if payload in set(payloads)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_stored_twice_though_its_topic_is_deleted_and_made_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was confirmed was stored once; what failed was stored once or never, on whichever topic had the name."""
+    world = make_world(seed)
+    world.limits = replace(world.limits, topic_max_bytes=1 << 30)
+    world._crash()
+    stored: Counter[tuple[int, int]] = Counter()
+    keep = world.store.commit
+
+    def commit(changes: Changes) -> None:
+        keep(changes)
+        for batch in changes.batches:
+            packed = Batch.parse(batch.data)
+            stored[packed.publisher, packed.stamp] += 1
+
+    monkeypatch.setattr(world.store, "commit", commit)
+    subscribe(world, TOPIC, b"reader")
+    publishers = [PublisherClient(world, b"publisher %d" % place) for place in range(2)]
+    operator = Client(world)
+    world.faults = True
+    for count in range(MESSAGES):
+        for publisher in publishers:
+            publisher.add(TOPIC)
+        for _ in range(world.dice.randrange(0, 8)):
+            turn(world, publishers, operator)
+        if count % 7 == 3:
+            operator.ask(Kind.DELETE, bodies.Delete(TOPIC), operator.dropped.append)
+        if count % 7 == 4:
+            operator.ask(Kind.SUBSCRIBE, bodies.Subscribe(TOPIC, b"reader"), operator.dropped.append)
+    world.faults = False
+    operator.ask(Kind.SUBSCRIBE, bodies.Subscribe(TOPIC, b"reader"), operator.dropped.append)
+    run(world, [*publishers, operator], lambda: all(map(PublisherClient.done, publishers)))
+    assert set(stored.values()) == {1}
+    for _, _, sheaf, _ in (item for publisher in publishers for item in publisher.put):
+        assert sheaf.error is None or isinstance(sheaf.error, NoTopic | NoSubscriber)
+        assert sheaf.error is not None or stored[sheaf.publisher, sheaf.stamp] == 1
+        assert not isinstance(sheaf.error, NoSubscriber) or stored[sheaf.publisher, sheaf.stamp] == 0
+    assert all(publisher.sending.buffered_bytes == 0 for publisher in publishers)
 
 
 @pytest.mark.parametrize("order", ["", "key"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from clarion.publisher.outbox.keeping import KeptSending
 from clarion.publisher.outbox.planning import Plan
 from clarion.publisher.outbox.sheaves import KeptSheaf
 from clarion.session.exchange import Exchange
-from clarion.store.port import Identity
+from clarion.store.port import Changes, Identity
+from clarion.wire import bodies
+from clarion.wire.batch import Batch
+from clarion.wire.frames import Kind
 
 OTHER = b"other news"
 MESSAGES = 60
@@ -37,7 +41,7 @@ class OutboxClient(Client):
         self.saved: set[bytes] = set()  # of which somebody was told that they are on disk
         self.refused: set[bytes] = set()  # of which somebody was told that they are not stored
         self.doubted: set[bytes] = set()
-        self.connections = self.nonces = self.deaths = self.full = 0
+        self.nonces = self.deaths = self.full = 0
         self.job: Any = None
         self.open()
 
@@ -54,7 +58,6 @@ class OutboxClient(Client):
             found=self.file.read(),
             name=str(self.path),
             memory_bytes=dice.choice((300, 2000, 1 << 20)),
-            connection=lambda: self.connections,
             in_flight=dice.randrange(1, 30),
             batch_bytes=200,
         )
@@ -63,10 +66,6 @@ class OutboxClient(Client):
     def _nonce(self) -> bytes:
         self.nonces += 1
         return b"nonce %d of an outbox" % self.nonces
-
-    def reconnect(self) -> None:
-        self.connections += 1
-        super().reconnect()
 
     def add(self, topic: bytes) -> None:
         payload = b"message %d" % len(self.put)
@@ -125,7 +124,6 @@ class OutboxClient(Client):
 
     def reconnect_as_new(self) -> None:
         self.exchange.drop_all()
-        self.connections += 1
         self.open()
         self.reconnect()
 
@@ -226,6 +224,43 @@ def test_a_publisher_that_the_broker_forgot_leaves_what_is_in_doubt_aside(seed: 
         assert got <= {payload for _, payload in reader.got}
         publisher.file.close()
         assert look(publisher.path) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_topic_that_is_deleted_and_made_again_gets_nothing_that_the_first_one_had(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(seed)
+    world.limits = replace(world.limits, topic_max_bytes=1 << 30)
+    world._crash()
+    stored: Counter[bytes] = Counter()
+    keep = world.store.commit
+
+    def commit(changes: Changes) -> None:
+        keep(changes)
+        stored.update(payload for batch in changes.batches for payload in Batch.parse(batch.data).payloads())
+
+    monkeypatch.setattr(world.store, "commit", commit)
+    subscribe(world, TOPIC, b"reader")
+    publisher, operator = OutboxClient(world, tmp_path / "outbox"), Client(world)
+    world.faults = True
+    for count in range(MESSAGES):
+        publisher.add(TOPIC)
+        for _ in range(world.dice.randrange(0, 12)):
+            turn(world, [publisher, operator])
+        if count % 7 == 3:
+            operator.ask(Kind.DELETE, bodies.Delete(TOPIC), operator.dropped.append)
+        if count % 7 == 4:
+            operator.ask(Kind.SUBSCRIBE, bodies.Subscribe(TOPIC, b"reader"), operator.dropped.append)
+    operator.ask(Kind.SUBSCRIBE, bodies.Subscribe(TOPIC, b"reader"), operator.dropped.append)
+    finish(world, publisher, [])
+    publisher.file.close()
+    assert set(stored.values()) == {1}
+    assert not publisher.refused & stored.keys()
+    contents = look(publisher.path)
+    assert contents.waiting == []
+    missing = publisher.saved - stored.keys() - publisher.refused
+    assert len(missing) <= sum(row.messages for row in contents.aside), "something is neither stored, told nor kept"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -66,7 +66,6 @@ class AsyncPublisher:
             self._sending = make_sending(
                 file,
                 max(1, buffer_bytes // 2),
-                lambda: self._session.reconnects,
                 self._session.ask,
                 asyncio.get_running_loop().time,
                 time.time,

@@ -20,7 +20,7 @@ class Lane:
     __slots__ = (
         "_polled_s", "_publishing", "astray", "credit", "credit_until_s", "delayed", "flying", "flying_messages",
         "gathering", "identity", "next_number", "ready", "ready_messages", "reported", "resend_at_s",
-        "sent", "stored", "topic", "tuner",
+        "sent", "stored", "topic", "topic_number", "tuner",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, tuner: Tuner) -> None:
@@ -34,6 +34,7 @@ class Lane:
         self.ready_messages = 0
         self.flying: dict[int, Sheaf] = {}  # by number, in order: sent, not yet answered for good
         self.identity: bodies.Registered | None = None
+        self.topic_number: int | None = None  # which topic of this name it is; None: the broker has to be asked
         self.resend_at_s: float | None = None
         self.stored = 0  # messages confirmed
         self.reported = -1  # of them, when somebody was last told
@@ -41,7 +42,7 @@ class Lane:
 
     def start_over(self) -> None:
         """Number what is in flight from 1 on: the broker has nothing from this lane, or nothing any more."""
-        self.astray = False  # the broker has a new topic of this name; what is in flight has numbers of the old one
+        self.astray = False  # the topic was deleted; what is in flight has numbers of it
         flying = list(self.flying.values())
         self.flying.clear()
         for number, sheaf in enumerate(flying, 1):
@@ -55,6 +56,14 @@ class Lane:
     def idle(self) -> bool:
         """Whether there is nothing to send and nothing under way."""
         return not self.flying and not self.unsent()
+
+    def is_unopened(self) -> bool:
+        """Whether something waits for the number of its topic."""
+        return self.topic_number is None and not self.idle()
+
+    def open(self, topic_number: int) -> None:
+        """Take the number of the topic: batches may be sent there, the first of them as number 1."""
+        self.topic_number = topic_number
 
     def unsent(self) -> bool:
         """Whether something waits to be sent for the first time."""

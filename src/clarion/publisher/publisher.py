@@ -85,7 +85,6 @@ class Publisher:
         self._sending = make_sending(
             file,
             max(1, buffer_bytes // 2),
-            lambda: self._session.reconnects,
             self._ask,
             time.monotonic,
             time.time,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
+from clarion.model.errors import ClarionError, InvalidRequest, NoTopic, TooLarge
 from clarion.model.ids import stamp_from_unix_s
 from clarion.model.names import to_text
 from clarion.model.topics import is_pattern
@@ -23,13 +23,14 @@ from clarion.session.exchange import AGAIN_S, Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
-from clarion.wire.refusals import RETRIED, Code
+from clarion.wire.refusals import RETRIED, Code, error_of
 
 Ask = Callable[..., None]
 OnSample = Callable[[bytes, Sample], None]
 USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
+_OPENED_MAX = 1000  # topics that one request asks the numbers of
 _LANES_MAX = 10_000  # beyond which those with nothing to do are let go
 
 
@@ -69,6 +70,9 @@ class Sending:
         self.lanes: dict[bytes, Lane] = {}
         self._lanes_bound = _LANES_MAX
         self._busy: dict[Lane, None] = {}  # lanes with something to send or send again
+        self._unopened: dict[Lane, None] = {}  # lanes whose topic's number is not known
+        self._opening = False
+        self._open_at_s = 0.0
         self._identity: bodies.Registered | None = None
         self._registering = False
         self._register_at_s = 0.0
@@ -162,6 +166,8 @@ class Sending:
         lane = self.lanes.get(topic) or self._new_lane(topic)
         sheaf = lane.sheaf_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
         self._busy[lane] = None
+        if lane.topic_number is None:
+            self._unopened[lane] = None
         self.buffered_bytes += size
         return sheaf
 
@@ -187,6 +193,7 @@ class Sending:
         """Their numbers go with them: whatever is put there again is put by a new publisher, which begins with 1."""
         before = self.identities()
         self.lanes = {topic: lane for topic, lane in self.lanes.items() if not lane.idle()}
+        self._unopened = {lane: None for lane in self._unopened if self.lanes.get(lane.topic) is lane}
         self._lanes_bound = max(_LANES_MAX, 2 * len(self.lanes))
         self._identity = None
         for publisher in before - self.identities():
@@ -198,6 +205,8 @@ class Sending:
         if self._waits_for_welcome:
             return None
         self._reporting.turn(self.lanes.values(), self.drops, now_s)
+        if self._unopened and not self._opening:
+            wanted_s = self._open(now_s)
         for lane in list(self._busy):
             if lane.idle():
                 del self._busy[lane]
@@ -220,7 +229,7 @@ class Sending:
                 return self._register_at_s
             self._register()
             return inf
-        if lane.astray:
+        if lane.astray or lane.topic_number is None:
             return inf
         return lane.resend_at_s if lane.resend_at_s is not None and lane.resend_at_s > now_s else None
 
@@ -269,7 +278,7 @@ class Sending:
 
     def _send(self, lane: Lane, sheaf: Sheaf) -> None:
         assert sheaf.packed is not None
-        body = bodies.Put(lane.topic, sheaf.ttl_ms, sheaf.packed_due)
+        body = bodies.Put(lane.topic, sheaf.ttl_ms, sheaf.packed_due, lane.topic_number or 0)
         self._ask(Kind.PUT, body, lambda reply: self._on_put_reply(lane, sheaf, reply), (sheaf.packed,))
 
     def _resend(self, lane: Lane) -> None:
@@ -283,14 +292,14 @@ class Sending:
         if sheaf.done:
             return
         refusal = reply.refusal()
+        sheaf.in_doubt |= refusal is not None and reply.times_sent > 1
         if refusal is None:
             self._stored(lane, sheaf, reply.read(bodies.PutDone))
+        elif refusal.code == Code.NO_TOPIC:
+            sheaf.refused = lane.astray = True
         elif refusal.code == Code.GAP and refusal.expected < next(iter(lane.flying)):
-            if refusal.expected == 1:
-                sheaf.refused = lane.astray = True
-            else:
-                text = f"the broker lost batches it had confirmed, from {refusal.expected} on: is this another store?"
-                self._fail_lane(lane, InvalidRequest(text))
+            text = f"the broker lost batches it had confirmed, from {refusal.expected} on: is this another store?"
+            self._fail_lane(lane, InvalidRequest(text))
         elif refusal.code in RETRIED:
             sheaf.refused = True
             if refusal.code != Code.GAP:
@@ -307,7 +316,7 @@ class Sending:
             else:
                 self._fail_lane(lane, error)
         if lane.astray and all(flying.refused for flying in lane.flying.values()):
-            lane.start_over()  # no request with an old number is under way any more that could be taken for a new one
+            self._start_over(lane)  # no request for the topic that was deleted is under way any more
         self._busy[lane] = None
         self._on_change()
 
@@ -322,6 +331,59 @@ class Sending:
         self.batches_stored += 1
         self.refusal = None
         sheaf.end(first_offset=done.first_offset)
+
+    def _start_over(self, lane: Lane) -> None:
+        """The topic was deleted: what it surely never had goes to the one that has the name next, numbered from 1."""
+        for sheaf in [sheaf for sheaf in lane.flying.values() if sheaf.in_doubt]:
+            del lane.flying[sheaf.number]
+            text = f"{to_text(lane.topic)} was deleted while this was on its way; whether it was stored there before"
+            self._fail(sheaf, NoTopic(f"{text} cannot be told. It is not on a topic of that name made since"))
+        lane.start_over()
+        self._reopen(lane)
+
+    def _reopen(self, lane: Lane) -> None:
+        """Ask the broker for the topic's number before anything more is sent there."""
+        lane.topic_number = None
+        self._unopened[lane] = None
+
+    def _open(self, now_s: float) -> float:
+        """Ask for the numbers of topics; return when to come back for it: `inf` where the answer has to come first."""
+        if now_s < self._open_at_s:
+            return self._open_at_s
+        unopened = [lane for lane in self._unopened if lane.is_unopened()]
+        lanes = unopened[:_OPENED_MAX]
+        self._unopened = dict.fromkeys(unopened[_OPENED_MAX:])
+        if not lanes:
+            return inf
+        self._opening = True
+        topics = tuple(lane.topic for lane in lanes)
+        self._ask(Kind.OPEN, bodies.Open(topics), lambda reply: self._on_opened(lanes, reply))
+        return inf
+
+    def _on_opened(self, lanes: list[Lane], reply: Reply) -> None:
+        self._opening = False
+        refusal = reply.refusal()
+        no_number = () if refusal is None else (0, refusal.code, refusal.text)
+        found = [no_number] * len(lanes) if no_number else reply.read(bodies.Opened).topics
+        for lane, (number, code, text) in zip(lanes, found, strict=True):
+            self._unopened.pop(lane, None)
+            if number:
+                lane.open(number)
+                self._busy[lane] = None
+            elif code in RETRIED:
+                self._unopened[lane] = None
+                self._open_at_s = self._clock_s() + AGAIN_S
+            else:
+                self._refused_open(lane, error_of(code, text))
+        self._on_change()
+
+    def _refused_open(self, lane: Lane, error: ClarionError) -> None:
+        """Nothing can be put on the topic: give up what waits for it; what is put there next is a new try."""
+        for sheaf in lane.crash():  # what was sent to a topic of that name which was deleted, and not taken there
+            self._fail(sheaf, error)
+        for sheaf in lane.waiting():
+            lane.drop(sheaf)
+            self._fail(sheaf, error)
 
     def _release(self, sheaf: Sheaf) -> None:
         """Let go of a sheaf's place in memory."""
@@ -338,6 +400,7 @@ class Sending:
         if self._identity is lane.identity:
             self._identity = None
         lane.identity = None
+        self._reopen(lane)
 
     def _register(self) -> None:
         if not self._registering:

@@ -27,9 +27,9 @@ class Sheaf:
     """
 
     __slots__ = (
-        "_count", "_moved", "broker", "done", "due", "error", "first_offset", "headers", "keys", "most", "number",
-        "observed", "on_done", "packed", "packed_due", "payloads", "plain", "publisher", "refused", "sent_s", "size",
-        "stamp", "topic", "ttl_ms",
+        "_count", "_moved", "broker", "done", "due", "error", "first_offset", "headers", "in_doubt", "keys", "most",
+        "number", "observed", "on_done", "packed", "packed_due", "payloads", "plain", "publisher", "refused", "sent_s",
+        "size", "stamp", "topic", "ttl_ms",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
@@ -49,6 +49,7 @@ class Sheaf:
         self.packed_due = b""
         self.sent_s = 0.0  # when, for the first time
         self.refused = False  # the broker said "again later"
+        self.in_doubt = False  # a refused request was sent more than once: another copy of it may have been taken
         self.done = False
         self.first_offset = -1
         self.error: ClarionError | None = None

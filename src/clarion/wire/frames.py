@@ -55,6 +55,7 @@ class Kind(IntEnum):
     DEAD = 40
     REPORT = 41
     FIND_OFFSET = 42
+    OPEN = 43
 
 
 class BadFrames(ValueError):

@@ -40,11 +40,12 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.DEAD: bodies.Dead,
     Kind.REPORT: bodies.Report,
     Kind.FIND_OFFSET: bodies.FindOffset,
+    Kind.OPEN: bodies.Open,
 }
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
 WITH_BLOB = frozenset({Kind.PUT, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches
 # A transaction reads and writes, and registers to do so: these are welcome at every address.
-PUBLISHER_KINDS = frozenset({Kind.PUT, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REPORT})
+PUBLISHER_KINDS = frozenset({Kind.OPEN, Kind.PUT, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REPORT})
 SUBSCRIBER_KINDS = frozenset({
     Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.ATTACH, Kind.GET, Kind.ACK, Kind.TAKE, Kind.RENEW, Kind.RETURN, Kind.DETACH,
     Kind.MATCHES,

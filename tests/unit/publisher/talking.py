@@ -27,11 +27,22 @@ class Asked(NamedTuple):
     def batch(self) -> Batch:
         return Batch.parse(bytes(self.blobs[0]))
 
-    def answer(self, kind: Kind, body: bodies.Body) -> None:
-        self.on_reply(Reply(kind, msgspec.msgpack.encode(body)))
+    def answer(self, kind: Kind, body: bodies.Body, times_sent: int = 1) -> None:
+        self.on_reply(Reply(kind, msgspec.msgpack.encode(body), times_sent=times_sent))
 
-    def refuse(self, code: int, retry_after_s: float = 0.0, expected: int = 0, kind: Kind = Kind.REFUSED) -> None:
-        self.answer(kind, bodies.Refused(code, "because", retry_after_s, expected))
+    def refuse(
+        self,
+        code: int,
+        retry_after_s: float = 0.0,
+        expected: int = 0,
+        kind: Kind = Kind.REFUSED,
+        times_sent: int = 1,
+    ) -> None:
+        self.answer(kind, bodies.Refused(code, "because", retry_after_s, expected), times_sent)
+
+    def open(self, topic_number: int) -> None:
+        """Tell all topics that are asked for to have this number."""
+        self.answer(Kind.ACK, bodies.Opened(((topic_number, 0, ""),) * len(self.body.topics)))
 
 
 MOMENT_S = 1e-6
@@ -56,6 +67,7 @@ class Talk:
         self.reports: list[Asked] = []
         self.nonces = -1  # the first names the publisher in its reports
         self.changes = 0
+        self.topic_number = 1  # of all topics; 0: they are not opened by themselves
         self.sending = Sending(
             self._ask,
             lambda: self.now_s,
@@ -76,6 +88,9 @@ class Talk:
 
     def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: tuple[bytes, ...] = ()) -> None:
         asked = Asked(kind, body, on_reply, blobs)
+        if kind == Kind.OPEN and self.topic_number:
+            asked.open(self.topic_number)
+            return
         (self.reports if kind == Kind.REPORT else self.asked).append(asked)
 
     def _nonce(self) -> bytes:

@@ -31,7 +31,7 @@ class Keep:
     def __init__(self, path: Path, *, in_flight: int = 4, memory_bytes: int = 1 << 20) -> None:
         self.path = path
         self.now_s = 100.0
-        self.connection = 0
+        self.topic_number = 1  # of all topics; 0: they are not opened by themselves
         self.in_flight, self.memory_bytes = in_flight, memory_bytes
         self.publishers = 0
         self.open()
@@ -48,7 +48,6 @@ class Keep:
             found=self.file.read(),
             name="the outbox",
             memory_bytes=self.memory_bytes,
-            connection=lambda: self.connection,
             in_flight=self.in_flight,
             batch_bytes=1 << 20,
             tuner=AT_ONCE,
@@ -58,12 +57,14 @@ class Keep:
     def die(self) -> None:
         """End as a crash does, and start again."""
         self.file.close()
-        self.connection += 1
         self.open()
 
     def _ask(self, kind: Kind, body: bodies.Body, on_reply: Any, blobs: tuple[bytes, ...] = ()) -> None:
-        if kind != Kind.REPORT:
-            self.asked.append(Asked(kind, body, on_reply, blobs))
+        asked = Asked(kind, body, on_reply, blobs)
+        if kind == Kind.OPEN and self.topic_number:
+            asked.open(self.topic_number)
+        elif kind != Kind.REPORT:
+            self.asked.append(asked)
 
     def take(self, kind: Kind) -> list[Asked]:
         taken = [asked for asked in self.asked if asked.kind == kind]
@@ -108,6 +109,8 @@ class Keep:
             sheaf = self.sending.add(topic, message, None, None)[0]
             assert isinstance(sheaf, KeptSheaf)
             sheaves.append(sheaf)
+            if self.sending._unopened and self.sending._settled and not self.sending._opening:
+                self.sending._open(self.now_s)
             self.work()
         return sheaves
 

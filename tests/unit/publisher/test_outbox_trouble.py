@@ -18,7 +18,7 @@ from clarion.wire.refusals import Code
 def test_on_a_topic_made_again_what_was_sent_once_is_numbered_from_one(keep: Keep) -> None:
     keep.put(b"a", b"b")
     for asked in keep.pump():
-        asked.refuse(Code.GAP, expected=1)
+        asked.refuse(Code.NO_TOPIC)
     keep.welcome()
     again = keep.deliver()
     assert (numbers(again), payloads(again)) == ([1, 2], [[b"a"], [b"b"]])
@@ -31,7 +31,7 @@ def test_on_a_topic_made_again_what_was_found_is_in_doubt(keep: Keep) -> None:
     keep.put(b"b")
     keep.welcome()
     (asked,) = keep.send()
-    asked.refuse(Code.GAP, expected=1)
+    asked.refuse(Code.NO_TOPIC)
     keep.welcome()
     assert payloads(keep.send()) == [[b"b"]]
     assert [row.messages for row in look(keep.path).aside] == [1]
@@ -55,9 +55,8 @@ def test_a_forgotten_publisher_numbers_anew_what_was_surely_not_taken(keep: Keep
 def test_a_forgotten_publisher_sets_aside_what_may_have_been_taken(keep: Keep) -> None:
     sheaves = keep.put(b"a", b"b")
     sent = keep.pump()
-    keep.connection += 1  # the session had to send them again: the first time may have got through
-    for asked in sent:
-        asked.refuse(Code.PUBLISHER_EXPIRED)
+    for asked in sent:  # the session had to send them again: the first time may have got through
+        asked.refuse(Code.PUBLISHER_EXPIRED, times_sent=2)
     keep.put(b"c")
     keep.welcome()
     assert payloads(keep.send()) == [[b"c"]]
@@ -172,6 +171,7 @@ def test_a_topic_that_is_just_being_numbered_when_the_publisher_is_forgotten_is_
     keep.put(b"a")
     (asked,) = keep.pump()
     keep.sending.add(b"other", b"b", None, None)
+    keep.sending._open(keep.now_s)
     job = keep.job()
     asked.refuse(Code.PUBLISHER_EXPIRED)
     keep.do(job)
@@ -202,8 +202,7 @@ def test_a_topic_that_is_just_being_numbered_when_another_store_answers_is_numbe
 def test_what_was_once_sent_twice_stays_in_doubt_whatever_is_answered_later(keep: Keep) -> None:
     keep.put(b"a")
     (asked,) = keep.pump()
-    keep.now_s += 20.0  # the session sent it again meanwhile: one may be refused, and the other taken
-    asked.refuse(Code.TOPIC_FULL)
+    asked.refuse(Code.TOPIC_FULL, times_sent=2)  # one may be refused, and the other taken
     keep.now_s += 1.0
     (asked,) = keep.send()
     asked.refuse(Code.PUBLISHER_EXPIRED)
@@ -256,9 +255,8 @@ def test_what_the_broker_took_is_counted_on_disk_and_what_it_refused_is_not(keep
 def test_what_was_set_aside_is_not_left_behind(keep: Keep) -> None:
     keep.put(b"a", b"b")
     sent = keep.pump()
-    keep.connection += 1
     for asked in sent:
-        asked.refuse(Code.PUBLISHER_EXPIRED)
+        asked.refuse(Code.PUBLISHER_EXPIRED, times_sent=2)
     keep.welcome()
     assert sum(row.messages for row in look(keep.path).aside) == 2
     assert keep.sending.left_behind() == (0, 0)
@@ -298,3 +296,39 @@ def test_a_publisher_registered_with_another_broker_than_the_one_that_was_met_ge
     assert keep.send() == []
     keep.welcome(store=bytes(16), broker=2)
     assert [asked.batch.broker for asked in keep.deliver()] == [2]
+
+
+def test_rows_for_a_topic_where_nothing_can_be_put_are_told_and_removed(keep: Keep) -> None:
+    keep.topic_number = 0
+    (sheaf,) = keep.put(b"a", topic=b"nobody's")
+    keep.sending.pump(keep.now_s)
+    keep.work()
+    (opening,) = keep.take(Kind.OPEN)
+    opening.answer(Kind.ACK, bodies.Opened(((0, Code.NO_SUBSCRIBER, "nobody subscribes"),)))
+    assert not sheaf.done, "who was told and dies must not find it again"
+    keep.work()
+    assert isinstance(sheaf.error, NoSubscriber)
+    assert (look(keep.path).waiting, look(keep.path).aside, keep.sending.kept_messages) == ([], [], 0)
+    keep.put(b"b", b"c", topic=b"nobody's")
+    keep.sending.pump(keep.now_s)
+    for opening in keep.take(Kind.OPEN):
+        opening.open(4)
+    sent = keep.deliver()
+    assert (payloads(sent), numbers(sent)) == ([[b"b"], [b"c"]], [1, 2])
+    assert {asked.body.topic_number for asked in sent} == {4}
+
+
+def test_after_a_crash_numbered_rows_name_the_topic_that_they_were_numbered_for(keep: Keep) -> None:
+    keep.put(b"a")
+    keep.pump()
+    keep.topic_number = 2
+    keep.die()
+    keep.welcome()
+    (again,) = keep.send()
+    assert again.body.topic_number == 1
+    again.refuse(Code.NO_TOPIC)
+    keep.welcome()
+    assert keep.send() == []
+    assert sum(row.messages for row in look(keep.path).aside) == 1
+    keep.put(b"b")
+    assert [(asked.body.topic_number, asked.batch.number) for asked in keep.send()] == [(2, 1)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
 
-from clarion.model.errors import Busy, InvalidRequest, NoSubscriber
+from clarion.model.errors import Busy, InvalidRequest, NoSubscriber, NoTopic
 from clarion.publisher import sending as sending_module
+from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
 
@@ -16,7 +17,7 @@ def test_on_a_topic_made_again_what_is_in_flight_is_numbered_from_one() -> None:
     asked = talk.add_and_pump(b"a", b"b", b"c")
     ids = [item.batch.message_id(0) for item in asked]
     for item in asked:
-        item.refuse(Code.GAP, expected=1)
+        item.refuse(Code.NO_TOPIC)
     again = talk.pump()
     assert (numbers(again), payloads(again)) == ([1, 2, 3], [[b"a"], [b"b"], [b"c"]])
     assert [item.batch.message_id(0) for item in again] == ids
@@ -29,10 +30,10 @@ def test_on_a_topic_made_again_what_is_in_flight_is_numbered_from_one() -> None:
 def test_nothing_is_sent_anew_while_a_request_with_an_old_number_is_under_way() -> None:
     talk = Talk()
     asked = talk.add_and_pump(b"a", b"b")
-    asked[0].refuse(Code.GAP, expected=1)
+    asked[0].refuse(Code.NO_TOPIC)
     assert talk.pump() == []
     assert talk.add_and_pump(b"c") == []
-    asked[1].refuse(Code.GAP, expected=1)
+    asked[1].refuse(Code.NO_TOPIC)
     assert payloads(talk.pump())[:2] == [[b"a"], [b"b"]]
 
 
@@ -41,18 +42,110 @@ def test_what_was_stored_before_the_topic_went_is_not_put_again() -> None:
     sheaves = talk.add(b"a")
     asked = talk.pump()
     asked += talk.add_and_pump(b"b")
-    asked[1].refuse(Code.GAP, expected=1)
+    asked[1].refuse(Code.NO_TOPIC)
     talk.store(asked[0], first_offset=4)
     again = talk.pump()
     assert (numbers(again), payloads(again)) == ([1], [[b"b"]])
     assert (sheaves[0].first_offset, sheaves[0].error) == (4, None)
 
 
+def test_what_may_have_been_stored_before_the_topic_went_is_not_put_on_the_next_one() -> None:
+    talk = Talk()
+    sheaves = talk.add(b"a")
+    asked = talk.pump()
+    sheaves += talk.add(b"b")
+    asked += talk.pump()
+    asked[0].refuse(Code.NO_TOPIC, times_sent=2)
+    asked[1].refuse(Code.NO_TOPIC)
+    again = talk.pump()
+    assert (numbers(again), payloads(again)) == ([1], [[b"b"]])
+    with pytest.raises(NoTopic, match="cannot be told"):
+        sheaves[0].raise_error()
+    talk.store(again[0], first_offset=7)
+    assert (sheaves[1].first_offset, talk.sending.buffered_bytes) == (7, 0)
+
+
+def test_a_refusal_of_one_of_two_copies_leaves_it_in_doubt_whatever_comes_later() -> None:
+    talk = Talk()
+    (sheaf,) = talk.add(b"a")
+    (asked,) = talk.pump()
+    asked.refuse(Code.TOPIC_FULL, times_sent=2)
+    talk.now_s += 1.0
+    (again,) = talk.pump()
+    again.refuse(Code.NO_TOPIC)
+    assert talk.pump() == []
+    assert isinstance(sheaf.error, NoTopic)
+
+
+def test_every_put_names_the_topic_that_was_opened_and_the_next_one_is_opened_anew() -> None:
+    talk = Talk()
+    talk.topic_number = 0
+    (asked,) = talk.add_and_pump(b"a")
+    assert asked.body.topic_number == 1
+    asked.refuse(Code.NO_TOPIC)
+    (opening,) = talk.pump()
+    assert (opening.kind, opening.body.topics) == (Kind.OPEN, (TOPIC,))
+    assert talk.add_and_pump(b"b") == [], "it asks once"
+    opening.open(5)
+    assert [item.body.topic_number for item in talk.pump()] == [5]
+
+
+def test_many_topics_are_opened_by_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending_module, "_OPENED_MAX", 3)
+    talk = Talk()
+    talk.topic_number = 0
+    for number in range(5):
+        talk.add(b"x", topic=b"topic %d" % number)
+    (first,) = talk.pump()
+    assert len(first.body.topics) == 3
+    first.open(9)
+    asked = talk.pump()
+    assert sorted(item.kind for item in asked) == [Kind.PUT, Kind.PUT, Kind.PUT, Kind.OPEN]
+    assert asked[0].body.topics == (b"topic 3", b"topic 4")
+
+
+def test_where_nothing_can_be_put_what_waits_is_told_and_the_next_put_is_a_new_try() -> None:
+    talk = Talk()
+    talk.topic_number = 0
+    (sheaf,) = talk.add(b"a", topic=b"nobody's")
+    (opening,) = talk.pump()
+    opening.answer(Kind.ACK, bodies.Opened(((0, Code.NO_SUBSCRIBER, "nobody subscribes"),)))
+    assert isinstance(sheaf.error, NoSubscriber)
+    assert (talk.pump(), talk.sending.buffered_bytes) == ([], 0)
+    (sheaf,) = talk.add(b"b", topic=b"nobody's")
+    (opening,) = talk.pump()
+    opening.open(4)
+    assert payloads(talk.pump()) == [[b"b"]]
+
+
+def test_what_was_refused_by_a_deleted_topic_is_told_where_no_other_has_its_name() -> None:
+    talk = Talk()
+    talk.topic_number = 0
+    (sheaf,) = talk.add(b"a")
+    (asked,) = talk.pump()
+    asked.refuse(Code.NO_TOPIC)
+    (opening,) = talk.pump()
+    opening.answer(Kind.ACK, bodies.Opened(((0, Code.NO_SUBSCRIBER, "nobody subscribes"),)))
+    assert isinstance(sheaf.error, NoSubscriber)
+    assert (talk.pump(), talk.sending.buffered_bytes) == ([], 0)
+
+
+def test_a_topic_that_is_just_being_deleted_is_opened_a_little_later() -> None:
+    talk = Talk()
+    talk.topic_number = 0
+    talk.add(b"a", topic=b"old")
+    (opening,) = talk.pump()
+    opening.answer(Kind.ACK, bodies.Opened(((0, Code.BUSY, "wait"),)))
+    assert talk.pump() == []
+    talk.now_s += 1.0
+    assert [item.kind for item in talk.pump()] == [Kind.OPEN]
+
+
 def test_credit_starts_over_with_the_topic() -> None:
     talk = Talk(in_flight=8)
     asked = talk.add_and_pump(b"a", b"b")
     for item in asked:
-        item.refuse(Code.GAP, expected=1)
+        item.refuse(Code.NO_TOPIC)
     lane = talk.sending.lanes[TOPIC]
     assert (lane.sent, lane.credit) == (2, 0)
     talk.pump()
@@ -80,7 +173,7 @@ def test_while_a_topic_is_being_deleted_puts_are_tried_again_but_not_in_a_rush()
     assert wanted_s is not None
     talk.now_s = wanted_s
     (again,) = talk.pump()
-    again.refuse(Code.GAP, expected=1)
+    again.refuse(Code.NO_TOPIC)
     assert numbers(talk.pump()) == [1]
 
 

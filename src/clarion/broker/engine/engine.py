@@ -87,6 +87,7 @@ class Engine:
             Kind.DETACH: self._sharing.detach,
             Kind.DEAD: self._reviving.dead,
             Kind.REGISTER: self._putting.register,
+            Kind.OPEN: self._putting.open,
             Kind.FORGET: self._putting.forget,
             Kind.HELLO: self._hello,
             Kind.COMMIT_STAGED: self._staging.commit,

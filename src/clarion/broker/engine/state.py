@@ -91,6 +91,9 @@ class State:
         self.free_bytes = store.free_bytes()
         self._last_stamp = 0
         self.on_new_topic: Callable[[Topic, Now], None] = _nothing_to_do  # subscribes who waits for such topics
+        self.is_awaited: Callable[[bytes], bool] = (
+            _nobody  # whether a topic of this name would have a subscriber at once
+        )
         self.on_topic_left: Callable[[Topic], None] = _nothing_to_do  # called when a subscription of it has ended
         self.forget_all()
 
@@ -152,6 +155,10 @@ class State:
         name = names[-1] if names else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)
         return None if topic is None or topic.deleted or topic.number != number else topic
+
+    def is_new(self, topic: Topic) -> bool:
+        """Tell whether a topic is not on disk yet; its number may be another's after a crash."""
+        return any(group and topic.number in group.changes.topics for group in self.groups())
 
     def make_topic(self, name: bytes, retention: str, now: Now) -> Topic | None:
         """Give the topic, making it where needed; None when the broker has as many as it may."""
@@ -267,6 +274,11 @@ class State:
         """Take a get off the topic's list."""
         del topic.waiting[get.waiter.peer, get.name]
         self.waiting_gets -= 1
+
+
+def _nobody(_name: bytes) -> bool:
+    """Nobody waits for topics."""
+    return False
 
 
 def _nothing_to_do(_topic: Topic, _now: Now | None = None) -> None:

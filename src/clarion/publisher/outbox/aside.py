@@ -22,7 +22,7 @@ _WAITING = """
 SELECT topic, count(*), sum(count), sum(size), min(stamp), numbered
 FROM batch INDEXED BY batch_lane JOIN lane ON lane.number = batch.lane GROUP BY lane.number ORDER BY topic
 """
-_NEW_LANE = "INSERT OR IGNORE INTO lane SELECT coalesce(max(number), 0) + 1, ?, 0, 1, 0, 0 FROM lane"
+_NEW_LANE = "INSERT OR IGNORE INTO lane SELECT coalesce(max(number), 0) + 1, ?, 0, 1, 0, 0, 0 FROM lane"
 
 
 class WaitingTopic(NamedTuple):

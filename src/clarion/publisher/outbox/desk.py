@@ -171,9 +171,7 @@ def raise_unsaved(sheaves: Sequence[Sheaf]) -> None:
             sheaf.raise_error()
 
 
-def make_sending(
-    file: OutboxFile | None, memory_bytes: int, connection: Callable[[], int], *args: Any, **settings: Any
-) -> Sending:
+def make_sending(file: OutboxFile | None, memory_bytes: int, *args: Any, **settings: Any) -> Sending:
     """Make the sending of a publisher, with or without an outbox."""
     if file is None:
         return Sending(*args, **settings)
@@ -181,9 +179,7 @@ def make_sending(
         found = file.read()
         if found.aside_messages:
             log.warning("%d messages are set aside in %s: clarion outbox show", found.aside_messages, file.file)
-        return KeptSending(
-            *args, found=found, name=str(file.file), memory_bytes=memory_bytes, connection=connection, **settings
-        )
+        return KeptSending(*args, found=found, name=str(file.file), memory_bytes=memory_bytes, **settings)
     except BaseException:
         file.close()
         raise

@@ -70,7 +70,7 @@ class OutboxFile:
         try:
             execute = self._connection.execute
             meta = dict(execute("SELECT key, value FROM meta"))
-            lanes = [FoundLane(LaneRow(*row[:6]), *row[6:]) for row in execute(_LANES)]
+            lanes = [FoundLane(LaneRow(*row[:7]), *row[7:]) for row in execute(_LANES)]
             held = int(execute("SELECT coalesce(sum(size), 0) FROM batch INDEXED BY batch_lane").get)
             aside = execute("SELECT coalesce(sum(size), 0), coalesce(sum(count), 0) FROM aside").get
         except apsw.Error as error:
@@ -163,7 +163,7 @@ class OutboxFile:
             self._set_aside([(stamp, reason) for stamp, _ in first], now_us)
             messages += sum(held for _, held in first)
         if changes.lanes:
-            many("INSERT OR REPLACE INTO lane VALUES (?, ?, ?, ?, ?, ?)", list(changes.lanes.values()))
+            many("INSERT OR REPLACE INTO lane VALUES (?, ?, ?, ?, ?, ?, ?)", list(changes.lanes.values()))
         if changes.rows:
             many(
                 "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)",

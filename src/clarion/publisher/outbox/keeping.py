@@ -7,11 +7,10 @@ was surely never taken is numbered anew; what may have been is in doubt, and set
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from clarion.model.errors import ClarionError, InvalidRequest, PublisherExpired
+from clarion.model.errors import ClarionError, InvalidRequest, NoTopic, PublisherExpired
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.lanes import KeptLane
 from clarion.publisher.outbox.rows import Found, Home
@@ -25,15 +24,13 @@ from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import RETRIED, Code
 
 _REGISTER_AGAIN_S = 5.0
-_ONCE_S = 5.0  # within which a session sends a request once, unless it has to connect again
 
 
 class KeptSending(Saving):
     """The publisher with an outbox, without its threads."""
 
-    def __init__(self, *args: Any, found: Found, connection: Callable[[], int], **settings: Any) -> None:
+    def __init__(self, *args: Any, found: Found, **settings: Any) -> None:
         super().__init__(*args, found=found, **settings)
-        self._connection = connection  # gives another number each time the session had to connect again
         self._waits_for_welcome = True  # there may be something to send before anybody asked for anything
         self._known_max_batch_bytes = found.max_batch_bytes
         self._old_publishers = {lane.row.publisher for lane in found.lanes if lane.row.publisher}
@@ -80,19 +77,34 @@ class KeptSending(Saving):
         error = reply.error()
         assert error is not None
         overtaken = refusal.code == Code.GAP and refusal.expected < next(iter(lane.flying))
-        once = sheaf.over_connection == self._connection() and self._clock_s() - sheaf.asked_s < _ONCE_S
-        sheaf.may_be_stored |= not once  # whatever is answered when it is sent again
-        sheaf.surely_out = refusal.code in RETRIED or isinstance(error, PublisherExpired)
+        sheaf.in_doubt |= reply.times_sent > 1  # whatever is answered when it is sent again
+        sheaf.surely_out = refusal.code in RETRIED or isinstance(error, PublisherExpired | NoTopic)
         sheaf.answered = True
         if refusal.code in RETRIED and not overtaken:
             super()._on_put_reply(lane, sheaf, reply)
             return
         if overtaken:
-            error = InvalidRequest(f"the broker has another topic of this name, or lost what it had of it: {error}")
-        if not (overtaken and refusal.expected == 1):  # in a new topic its numbers begin with 1
+            error = InvalidRequest(f"the broker lost what it had of this topic: {error}")
+        if refusal.code != Code.NO_TOPIC:  # in the topic that has the name next, its numbers begin with 1
             self._leave_identity(lane.identity)
         self._trouble(lane, error)
         self._on_change()
+
+    def _open(self, now_s: float) -> float:
+        return super()._open(now_s) if self._settled else inf
+
+    def _on_opened(self, lanes: list[Lane], reply: Reply) -> None:
+        super()._on_opened(lanes, reply)
+        for lane in lanes:
+            assert isinstance(lane, KeptLane)
+            self._look_at(lane)  # what is saved can be numbered now
+
+    def _refused_open(self, lane: Lane, error: ClarionError) -> None:
+        assert isinstance(lane, KeptLane)
+        lane.refuse(error)
+        for sheaf in lane.numbered:
+            sheaf.aside = self._why_aside(sheaf, error)
+        self._dirty[lane] = None
 
     def _leave_identity(self, identity: bodies.Registered | None) -> None:
         """Number nothing more as this publisher, which the broker does not know any more, or not as we do."""
@@ -170,16 +182,18 @@ class KeptSending(Saving):
 
     def _send(self, lane: Lane, sheaf: Sheaf) -> None:
         assert isinstance(sheaf, KeptSheaf)
-        if sheaf.over_connection < 0:
-            sheaf.over_connection = self._connection()
-        sheaf.asked_s = self._clock_s()
+        sheaf.was_sent = True
         sheaf.answered = sheaf.surely_out = False
         super()._send(lane, sheaf)
 
     def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
         assert isinstance(sheaf, KeptSheaf)
-        if sheaf.is_found and not self.doubts.is_unread_reply(sheaf, error):
-            sheaf.aside = str(error)  # nobody has a receipt that could say so
+        sheaf.aside = self._why_aside(sheaf, error)
+        if sheaf.aside is not None:
             self.aside_messages += sheaf.count
             error = type(error)(f"{error}; it is kept aside in {self._name}")
         super()._fail(sheaf, error)
+
+    def _why_aside(self, sheaf: KeptSheaf, error: ClarionError) -> str | None:
+        """Return why a sheaf that is refused for good is kept: where nobody has a receipt that could say so."""
+        return str(error) if sheaf.is_found and not self.doubts.is_unread_reply(sheaf, error) else None

@@ -57,6 +57,7 @@ class KeptLane(Lane):
         if row.numbered:  # with nothing numbered there is nothing that its old numbers are needed for
             lane.unread_numbered = row.numbered
             lane.identity = bodies.Registered(broker, row.publisher)
+            lane.topic_number = row.topic_number
             lane.first_number = row.first_number
             lane.stored_before = lane.sent = row.stored
         return lane
@@ -65,11 +66,30 @@ class KeptLane(Lane):
         """Give how it will be on disk when so many numbered rows are gone, with messages stored, and others added."""
         publisher = 0 if self.identity is None else self.identity.publisher
         left = len(self.numbered) + self.unread_numbered - gone + numbered
-        return LaneRow(self.number, self.topic, publisher, self.first_number + gone, left, self.stored_before + stored)
+        first_number, stored = self.first_number + gone, self.stored_before + stored
+        return LaneRow(self.number, self.topic, publisher, first_number, left, stored, self.topic_number or 0)
 
     def idle(self) -> bool:
         """Whether there is nothing to send and nothing under way."""
         return not self.flying and not self.ready
+
+    def is_unopened(self) -> bool:
+        """Whether something waits for the number of its topic, and nothing has a number that belongs to another."""
+        waits = self.kept or self.on_disk or self.unsaved()
+        return self.topic_number is None and self.trouble is None and not self.has_numbers() and bool(waits)
+
+    def open(self, topic_number: int) -> None:
+        """Take the number of the topic: rows may be numbered, from 1 on."""
+        assert not self.has_numbers()
+        self.first_number, self.stored_before = 1, 0
+        super().open(topic_number)
+
+    def refuse(self, error: ClarionError) -> None:
+        """Have the rows in memory that have no number removed without one."""
+        for sheaf in self.kept:
+            sheaf.refusal = error
+        self.numbered.extend(self.kept)
+        self.kept.clear()
 
     def is_empty(self) -> bool:
         """Whether nothing is left of it, on disk or in memory."""
@@ -163,10 +183,10 @@ class KeptLane(Lane):
         self._make_ready(sheaf)
 
     def done_first(self) -> list[KeptSheaf]:
-        """Give the numbered sheaves that are done, up to the first that is not."""
+        """Give the numbered sheaves that are done, or refused, up to the first that is not."""
         done: list[KeptSheaf] = []
         for sheaf in self.numbered:
-            if not sheaf.done:
+            if not sheaf.done and sheaf.refusal is None:
                 break
             done.append(sheaf)
         return done
@@ -176,7 +196,7 @@ class KeptLane(Lane):
         assert not self.numbered
         self.crash()
         self.first_number, self.stored_before = 1, 0
-        self.identity = None
+        self.identity = self.topic_number = None
 
     def is_answered(self) -> bool:
         """Whether no request with a number of this lane is under way any more."""
@@ -186,7 +206,6 @@ class KeptLane(Lane):
         """Give up to which place the numbered sheaves may be stored, or were; those behind surely are not."""
         for place in range(len(self.numbered), 0, -1):
             sheaf = self.numbered[place - 1]
-            was_sent = sheaf.done or sheaf.over_connection >= 0
-            if sheaf.may_be_stored or (was_sent and not sheaf.surely_out):
+            if sheaf.in_doubt or ((sheaf.done or sheaf.was_sent) and not sheaf.surely_out):
                 return place
         return 0

@@ -11,7 +11,8 @@ import apsw
 from clarion.publisher.outbox.errors import OutboxFull, OutboxUnusable
 
 APPLICATION_ID = 0x434C4F42  # "CLOB"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, 2)  # format 1 has no topic numbers
 _PAGE_BYTES = 8192
 _CACHE_KIB = 8192
 _MUCH_UNUSED_BYTES = 4 * 2**20
@@ -21,7 +22,7 @@ _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 CREATE TABLE lane (
     number INTEGER PRIMARY KEY, topic BLOB NOT NULL UNIQUE, publisher INTEGER NOT NULL, first_number INTEGER NOT NULL,
-    numbered INTEGER NOT NULL, stored INTEGER NOT NULL
+    numbered INTEGER NOT NULL, stored INTEGER NOT NULL, topic_number INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE batch (
     stamp INTEGER PRIMARY KEY, lane INTEGER NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
@@ -50,6 +51,7 @@ def open_database(file: Path, *, durable: bool) -> apsw.Connection:
         if is_new or not connection.pragma("schema_version"):
             _make(connection)
         check_format(connection, file)
+        _migrate(connection)
         connection.pragma("synchronous", "full" if durable else "off")
         connection.pragma("cache_size", -_CACHE_KIB)
         connection.wal_autocheckpoint(0)
@@ -97,9 +99,9 @@ def check_format(connection: apsw.Connection, file: Path) -> None:
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application != APPLICATION_ID:
         raise OutboxUnusable(f"{file} is a database of something else, not an outbox; nothing was changed")
-    if version != FORMAT_VERSION:
+    if version not in _READABLE:
         raise OutboxUnusable(
-            f"the outbox {file} has format {version}, this Clarion knows format {FORMAT_VERSION};"
+            f"the outbox {file} has format {version}, this Clarion knows formats up to {FORMAT_VERSION};"
             " nothing was changed. Open it with the Clarion that wrote it"
         )
 
@@ -137,6 +139,14 @@ def _make(connection: apsw.Connection) -> None:
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", FORMAT_VERSION)
     connection.execute("COMMIT")
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    if connection.pragma("user_version") < FORMAT_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ALTER TABLE lane ADD COLUMN topic_number INTEGER NOT NULL DEFAULT 0")
+        connection.pragma("user_version", FORMAT_VERSION)
+        connection.execute("COMMIT")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -62,7 +62,8 @@ def plan_lane(
         part.gone = lane.done_first()
         if lane.identity is None:
             lane.identity = identity
-        if identity is not None and lane.identity is not None and not lane.unread_numbered:
+        numbers = lane.identity is not None and lane.topic_number is not None
+        if identity is not None and numbers and not lane.unread_numbered:
             part.numbered = _next_numbered(part, window - len(lane.numbered) + len(part.gone), fits)
     if not (part.saved or part.gone or part.numbered or part.trouble):
         return
@@ -76,7 +77,9 @@ def plan_lane(
         else:
             changes.aside.append((sheaf.stamp, sheaf.aside))
     if part.trouble is not None:
-        changes.lanes[lane.number] = lane.to_row(0, 0, 0)._replace(publisher=0, first_number=1, numbered=0, stored=0)
+        changes.lanes[lane.number] = lane.to_row(0, 0, 0)._replace(
+            publisher=0, first_number=1, numbered=0, stored=0, topic_number=0
+        )
     elif part.gone or part.numbered or not lane.is_on_disk:
         changes.lanes[lane.number] = lane.to_row(len(part.gone), _stored(part.gone), len(part.numbered))
 
@@ -110,7 +113,7 @@ def _next_numbered(part: LanePlan, most: int, fits: Fits) -> list[KeptSheaf]:
 
 
 def _stored(gone: list[KeptSheaf]) -> int:
-    return sum(sheaf.count for sheaf in gone if sheaf.error is None)
+    return sum(sheaf.count for sheaf in gone if sheaf.error is None and sheaf.refusal is None)
 
 
 def apply_lane(part: LanePlan, fits: Fits) -> None:
@@ -157,7 +160,7 @@ def _apply_trouble(part: LanePlan) -> None:
     lane.kept.extendleft(reversed(part.freed))
     for sheaf in part.freed:
         sheaf.answered = sheaf.surely_out = sheaf.refused = False
-        sheaf.over_connection = -1
+        sheaf.was_sent = False
     if lane.unread_numbered:
         lane.on_disk -= lane.unread_numbered
         lane.unread_found -= lane.unread_numbered

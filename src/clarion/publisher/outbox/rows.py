@@ -40,6 +40,7 @@ class LaneRow(NamedTuple):
     first_number: int = 1
     numbered: int = 0
     stored: int = 0  # messages that the broker took before these, against which it counts its credit
+    topic_number: int = 0  # which topic of this name they are for; 0: whichever has it, as before format 2
 
 
 class FoundLane(NamedTuple):

@@ -205,7 +205,7 @@ class Saving(Sending):
             self.loaded_bytes += sheaf.size
             if lane.unread_numbered:
                 lane.unread_numbered -= 1
-                sheaf.may_be_stored = True
+                sheaf.in_doubt = True  # whoever died may have sent it
                 lane.add_number(sheaf)
             else:
                 lane.kept.append(sheaf)
@@ -246,6 +246,9 @@ class Saving(Sending):
         self.loaded_bytes += lane.loaded_bytes - before
         self.kept_bytes += sum(sheaf.size for sheaf in part.saved)
         self.kept_messages += sum(sheaf.count for sheaf in part.saved) - sum(sheaf.count for sheaf in part.gone)
+        for sheaf in part.gone:
+            if sheaf.refusal is not None:
+                self._fail(sheaf, sheaf.refusal)
         if part.trouble is not None:
             self._tell_doubted(part, part.trouble)
         self._look_at(lane)
@@ -269,6 +272,8 @@ class Saving(Sending):
         """Have a lane looked at again by all who may have something to do for it."""
         self._busy[lane] = None
         self._dirty[lane] = None
+        if lane.is_unopened():
+            self._unopened[lane] = None
         if lane.on_disk:
             self._hungry[lane] = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.publisher.outbox.rows import Row
 from clarion.publisher.sheaf import Sheaf
@@ -14,18 +15,16 @@ class KeptSheaf(Sheaf):
     their row waits on disk."""
 
     __slots__ = (
-        "__weakref__", "answered", "aside", "asked_s", "is_found", "may_be_stored", "over_connection", "saved",
-        "surely_out",
+        "__weakref__", "answered", "aside", "is_found", "refusal", "saved", "surely_out", "was_sent",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
         super().__init__(topic, ttl_ms=ttl_ms, delayed=delayed, most=most)
         self.saved = False  # it is on this machine's disk
         self.is_found = False  # it was in the outbox when that was opened: nobody has a receipt
-        self.may_be_stored = False  # it may have been sent by who died, or more than once: an answer says nothing
         self.aside: str | None = None  # why it is kept, although the broker refused it for good
-        self.over_connection = -1  # over which it was sent first
-        self.asked_s = 0.0  # when it was sent last
+        self.refusal: ClarionError | None = None  # why it is not to be sent: told once its row is removed
+        self.was_sent = False
         self.answered = False  # that was refused: no request with its number is under way any more,
         self.surely_out = False  # and it was not taken then
 

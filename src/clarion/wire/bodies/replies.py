@@ -29,6 +29,12 @@ class Registered(Body):
     publisher: int
 
 
+class Opened(Body):
+    """What each topic of an Open is: its number, or 0 with the code and text of why nothing can be put there now."""
+
+    topics: tuple[tuple[int, int, str], ...]
+
+
 class PutDone(Body):
     """The batch is on disk at `first_offset`. `credit` messages in all may be put, until `credit_s` from now."""
 

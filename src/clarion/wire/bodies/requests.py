@@ -30,15 +30,24 @@ class Forget(Body):
     publisher: int
 
 
+class Open(Body):
+    """Ask for the numbers of topics that are going to be put on; a topic is made where a put may make one."""
+
+    topics: tuple[bytes, ...]
+
+
 class Put(Body):
     """Store the batch in the next frame, for `ttl_ms` (0: as the topic says).
 
     `due`, where given, is when each of its messages appears: unix µs, 8 bytes each, little endian, never going back.
+    `topic_number` is the one that an Open told: the batch is for that topic, not for one made under the name since.
+    0: any.
     """
 
     topic: bytes
     ttl_ms: int = 0
     due: bytes = b""
+    topic_number: int = 0
 
 
 class Subscribe(Body):

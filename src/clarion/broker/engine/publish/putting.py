@@ -21,6 +21,7 @@ from clarion.wire.frames import Buffer, Kind
 from clarion.wire.refusals import Code
 
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
+MAX_OPENED = 1000  # topics of one OPEN
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 
 Refusal = tuple[int, int, str]
@@ -89,7 +90,9 @@ class Putting:
         except InvalidRequest as error:
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
             return
-        topic = self.topic_to_put(waiter, body.topic, now)
+        topic = (
+            self._topic_meant(waiter, body, now) if body.topic_number else self.topic_to_put(waiter, body.topic, now)
+        )
         if topic is None:
             return
         writer = topic.writers.get(batch.publisher)
@@ -106,6 +109,51 @@ class Putting:
             )
         else:
             self._answer_again(waiter, topic, writer, batch, now)
+
+    def open(self, waiter: Waiter, body: bodies.Open, now: Now) -> None:
+        """Tell the numbers of topics, once they are on disk; a topic is made where a put may make one.
+
+        A put that names its topic's number cannot be taken for a later topic of that name, however often it is sent.
+        """
+        state = self._state
+        if len(body.topics) > MAX_OPENED:
+            state.refuse(waiter, Kind.INVALID, Code.TOO_LARGE, f"an OPEN names at most {MAX_OPENED} topics")
+            return
+        opened = [self._open(name, now) for name in body.topics]
+        reply = bodies.Opened(
+            tuple((0, *found) if isinstance(found, tuple) else (found.number, 0, "") for found in opened)
+        )
+        if any(not isinstance(found, tuple) and state.is_new(found) for found in opened):
+            state.say_when_durable(waiter, Kind.ACK, reply)
+        else:
+            state.say(waiter, Kind.ACK, reply)
+
+    def _open(self, name: bytes, now: Now) -> Topic | tuple[int, str]:
+        """Return the topic to put on, made where needed, or the code and text of why there is none."""
+        state = self._state
+        if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
+            return Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern"
+        topic = state.find_topic(name, now.monotonic_s)
+        if topic is None and state.limits.default_retention == UNTIL_READ and not state.is_awaited(name):
+            return Code.NO_SUBSCRIBER, _unread(name)
+        topic = topic or state.make_topic(name, state.limits.default_retention, now)
+        if topic is None:
+            return Code.LIMIT, f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
+        if topic.deleted:
+            return Code.BUSY, f"{to_text(name)} is just being deleted; try again"
+        return topic
+
+    def _topic_meant(self, waiter: Waiter, body: bodies.Put, now: Now) -> Topic | None:
+        """Return the topic that a put names by number, or refuse where that is gone."""
+        topic = self._state.find_topic(body.topic, now.monotonic_s)
+        if topic is None or topic.number != body.topic_number:
+            text = f"the topic {to_text(body.topic)} that this was put on (number {body.topic_number}) is deleted"
+            self._state.refuse(waiter, Kind.REFUSED, Code.NO_TOPIC, text)
+            return None
+        if topic.deleted:
+            refuse_busy(self._state, waiter, topic)
+            return None
+        return topic
 
     def read_batch(self, waiter: Waiter, blob: Buffer, now: Now) -> Batch | None:
         """Give the batch in these bytes, or refuse what is none, or is not from a publisher of ours."""
@@ -197,7 +245,7 @@ class Putting:
         if max(len(batch.raw), batch.plain_bytes) > self.max_batch_bytes(topic):
             return Kind.REFUSED, Code.TOO_LARGE, self._too_large(topic)
         if topic.retention == UNTIL_READ and not topic.subscriptions:
-            return Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER, _unread(topic)
+            return Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER, _unread(topic.name)
         return None
 
     def _store(self, topic: Topic, batch: Batch, ttl_ms: int, times_us: Times, now: Now) -> StoredBatch | None:
@@ -260,7 +308,7 @@ class Putting:
             state.refuse(waiter, Kind.REFUSED, receipt.code, self._too_large(topic))
             return
         if receipt.code:
-            state.refuse(waiter, Kind.NO_SUBSCRIBER, receipt.code, _unread(topic))
+            state.refuse(waiter, Kind.NO_SUBSCRIBER, receipt.code, _unread(topic.name))
             return
         credit = writer.messages_total + grant_messages(state, topic, now.monotonic_s)
         body = bodies.PutDone(
@@ -272,8 +320,8 @@ class Putting:
         return f"a batch for {to_text(topic.name)} has at most {self.max_batch_bytes(topic)} bytes"
 
 
-def _unread(topic: Topic) -> str:
-    return f"nobody subscribes to {to_text(topic.name)}, which keeps messages until they are read"
+def _unread(name: bytes) -> str:
+    return f"nobody subscribes to {to_text(name)}, which keeps messages until they are read"
 
 
 def _nobody_else(_publisher: int) -> None:

@@ -35,6 +35,7 @@ class Patterns:
         self._going: dict[_Key, list[Waiter]] = {}
         self._made: dict[_Key, list[bytes]] = {}  # topics subscribed to for those that come
         state.on_new_topic = self.welcome
+        state.is_awaited = self.awaits
         subscribing.patterns = self
         self._load()
 
@@ -76,6 +77,11 @@ class Patterns:
             pattern, name = key
             if key not in self._going and matches(pattern, topic.name) and name not in topic.subscriptions:
                 self._subscribing.add(topic, name, 0, options, now)
+
+    def awaits(self, name: bytes) -> bool:
+        """Tell whether a pattern would subscribe to a new topic of this name."""
+        keys = [*self._patterns, *self._coming]
+        return any(key not in self._going and matches(key[0], name) for key in keys)
 
     # Requests.
 
