@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from tests.integration.broker_process import BrokerProcess
@@ -11,7 +13,18 @@ from tests.integration.proxy import Proxy
 from tests.integration.sharing import WAIT_S, put, take_one
 from tests.integration.waiting import eventually
 
-from clarion import Admin, AlreadyDone, LeaseLost, Message, PublisherExpired, Subscriber, TimedOut
+from clarion import (
+    Admin,
+    AlreadyDone,
+    LeaseLost,
+    Message,
+    NoTopic,
+    OutboxInDoubt,
+    Publisher,
+    PublisherExpired,
+    Subscriber,
+    TimedOut,
+)
 
 
 def _transact(consumer: Subscriber, message: Message, payload: bytes) -> None:
@@ -67,3 +80,25 @@ def test_a_transaction_whose_publisher_was_forgotten_is_not_done_twice(start_bro
             with pytest.raises(PublisherExpired, match="whether it was done cannot be told"):
                 tx.result(WAIT_S)
             assert [found.payload for found in admin.read("out")] == [b"before", b"once"]
+
+
+@pytest.mark.parametrize("outbox", [False, True], ids=["memory", "outbox"])
+def test_a_put_sent_again_is_not_stored_on_a_topic_made_since(
+    broker: BrokerProcess, outbox: bool, tmp_path: Path
+) -> None:
+    with Proxy(broker.url) as proxy, Admin(broker.url) as admin:
+        admin.subscribe("news", "reader")
+        publisher = Publisher(proxy.url, outbox=tmp_path / "outbox" if outbox else None)
+        publisher.put("news", b"before").result(timeout_s=WAIT_S)
+        proxy.swallow_answers()
+        receipt = publisher.put("news", b"once")
+        eventually(lambda: _end(admin, "news") == 2, "it is stored")
+        admin.delete_topic("news")
+        admin.subscribe("news", "reader")
+        proxy.relent()
+        with pytest.raises(OutboxInDoubt if outbox else NoTopic, match="cannot be told"):
+            receipt.result(timeout_s=WAIT_S)
+        publisher.put("news", b"after").result(timeout_s=WAIT_S)
+        assert [found.payload for found in admin.read("news")] == [b"after"]
+        with pytest.raises(OutboxInDoubt) if outbox else nullcontext():
+            publisher.close()

@@ -302,3 +302,63 @@ def test_a_put_on_a_topic_that_is_being_deleted_is_to_be_tried_again(asker: Aske
 def _seal(packed: bytearray) -> bytes:
     packed[8:16] = struct.pack("<Q", xxh3_64_intdigest(bytes(packed[16:]), seed=int.from_bytes(packed[:8], "little")))
     return bytes(packed)
+
+
+def opened(asker: Asker, *topics: bytes) -> tuple[tuple[int, int, str], ...]:
+    return body_of(asker.ask(Kind.OPEN, bodies.Open(topics)), bodies.Opened).topics
+
+
+def test_opening_tells_a_topics_number_and_makes_none_that_nobody_would_read(asker: Asker) -> None:
+    (news, nobodys, pattern) = opened(asker, NEWS, b"nobody's", b"a/*")
+    assert news == (1, 0, "")
+    assert nobodys[:2] == (0, Code.NO_SUBSCRIBER)
+    assert pattern[:2] == (0, Code.MALFORMED)
+    assert asker.store.topic(b"nobody's") is None
+
+
+def test_opening_makes_a_topic_that_is_kept_or_awaited_and_tells_its_number_once_it_is_on_disk() -> None:
+    for asker in (Asker(default_retention="keep"), Asker()):
+        asker.ask(Kind.SUBSCRIBE, bodies.Subscribe(b"alerts/#", b"reader"))
+        asker.tick()
+        asker.settle()
+        key = asker.send(Kind.OPEN, bodies.Open((b"alerts/new",)))
+        assert key not in asker.replies, "after a crash its number might be another's"
+        asker.settle()
+        ((number, code, _),) = body_of(asker.replies[key], bodies.Opened).topics
+        row = asker.store.topic(b"alerts/new")
+        assert row is not None
+        assert (number, code) == (row.number, 0)
+        assert opened(asker, b"alerts/new") == ((number, 0, ""),)
+
+
+def test_opening_too_many_topics_at_once_or_beyond_the_brokers_bound_is_refused() -> None:
+    asker = Asker(default_retention="keep", max_topics=1)
+    assert code_of(asker.ask(Kind.OPEN, bodies.Open((b"x",) * 1001))) == (Kind.INVALID, Code.TOO_LARGE)
+    assert [code for _, code, _ in opened(asker, b"one", b"two")] == [0, Code.LIMIT]
+
+
+def test_a_put_that_names_a_topic_is_never_taken_for_one_made_under_its_name_later(asker: Asker) -> None:
+    packed = asker.batch(1, 1, b"one")
+    put = bodies.Put(NEWS, topic_number=1)
+    assert asker.ask(Kind.PUT, put, packed).kind == Kind.ACK
+    asker.ask(Kind.DELETE, bodies.Delete(NEWS, 1))
+    assert code_of(asker.ask(Kind.PUT, put, packed)) == (Kind.REFUSED, Code.NO_TOPIC)
+    asker.subscribe(NEWS)
+    for _ in range(2):
+        assert code_of(asker.ask(Kind.PUT, put, packed)) == (Kind.REFUSED, Code.NO_TOPIC)
+        asker.crash()
+    ((number, _, _),) = opened(asker, NEWS)
+    assert number == 2
+    assert asker.ask(Kind.PUT, bodies.Put(NEWS, topic_number=2), asker.batch(1, 1, b"new")).kind == Kind.ACK
+    row = asker.store.topic(NEWS)
+    assert row is not None
+    assert row.next_offset == 1
+
+
+def test_a_put_is_asked_to_wait_while_its_topic_is_being_deleted(asker: Asker) -> None:
+    asker.send(Kind.DELETE, bodies.Delete(NEWS, 1))
+    key = asker.send(Kind.PUT, bodies.Put(NEWS, topic_number=1), asker.batch(1, 1, b"one"))
+    assert code_of(asker.replies[key]) == (Kind.REFUSED, Code.BUSY)
+    assert [
+        code for _, code, _ in body_of(asker.replies[asker.send(Kind.OPEN, bodies.Open((NEWS,)))], bodies.Opened).topics
+    ] == [Code.BUSY]
