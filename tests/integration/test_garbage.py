@@ -123,7 +123,7 @@ REQUESTS = sorted(WITH_BATCHES | {
     Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.GET, Kind.ACK, Kind.HELLO, Kind.REGISTER, Kind.FORGET, Kind.ATTACH,
     Kind.CONFIGURE, Kind.TOPICS, Kind.STATS, Kind.TAKE, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.STATE,
     Kind.COMMIT_STAGED, Kind.DESCRIBE, Kind.SEEK, Kind.PURGE, Kind.DELETE, Kind.READ, Kind.MATCHES, Kind.DEAD,
-    Kind.REPORT, Kind.FIND_OFFSET,
+    Kind.REPORT, Kind.FIND_OFFSET, Kind.OPEN,
 })  # fmt: skip
 
 
