@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.integration.broker_process import BrokerProcess, free_url
+from tests.integration.waiting import DEADLINE_S
 
 from clarion import AsyncPublisher, AsyncSubscriber, Message
 from clarion.model.errors import (
@@ -28,7 +29,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run it on a loop of its own, with a deadline."""
 
     async def bounded() -> T:
-        return await asyncio.wait_for(work, 100)
+        return await asyncio.wait_for(work, 4 * DEADLINE_S)
 
     return asyncio.run(bounded())
 
