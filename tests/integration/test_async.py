@@ -307,7 +307,9 @@ def test_everybody_who_hears_of_one_failure_has_an_error_of_their_own(url: str) 
             errors = await asyncio.gather(*asked, return_exceptions=True)
             assert {type(error) for error in errors} == {NoSubscriber}
             assert len({id(error) for error in errors}) == len(errors)
-            heights = [len(traceback.extract_tb(error.__traceback__)) for error in errors if error is not None]
+            heights = [
+                len(traceback.extract_tb(error.__traceback__)) for error in errors if isinstance(error, NoSubscriber)
+            ]
             assert len(set(heights)) == 1
 
     run(work())
