@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,9 +9,9 @@ import typer
 
 from clarion.cli.exit_codes import ExitCode
 from clarion.cli.failures import asking, end_cleanly_on_sigterm, tells_errors
-from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, Timeout, Topic, Url
-from clarion.cli.output import add_row, console, plain_table
-from clarion.model.errors import PermanentError
+from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Topic, Url
+from clarion.cli.output import add_row, console, plain_table, standard_output
+from clarion.cli.units import read_number, read_some
 
 if TYPE_CHECKING:
     from clarion.subscriber import Message
@@ -29,12 +28,12 @@ def browse(
         typer.Option("--from", metavar="OFFSET|earliest", help="First message to show."),
     ] = "earliest",
     last: Annotated[
-        int | None, typer.Option("--last", min=1, metavar="N", help="Show the newest so many instead.")
+        int | None, typer.Option("--last", parser=read_some, metavar="N", help="Show the newest so many instead.")
     ] = None,
-    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="End after so many.")] = 100,
+    most: Annotated[int, typer.Option("--max", parser=read_some, metavar="N", help="End after so many.")] = 100,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a message; errors too.")] = False,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
+    as_json: AsJson = False,
 ) -> None:
     """Look at a topic's messages without a subscription.
 
@@ -51,13 +50,11 @@ def browse(
     Where there are no messages nothing is printed and the exit code is 3. Where
     those at the offset are no longer kept, the error says which there are.
     """
-    from clarion.admin import Admin
-
     start = read_position(position)
     if last is not None and start != "earliest":
         raise typer.BadParameter("give --from or --last, not both")
     end_cleanly_on_sigterm()
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         if last is not None:
             told = admin.describe_topic(topic)
             start = max(told.first_offset, told.next_offset - last)
@@ -75,20 +72,18 @@ def read_position(text: str) -> int | Literal["earliest"]:
     """Read where to begin."""
     if text == "earliest":
         return "earliest"
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise typer.BadParameter(f"it is an offset like 1200, or earliest, not {text!r}", param_hint="--from")
+    try:
+        return read_number(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"it is an offset like 1200, or earliest, not {text!r}", param_hint="--from") from None
 
 
 def _print(messages: list[Message], *, as_json: bool, with_header: bool) -> None:
-    from clarion.cli.printing import json_line, payload_glance, value_text, write_records
+    from clarion.cli.printing import json_line, payload_glance, value_text
+    from clarion.cli.records import write_records
 
     if as_json:
-        _, error = write_records(sys.stdout.fileno(), [json_line(message) for message in messages])
-        if isinstance(error, BrokenPipeError):
-            raise typer.Exit(ExitCode.READER_GONE)
-        if error is not None:
-            raise PermanentError(f"cannot write the messages: {error.strerror}")
+        write_records(standard_output(), [json_line(message) for message in messages])
         return
     table = plain_table(["offset", "committed", "key", "message"], ("offset",))
     table.show_header = with_header

@@ -64,7 +64,8 @@ def config(
     settings = load_settings(file=config, environment=os.environ, flags={})
     rows = describe(settings, os.environ)
     if as_json:
-        print_json([row._asdict() for row in rows])
+        for row in rows:
+            print_json(row._asdict())
     elif as_toml:
         print(to_toml(rows), end="")
     else:

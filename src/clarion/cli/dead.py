@@ -9,8 +9,9 @@ import typer
 from clarion.cli.consent import Yes, make_sure
 from clarion.cli.describing import age, iso, shell_name
 from clarion.cli.failures import asking, tells_errors
-from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Topic, Url
+from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Topic, Url
 from clarion.cli.output import add_row, console, counted, plain_table, print_json
+from clarion.cli.units import read_number, read_some
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _SHOWN = 60  # characters of a payload in the table
 Offsets = Annotated[
     list[int] | None,
     typer.Option(
-        "--offset", min=0, metavar="OFFSET", help="Only this one, as the list has it; may be repeated.",
+        "--offset", parser=read_number, metavar="OFFSET", help="Only this one, as the list has it; may be repeated.",
         show_default="all",
     ),
 ]  # fmt: skip
@@ -45,9 +46,9 @@ Offsets = Annotated[
 @tells_errors
 def list_dead(
     topic: Topic,
-    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="The oldest so many.")] = 100,
+    most: Annotated[int, typer.Option("--max", parser=read_some, metavar="N", help="The oldest so many.")] = 100,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """List a topic's dead letters, oldest first.
@@ -61,9 +62,7 @@ def list_dead(
       clarion dead list jobs
       clarion dead list jobs --max 1000 --json | jq -r .reason | sort | uniq -c
     """
-    from clarion.admin import Admin
-
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         found = admin.dead_letters(topic, most + 1)
     shown = found[:most]
     if as_json:
@@ -83,7 +82,7 @@ def replay(
     topic: Topic,
     offsets: Offsets = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Put dead letters back on their topic, to be tried again.
@@ -96,10 +95,8 @@ def replay(
       clarion dead replay jobs
       clarion dead replay jobs --offset 3 --offset 5
     """
-    from clarion.admin import Admin
-
     name = to_text(topic)
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         told = admin.replay_dead(topic, offsets)
     if as_json:
         print_json({"topic": name, "replayed": told.done, "skipped": told.skipped})
@@ -116,7 +113,7 @@ def drop(
     offsets: Offsets = None,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Forget dead letters for good.
@@ -126,12 +123,10 @@ def drop(
       clarion dead drop jobs
       clarion dead drop jobs --offset 3 --yes
     """
-    from clarion.admin import Admin
-
     name = to_text(topic)
     which = "all dead letters" if offsets is None else counted(len(set(offsets)), "dead letter")
     look = f"`clarion dead list {shell_name(topic)}` shows them"
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         make_sure(f"{look}. Forget {which} of {name} for good?", yes=yes)
         dropped = admin.drop_dead(topic, offsets)
     if as_json:

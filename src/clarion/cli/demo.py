@@ -13,23 +13,37 @@ import typer
 from clarion.cli.demo_tally import MIN_SIZE_BYTES
 from clarion.cli.exit_codes import ExitCode
 from clarion.cli.failures import end_cleanly_on_sigterm, tells_errors
+from clarion.cli.options import AsJson
 from clarion.cli.output import console, print_json
+from clarion.cli.units import read_size
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
     from clarion.cli.demo_report import Report
 
+_MOST_SIZE_BYTES = 1_000_000
+
+
+def read_message_size(text: str) -> int:
+    """Read the size of the demo's messages: from where they can say which they are, up to 1 MB."""
+    size_bytes = read_size(text)
+    if not MIN_SIZE_BYTES <= size_bytes <= _MOST_SIZE_BYTES:
+        raise typer.BadParameter(f"a size from {MIN_SIZE_BYTES} B to 1 MB is wanted here, not {text!r}")
+    return size_bytes
+
 
 @tells_errors
 def demo(
-    messages: Annotated[int, typer.Option("--messages", min=10, metavar="N", help="Messages in all.")] = 200_000,
+    messages: Annotated[
+        int, typer.Option("--messages", min=10, max=100_000_000, metavar="N", help="Messages in all.")
+    ] = 200_000,
     publishers: Annotated[int, typer.Option("--publishers", min=1, max=50, metavar="N", help="Publishers.")] = 2,
     subscribers: Annotated[
         int, typer.Option("--subscribers", min=1, max=50, metavar="N", help="Subscribers; each gets every message.")
     ] = 3,
     size_bytes: Annotated[
-        int, typer.Option("--size", min=MIN_SIZE_BYTES, max=1_000_000, metavar="BYTES", help="Bytes of a message.")
-    ] = 100,
+        int, typer.Option("--size", parser=read_message_size, metavar="SIZE", help="Bytes of a message (100, 20KB).")
+    ] = "100",  # type: ignore[assignment]
     kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill the broker once in the middle.")] = True,
     pipeline: Annotated[
         bool, typer.Option("--pipeline", help="End with a small pipeline on Spark: the topic archived and summarised.")
@@ -37,7 +51,7 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep the broker's data and all logs in this folder.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only the report, as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """See it work: a broker, publishers and subscribers, with a kill -9 on the way.
 

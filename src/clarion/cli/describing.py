@@ -31,7 +31,7 @@ def shell_name(name: bytes) -> str:
 
 
 def row_json(row: TopicRow) -> dict[str, Any]:
-    """Give a topic as JSON lists it. Acked above the cursor are ranges, so `unread` is an upper bound then."""
+    """Give a topic as JSON lists it. Where some above the cursor are acked, `lag` is an upper bound."""
     return {
         "topic": to_text(row.topic),
         "retention": row.retention,
@@ -45,7 +45,7 @@ def row_json(row: TopicRow) -> dict[str, Any]:
                 "subscriber": to_text(name),
                 "shared": name in row.shared,
                 "cursor": cursor,
-                "unread": max(0, row.next_offset - cursor),
+                "lag": max(0, row.next_offset - cursor),
                 "acked_ranges_above_cursor": ranges,
             }
             for name, cursor, ranges in row.subscriptions

@@ -1,18 +1,18 @@
-"""`clarion get`: print messages, and ack them once they are written."""
+"""`clarion get`: print messages, and ack those that whoever reads them took."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clarion.cli.exit_codes import ExitCode
-from clarion.cli.failures import asking, end_cleanly_on_sigterm, note, tell_error, tells_errors
+from clarion.cli.failures import end_cleanly_on_sigterm, no_answer_told, note, tells_errors, waiting_told
 from clarion.cli.options import (
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT,
     DEFAULT_URL,
+    AsJson,
     Start,
     SubscriberName,
     Timeout,
@@ -20,14 +20,17 @@ from clarion.cli.options import (
     Url,
     read_start,
 )
-from clarion.cli.units import read_duration_s
-from clarion.model.errors import MessagesGone, NotSubscribed, PermanentError, Unreachable
+from clarion.cli.output import counted, standard_output
+from clarion.cli.units import read_duration_s, read_some
+from clarion.model.errors import MessagesGone, NotSubscribed, Unreachable
 from clarion.model.names import to_text
 from clarion.model.topics import is_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clarion.cli.failures import ClientNotes
+    from clarion.cli.records import RecordWriter
     from clarion.subscriber import MessageBatch, Subscriber
 
 _MANY = 65_536
@@ -39,7 +42,8 @@ def get(
     topic: TopicOrPattern,
     name: SubscriberName,
     most: Annotated[
-        int | None, typer.Option("--max", min=1, metavar="N", help="End after so many.", show_default="all there are")
+        int | None,
+        typer.Option("--max", parser=read_some, metavar="N", help="End after so many.", show_default="all there are"),
     ] = None,
     wait_s: Annotated[
         float,
@@ -63,21 +67,24 @@ def get(
         ),
     ] = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a message; errors too.")] = False,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
+    as_json: AsJson = False,
 ) -> None:
     """Print the messages that a subscriber has not read yet, one a line.
 
-    A message counts as read once it is written to standard output; what could not
-    be written comes again next time. One consumer reads a subscription at a time:
-    a second `get` with the same name takes over from the first. A subscription
-    made with --shared is read by many at a time, and each message goes to one.
+    A message counts as read once it is in the file, on the terminal, or taken out
+    of the pipe by the next program; the rest comes again next time. Where that
+    program goes away, the last few that it took may come again, too, and that is
+    told. One consumer reads a subscription at a time: a second `get` with the
+    same name takes over from the first. A subscription made with --shared is
+    read by many at a time, and each message goes to one.
 
     \b
     Examples:
       clarion subscribe alerts --as reader
       clarion get alerts --as reader                      # all there are now
-      clarion get alerts --as reader --max 1 --wait 60    # wait for the next
+      clarion get alerts --as reader | head -1            # acks one
+      clarion get alerts --as reader --max 1 --wait 60s   # wait for the next
       clarion get alerts --as reader --follow --json | jq .payload
       clarion get photos --as reader --max 1 --no-newline > photo.jpg
       clarion get audit --as me --subscribe --start earliest
@@ -100,23 +107,34 @@ def get(
     if nack is not None and most is None:
         raise typer.BadParameter("what is given back comes again at once; say with --max when it is enough")
     from clarion.cli.printing import json_lines, text_lines, text_lines_with_topic, whole_payloads
+    from clarion.cli.records import RecordWriter
     from clarion.subscriber import Subscriber
 
+    writer = RecordWriter(standard_output())
     end_cleanly_on_sigterm()
     lines = text_lines_with_topic if is_pattern(topic) else text_lines
     shape = json_lines if as_json else whole_payloads if no_newline else lines
     with (
-        asking(url),
+        no_answer_told(url),
         Subscriber(url, name, ack="explicit", timeout_s=timeout_s, prefetch=follow or most is None) as reader,
+        waiting_told(url, timeout_s) as notes,
     ):
         try:
             if subscribe:
                 reader.subscribe(topic, first)
             printed = _print_all(
-                reader, topic, shape, most=most, wait_s=wait_s, follow=follow, nack=nack, as_json=as_json
+                reader, topic, shape, writer, notes, most=most, wait_s=wait_s, follow=follow, nack=nack
             )
         except NotSubscribed:
             raise NotSubscribed(_how_to_subscribe(topic, name)) from None
+        except BrokenPipeError:
+            if writer.in_doubt:
+                note(
+                    f"whoever read the output went away; {counted(writer.in_doubt, 'message')} taken last may not have"
+                    " been used, and will come again",
+                    not_acked=writer.in_doubt,
+                )
+            raise
     if not printed:
         raise typer.Exit(ExitCode.NOTHING_THERE)
 
@@ -125,52 +143,65 @@ def _print_all(
     reader: Subscriber,
     topic: bytes,
     shape: Callable[[MessageBatch], list[bytes]],
+    writer: RecordWriter,
+    notes: ClientNotes,
     *,
     most: int | None,
     wait_s: float,
     follow: bool,
     nack: str | None,
-    as_json: bool,
 ) -> int:
     """Print and ack (or nack) until there is nothing more, or enough; give how many."""
     printed = 0
     answered = False
     while most is None or printed < most:
         wanted = _MANY if most is None else min(_MANY, most - printed)
+        usual_wait_s = _FOLLOW_WAIT_S if follow and answered else wait_s
+        parts: list[MessageBatch] | None
         try:
-            parts = reader.get_batches(topic, wanted, _FOLLOW_WAIT_S if follow and answered else wait_s)
+            parts = reader.get_batches(topic, wanted, 0.0 if writer.in_doubt else usual_wait_s)
         except Unreachable:
             if not follow or not answered:
                 raise
-            note("the broker does not answer; waiting for it to come back")
-            continue
+            continue  # for ever: the client itself has told, once
         except MessagesGone as gap:
-            missed = f"offsets {gap.start} to {gap.stop - 1} of {to_text(gap.topic)}"
-            tell_error(MessagesGone(f"{missed} are no longer kept; going on after them"), as_json=as_json)
-            answered = True
+            _tell_gap(gap)
+            parts = None
+        answered, notes.for_ever = True, follow
+        if parts is None:
             continue
-        answered = True
         for part in parts:
-            _print_part(part, shape, nack)
+            writer.write(shape(part), _Settling(part, nack))
             printed += len(part)
-        if not parts and not follow:
+        if not parts and writer.in_doubt:
+            writer.finish()
+        elif not parts and not follow:
             break
+    writer.finish()
     return printed
 
 
-def _print_part(part: MessageBatch, shape: Callable[[MessageBatch], list[bytes]], nack: str | None) -> None:
-    from clarion.cli.printing import write_records
+def _tell_gap(gap: MessagesGone) -> None:
+    name = to_text(gap.topic)
+    note(
+        f"offsets {gap.start} to {gap.stop - 1} of {name} are no longer kept; going on after them",
+        code=MessagesGone.__name__, topic=name, start=gap.start, stop=gap.stop,
+    )  # fmt: skip
 
-    written, error = write_records(sys.stdout.fileno(), shape(part))
-    printed = part.cut(part.start, part.start + written)
-    if written and nack is not None:
-        printed.nack(reason=nack)
-    elif written:
-        printed.ack()
-    if isinstance(error, BrokenPipeError):
-        raise typer.Exit(ExitCode.READER_GONE)
-    if error is not None:
-        raise PermanentError(f"cannot write the messages: {error.strerror}; what was not written comes again")
+
+class _Settling:
+    """Acks those messages of a part that were taken, or gives them back where there is a reason to."""
+
+    def __init__(self, part: MessageBatch, nack: str | None) -> None:
+        self._part = part
+        self._nack = nack
+
+    def __call__(self, start: int, stop: int) -> None:
+        taken = self._part.cut(self._part.start + start, self._part.start + stop)
+        if self._nack is None:
+            taken.ack()
+        else:
+            taken.nack(reason=self._nack)
 
 
 def _how_to_subscribe(topic: bytes, name: bytes) -> str:

@@ -12,6 +12,7 @@ from clarion.cli.config import config
 from clarion.cli.dead import dead_app
 from clarion.cli.demo import demo
 from clarion.cli.exit_codes import exit_codes_help
+from clarion.cli.failures import TellsUsage
 from clarion.cli.get import get
 from clarion.cli.outbox import outbox_app
 from clarion.cli.pipeline import pipeline_app
@@ -49,6 +50,7 @@ Errors are one line on standard error, or a JSON object there with --json.
 """
 
 app = typer.Typer(
+    cls=TellsUsage,
     help=_HELP,
     epilog=_EPILOG,
     no_args_is_help=True,

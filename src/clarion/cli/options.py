@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from clarion.cli.units import read_time
+from clarion.cli.units import read_number, read_some_time_s, read_time
 from clarion.model.address import DEFAULT_URL as DEFAULT_URL
 from clarion.model.names import from_text
 
 DEFAULT_TIMEOUT_S = 5.0
+DEFAULT_TIMEOUT: float = "5s"  # type: ignore[assignment]  # as somebody would type it: the option's parser reads it
 
 
 def read_name(text: str) -> bytes:
@@ -49,10 +50,8 @@ def read_start(text: str, option: str = "--start") -> Literal["new", "earliest"]
         return "new"
     if text == "earliest":
         return "earliest"
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
-        return read_time(text)
+        return read_number(text) if text.isdigit() else read_time(text)
     except typer.BadParameter:
         raise typer.BadParameter(
             f"it is new, earliest, an offset like 1200, or a date and time like 2026-01-31T12:00:00Z, not {text!r}",
@@ -100,6 +99,11 @@ Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VAL
 Url = Annotated[str, typer.Option("--url", envvar="CLARION_URL", metavar="URL", help="Address of the broker.")]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=0.01, metavar="SECONDS", help="How long to wait for a broker that does not answer."),
+    typer.Option(
+        "--timeout",
+        parser=read_some_time_s,
+        metavar="TIME",
+        help="How long to wait for a broker that does not answer (5s, 500ms).",
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs; errors too.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line, for programs; errors too.")]

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from clarion.model.errors import PermanentError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -13,20 +15,31 @@ if TYPE_CHECKING:
 _WIDTH_WITHOUT_TERMINAL = 10_000  # wide enough that nothing is cut where another program reads
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document in one line, at once."""
+def print_json(value: dict[str, Any]) -> None:
+    """Print one JSON object in one line, at once."""
     import msgspec
 
     print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def standard_output() -> int:
+    """Give the descriptor of standard output; PermanentError where who started us closed it."""
+    if sys.stdout is None:
+        raise PermanentError("standard output is closed: there is nowhere to write messages")
+    return sys.stdout.fileno()
 
 
 def console(*, stderr: bool = False) -> Console:
     """Give a console that neither wraps nor colours what goes into a file or pipe."""
     from rich.console import Console
 
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # how a command ends is not for Rich to decide
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
-    return Console(file=stream, width=width, highlight=False)
+    return Screen(file=stream, width=width, highlight=False)
 
 
 def plain_table(columns: Sequence[str], numbers: Sequence[str] = ()) -> Table:

@@ -1,10 +1,8 @@
-"""Messages as records for standard output, and writing them so that it is known how many went out whole."""
+"""Messages as records for standard output."""
 
 from __future__ import annotations
 
 import base64
-import os
-import select
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,8 +10,6 @@ import msgspec
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clarion.subscriber import Message, MessageBatch
 
 
@@ -86,28 +82,3 @@ def payload_glance(payload: bytes, most: int) -> str:
 def value_text(value: bytes) -> str:
     """Give the text form of a key or header, as for names; an empty one is empty."""
     return to_text(value) if value else ""
-
-
-def write_records(descriptor: int, records: Sequence[bytes]) -> tuple[int, OSError | None]:
-    """Write records in order; give how many were written whole, and the error that ended it early, if one did."""
-    view = memoryview(b"".join(records))
-    done = 0
-    while done < len(view):
-        try:
-            done += os.write(descriptor, view[done:])
-        except BlockingIOError:  # somebody made our output non-blocking
-            select.select([], [descriptor], [])
-        except OSError as error:
-            return count_whole(records, done), error
-    return len(records), None
-
-
-def count_whole(records: Sequence[bytes], written_bytes: int) -> int:
-    """Give how many records lie wholly within so many bytes."""
-    count = 0
-    for record in records:
-        written_bytes -= len(record)
-        if written_bytes < 0:
-            break
-        count += 1
-    return count

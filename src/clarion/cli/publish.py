@@ -12,7 +12,7 @@ from clarion.cli.exit_codes import ExitCode
 from clarion.cli.failures import note, tells_errors
 from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
 from clarion.cli.output import counted, print_json, readable_bytes
-from clarion.cli.units import read_size
+from clarion.cli.units import read_size, read_some, read_some_time_s
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def publish(
         int | None,
         typer.Option(
             "--buffer-messages",
-            min=1,
+            parser=read_some,
             help="Messages accepted and not yet stored, at most.",
             show_default="10000; with an outbox 100000",
         ),
@@ -64,24 +64,33 @@ def publish(
         int, typer.Option("--outbox-bytes", parser=read_size, metavar="SIZE", help="Bytes in it, at most.")
     ] = "1GiB",  # type: ignore[assignment]
     max_connections: Annotated[
-        int, typer.Option("--max-connections", min=1, help="Connections at one time, at most.")
+        int, typer.Option("--max-connections", parser=read_some, help="Connections at one time, at most.")
     ] = 500,
     timeout_s: Annotated[
         float,
         typer.Option(
-            "--timeout", "--timeout-s", min=0.01, metavar="SECONDS", help="How long a POST waits for the broker."
+            "--timeout",
+            "--timeout-s",
+            parser=read_some_time_s,
+            metavar="TIME",
+            help="How long a POST waits for the broker.",
         ),
-    ] = 10.0,
+    ] = "10s",  # type: ignore[assignment]
     read_timeout_s: Annotated[
         float,
         typer.Option(
-            "--read-timeout", min=0.01, metavar="SECONDS", help="How long a body, or the next request, may take."
+            "--read-timeout",
+            parser=read_some_time_s,
+            metavar="TIME",
+            help="How long a body, or the next request, may take.",
         ),
-    ] = 60.0,
+    ] = "60s",  # type: ignore[assignment]
     stop_timeout_s: Annotated[
         float,
-        typer.Option("--stop-timeout", min=0.01, metavar="SECONDS", help="How long to finish what was accepted."),
-    ] = 30.0,
+        typer.Option(
+            "--stop-timeout", parser=read_some_time_s, metavar="TIME", help="How long to finish what was accepted."
+        ),
+    ] = "30s",  # type: ignore[assignment]
     tuning: Annotated[
         str, typer.Option("--tuning", metavar="POLICY", help="auto, eager, recheck, literal or fixed.")
     ] = "auto",
@@ -89,7 +98,7 @@ def publish(
         int | None,
         typer.Option(
             "--batch-size",
-            min=1,
+            parser=read_some,
             help="Messages that a batch gathers, to begin with; for ever with --tuning fixed.",
             show_default="1",
         ),

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.describing import local_time
-from clarion.cli.failures import note, tells_errors
+from clarion.cli.describing import iso, local_time
+from clarion.cli.failures import note, tells_errors, waiting_told
 from clarion.cli.options import (
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT,
     DEFAULT_URL,
     AsJson,
     Headers,
@@ -62,7 +62,7 @@ def put(
     ] = None,
     compress: Annotated[bool, typer.Option("--compress", help="Send and store them compressed.")] = False,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Put messages on a topic, durably.
@@ -102,7 +102,7 @@ def put(
             receipt = publisher.put(topic, payload, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due)
             receipt.result(timeout_s)
         offset = receipt.offset
-        told = {"messages": 1, "first_offset": offset, "last_offset": offset, "id": str(receipt.id)}
+        told = {"messages": 1, "first_offset": offset, "last_offset": offset, "first_id": str(receipt.id)}
     _print(topic, told, due, as_json=as_json)
 
 
@@ -126,9 +126,9 @@ def read_message() -> bytes:
 def _print(topic: bytes, told: dict[str, Any], due: datetime | None, *, as_json: bool) -> None:
     name, count = to_text(topic), told["messages"]
     some = counted(count, "message")
-    id_text = told.get("id") or told.get("first_id")
+    id_text = told["first_id"]
     if as_json:
-        print_json({"topic": name, **told, **({} if due is None else {"deliver_at": due.isoformat()})})
+        print_json({"topic": name, **told, "deliver_at": iso(due)})
     elif count == 0:
         print(f"no lines, so nothing was stored on {name}")
     elif due is not None:
@@ -146,7 +146,8 @@ def publishing(url: str, topic: bytes, timeout_s: float, *, compress: bool = Fal
 
     publisher = Publisher(url, block_s=timeout_s, compression="zstd" if compress else None)
     try:
-        yield publisher
+        with waiting_told(url, timeout_s):
+            yield publisher
         _close(publisher, timeout_s)
     except ClarionError as error:
         raise explained(error, publisher.stats, url, topic) from error

@@ -88,7 +88,7 @@ def put_lines(
             pending.popleft().result(timeout_s)
             progress.advance(0, 0)
     if first is None or last is None:
-        return {"messages": 0, "first_offset": None, "last_offset": None}
+        return {"messages": 0, "first_offset": None, "last_offset": None, "first_id": None}
     return {
         "messages": count,
         "first_offset": first.offset,

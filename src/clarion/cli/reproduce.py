@@ -42,7 +42,7 @@ def publisher(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short runs, for a first look.")] = False,
     processes: Annotated[
-        int | None, typer.Option("--processes", min=1, help="Processes to run in.", show_default="one a core")
+        int | None, typer.Option("--processes", min=1, max=1000, help="Processes to run in.", show_default="one a core")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

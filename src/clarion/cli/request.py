@@ -10,7 +10,7 @@ import typer
 
 from clarion.cli.failures import asking, tells_errors
 from clarion.cli.options import (
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT,
     DEFAULT_URL,
     AsJson,
     Headers,
@@ -41,7 +41,7 @@ def request(
     key: Key = None,
     headers: Headers = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Put a message on a topic, wait for the answer and print it.
@@ -57,7 +57,6 @@ def request(
       clarion request resize --wait 1m --no-newline < photo.jpg > small.jpg
       clarion request prices 'AAPL' --json | jq .payload
     """
-    from clarion.admin import Admin
     from clarion.cli.printing import json_line
 
     if no_newline and as_json:
@@ -65,7 +64,7 @@ def request(
     packed_key = None if key is None else read_value(key)
     packed_headers = read_headers(headers or [])
     payload = os.fsencode(message) if message is not None else read_message()
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         admin.hello()  # no need to wait for an answer where there is no broker
     with publishing(url, topic, timeout_s) as publisher:
         try:

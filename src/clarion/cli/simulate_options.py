@@ -49,7 +49,7 @@ def _option(known: dataclasses.Field[Any]) -> inspect.Parameter:
         "help": known.metadata["meaning"][:1].upper() + known.metadata["meaning"][1:] + ".",
         "rich_help_panel": known.metadata["group"],
     }
-    if known.name.endswith("_s") and not known.name.endswith("_per_s"):
+    if _is_duration(known.name):
         told.update(parser=read_duration_s, metavar="TIME")
     if known.default is not None:
         told["show_default"] = _shown(known.name, known.default)
@@ -57,9 +57,13 @@ def _option(known: dataclasses.Field[Any]) -> inspect.Parameter:
     return inspect.Parameter(known.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def _is_duration(name: str) -> bool:
+    return name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s"))
+
+
 def _shown(name: str, default: object) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
-    if isinstance(default, float) and name.endswith("_s") and not name.endswith("_per_s"):
+    if isinstance(default, float) and _is_duration(name):
         return f"{default:g}s" if default >= 1 else f"{1000 * default:g}ms"
     return f"{default:,g}" if isinstance(default, int | float) else str(default)

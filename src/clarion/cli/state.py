@@ -9,7 +9,7 @@ import typer
 
 from clarion.cli.exit_codes import ExitCode
 from clarion.cli.failures import asking, tells_errors
-from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Url, read_name
+from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url, read_name
 from clarion.cli.output import print_json
 from clarion.model.names import to_text
 
@@ -38,7 +38,7 @@ def get_state(
         ),
     ],
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Print a named state's value, as transaction.set() gave it.
@@ -51,10 +51,9 @@ def get_state(
       clarion state get leader
       clarion state get leader --json | jq .version
     """
-    from clarion.admin import Admin
     from clarion.cli.printing import text_or_base64
 
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         told = admin.state(name)
     if as_json:
         value = {"value": None} if told.value is None else text_or_base64("value", told.value)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clarion.cli.failures import asking, tells_errors
-from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Url
+from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
+from clarion.cli.units import read_some_time_s
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ _PUBLISHERS = "publishers"  # has a table of its own
 @tells_errors
 def stats(
     watch_s: Annotated[
-        float | None, typer.Option("--watch", min=0.1, metavar="SECONDS", help="Ask again and again, until Ctrl-C.")
+        float | None,
+        typer.Option("--watch", parser=read_some_time_s, metavar="TIME", help="Ask again so often (1s), until Ctrl-C."),
     ] = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Show the broker's counters, once or live.
@@ -48,9 +50,7 @@ def stats(
       clarion stats --json | jq .publishers
       clarion stats --json --watch 10            # a JSON object every 10 s
     """
-    from clarion.admin import Admin
-
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         if watch_s is None:
             values = admin.stats()
             if as_json:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from clarion.cli.consent import Yes
 from clarion.cli.failures import asking, tells_errors
 from clarion.cli.options import (
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT,
     DEFAULT_URL,
     AsJson,
     Start,
@@ -20,8 +21,8 @@ from clarion.cli.options import (
     read_start,
 )
 from clarion.cli.output import counted, print_json
+from clarion.cli.subscriptions import end_subscription
 from clarion.cli.units import read_bound_s, read_count, read_duration_s, readable_duration
-from clarion.model.errors import NotSubscribed
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions
 from clarion.model.topics import is_pattern
@@ -78,7 +79,7 @@ def subscribe(
         ),
     ] = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Subscribe to a topic, from now on or from an earlier message on.
@@ -100,8 +101,6 @@ def subscribe(
     part, # at the end for all that follow. It takes in all topics that match, and
     those that come later. Quote it, or the shell takes it for file names.
     """
-    from clarion.admin import Admin
-
     first = read_start(start)
     if not shared and (order or lease_s is not None or max_attempts is not None):
         raise typer.BadParameter("--order, --lease and --max-attempts are for subscriptions that are --shared")
@@ -112,7 +111,7 @@ def subscribe(
         _PLAIN.max_attempts if max_attempts is None else max_attempts,
         expires_s or 0.0,
     )
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         is_new = admin.subscribe(
             topic, name, first, shared=shared, order="key" if order else None, lease_s=options.lease_s,
             max_attempts=options.max_attempts, expires_s=options.expires_s or None,
@@ -131,29 +130,24 @@ def subscribe(
 def unsubscribe(
     topic: TopicOrPattern,
     name: SubscriberName,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """End a subscription: what only it had not yet read is let go.
 
-    Ending a pattern ends what it subscribed to. Where there is no such
-    subscription the exit code is 6.
+    Where there are messages that it has not read, it says how many and asks
+    first; a script says --yes, or the exit code is 2. Ending a pattern ends what
+    it subscribed to. Where there is no such subscription the exit code is 6.
 
     \b
     Examples:
       clarion unsubscribe alerts --as reader
+      clarion unsubscribe alerts --as reader --yes
       clarion unsubscribe 'alerts/*' --as night-watch
     """
-    from clarion.admin import Admin
-
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
-        if not admin.unsubscribe(topic, name):
-            raise NotSubscribed(f"{to_text(name)} does not subscribe to {to_text(topic)}; nothing changed")
-    if as_json:
-        print_json({"topic": to_text(topic), "subscriber": to_text(name)})
-    else:
-        print(f"{to_text(name)} no longer subscribes to {to_text(topic)}")
+    end_subscription(topic, name, url, timeout_s, yes=yes, as_json=as_json)
 
 
 def told_options(options: SubscriptionOptions) -> str:

@@ -11,7 +11,7 @@ from clarion.cli.describing import age, subscription_json, subscriptions_table
 from clarion.cli.failures import asking, tells_errors
 from clarion.cli.listing import ListsNames
 from clarion.cli.options import (
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT,
     DEFAULT_URL,
     AsJson,
     SubscriberArgument,
@@ -22,11 +22,12 @@ from clarion.cli.options import (
     read_start,
 )
 from clarion.cli.output import console, counted, print_json
-from clarion.model.errors import NotSubscribed
+from clarion.model.errors import NoTopic, NotSubscribed
 from clarion.model.names import to_text
+from clarion.model.topics import is_pattern, matches
 
 if TYPE_CHECKING:
-    from clarion.admin import SubscriptionDescription
+    from clarion.admin import Admin, SubscriptionDescription
 
 _HELP = """List subscriptions, have one go on elsewhere, or end one.
 
@@ -56,7 +57,7 @@ def list_subscriptions(
         ),
     ] = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """List subscriptions: who is behind, and who works on what.
@@ -76,9 +77,7 @@ def list_subscriptions(
       clarion subscriptions 'alerts/#'
       clarion subscriptions --json | jq -r 'select(.lag > 1000) | .subscriber'
     """
-    from clarion.admin import Admin
-
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         found = list(admin.subscriptions(topic))
     if as_json:
         for one in found:
@@ -107,7 +106,7 @@ def seek(
     ],
     yes: Yes = False,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Have a subscription go on elsewhere.
@@ -123,10 +122,8 @@ def seek(
       clarion subscriptions seek orders billing --to 120000
       clarion subscriptions seek orders billing --to 2026-01-31T12:00:00Z
     """
-    from clarion.admin import Admin
-
     start = read_start(to, "--to")
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         before = admin.describe_subscription(topic, name)
         make_sure(f"{_standing(before)}. Have it go on at {_place(to)}?", yes=yes)
         admin.seek(topic, name, start)
@@ -145,29 +142,53 @@ def delete(
     name: SubscriberArgument,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """End a subscription, as `clarion unsubscribe` does, but not without asking.
+    """End a subscription, as `clarion unsubscribe` does.
 
-    What only it had not yet read is let go. Where there is no such subscription
-    the exit code is 6.
+    What only it had not yet read is let go, so where there is something unread it
+    asks first. Where there is no such subscription the exit code is 6.
 
     \b
     Examples:
       clarion subscriptions delete orders billing
       clarion subscriptions delete orders billing --yes
     """
-    from clarion.admin import Admin
+    end_subscription(topic, name, url, timeout_s, yes=yes, as_json=as_json)
 
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
-        make_sure(f"{_standing(admin.describe_subscription(topic, name))}. End it?", yes=yes)
+
+def end_subscription(topic: bytes, name: bytes, url: str, timeout_s: float, *, yes: bool, as_json: bool) -> None:
+    """End a subscription to a topic or a pattern; a person is asked where messages would be let go unread."""
+    with asking(url, timeout_s) as admin:
+        if not yes and (standing := _unread(admin, topic, name)):
+            make_sure(f"{standing}. End it?", yes=yes)
         if not admin.unsubscribe(topic, name):
             raise NotSubscribed(f"{to_text(name)} does not subscribe to {to_text(topic)}; nothing changed")
     if as_json:
         print_json({"topic": to_text(topic), "subscriber": to_text(name)})
     else:
         print(f"{to_text(name)} no longer subscribes to {to_text(topic)}")
+
+
+def _unread(admin: Admin, topic: bytes, name: bytes) -> str:
+    """Tell what a subscriber has not read on a topic, or on those that match a pattern; nothing where it has all."""
+    behind = []
+    for row in admin.topics() if is_pattern(topic) else ():
+        rows = (cursor for reader, cursor, _ranges in row.subscriptions if reader == name)
+        if matches(topic, row.topic) and any(cursor < row.next_offset for cursor in rows):
+            behind.append(row.topic)
+    found = []
+    for one in behind if is_pattern(topic) else [topic]:
+        try:
+            found.append(admin.describe_subscription(one, name))
+        except (NoTopic, NotSubscribed):  # never was, or is no more
+            continue
+    found = [told for told in found if told.lag]
+    if len(found) > 1:
+        unread = counted(sum(told.lag for told in found), "message")
+        return f"{to_text(name)} has not read {unread} on {len(found):,} topics like {to_text(topic)}"
+    return _standing(found[0]) if found else ""
 
 
 def _standing(told: SubscriptionDescription) -> str:

@@ -21,7 +21,7 @@ from clarion.cli.describing import (
 )
 from clarion.cli.failures import asking, note, tells_errors
 from clarion.cli.listing import ListsByDefault
-from clarion.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, AsJson, Timeout, Topic, Url
+from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Topic, Url
 from clarion.cli.output import add_row, console, counted, plain_table, print_json, readable_bytes
 from clarion.cli.topic_options import (
     AtBoundOption,
@@ -32,6 +32,7 @@ from clarion.cli.topic_options import (
     RetentionOption,
     Ttl,
 )
+from clarion.cli.units import read_number
 from clarion.model.errors import NoTopic
 from clarion.model.names import to_text
 
@@ -70,7 +71,7 @@ class Sort(StrEnum):
 def list_topics(
     sort: Annotated[Sort, typer.Option("--sort", help="By name, or the largest first.")] = Sort.NAME,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """List topics, what they take on disk, and their subscribers.
@@ -84,9 +85,7 @@ def list_topics(
       clarion topics list --sort size
       clarion topics --json | jq -r 'select(.stored_bytes > 1000000) | .topic'
     """
-    from clarion.admin import Admin
-
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         rows = list(admin.topics())
     if sort is not Sort.NAME:
         rows.sort(key=lambda row: _weight(row, sort), reverse=True)
@@ -102,7 +101,7 @@ def list_topics(
 @topics_app.command("describe")
 @tells_errors
 def describe(
-    topic: Topic, url: Url = DEFAULT_URL, timeout_s: Timeout = DEFAULT_TIMEOUT_S, as_json: AsJson = False
+    topic: Topic, url: Url = DEFAULT_URL, timeout_s: Timeout = DEFAULT_TIMEOUT, as_json: AsJson = False
 ) -> None:
     """Tell everything about a topic and its subscriptions.
 
@@ -111,9 +110,7 @@ def describe(
       clarion topics describe orders
       clarion topics describe orders --json | jq '.subscriptions[].lag'
     """
-    from clarion.admin import Admin
-
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         told = admin.describe_topic(topic)
     if as_json:
         print_json(topic_json(told))
@@ -133,7 +130,7 @@ def create(
     max_batch_bytes: MaxBatch = None,
     max_subscriptions: MaxSubscriptions = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Make a topic, or change what an existing one keeps.
@@ -149,9 +146,7 @@ def create(
       clarion topics create readings --retention keep --max-age 7d --at-bound trim
       clarion topics create orders --max-size 10GB --ttl 1d
     """
-    from clarion.admin import Admin
-
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         admin.configure_topic(
             topic, retention=None if retention is None else retention.value, max_age_s=max_age_s, max_bytes=max_bytes,
             at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
@@ -172,7 +167,7 @@ def configure(
     max_batch_bytes: MaxBatch = None,
     max_subscriptions: MaxSubscriptions = None,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Change what a topic keeps, and its limits.
@@ -187,12 +182,10 @@ def configure(
       clarion topics configure readings --at-bound trim
       clarion topics configure alerts --ttl 1h --max-subscriptions 20
     """
-    from clarion.admin import Admin
-
     changes = (retention, max_age_s, max_bytes, at_bound, ttl_s, max_batch_bytes, max_subscriptions)
     if all(change is None for change in changes):
         raise typer.BadParameter("say what to change, as --max-age 7d; `clarion topics describe` tells what it is now")
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         try:
             admin.describe_topic(topic)
         except NoTopic:
@@ -213,11 +206,13 @@ def purge(
     topic: Topic,
     below: Annotated[
         int | None,
-        typer.Option("--below", min=0, metavar="OFFSET", help="Only messages below this offset.", show_default="all"),
+        typer.Option(
+            "--below", parser=read_number, metavar="OFFSET", help="Only messages below this offset.", show_default="all"
+        ),
     ] = None,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Forget a topic's messages, read or not.
@@ -231,10 +226,8 @@ def purge(
       clarion topics purge alerts
       clarion topics purge audit --below 120000 --yes
     """
-    from clarion.admin import Admin
-
     name = to_text(topic)
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         told = admin.describe_topic(topic)
         which = "all messages" if below is None else f"those below offset {below}"
         make_sure(f"{name} has {_holdings(told)}. Forget {which} for good?", yes=yes)
@@ -255,7 +248,7 @@ def delete(
     topic: Topic,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S,
+    timeout_s: Timeout = DEFAULT_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Forget a topic with its messages and its subscriptions.
@@ -265,10 +258,8 @@ def delete(
       clarion topics delete alerts
       clarion topics delete alerts --yes
     """
-    from clarion.admin import Admin
-
     name = to_text(topic)
-    with asking(url), Admin(url, timeout_s=timeout_s) as admin:
+    with asking(url, timeout_s) as admin:
         told = admin.describe_topic(topic)
         make_sure(f"{name} has {_holdings(told)}. Delete it for good, with all of that?", yes=yes)
         admin.delete_topic(topic)
@@ -323,7 +314,7 @@ def _print_table(rows: list[TopicRow]) -> None:
     table = plain_table(["topic", "keeps", "messages", "size", "next offset", "subscribers (unread)"], _NUMBERS)
     for row in rows:
         told = row_json(row)
-        readers = [f"{reader['subscriber']} ({reader['unread']:,})" for reader in told["subscriptions"]]
+        readers = [f"{reader['subscriber']} ({reader['lag']:,})" for reader in told["subscriptions"]]
         add_row(
             table,
             told["topic"],

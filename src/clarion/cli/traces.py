@@ -11,6 +11,7 @@ import typer
 from clarion.cli.failures import tells_errors
 from clarion.cli.options import AsJson
 from clarion.cli.output import console, counted, print_json
+from clarion.cli.units import read_duration_s
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from clarion.publisher.tuner import Sample
 
 _PICTURES = (".png", ".svg", ".pdf")
+_LEAST_HOURS, _MOST_HOURS = 0.01, 10_000
 
 
 class Shape(StrEnum):
@@ -28,13 +30,23 @@ class Shape(StrEnum):
     ZTF = "ztf"
 
 
+def _read_hours(text: str) -> float:
+    """Read hours, or a duration with its unit."""
+    hours = read_duration_s(text + "h" if text.strip()[-1:].isdigit() else text) / 3600
+    if not _LEAST_HOURS <= hours <= _MOST_HOURS:
+        raise typer.BadParameter(f"a time from 36s to {_MOST_HOURS:,} hours is wanted here, not {text!r}")
+    return hours
+
+
 @tells_errors
 def trace(
     shape: Annotated[Shape, typer.Argument(metavar="lookup-service|ztf", help="Which system's arrivals it is like.")],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Where to write it: Parquet if it ends in .parquet, else CSV.")
     ],
-    hours: Annotated[float, typer.Option("--hours", min=0.01, max=10_000, help="How much time it covers.")] = 2.0,
+    hours: Annotated[
+        float, typer.Option("--hours", parser=_read_hours, metavar="HOURS|TIME", help="Time it covers (2, 90m, 7d).")
+    ] = "2",  # type: ignore[assignment]
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same trace.")] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -62,13 +74,17 @@ def trace(
     if not times_s.size:
         raise PermanentError("nothing arrives in so short a time; give more --hours")
     rows = write_trace(out, columns)
-    told: dict[str, Any] = {"file": str(out), "arrivals": rows, "mean_rate_per_s": round(mean_rate_per_s(times_s), 4)}
-    if times_s[-1] - times_s[0] >= 20:
-        told["dispersion_10_s"] = round(dispersion(times_s, 10.0), 2)
+    told: dict[str, Any] = {
+        "file": str(out),
+        "arrivals": rows,
+        "mean_rate_per_s": round(mean_rate_per_s(times_s), 4),
+        "dispersion_10_s": round(dispersion(times_s, 10.0), 2) if times_s[-1] - times_s[0] >= 20 else None,
+    }
     if as_json:
         print_json(told)
         return
-    burstiness = f"; index of dispersion over 10 s {told['dispersion_10_s']:g}" if "dispersion_10_s" in told else ""
+    bursts = told["dispersion_10_s"]
+    burstiness = "" if bursts is None else f"; index of dispersion over 10 s {bursts:g}"
     console().print(
         f"{out}: {counted(rows, 'arrival')}, {told['mean_rate_per_s']:g}/s on average{burstiness}", markup=False
     )

@@ -47,12 +47,25 @@ def read_size(text: str) -> int:
 
 def read_count(text: str) -> int:
     """Read a number of things; none is 0."""
-    plain = text.strip().lower().replace(",", "").replace("_", "")
-    if plain in _NO_BOUND:
-        return 0
+    return 0 if text.strip().lower() in _NO_BOUND else read_number(text)
+
+
+def read_number(text: str | int) -> int:
+    """Read a whole number, as an offset is: 1200, 1,000,000."""
+    plain = str(text).strip().replace(",", "").replace("_", "")
     if not (plain.isascii() and plain.isdigit() and len(plain) <= _MOST_DIGITS):
-        raise typer.BadParameter(f"a number, or none, is wanted here, not {text!r}")
+        raise typer.BadParameter(
+            f"a whole number from 0 on, of at most {_MOST_DIGITS} digits, is wanted here, not {text!r}"
+        )
     return int(plain)
+
+
+def read_some(text: str | int) -> int:
+    """Read a whole number of 1 or more."""
+    number = read_number(text)
+    if not number:
+        raise typer.BadParameter("a number of 1 or more is wanted here")
+    return number
 
 
 def read_time(text: str) -> datetime:

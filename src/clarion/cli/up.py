@@ -11,6 +11,7 @@ import typer
 
 from clarion.cli.exit_codes import ExitCode, exit_code_of
 from clarion.cli.failures import tells_errors
+from clarion.cli.options import AsJson
 from clarion.cli.output import print_json
 from clarion.model.errors import BadSettings, ClarionError
 
@@ -54,7 +55,7 @@ def up(
         str | None,
         typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.", show_default="info"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Say in JSON when it is ready; errors too.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 

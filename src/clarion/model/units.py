@@ -14,7 +14,8 @@ _NUMBER = r"\d+(?:\.\d+)?"
 _DURATION = re.compile(rf"(?:{_NUMBER} ?(?:ms|s|m|h|d|w) ?)+", re.ASCII)
 _DURATION_PART = re.compile(rf"({_NUMBER}) ?(ms|s|m|h|d|w)", re.ASCII)
 _SIZE = re.compile(rf"({_NUMBER}) ?([a-z]*)", re.ASCII)
-_MOST = 2**53
+_MOST_S = 100 * 365.25 * 86_400  # and what timers of any system can hold
+_MOST_BYTES = 2**53
 
 
 def duration_s(text: str) -> float:
@@ -26,7 +27,7 @@ def duration_s(text: str) -> float:
         seconds = math.fsum(float(number) * SECONDS[unit] for number, unit in _DURATION_PART.findall(plain))
     else:
         raise ValueError(f"a duration is like 500ms, 30s, 10m, 1h30m, 7d or 2w, not {text!r}")
-    if seconds >= _MOST:
+    if seconds > _MOST_S:
         raise ValueError(f"{text!r} is longer than anybody can wait")
     return seconds
 
@@ -37,6 +38,6 @@ def size_bytes(text: str) -> int:
     if found is None or found[2] not in _BYTES:
         raise ValueError(f"a size is like 500, 64KB, 1.5GB, 10TB or 64MiB, not {text!r}")
     size = float(found[1]) * _BYTES[found[2]]
-    if size >= _MOST:
+    if size >= _MOST_BYTES:
         raise ValueError(f"{text!r} is more than any disk has")
     return round(size)

@@ -26,7 +26,7 @@ def test_a_listed_topic_says_what_each_subscriber_has_not_read() -> None:
     assert told["topic"] == "b64:_w=="
     assert told["messages"] == 15
     assert (told["settings"]["ttl_s"], told["settings"]["at_bound"]) == (5.0, "refuse")
-    assert [(reader["subscriber"], reader["unread"], reader["shared"]) for reader in told["subscriptions"]] == [
+    assert [(reader["subscriber"], reader["lag"], reader["shared"]) for reader in told["subscriptions"]] == [
         ("a", 2, False),
         ("b", 0, True),
     ]

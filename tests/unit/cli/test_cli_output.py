@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import base64
-import os
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from clarion.cli.output import counted, readable_bytes
 from clarion.cli.printing import (
-    count_whole,
     json_lines,
     payload_glance,
     text_lines,
     text_lines_with_topic,
     whole_payloads,
-    write_records,
 )
 from clarion.cli.stats import is_counter, rates
 from clarion.subscriber import MessageBatch
@@ -94,36 +90,6 @@ def test_json_says_what_every_byte_was() -> None:
     other = msgspec.json.decode(binary)
     assert "payload" not in other
     assert base64.b64decode(other["payload_b64"]) == b"\xff"
-
-
-def test_records_that_lie_whole_within_what_was_written_are_counted() -> None:
-    records = [b"aa", b"", b"bbb"]
-    assert [count_whole(records, size) for size in range(6)] == [0, 0, 2, 2, 2, 3]
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe()
-    yield reading, writing
-    for descriptor in (reading, writing):
-        try:
-            os.close(descriptor)
-        except OSError:
-            continue
-
-
-def test_all_records_are_written(pipe: tuple[int, int]) -> None:
-    reading, writing = pipe
-    assert write_records(writing, [b"a\n", b"b\n"]) == (2, None)
-    assert os.read(reading, 100) == b"a\nb\n"
-
-
-def test_a_reader_that_went_away_leaves_records_unwritten(pipe: tuple[int, int]) -> None:
-    reading, writing = pipe
-    os.close(reading)
-    written, error = write_records(writing, [b"a\n", b"b\n"])
-    assert written == 0
-    assert isinstance(error, BrokenPipeError)
 
 
 def test_only_counters_have_rates_and_a_restart_has_none() -> None:

@@ -69,4 +69,4 @@ def test_what_is_no_outbox_is_an_error_in_one_line(tmp_path: Path) -> None:
     for command in ("show", "resend", "drop"):
         told = runner.invoke(outbox_app, [command, str(tmp_path / "missing"), "--json"])
         assert told.exit_code == 1
-        assert json.loads(told.stderr)["error"] == "OutboxUnusable"
+        assert json.loads(told.stderr)["error"]["code"] == "OutboxUnusable"

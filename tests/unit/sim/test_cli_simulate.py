@@ -155,7 +155,7 @@ def test_what_is_wrong_is_told_in_one_line(arguments: tuple[str, ...], told: str
     assert told in result.stderr
     assert len(result.stderr.splitlines()) == 1
     as_json = _run(*arguments, "--json")
-    assert told in json.loads(as_json.stderr)["message"]
+    assert told in json.loads(as_json.stderr)["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -196,3 +196,32 @@ def test_the_command_line_starts_without_the_simulator() -> None:
     script = "import sys, clarion.cli.main; print(*({'numpy', 'simpy', 'zmq', 'clarion.publisher'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--load", "1e9"), "a run has at most 10,000,000 messages, not 3e+11"),
+        (("--load", "1e308"), "a run has at most 10,000,000 messages"),
+        (("--seconds", "1000000000"), "a run has at most 10,000,000 messages"),
+        (("--steps", "0-100:1e9"), "a run has at most 10,000,000 messages, not 1e+11"),
+        (("--load", "1e-9", "--publishers", "1000000000", "--no-gate"), "publishers are at most 10,000"),
+        (("--rtt-cv", "1e-300"), "rtt_cv is 0, or from 0.001 to 1000, not 1e-300"),
+        (("--rtt-cv", "1001"), "rtt_cv is 0, or from 0.001 to 1000"),
+    ],
+)
+def test_a_run_that_no_machine_can_do_is_refused(arguments: tuple[str, ...], told: str) -> None:
+    result = _run(*arguments)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert told in result.stderr
+
+
+_NUMBERS = [one.name for one in dataclasses.fields(Parameters) if "int" in str(one.type) or "float" in str(one.type)]
+
+
+@pytest.mark.parametrize("name", _NUMBERS)
+def test_no_number_for_a_parameter_is_a_traceback(name: str) -> None:
+    for text in ("0", "-1", "1e9", "1000000000", "nan", "inf", "1e-300", "9" * 400):
+        result = _run("--seconds", "2s", "--warm-up", "0s", option_name(name), text)
+        assert result.exit_code in (0, 1, 2)
+        assert result.exception is None or isinstance(result.exception, SystemExit)

@@ -14,7 +14,7 @@ from clarion.cli.output import counted, print_json
 from clarion.cli.pipeline.inputs import check_input, check_place, names_of
 from clarion.cli.pipeline.session import check_extra, spark_session
 from clarion.cli.pipeline.showing import print_pairs, query_line
-from clarion.cli.units import read_size, read_some_time_s, readable_duration
+from clarion.cli.units import read_size, read_some, read_some_time_s, readable_duration
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def archive(
         float, typer.Option("--every", parser=read_some_time_s, metavar="TIME", help="With --follow: how often.")
     ] = "10s",  # type: ignore[assignment]
     max_rows: Annotated[
-        int | None, typer.Option("--max-rows", min=1, help="Most rows of one micro-batch.", show_default="no bound")
+        int | None,
+        typer.Option("--max-rows", parser=read_some, help="Most rows of one micro-batch.", show_default="no bound"),
     ] = None,
     cursor: Annotated[
         str | None,

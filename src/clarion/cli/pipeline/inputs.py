@@ -42,10 +42,9 @@ def check_input(url: str, topics: list[str], lake: str | None) -> None:
         return
     if not topics:
         raise PermanentError("which topics? Name them, or a lake with --lake")
-    from clarion.admin import Admin
     from clarion.pipeline.source.broker import find_topics
 
-    with asking(url), Admin(url, timeout_s=DEFAULT_TIMEOUT_S) as admin:
+    with asking(url, DEFAULT_TIMEOUT_S) as admin:
         find_topics(admin, [from_text(topic) for topic in topics])
 
 
@@ -95,7 +94,6 @@ def has_topic(url: str, topic: str, lake: str | None) -> bool:
 
 def check_broker(url: str) -> None:
     """Fail at once, before Spark is started for nothing, where no broker answers."""
-    from clarion.admin import Admin
 
-    with asking(url), Admin(url, timeout_s=DEFAULT_TIMEOUT_S) as admin:
+    with asking(url, DEFAULT_TIMEOUT_S) as admin:
         admin.hello()

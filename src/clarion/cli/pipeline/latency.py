@@ -18,7 +18,7 @@ from clarion.cli.pipeline.inputs import FromLake, Topics, check_input, has_topic
 from clarion.cli.pipeline.session import spark_session
 from clarion.cli.pipeline.showing import live_line
 from clarion.cli.pipeline.tables import Rows, collect, plain, print_rows
-from clarion.cli.units import read_some_time_s
+from clarion.cli.units import read_number, read_some_time_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,9 @@ def latency(
     window_s: Annotated[
         float | None, typer.Option("--window", parser=read_some_time_s, metavar="TIME", help="Tell it in windows, too.")
     ] = None,
-    slowest: Annotated[int, typer.Option("--slowest", min=0, help="How many of the slowest messages to name.")] = 10,
+    slowest: Annotated[
+        int, typer.Option("--slowest", parser=read_number, help="How many of the slowest messages to name.")
+    ] = 10,
     record: Annotated[
         bytes | None,
         typer.Option(

@@ -16,7 +16,7 @@ from clarion.cli.pipeline.archive import Lake
 from clarion.cli.pipeline.inputs import check_broker, check_input, names_of
 from clarion.cli.pipeline.session import spark_session
 from clarion.cli.pipeline.showing import live_line, print_pairs
-from clarion.cli.units import read_time
+from clarion.cli.units import read_number, read_time
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _read_bound(text: str) -> int | datetime:
-    return int(text) if text.isascii() and text.isdigit() else read_time(text)
+    return read_number(text) if text.isdigit() else read_time(text)
 
 
 def _read_speed(text: str) -> float:

@@ -49,7 +49,9 @@ def sweep(
     profiles: Annotated[
         str, typer.Option("--profiles", metavar="LIST", help="Costs: store-heavy, store-light.")
     ] = "store-heavy",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each combination, with seeds 1, 2, …")] = 3,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, max=10_000, help="Runs of each combination, with seeds 1, 2, …")
+    ] = 3,
     seconds: Annotated[
         float, typer.Option("--seconds", parser=read_some_time_s, metavar="TIME", help="Simulated time of a run.")
     ] = "300s",  # type: ignore[assignment]

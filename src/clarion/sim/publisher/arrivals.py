@@ -40,6 +40,10 @@ class Poisson:
         """Draw the times of arrival before `until_s`."""
         return _poisson(dice, Step(0.0, until_s, self.load_per_s))
 
+    def expected(self, until_s: float) -> float:
+        """Return how many messages are to be expected before `until_s`."""
+        return self.load_per_s * until_s
+
     def share(self, publisher: int, publishers: int) -> Arrivals:
         """Give what comes to one of several publishers: the same load to each."""
         return self
@@ -72,6 +76,10 @@ class Stepped:
 
         times_s = np.concatenate([_poisson(dice, step) for step in self.steps])
         return times_s[times_s < until_s]
+
+    def expected(self, until_s: float) -> float:
+        """Return how many messages are to be expected; those after `until_s` are drawn, too."""
+        return sum(step.load_per_s * (step.end_s - step.start_s) for step in self.steps)
 
     def share(self, publisher: int, publishers: int) -> Arrivals:
         """Give what comes to one of several publishers: the same load to each."""
@@ -111,6 +119,10 @@ class Traced:
         """Give the times of arrival before `until_s`; nothing is drawn."""
         times_s = self.trace_s / self.speed
         return times_s[times_s < until_s]
+
+    def expected(self, until_s: float) -> float:
+        """Return how many messages the trace has; those after `until_s` do not come."""
+        return len(self.trace_s)
 
     def share(self, publisher: int, publishers: int) -> Arrivals:
         """Give what comes to one of several publishers: they are dealt the trace's messages in turn."""

@@ -6,7 +6,6 @@ before a run is wanted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from clarion.publisher.tuner import TunerSettings
 
 DEFAULT_SECONDS = 300.0
+MOST_MESSAGES = 10_000_000  # of a run: more take hours and all the memory there is
+MOST_PUBLISHERS = 10_000
+_MOST = 1e15
 
 
 def _parameter(default: Any, meaning: str, least: float | None = 0, *, group: str) -> Any:
@@ -63,9 +65,7 @@ class Parameters:
         None, "a free worker goes to receiving first, else first come, first served; none: all but fixed", group=_TUNING
     )
 
-    workers: int = _parameter(
-        20, "workers in a publisher's pool; eager reads no more messages at once", 1, group=_PUBLISHER
-    )
+    workers: int = _parameter(20, "workers in a publisher's pool", 1, group=_PUBLISHER)
     buffer: int = _parameter(100, "messages that wait for a worker to receive them, at most", group=_PUBLISHER)
     receive_s: float = _parameter(0.002, "mean processing of a received message (exponential)", group=_PUBLISHER)
     publish_s: float = _parameter(0.002, "mean processing of a message to publish (exponential)", group=_PUBLISHER)
@@ -82,8 +82,17 @@ class Parameters:
     def __post_init__(self) -> None:
         for known in fields(self):
             value, least = getattr(self, known.name), known.metadata.get("least")
-            if isinstance(value, int | float) and least is not None and not least <= value < math.inf:
-                raise ValueError(f"{known.name} is a number from {least:g} on, not {value:g}")
+            if isinstance(value, int | float) and least is not None and not least <= value <= _MOST:
+                raise ValueError(f"{known.name} is a number from {least:g} to {_MOST:g}, not {str(value)[:40]}")
+        if self.publishers > MOST_PUBLISHERS:
+            raise ValueError(f"publishers are at most {MOST_PUBLISHERS:,}, not {self.publishers:,}")
+        expected = self.publishers * self.arrivals.share(0, self.publishers).expected(self.duration_s)
+        if not expected <= MOST_MESSAGES:
+            raise ValueError(
+                f"a run has at most {MOST_MESSAGES:,} messages, not {expected:.3g}: lower the load, or make it shorter"
+            )
+        if self.rtt_cv and not 0.001 <= self.rtt_cv <= 1000:
+            raise ValueError(f"rtt_cv is 0, or from 0.001 to 1000, not {self.rtt_cv:g}")
         if self.subscriber_per_s <= 0:
             raise ValueError("subscriber_per_s is above 0, not 0")
         if not self.warm_up_s < self.duration_s:
