@@ -49,8 +49,8 @@ class GatewayProcess:
     """Starts a gateway on a free port; it is gone when the block ends."""
 
     def __init__(self, url: str, *flags: str) -> None:
-        listen = ("--listen", "127.0.0.1:0", "--json")
-        self.process: subprocess.Popen[bytes] = start("publish", "--from-http", "--url", url, *listen, *flags)
+        always = ("--listen", "127.0.0.1:0", "--json", "--timeout", f"{DEADLINE_S}")
+        self.process: subprocess.Popen[bytes] = start("publish", "--from-http", "--url", url, *always, *flags)
         line = read_line(self.process)
         if not line:
             raise AssertionError(f"the gateway did not start: {self.process.communicate()[1].decode()[-2000:]}")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import (
     Admin,
@@ -24,7 +24,7 @@ from clarion import (
 )
 from clarion.publisher import Stager
 
-WAIT_S = 30.0
+WAIT_S = DEADLINE_S
 
 
 @pytest.fixture

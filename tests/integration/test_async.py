@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 from tests.integration.broker_process import BrokerProcess, free_url
+from tests.integration.waiting import DEADLINE_S
 
 from clarion import AsyncPublisher, AsyncSubscriber, Message
 from clarion.model.errors import (
@@ -28,7 +30,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run it on a loop of its own, with a deadline."""
 
     async def bounded() -> T:
-        return await asyncio.wait_for(work, 100)
+        return await asyncio.wait_for(work, 4 * DEADLINE_S)
 
     return asyncio.run(bounded())
 
@@ -291,5 +293,23 @@ def test_closing_wakes_who_still_waits_for_a_receipt() -> None:
             await publisher.close(timeout_s=0.1)
         with pytest.raises(Closed):
             await waiting
+
+    run(work())
+
+
+def test_everybody_who_hears_of_one_failure_has_an_error_of_their_own(url: str) -> None:
+    """One batch fails for many; nobody's traceback holds another's frames, however often they ask."""
+
+    async def work() -> None:
+        async with AsyncPublisher(url) as publisher:
+            receipts = [await publisher.put("nobody reads this", b"x") for _ in range(20)]
+            asked = [receipt.result() for receipt in receipts for _ in range(3)]
+            errors = await asyncio.gather(*asked, return_exceptions=True)
+            assert {type(error) for error in errors} == {NoSubscriber}
+            assert len({id(error) for error in errors}) == len(errors)
+            heights = [
+                len(traceback.extract_tb(error.__traceback__)) for error in errors if isinstance(error, NoSubscriber)
+            ]
+            assert len(set(heights)) == 1
 
     run(work())

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.sharing import WAIT_S, numbers, put, share, standing
 from tests.integration.test_async import run
+from tests.integration.waiting import paced
 from tests.integration.worker_process import WorkerProcess
 
 from clarion import Admin, AsyncPublisher, AsyncSubscriber, LeaseLost, Message, MessagesGone, VersionConflict
@@ -63,23 +64,25 @@ def test_tasks_share_a_subscription(url: str) -> None:
     run(work())
 
 
-def test_nacks_attempts_and_extend(url: str) -> None:
-    share(url, "again", lease_s=1.0)
-    put(url, "again", [b"x"])
+@paced
+def test_nacks_attempts_and_extend(url: str, pace_s: float) -> None:
+    topic = f"again {pace_s}"
+    share(url, topic, lease_s=pace_s)
+    put(url, topic, [b"x"])
 
     async def work() -> None:
         async with _worker(url, heartbeats=False) as silent, _worker(url) as other:
-            (message,) = await _take(silent, "again", 1)
+            (message,) = await _take(silent, topic, 1)
             given_back_s = time.monotonic()
             message.nack(delay_s=0.3, reason="later")
-            (message,) = await _take(silent, "again", 1)
+            (message,) = await _take(silent, topic, 1)
             assert time.monotonic() - given_back_s >= 0.3
             assert message.attempt == 2
-            until_s = time.monotonic() + 2.0
+            until_s = time.monotonic() + 1.5 * pace_s
             while time.monotonic() < until_s:
-                assert await other.get("again", wait_s=0.3) == []
+                assert await other.get(topic, wait_s=0.3 * pace_s) == []
                 await message.extend()
-            (again,) = await _take(other, "again", 1)
+            (again,) = await _take(other, topic, 1)
             assert again.attempt == 3
             with pytest.raises(LeaseLost):
                 await message.extend()
@@ -90,22 +93,24 @@ def test_nacks_attempts_and_extend(url: str) -> None:
     run(work())
 
 
-def test_work_longer_than_the_lease_and_a_process_that_hung(url: str) -> None:
-    share(url, "long", lease_s=1.0)
-    put(url, "long", [b"x"])
+@paced
+def test_work_longer_than_the_lease_and_a_process_that_hung(url: str, pace_s: float) -> None:
+    long = f"long {pace_s}"
+    share(url, long, lease_s=pace_s)
+    put(url, long, [b"x"])
 
     async def work() -> None:
         async with _worker(url) as busy:
-            (message,) = await _take(busy, "long", 1)
+            (message,) = await _take(busy, long, 1)
             async with _worker(url) as idle:
-                assert await idle.get("long", wait_s=2.5) == []  # which is how long the work takes
+                assert await idle.get(long, wait_s=2 * pace_s) == []  # which is how long the work takes
             await _ack_all(busy, [message])
             with WorkerProcess(url, "workers") as hung:
-                await asyncio.to_thread(put, url, "long", [b"y"])
-                while not (held := await asyncio.to_thread(hung.ask, "get", "long", 1, WAIT_S)):
+                await asyncio.to_thread(put, url, long, [b"y"])
+                while not (held := await asyncio.to_thread(hung.ask, "get", long, 1, WAIT_S)):
                     pass
                 hung.stop()
-                (message,) = await _take(busy, "long", 1)
+                (message,) = await _take(busy, long, 1)
                 assert (message.offset, message.attempt) == (held[0][0], 2)
                 await _ack_all(busy, [message])
 
@@ -142,19 +147,24 @@ def test_transactions_and_states(url: str) -> None:
     run(work())
 
 
-def test_patterns_delays_and_times_to_live(url: str) -> None:
+@paced
+def test_patterns_delays_and_times_to_live(url: str, pace_s: float) -> None:
+    many = f"async {pace_s}"
+
     async def work() -> None:
         async with AsyncSubscriber(url, "reader", timeout_s=WAIT_S) as reader, AsyncPublisher(url) as publisher:
-            await reader.subscribe("async/*")
-            waiting = asyncio.create_task(reader.get("async/*", wait_s=60))
+            await reader.subscribe(f"{many}/*")
+            waiting = asyncio.create_task(reader.get(f"{many}/*", wait_s=WAIT_S))
             await asyncio.sleep(0)
-            now_s = time.time()
-            await (await publisher.put("async/late", b"late", deliver_at=now_s + 0.5)).result(WAIT_S)
-            await (await publisher.put("async/brief", b"brief", ttl_s=60)).result(WAIT_S)
-            assert [(message.topic, message.payload) for message in await waiting] == [(b"async/brief", b"brief")]
-            (late,) = await _take(reader, "async/*", 1)
+            due_s = time.time() + 0.5 * pace_s
+            await (await publisher.put(f"{many}/late", b"late", deliver_at=due_s)).result(WAIT_S)
+            await (await publisher.put(f"{many}/brief", b"brief", ttl_s=3600)).result(WAIT_S)
+            assert [(message.topic, message.payload) for message in await waiting] == [
+                (f"{many}/brief".encode(), b"brief")
+            ]
+            (late,) = await _take(reader, f"{many}/*", 1)
             assert late.payload == b"late"
-            assert time.time() >= now_s + 0.5
+            assert time.time() >= due_s
 
     run(work())
 
@@ -198,7 +208,7 @@ def test_requests_and_replies(url: str) -> None:
 
 
 def test_a_living_consumer_sees_no_repeat_over_a_restart(broker: BrokerProcess) -> None:
-    share(broker.url, "held", lease_s=2.0)
+    share(broker.url, "held")
     put(broker.url, "held", numbers(6))
 
     async def work() -> None:

@@ -20,6 +20,7 @@ from tests.integration.shell import (
     running,
     stop,
 )
+from tests.integration.waiting import paced
 
 
 def test_what_was_put_comes_out_once(shell: Shell) -> None:
@@ -69,7 +70,7 @@ def test_lines_are_sent_as_they_come(shell: Shell) -> None:
         assert putting.stdin is not None
         putting.stdin.write(b"early\n")
         putting.stdin.flush()
-        assert shell.ok("get", "alerts", "--as", "reader", "--max", "1", "--wait", "30") == b"early\n"
+        assert shell.ok("get", "alerts", "--as", "reader", "--max", "1", "--wait", "120") == b"early\n"
         out, _ = putting.communicate(timeout=DEADLINE_S)
     assert putting.returncode == 0
     assert b"1 message stored" in out
@@ -88,13 +89,14 @@ def test_a_put_that_nobody_would_read_says_so(shell: Shell) -> None:
     assert json.loads(one_line(endless))["error"]["code"] == "NoSubscriber"
 
 
-def test_a_put_that_must_wait_for_room_says_so(tmp_path: Path) -> None:
-    where = ("--data", str(tmp_path), "--listen", ANYWHERE, "--set", "topic_max_bytes=2000")
-    with running("up", *where, "--json") as broker:
-        client = Shell(broker, json.loads(read_line(broker))["urls"][0], tmp_path)
+@paced
+def test_a_put_that_must_wait_for_room_says_so(tmp_path: Path, pace_s: float) -> None:
+    data = tmp_path / f"{pace_s}"
+    with running("up", "--data", str(data), "--listen", ANYWHERE, "--set", "topic_max_bytes=2000", "--json") as broker:
+        client = Shell(broker, json.loads(read_line(broker))["urls"][0], data)
         client.ok("subscribe", "alerts", "--as", "reader")
         client.ok("put", "alerts", stdin=b"x" * 1500)
-        done = client.run("put", "alerts", "--timeout", "1", "--json", stdin=b"y" * 1500)
+        done = client.run("put", "alerts", "--timeout", f"{pace_s}", "--json", stdin=b"y" * 1500)
         assert done.returncode == 7
         assert json.loads(one_line(done))["error"]["code"] == "TopicFull"
         assert client.ok("get", "alerts", "--as", "reader") == b"x" * 1500 + b"\n"
@@ -148,7 +150,7 @@ def test_follow_lives_through_a_killed_broker(shell: Shell) -> None:
         shell.broker.wait(DEADLINE_S)
         with running("up", "--data", str(shell.data), "--listen", shell.url) as again:
             assert b"ready" in read_line(again)
-            shell.ok("put", "alerts", "after", "--timeout", "30")
+            shell.ok("put", "alerts", "after", "--timeout", "120")
             assert read_line(following) == b"after\n"
             assert stop(following, signal.SIGINT)[0] == 130
 

@@ -15,7 +15,7 @@ from tests.integration.waiting import eventually
 
 from clarion import Admin, Publisher, Subscriber
 
-WAIT_S = 30.0
+WAIT_S = DEADLINE_S
 
 
 def _objects(out: bytes) -> list[Any]:
@@ -183,7 +183,7 @@ def test_a_subscription_is_deleted(shell: Shell) -> None:
 
 
 def test_a_shared_subscription_is_read_by_many(shell: Shell) -> None:
-    said = shell.ok("subscribe", "jobs", "--as", "workers", "--shared", "--lease", "30s", "--max-attempts", "3")
+    said = shell.ok("subscribe", "jobs", "--as", "workers", "--shared", "--lease", "120s", "--max-attempts", "3")
     assert said.decode() == (
         "workers subscribes to jobs, start new; shared: each message goes to one consumer,"
         " taken back after 30s without a sign of life, given up after 3 attempts\n"
@@ -211,10 +211,10 @@ def test_a_pattern_reads_topics_of_now_and_later(shell: Shell) -> None:
     )
     shell.ok("put", "alerts/door", "open")
     shell.ok("put", "alerts/fire", "smoke")
-    lines = shell.ok("get", "alerts/*", "--as", "watch", "--max", "2", "--wait", "30s")
+    lines = shell.ok("get", "alerts/*", "--as", "watch", "--max", "2", "--wait", "120s")
     assert sorted(lines.splitlines()) == [b"alerts/door\topen", b"alerts/fire\tsmoke"]
     shell.ok("put", "alerts/fire", "out")
-    told = shell.json("get", "alerts/*", "--as", "watch", "--wait", "30s", "--max", "1")
+    told = shell.json("get", "alerts/*", "--as", "watch", "--wait", "120s", "--max", "1")
     assert (told["topic"], told["payload"]) == ("alerts/fire", "out")
     shell.ok("unsubscribe", "alerts/*", "--as", "watch")
     assert shell.run("get", "alerts/*", "--as", "watch").returncode == 6
@@ -295,7 +295,7 @@ def test_messages_given_back_come_again_until_they_are_dead_letters(shell: Shell
     shell.ok("subscribe", "jobs", "--as", "workers", "--shared", "--max-attempts", "2")
     shell.ok("put", "jobs", "one")
     for attempt in (1, 2):
-        told = shell.json("get", "jobs", "--as", "workers", "--max", "1", "--nack", "broken", "--wait", "30s")
+        told = shell.json("get", "jobs", "--as", "workers", "--max", "1", "--nack", "broken", "--wait", "120s")
         assert (told["payload"], told["attempt"]) == ("one", attempt)
     (letter,) = _objects(shell.ok("dead", "list", "jobs", "--json"))
     assert (letter["reason"], letter["attempts"]) == ("broken", 2)
@@ -309,7 +309,7 @@ def test_messages_appear_when_they_are_due_and_expire(shell: Shell) -> None:
     assert shell.run("get", "alerts", "--as", "reader").returncode == 3
     assert shell.json("topics", "describe", "alerts")["staged_messages"] == 1
     assert b"to appear at" in shell.ok("put", "alerts", "--lines", "--deliver-at", "+100ms", stdin=b"a\nb\n")
-    assert shell.ok("get", "alerts", "--as", "reader", "--max", "2", "--wait", "30s") == b"a\nb\n"
+    assert shell.ok("get", "alerts", "--as", "reader", "--max", "2", "--wait", "120s") == b"a\nb\n"
     shell.ok("put", "alerts", "short", "--ttl", "1ms")
     shell.ok("put", "alerts", "long", "--ttl", "1h")
     assert shell.ok("get", "alerts", "--as", "reader") == b"long\n"

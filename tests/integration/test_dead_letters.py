@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.sharing import WAIT_S, ack_all, put, share, standing, take_one, wait_done, worker
-from tests.integration.waiting import eventually
+from tests.integration.waiting import eventually, paced
 from tests.integration.worker_process import WorkerProcess
 
 from clarion import Admin, Publisher, Subscriber
@@ -59,39 +59,43 @@ def test_dead_letters_are_dropped_one_by_one(url: str) -> None:
             assert take_one(consumer, "drops").payload == b"c"
 
 
-def test_a_message_that_kills_its_consumers_ends_as_a_dead_letter_and_takes_no_other_along(url: str) -> None:
-    share(url, "poison", max_attempts=3, lease_s=0.5)
-    put(url, "poison", [b"good", b"poison", b"fine"])
+@paced
+def test_a_message_that_kills_its_consumers_ends_as_a_dead_letter_and_takes_no_other_along(
+    url: str, pace_s: float
+) -> None:
+    topic = f"poison {pace_s}"
+    share(url, topic, max_attempts=3, lease_s=pace_s / 2)
+    put(url, topic, [b"good", b"poison", b"fine"])
     done: set[str] = set()
     deaths = 0
     with Admin(url) as admin:
-        while not admin.dead_letters("poison"):
+        while not admin.dead_letters(topic):
             with WorkerProcess(url, "workers") as victim:
                 while victim.process.poll() is None:
-                    for offset, _, payload in victim.ask("get", "poison", 1, 0.1):
+                    for offset, _, payload in victim.ask("get", topic, 1, 0.1):
                         if payload == "poison":
                             victim.kill()
                             deaths += 1
                             break
                         victim.ask("ack", offset)
                         done.add(payload)
-                    if admin.dead_letters("poison"):
+                    if admin.dead_letters(topic):
                         break
-        (letter,) = admin.dead_letters("poison")
+        (letter,) = admin.dead_letters(topic)
         assert (letter.payload, letter.attempts) == (b"poison", 3)
         assert "no sign of life" in letter.reason
         assert deaths == 3
         with worker(url) as consumer:
             while len(done) < 2:
-                message = take_one(consumer, "poison")
+                message = take_one(consumer, topic)
                 done.add(message.payload.decode())
                 ack_all(consumer, [message])
         assert done == {"good", "fine"}
-        eventually(lambda: standing(admin, "poison").lag == 0, "nothing is left")
+        eventually(lambda: standing(admin, topic).lag == 0, "nothing is left")
 
 
 def test_dead_letters_and_their_replay_live_through_kills_of_the_broker(broker: BrokerProcess) -> None:
-    share(broker.url, "kept", max_attempts=1, lease_s=1.0)
+    share(broker.url, "kept", max_attempts=1)
     put(broker.url, "kept", [b"a", b"b"])
     _give_up(broker.url, "kept", 1, "first")
     broker.restart()

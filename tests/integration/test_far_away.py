@@ -10,7 +10,7 @@ from clarion import Publisher, Subscriber
 from clarion.publisher.tuner.choosing import Tuning
 
 _DELAY_S = 0.070
-_WAIT_S = 60.0
+_WAIT_S = 120.0
 
 
 def _get(reader: Subscriber, topic: str, count: int) -> list[bytes]:

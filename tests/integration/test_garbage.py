@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import StartBroker
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Admin, Publisher, Subscriber
 from clarion.model.options import SubscriptionOptions
@@ -42,7 +41,7 @@ class Stranger:
 
     def hear(self) -> tuple[int, int, bytes]:
         """Give (kind, request id, body) of the next answer."""
-        assert self._socket.poll(30_000), "no answer"
+        assert self._socket.poll(int(1000 * DEADLINE_S)), "no answer"
         frames = self._socket.recv_multipart()
         _, kind, request_id = unpack_prefix(frames[0])
         return kind, request_id, frames[1]
@@ -305,7 +304,7 @@ def test_bytes_that_are_not_even_zeromq(url: str) -> None:
     dice = random.Random(4)
     with harmless(url):
         for _ in range(50):
-            with socket.create_connection((host, int(port)), timeout=10) as raw:
+            with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
                 raw.sendall(
                     dice.choice([b"GET / HTTP/1.1\r\n\r\n", dice.randbytes(200), b"\xff" + bytes(8) + b"\x7f", b""])
                 )
@@ -317,7 +316,10 @@ def test_connections_that_vanish_leave_nothing_behind(start_broker: StartBroker)
         for name in range(200):
             with Subscriber(broker.url, f"{name}") as each:
                 each.subscribe("vanish")
-        strangers = [_waiting(broker, f"{name}".encode()) for name in range(200)]
+        strangers = [Stranger(broker.url) for _ in range(200)]
+        gets = [_attach(stranger, b"%d" % name) for name, stranger in enumerate(strangers)]
+        for stranger, get in zip(strangers, gets, strict=True):  # all at once, as none waits for long
+            stranger.send(prefix(Kind.GET), _encode(get))
         eventually(lambda: admin.stats()["waiting_gets"] > 100, "most of them wait")
         for stranger in strangers:
             stranger.close()
@@ -327,9 +329,8 @@ def test_connections_that_vanish_leave_nothing_behind(start_broker: StartBroker)
         assert [message.payload for message in reader.get("vanish", wait_s=30)] == [b"still here"]
 
 
-def _waiting(broker: BrokerProcess, name: bytes) -> Stranger:
-    stranger = Stranger(broker.url)
+def _attach(stranger: Stranger, name: bytes) -> bodies.Get:
+    """Attach; give a get that waits for long."""
     _, packed = stranger.ask(Kind.ATTACH, bodies.Attach(b"vanish", name, os.urandom(16)))
     token = msgspec.msgpack.decode(packed, type=bodies.Attached).token
-    stranger.send(prefix(Kind.GET), _encode(bodies.Get(b"vanish", name, token, 0, 1, 1, 3_600_000)))
-    return stranger
+    return bodies.Get(b"vanish", name, token, 0, 1, 1, 3_600_000)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from tests.integration.gateway_process import Answer, GatewayProcess
 from tests.integration.shell import one_line, run
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Message, Subscriber
 
@@ -39,7 +39,7 @@ def test_a_posted_body_is_stored_byte_for_byte_and_the_answer_says_where(url: st
         answers = [gateway.post("bodies", body) for body in bodies]
         found: list[Message] = []
         while len(found) < len(bodies):
-            found += reader.get("bodies", wait_s=10)
+            found += reader.get("bodies", wait_s=DEADLINE_S)
     assert [message.payload for message in found] == bodies
     assert [answer.status for answer in answers] == [201] * len(bodies)
     assert [answer.told for answer in answers] == [
@@ -59,7 +59,7 @@ def test_every_name_of_a_topic_can_be_posted_to(url: str, gateway: GatewayProces
     written = quote(text if printable else "b64:" + base64.urlsafe_b64encode(name).decode(), safe="")
     with _reader(url, name) as reader:
         assert gateway.post(written, b"for you").status == 201
-        (message,) = reader.get(name, wait_s=10)
+        (message,) = reader.get(name, wait_s=DEADLINE_S)
         assert message.payload == b"for you"
 
 
@@ -71,7 +71,7 @@ def test_key_headers_and_times_go_with_the_message(url: str, gateway: GatewayPro
         assert (marked.status, later.status) == (201, 201)
         assert later.told["offset"] is None
         assert len(later.told["id"]) == 32
-        (message,) = reader.get("marked", wait_s=10)
+        (message,) = reader.get("marked", wait_s=DEADLINE_S)
         assert (message.payload, message.key, message.headers) == (b"1", b"\xff", {"type": b"text"})
 
 
@@ -85,7 +85,7 @@ def test_each_line_is_a_message_and_the_answer_counts_them(url: str, gateway: Ga
         assert answer.told["count"] == 3000
         found: list[Message] = []
         while len(found) < len(lines):
-            found += reader.get("lines", wait_s=10)
+            found += reader.get("lines", wait_s=DEADLINE_S)
     assert [message.payload for message in found] == lines
     offsets = [offset for first, last in answer.told["offsets"] for offset in range(first, last + 1)]
     assert offsets == [message.offset for message in found]
@@ -98,7 +98,7 @@ def test_lines_of_which_one_is_refused_are_all_refused(url: str, gateway: Gatewa
         assert "send fewer" in refused.told["message"]
         assert gateway.post("all%20or%20none", b"\n\r\n", Content_Type=LINES).status == 400
         assert gateway.post("all%20or%20none", b"after").told["offset"] == 0
-        assert [message.payload for message in reader.get("all or none", wait_s=10)] == [b"after"]
+        assert [message.payload for message in reader.get("all or none", wait_s=DEADLINE_S)] == [b"after"]
 
 
 def test_whoever_does_not_want_to_wait_is_answered_at_once(url: str, gateway: GatewayProcess) -> None:
@@ -106,7 +106,7 @@ def test_whoever_does_not_want_to_wait_is_answered_at_once(url: str, gateway: Ga
         answer = gateway.post("soon", b"1", Prefer="respond-async")
         assert (answer.status, answer.told) == (202, {"topic": "soon", "accepted": 1})
         assert answer.headers["preference-applied"] == "respond-async"
-        assert [message.payload for message in reader.get("soon", wait_s=10)] == [b"1"]
+        assert [message.payload for message in reader.get("soon", wait_s=DEADLINE_S)] == [b"1"]
 
 
 def test_a_topic_without_subscribers_is_404_and_says_what_to_do(gateway: GatewayProcess) -> None:
@@ -128,7 +128,7 @@ def test_the_same_key_gives_the_first_answer_and_no_second_message(url: str, gat
         other = gateway.post("keyed", b"something else", Idempotency_Key="k1")
         assert (other.status, other.told["error"]) == (422, "KeyReused")
         assert gateway.post("keyed", b"once", Idempotency_Key="k2").told["offset"] == first.told["offset"] + 1
-        assert [message.payload for message in reader.get("keyed", wait_s=10)] == [b"once", b"once"]
+        assert [message.payload for message in reader.get("keyed", wait_s=DEADLINE_S)] == [b"once", b"once"]
 
 
 def test_requests_with_the_same_key_at_the_same_time_are_one_message(url: str, gateway: GatewayProcess) -> None:
@@ -137,18 +137,18 @@ def test_requests_with_the_same_key_at_the_same_time_are_one_message(url: str, g
         at_once = threading.Barrier(8)
 
         def post() -> None:
-            at_once.wait(10)
+            at_once.wait(DEADLINE_S)
             answers.append(gateway.post("at%20once", b"once", Idempotency_Key="at once"))
 
         threads = [threading.Thread(target=post) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(DEADLINE_S)
         assert [answer.status for answer in answers] == [201] * 8
         assert all(answer.told == answers[0].told for answer in answers)
         assert sum("idempotent-replayed" in answer.headers for answer in answers) == 7
-        assert len(reader.get("at once", wait_s=10)) == 1
+        assert len(reader.get("at once", wait_s=DEADLINE_S)) == 1
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_topics_can_be_limited(url: str) -> None:
         assert limited.post("sensors/a", b"1").status == 201
         refused = limited.post("others", b"1")
         assert (refused.status, refused.told["error"]) == (403, "Forbidden")
-        assert len(reader.get("sensors/a", wait_s=10)) == 1
+        assert len(reader.get("sensors/a", wait_s=DEADLINE_S)) == 1
         assert limited.post("alerts", b"1").status == 404  # allowed, but nobody subscribes
 
 

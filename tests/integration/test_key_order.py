@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.sharing import ack_all, numbers, put, share, take, take_one, worker
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Message, Subscriber
 
@@ -16,7 +16,7 @@ from clarion import Message, Subscriber
 @pytest.mark.parametrize("restart", [False, True])
 def test_messages_of_one_key_are_worked_on_one_at_a_time_and_in_order(broker: BrokerProcess, restart: bool) -> None:
     keys = [b"k%d" % (place % 7) if place % 5 else None for place in range(300)]
-    share(broker.url, "keys", order="key", lease_s=2.0)
+    share(broker.url, "keys", order="key")
     put(broker.url, "keys", numbers(300), keys)
     order: dict[bytes | None, list[int]] = defaultdict(list)
     at_work: dict[bytes, int] = {}
@@ -48,7 +48,7 @@ def test_messages_of_one_key_are_worked_on_one_at_a_time_and_in_order(broker: Br
             eventually(lambda: sum(map(len, order.values())) > 50, "some are done")
             broker.restart()
         for thread in threads:
-            thread.join(60)
+            thread.join(DEADLINE_S)
     assert not faults, faults
     for key, offsets in order.items():
         expected = [offset for offset, each in enumerate(keys) if each == key]

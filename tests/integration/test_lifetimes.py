@@ -10,7 +10,7 @@ import pytest
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.integration.sharing import WAIT_S, ack_all, numbers, put, share, standing, take, take_one, worker
-from tests.integration.waiting import eventually
+from tests.integration.waiting import eventually, paced
 
 from clarion import Admin, MessagesGone, NotSubscribed, Publisher, Subscriber
 from clarion.publisher import Stager, commit_staged
@@ -18,27 +18,29 @@ from clarion.publisher import Stager, commit_staged
 # Delayed.
 
 
-def test_delayed_messages_come_when_they_are_due_and_in_that_order(url: str) -> None:
+@paced
+def test_delayed_messages_come_when_they_are_due_and_in_that_order(url: str, pace_s: float) -> None:
+    topic = f"delayed {pace_s}"
     with Subscriber(url, "reader", timeout_s=WAIT_S) as reader, Publisher(url) as publisher:
-        reader.subscribe("delayed")
+        reader.subscribe(topic)
         now_s = time.time()
-        receipt = publisher.put("delayed", b"last", deliver_at=now_s + 1.2)
-        publisher.put("delayed", b"second", deliver_at=datetime.now(UTC) + timedelta(seconds=0.6))
-        publisher.put("delayed", b"first", deliver_at=now_s - 5)
-        publisher.put_many("delayed", [b"b", b"a"], deliver_at=[now_s + 0.9, now_s + 0.8])
+        due = {b"second": 0.6 * pace_s, b"a": 0.8 * pace_s, b"b": 0.9 * pace_s, b"last": 1.2 * pace_s}
+        receipt = publisher.put(topic, b"last", deliver_at=now_s + due[b"last"])
+        publisher.put(topic, b"second", deliver_at=datetime.now(UTC) + timedelta(seconds=due[b"second"]))
+        publisher.put(topic, b"first", deliver_at=now_s - 5)
+        publisher.put_many(topic, [b"b", b"a"], deliver_at=[now_s + due[b"b"], now_s + due[b"a"]])
         publisher.flush(WAIT_S)
         assert receipt.offset is None  # it has none yet
-        assert [message.payload for message in reader.get("delayed", wait_s=WAIT_S)] == [b"first"]
-        due = {b"second": 0.6, b"a": 0.8, b"b": 0.9, b"last": 1.2}
+        assert [message.payload for message in reader.get(topic, wait_s=WAIT_S)] == [b"first"]
         for payload, after_s in due.items():
-            message = take_one(reader, "delayed")
+            message = take_one(reader, topic)
             assert message.payload == payload
             assert time.time() >= now_s + after_s
             assert message.committed_at.timestamp() >= now_s + after_s
 
 
 def test_delayed_messages_live_through_a_kill_and_come_once(broker: BrokerProcess) -> None:
-    share(broker.url, "asleep", lease_s=1.0)
+    share(broker.url, "asleep")
     with Publisher(broker.url) as publisher, worker(broker.url) as consumer, Admin(broker.url) as admin:
         now_s = time.time()
         publisher.put_many("asleep", numbers(50), deliver_at=[now_s + place * 0.04 for place in range(50)])
@@ -115,7 +117,7 @@ def test_what_a_consumer_holds_may_be_trimmed_under_its_hands(start_broker: Star
     url = start_broker(stale_msg_interval_s=0.05).url
     with worker(url) as consumer, Publisher(url) as publisher, Admin(url) as admin:
         admin.configure_topic("held", retention="keep", max_bytes=5_000, at_bound="trim")
-        consumer.subscribe("held", shared=True, lease_s=1.0)
+        consumer.subscribe("held", shared=True)
         publisher.put("held", b"held").result(WAIT_S)
         held = take_one(consumer, "held")
         for _ in range(20):
@@ -137,11 +139,14 @@ def test_an_age_bound_lets_go_of_the_old_but_not_of_what_a_reader_needs(start_br
         eventually(lambda: admin.describe_topic("aged").first_offset == 5, "and the rest when it is read")
 
 
-def test_a_subscription_that_nobody_uses_expires_and_one_in_use_does_not(start_broker: StartBroker) -> None:
-    url = start_broker(stale_msg_interval_s=0.05).url
+@paced
+def test_a_subscription_that_nobody_uses_expires_and_one_in_use_does_not(
+    start_broker: StartBroker, pace_s: float
+) -> None:
+    url = start_broker(f"data {pace_s}", stale_msg_interval_s=0.05).url
     with Subscriber(url, "used") as used, Subscriber(url, "unused") as unused, Admin(url) as admin:
-        used.subscribe("subscribed", expires_s=1.0)
-        unused.subscribe("subscribed", expires_s=1.0)
+        used.subscribe("subscribed", expires_s=pace_s)
+        unused.subscribe("subscribed", expires_s=pace_s)
 
         def left() -> set[bytes]:
             assert used.get("subscribed", wait_s=0.05) == []

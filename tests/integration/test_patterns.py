@@ -69,7 +69,7 @@ def test_nothing_of_a_pattern_is_lost_or_repeated_over_restarts(broker: BrokerPr
 
 def test_consumers_share_a_pattern(url: str) -> None:
     with worker(url) as first, worker(url) as second:
-        first.subscribe("jobs/*", shared=True, lease_s=5.0)
+        first.subscribe("jobs/*", shared=True)
         seen: list[tuple[bytes, bytes]] = []
         lock = threading.Lock()
 

@@ -80,11 +80,13 @@ def test_nobody_there_no_answer_and_what_is_no_request(url: str) -> None:
 
 
 def test_a_reply_comes_over_a_restart_and_the_topic_of_replies_goes(broker: BrokerProcess) -> None:
-    share(broker.url, "slow", lease_s=2.0)
+    share(broker.url, "slow")
     replies: list[bytes] = []
     with worker(broker.url) as server, Admin(broker.url) as admin:
         with Publisher(broker.url) as publisher:
-            asking = threading.Thread(target=lambda: replies.append(publisher.request("slow", b"x", wait_s=60).payload))
+            asking = threading.Thread(
+                target=lambda: replies.append(publisher.request("slow", b"x", wait_s=WAIT_S).payload)
+            )
             asking.start()
             message = take_one(server, "slow")
             assert len(_replies(admin)) == 1
@@ -93,6 +95,6 @@ def test_a_reply_comes_over_a_restart_and_the_topic_of_replies_goes(broker: Brok
                 other.reply(message, b"y").result(WAIT_S)
             message.ack()
             server.flush_acks()
-            asking.join(60)
+            asking.join(WAIT_S)
         assert replies == [b"y"]
         eventually(lambda: not _replies(admin), "the topic of replies is gone")

@@ -315,7 +315,7 @@ def test_publishers_and_subscribers_may_have_addresses_of_their_own(start_broker
 
 def _get_until_refused(reader: Subscriber, topic: str) -> None:
     """What it has at hand it may still give."""
-    for _ in range(5):
+    for _ in range(60):
         reader.get(topic, wait_s=1)
 
 

@@ -19,7 +19,7 @@ from tests.integration.sharing import (
     wait_done,
     worker,
 )
-from tests.integration.waiting import eventually
+from tests.integration.waiting import eventually, paced
 from tests.integration.worker_process import Refused, WorkerProcess
 
 from clarion import Admin, LeaseLost, Publisher, Subscriber
@@ -30,13 +30,14 @@ def test_each_message_goes_to_one_consumer_and_all_get_a_share(url: str) -> None
     share(url, "fair")
     counts: Counter[int] = Counter()
     seen: list[bytes] = []
+    done = threading.Event()
     together = threading.Barrier(5)  # four consumers and the publisher: nothing is put before all are there
 
     def work(number: int) -> None:
         with worker(url) as consumer:
             assert consumer.get("fair", wait_s=0) == []
             together.wait(WAIT_S)
-            while len(seen) < 400:
+            while not done.is_set():
                 for message in consumer.get("fair", max_messages=10, wait_s=0.2):
                     counts[number] += 1
                     seen.append(message.payload)
@@ -47,11 +48,24 @@ def test_each_message_goes_to_one_consumer_and_all_get_a_share(url: str) -> None
     for thread in threads:
         thread.start()
     together.wait(WAIT_S)
-    put(url, "fair", numbers(400))
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert sorted(seen) == sorted(numbers(400))
-    assert all(counts[number] >= 20 for number in range(4)), counts
+    sent = 0
+    with Publisher(url) as publisher:
+
+        def put_more() -> bool:
+            nonlocal sent
+            for _ in range(50):
+                publisher.put("fair", b"%d" % sent).result(WAIT_S)
+                sent += 1
+            return all(counts[number] >= 20 for number in range(4))
+
+        try:
+            eventually(put_more, f"all have a share: {counts}")
+            eventually(lambda: len(seen) >= sent, "all of it comes")
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join(WAIT_S)
+    assert sorted(seen) == sorted(numbers(sent))
     wait_done(url, "fair")
 
 
@@ -118,17 +132,19 @@ def test_a_nacked_message_comes_again_as_the_next_attempt_to_whomever(url: str) 
     wait_done(url, "again")
 
 
-def test_a_delayed_nack_is_kept_from_everybody_until_then(url: str) -> None:
-    share(url, "later")
-    put(url, "later", [b"late", b"early"])
+@paced
+def test_a_delayed_nack_is_kept_from_everybody_until_then(url: str, pace_s: float) -> None:
+    later = f"later by {pace_s}"
+    share(url, later)
+    put(url, later, [b"late", b"early"])
     with worker(url) as consumer:
-        late = take_one(consumer, "later")
+        late = take_one(consumer, later)
         given_back_s = time.monotonic()
-        late.nack(delay_s=1.0)
+        late.nack(delay_s=pace_s)
         consumer.flush_acks()
-        assert [message.payload for message in take(consumer, "later", 1)] == [b"early"]
-        late = take_one(consumer, "later")
-        assert time.monotonic() - given_back_s >= 1.0
+        assert [message.payload for message in take(consumer, later, 1)] == [b"early"]
+        late = take_one(consumer, later)
+        assert time.monotonic() - given_back_s >= pace_s
         assert (late.payload, late.attempt) == (b"late", 2)
 
 
@@ -175,115 +191,127 @@ def test_at_most_once_is_acked_before_it_is_handed_out(url: str) -> None:
 # Leases.
 
 
-def test_a_consumer_that_works_longer_than_its_lease_keeps_its_message(url: str) -> None:
-    share(url, "long", lease_s=1.0)
-    put(url, "long", [b"x"])
+@paced
+def test_a_consumer_that_works_longer_than_its_lease_keeps_its_message(url: str, pace_s: float) -> None:
+    long = f"long {pace_s}"
+    share(url, long, lease_s=pace_s)
+    put(url, long, [b"x"])
     with worker(url) as busy, worker(url) as idle:
-        message = take_one(busy, "long")
-        assert idle.get("long", wait_s=3.0) == []  # which is how long the work takes
+        message = take_one(busy, long)
+        assert idle.get(long, wait_s=2.5 * pace_s) == []  # which is how long the work takes
         ack_all(busy, [message])
-        assert idle.get("long", wait_s=0) == []
+        assert idle.get(long, wait_s=0) == []
 
 
-def test_without_heartbeats_extend_keeps_it_and_silence_loses_it(url: str) -> None:
-    share(url, "silent", lease_s=1.0)
-    put(url, "silent", [b"x"])
+@paced
+def test_without_heartbeats_extend_keeps_it_and_silence_loses_it(url: str, pace_s: float) -> None:
+    topic = f"silent {pace_s}"
+    share(url, topic, lease_s=pace_s)
+    put(url, topic, [b"x"])
     with worker(url, heartbeats=False) as silent, worker(url) as other:
-        message = take_one(silent, "silent")
-        until_s = time.monotonic() + 2.5
+        message = take_one(silent, topic)
+        until_s = time.monotonic() + 2 * pace_s
         while time.monotonic() < until_s:
-            assert other.get("silent", wait_s=0.3) == []
+            assert other.get(topic, wait_s=0.3 * pace_s) == []
             message.extend()
-        again = take_one(other, "silent")
+        again = take_one(other, topic)
         assert again.attempt == 2
         with pytest.raises(LeaseLost):
             message.extend()
         with pytest.raises(LeaseLost):
             ack_all(silent, [message])
         ack_all(other, [again])
-        put(url, "silent", [b"y"])
-        assert other.get("silent", wait_s=0) or take_one(silent, "silent").attempt == 1  # and goes on by itself
+        put(url, topic, [b"y"])
+        assert other.get(topic, wait_s=0) or take_one(silent, topic).attempt == 1  # and goes on by itself
 
 
-def test_a_nack_that_comes_too_late_is_told_as_an_ack_would_be(url: str) -> None:
-    share(url, "late", lease_s=0.5)
-    put(url, "late", [b"x"])
+@paced
+def test_a_nack_that_comes_too_late_is_told_as_an_ack_would_be(url: str, pace_s: float) -> None:
+    late = f"late {pace_s}"
+    share(url, late, lease_s=pace_s / 2)
+    put(url, late, [b"x"])
     with worker(url, heartbeats=False) as silent, worker(url) as other:
-        message = take_one(silent, "late")
-        again = take_one(other, "late")
+        message = take_one(silent, late)
+        again = take_one(other, late)
         assert again.attempt == 2
         message.nack(delay_s=3600)
-        with pytest.raises(LeaseLost, match="offsets 0 of late"):
+        with pytest.raises(LeaseLost, match=f"offsets 0 of {late}"):
             silent.flush_acks()
         silent.flush_acks()  # it is told once
         for too_late in (message.nack, message.ack):
             with pytest.raises(LeaseLost):
                 too_late()
         ack_all(other, [again])
-    wait_done(url, "late")
+    wait_done(url, late)
 
 
-def test_a_consumer_that_hung_beyond_its_lease_can_neither_ack_nor_commit(url: str) -> None:
-    share(url, "hung", lease_s=1.0)
-    put(url, "hung", [b"acked", b"committed"])
+@paced
+def test_a_consumer_that_hung_beyond_its_lease_can_neither_ack_nor_commit(url: str, pace_s: float) -> None:
+    topic, results = f"hung {pace_s}", f"results {pace_s}"
+    share(url, topic, lease_s=pace_s)
+    put(url, topic, [b"acked", b"committed"])
     with WorkerProcess(url, "workers") as hung, worker(url) as other, Subscriber(url, "reader") as reader:
-        reader.subscribe("results")
-        held = [found for _ in range(2) for found in hung.ask("get", "hung", 1, WAIT_S)]
+        reader.subscribe(results)
+        held = [found for _ in range(2) for found in hung.ask("get", topic, 1, WAIT_S)]
         assert held == [[0, 1, "acked"], [1, 1, "committed"]]
         hung.stop()
-        taken = take(other, "hung", 2)
+        taken = take(other, topic, 2)
         assert [(message.offset, message.attempt) for message in taken] == [(0, 2), (1, 2)]
         hung.go_on()
         with pytest.raises(Refused, match="LeaseLost"):
-            hung.ask("commit", 1, "results", "wrong")
+            hung.ask("commit", 1, results, "wrong")
         with pytest.raises(Refused, match="LeaseLost"):
             hung.ask("ack", 0)
         with pytest.raises(Refused, match="LeaseLost"):
             hung.ask("extend", 0)
         with other.transaction() as tx:
-            tx.put("results", b"right")
+            tx.put(results, b"right")
             tx.ack(taken[0])
             tx.ack(taken[1])
-        assert [message.payload for message in reader.get("results", wait_s=WAIT_S)] == [b"right"]
-        put(url, "hung", [b"next"])
-        assert other.get("hung", wait_s=0) or hung.ask("get", "hung", 1, WAIT_S) == [[2, 1, "next"]]
+        assert [message.payload for message in reader.get(results, wait_s=WAIT_S)] == [b"right"]
+        put(url, topic, [b"next"])
+        assert other.get(topic, wait_s=0) or hung.ask("get", topic, 1, WAIT_S) == [[2, 1, "next"]]
 
 
-def test_a_transaction_under_way_when_its_consumer_hangs_is_all_or_nothing(url: str) -> None:
+@paced
+def test_a_transaction_under_way_when_its_consumer_hangs_is_all_or_nothing(url: str, pace_s: float) -> None:
     """It is told to commit and hung in the same moment: whatever the broker got of it counts once."""
-    share(url, "race", lease_s=0.5)
+    race, raced = f"race {pace_s}", f"raced {pace_s}"
+    share(url, race, lease_s=pace_s / 2)
     with Subscriber(url, "reader") as reader, worker(url) as other, Admin(url) as admin:
-        reader.subscribe("raced")
+        reader.subscribe(raced)
         for number in range(5):
-            put(url, "race", [b"%d" % number])
+            put(url, race, [b"%d" % number])
             with WorkerProcess(url, "workers") as hung:
-                ((offset, _, _),) = hung.ask("get", "race", 1, WAIT_S)
-                hung.tell("commit", offset, "raced", str(number))
+                ((offset, _, _),) = hung.ask("get", race, 1, WAIT_S)
+                hung.tell("commit", offset, raced, str(number))
                 hung.stop()
-                eventually(lambda: standing(admin, "race").leased == 0, "it is done or taken away")
-                done = standing(admin, "race").lag == 0
+                eventually(lambda: standing(admin, race).leased == 0, "it is done or taken away")
+                done = standing(admin, race).lag == 0
                 hung.go_on()
                 if done:
                     assert hung.answer() == [number]
                 else:
                     with pytest.raises(Refused, match="LeaseLost"):
                         hung.answer()
-                    message = take_one(other, "race")
+                    message = take_one(other, race)
                     with other.transaction() as tx:
-                        tx.put("raced", b"%d" % number)
+                        tx.put(raced, b"%d" % number)
                         tx.ack(message)
-        assert [message.payload for message in take(reader, "raced", 5)] == numbers(5)
+        assert [message.payload for message in take(reader, raced, 5)] == numbers(5)
 
 
-def test_a_killed_consumers_messages_come_to_others(url: str) -> None:
-    share(url, "killed", lease_s=1.0)
-    put(url, "killed", numbers(6))
+@paced
+def test_a_killed_consumers_messages_come_to_others(url: str, pace_s: float) -> None:
+    killed = f"killed {pace_s}"
+    share(url, killed, lease_s=pace_s)
+    put(url, killed, numbers(6))
     with WorkerProcess(url, "workers", max_unacked=3) as victim, worker(url) as other:
-        held = victim.ask("get", "killed", 1, WAIT_S)
+        held = victim.ask("get", killed, 1, WAIT_S)
         victim.ask("ack", held[0][0])
-        held = victim.ask("get", "killed", 2, WAIT_S)
+        held = victim.ask("get", killed, 2, WAIT_S)
         victim.kill()
-        found = take(other, "killed", 5)
+        found = take(other, killed, 5)
         again = {message.offset for message in found if message.attempt == 2}
         assert again >= {offset for offset, _, _ in held}
         assert {message.offset for message in found} == {1, 2, 3, 4, 5}

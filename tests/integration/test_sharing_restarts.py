@@ -19,85 +19,95 @@ from tests.integration.sharing import (
     wait_done,
     worker,
 )
-from tests.integration.waiting import eventually
+from tests.integration.waiting import eventually, paced
 from tests.integration.worker_process import WorkerProcess
 
 from clarion import Admin
 
 
-def test_a_living_consumer_sees_no_repeat_over_restarts_of_the_broker(broker: BrokerProcess) -> None:
-    share(broker.url, "held", lease_s=2.0)
-    put(broker.url, "held", numbers(12))
+@paced
+def test_a_living_consumer_sees_no_repeat_over_restarts_of_the_broker(broker: BrokerProcess, pace_s: float) -> None:
+    topic, lease_s = f"held {pace_s}", 2 * pace_s
+    share(broker.url, topic, lease_s=lease_s)
+    put(broker.url, topic, numbers(12))
     with worker(broker.url) as first, worker(broker.url) as second, worker(broker.url) as third:
-        mine, theirs = take(first, "held", 3, most=1), take(second, "held", 3, most=1)
+        mine, theirs = take(first, topic, 3, most=1), take(second, topic, 3, most=1)
         broker.restart()
-        found = take(third, "held", 6)
+        found = take(third, topic, 6)
         held = {message.offset for message in [*mine, *theirs]}
         assert not held & {message.offset for message in found}
         broker.restart()
         ack_all(first, mine)
         broker.restart()
         ack_all(third, found)
-        assert third.get("held", wait_s=3) == []  # longer than the lease
+        assert third.get(topic, wait_s=1.3 * lease_s) == []
         ack_all(second, theirs)
         assert {message.attempt for message in [*mine, *theirs, *found]} == {1}
-    wait_done(broker.url, "held")
+    wait_done(broker.url, topic)
 
 
-def test_a_living_consumer_keeps_its_message_however_long_the_broker_is_away(broker: BrokerProcess) -> None:
+@paced
+def test_a_living_consumer_keeps_its_message_however_long_the_broker_is_away(
+    broker: BrokerProcess, pace_s: float
+) -> None:
     """Far longer than its lease, and long enough for it to be slow in looking for the broker."""
-    share(broker.url, "away", lease_s=1.0)
-    put(broker.url, "away", [b"x"])
+    away = f"away {pace_s}"
+    share(broker.url, away, lease_s=pace_s)
+    put(broker.url, away, [b"x"])
     with worker(broker.url) as holder:
-        held = take_one(holder, "away")
+        held = take_one(holder, away)
         broker.kill()
-        back_s = time.monotonic() + 7.0
+        back_s = time.monotonic() + 4 * pace_s
         eventually(lambda: time.monotonic() > back_s, "the broker is away for long")
         broker.start()
         with worker(broker.url) as other:
-            assert other.get("away", wait_s=3.0) == []
+            assert other.get(away, wait_s=2 * pace_s) == []
             ack_all(holder, [held])
 
 
-def test_what_a_dead_consumer_held_comes_after_a_restart_too(broker: BrokerProcess) -> None:
-    share(broker.url, "dead", lease_s=1.0)
-    put(broker.url, "dead", numbers(3))
+@paced
+def test_what_a_dead_consumer_held_comes_after_a_restart_too(broker: BrokerProcess, pace_s: float) -> None:
+    dead = f"dead {pace_s}"
+    share(broker.url, dead, lease_s=pace_s)
+    put(broker.url, dead, numbers(3))
     with WorkerProcess(broker.url, "workers", max_unacked=1) as victim, worker(broker.url) as other:
-        ((offset, _, _),) = victim.ask("get", "dead", 1, WAIT_S)
+        ((offset, _, _),) = victim.ask("get", dead, 1, WAIT_S)
         victim.kill()
         broker.restart()
-        found = take(other, "dead", 3)
+        found = take(other, dead, 3)
         assert {message.offset for message in found} == {0, 1, 2}
         assert offset in {message.offset for message in found}
         ack_all(other, found)
-    wait_done(broker.url, "dead")
+    wait_done(broker.url, dead)
 
 
 # Giving back.
 
 
-def test_attempts_and_delays_live_through_a_restart(broker: BrokerProcess) -> None:
-    share(broker.url, "kept", lease_s=1.0)
-    put(broker.url, "kept", [b"x", b"y"])
+@paced
+def test_attempts_and_delays_live_through_a_restart(broker: BrokerProcess, pace_s: float) -> None:
+    kept, delay_s = f"kept {pace_s}", 2 * pace_s
+    share(broker.url, kept)
+    put(broker.url, kept, [b"x", b"y"])
     with worker(broker.url) as consumer:
-        x, y = take(consumer, "kept", 2)
+        x, y = take(consumer, kept, 2)
         given_back_s = time.time()
-        x.nack(delay_s=2.0, reason="once")
+        x.nack(delay_s=delay_s, reason="once")
         y.nack(reason="twice")
         consumer.flush_acks()
-        (y,) = take(consumer, "kept", 1)
+        (y,) = take(consumer, kept, 1)
         assert y.attempt == 2
         y.nack(reason="twice")
         consumer.flush_acks()
         broker.restart()
-        found = take(consumer, "kept", 2, most=1)
+        found = take(consumer, kept, 2, most=1)
         assert [(message.payload, message.attempt) for message in found] == [(b"y", 3), (b"x", 2)]
-        assert time.time() - given_back_s >= 2.0
+        assert time.time() - given_back_s >= delay_s
         ack_all(consumer, found)
 
 
 def test_a_nack_that_meets_a_broker_that_began_anew_counts(broker: BrokerProcess) -> None:
-    share(broker.url, "anew", lease_s=1.0)
+    share(broker.url, "anew")
     put(broker.url, "anew", [b"x"])
     with worker(broker.url) as consumer, Admin(broker.url) as admin:
         message = take_one(consumer, "anew")
@@ -110,12 +120,12 @@ def test_a_nack_that_meets_a_broker_that_began_anew_counts(broker: BrokerProcess
 
 @pytest.mark.parametrize("place", ["before-commit", "inside-commit", "after-commit", "before-replies"])
 def test_a_nack_under_way_at_a_crash_counts_once(broker: BrokerProcess, place: str) -> None:
-    share(broker.url, "nacks", lease_s=1.0, max_attempts=0)
+    share(broker.url, "nacks", max_attempts=0)
     put(broker.url, "nacks", [b"x"])
     with worker(broker.url) as consumer:
         message, attempt = take_one(consumer, "nacks"), 1
         broker.restart(crash_at=f"{place}:5")
-        crashed = threading.Thread(target=lambda: (broker.wait(60), broker.start()))
+        crashed = threading.Thread(target=lambda: (broker.wait(), broker.start()))
         crashed.start()
         while crashed.is_alive() or attempt < 5:
             assert message.attempt == attempt

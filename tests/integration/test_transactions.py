@@ -168,7 +168,7 @@ def test_processes_that_count_with_compare_and_set_lose_nothing(broker: BrokerPr
     "place", ["before-commit", "inside-commit", "after-commit", "after-delivery", "before-replies"]
 )
 def test_a_transaction_under_way_at_a_crash_is_done_once(broker: BrokerProcess, place: str) -> None:
-    share(broker.url, "work", lease_s=2.0)
+    share(broker.url, "work")
     with (
         worker(broker.url) as consumer,
         _reader(broker.url, "out") as reader,
@@ -176,7 +176,7 @@ def test_a_transaction_under_way_at_a_crash_is_done_once(broker: BrokerProcess, 
     ):
         assert consumer.get("work") == reader.get("out") == []
         broker.restart(crash_at=f"{place}:8")
-        crashed = threading.Thread(target=lambda: (broker.wait(60), broker.start()))
+        crashed = threading.Thread(target=lambda: (broker.wait(), broker.start()))
         crashed.start()
         got: list[bytes] = []
         sent = 0

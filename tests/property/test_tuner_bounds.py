@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -34,6 +35,8 @@ def some_settings(draw: st.DrawFn) -> TunerSettings:
         load_gain=draw(st.floats(0, 0.99)),
         capacity_gain=draw(st.floats(0, 0.99)),
         publishes_in_transfer=draw(st.integers(1, 100)),
+        workers=draw(st.none() | st.integers(1, 100)),
+        takes_all=draw(st.booleans()),
         polls_on_arrival=draw(st.booleans()),
     )
 
@@ -169,6 +172,21 @@ def test_fixed_stays_as_it_was_set(told: TunerSettings, happened: list[Step]) ->
         assert (driver.tuner.batch_size, driver.tuner.poll_interval_s) == (told.batch_size, told.poll_min_s)
     waited_for_n = [sample.published for sample in driver.samples if sample.pending >= told.batch_size]
     assert all(published <= told.batch_size for published in waited_for_n)
+
+
+@many
+@given(policies, some_settings(), steps)
+def test_where_each_message_needs_a_worker_a_publish_takes_no_more_than_there_are(
+    policy: str, told: TunerSettings, happened: list[Step]
+) -> None:
+    """But for N, which the document's algorithm bounds by the time that a publish takes."""
+    driver = Driver(policy, replace(told, workers=told.workers or 7))
+    for step in happened:
+        size = driver.tuner.batch_size
+        driver.step(step)
+        most = max(told.workers or 7, 0 if policy == "eager" else size)
+        assert all(sample.published <= most for sample in driver.samples)
+        driver.samples.clear()
 
 
 @many

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clarion.sim.publisher import (
     PROFILES,
@@ -18,6 +20,7 @@ from clarion.sim.publisher import (
     Run,
     Step,
     Stepped,
+    Traced,
     simulate,
     sweep,
 )
@@ -110,6 +113,86 @@ def test_it_is_the_credit_gate_that_saves_them(tuning: str) -> None:
     parameters = _parameters("store-heavy", **SLOW_SUBSCRIBER, tuning=tuning, gated=False)
     outcome = simulate(parameters, seed=1)
     assert outcome.dropped > 0.05 * outcome.offered
+
+
+_bursts = st.lists(  # seconds after the one before, requests, seconds that they are spread over
+    st.tuples(
+        st.sampled_from([0.0, 0.001, 0.05, 0.15, 0.3, 1.0]) | st.floats(0.0, 0.5),
+        st.sampled_from([1, 5, 20, 60]) | st.integers(1, 150),
+        st.sampled_from([0.0, 0.0, 0.1, 0.5]),
+    ),
+    min_size=1, max_size=10,
+)  # fmt: skip
+_servers = st.fixed_dictionaries(
+    {
+        "tuning": st.sampled_from(_TUNED),
+        "takes_all": st.booleans(),
+        "polls_on_arrival": st.booleans(),
+        "workers": st.sampled_from([1, 2, 5, 20]),
+        "buffer": st.sampled_from([1, 10, 100]),
+        "read_fixed_s": st.sampled_from([0.0, 0.04, 0.13]),
+        "read_each_s": st.sampled_from([0.0, 0.002, 0.01]),
+        "rtt_s": st.sampled_from([0.001, 0.14, 0.5]),
+    }
+)
+_subscribers = st.sampled_from(
+    [{}, {"subscriber_per_s": 25.0, "vacation_s": 1.0, "room": 50}, {"subscriber_per_s": 5.0, "room": 1}]
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(_bursts, st.sampled_from([1, 5, 20]), _servers, _subscribers)
+def test_receiving_is_never_starved_whatever_comes(
+    bursts: list[tuple[float, int, float]], times: int, servers: dict[str, Any], subscriber: dict[str, Any]
+) -> None:
+    """No more than the buffer holds come while receiving may stand still, which is for one transfer and one read; then
+    none is dropped, whatever the load is. What takes no bounded time takes none here."""
+    longest_read_s = servers["read_fixed_s"] + servers["read_each_s"] * servers["workers"]
+    if servers["tuning"] != "eager":  # its N grows while a publish takes less than the longest T_poll
+        longest_read_s = max(longest_read_s, Parameters().poll_max_s + servers["read_each_s"])
+    stall_s = servers["rtt_s"] + longest_read_s
+    times_s: list[float] = []
+    for time_s in _moments(bursts * times):
+        if len(times_s) < servers["buffer"] or time_s - times_s[-servers["buffer"]] > stall_s + 1e-9:
+            times_s.append(time_s)
+    parameters = Parameters(
+        arrivals=Traced(np.array(times_s)), seconds=times_s[-1] + 2.0, warm_up_s=0.0,
+        receive_s=0.0, publish_s=0.0, write_s=0.0, rtt_cv=0.0, **servers, **subscriber,
+    )  # fmt: skip
+    outcome = simulate(parameters, seed=1)
+    assert outcome.offered == len(times_s)
+    assert outcome.dropped == 0
+    assert outcome.buffer_peak <= servers["buffer"]
+
+
+def _moments(bursts: list[tuple[float, int, float]]) -> list[float]:
+    """Give when each request of some bursts comes, in order."""
+    found, begin_s = [], 0.0
+    for after_s, requests, spread_s in bursts:
+        begin_s += after_s
+        found += [begin_s + spread_s * place / requests for place in range(requests)]
+    return sorted(found)
+
+
+_loads = st.lists(  # seconds and requests a second
+    st.tuples(st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.sampled_from([5.0, 80.0, 150.0, 250.0, 350.0, 500.0])),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@given(_loads, st.sampled_from(list(PROFILES)), st.integers(0, 99))
+def test_of_random_bursts_none_is_dropped_that_a_fixed_batch_size_receives(
+    loads: list[tuple[float, float]], profile: str, seed: int
+) -> None:
+    steps, begin_s = [], 0.0
+    for seconds, load_per_s in loads:
+        steps.append(Step(begin_s, begin_s + seconds, load_per_s))
+        begin_s += seconds
+    parameters = _parameters(profile, arrivals=Stepped(tuple(steps)), seconds=begin_s + 1.0, warm_up_s=0.0)
+    fixed = simulate(replace(parameters, tuning="fixed", batch_size=parameters.workers), seed=seed)
+    for tuning in _TUNED:
+        assert simulate(replace(parameters, tuning=tuning), seed=seed).dropped <= fixed.dropped, tuning
 
 
 def test_after_a_stall_a_gated_publisher_goes_on() -> None:

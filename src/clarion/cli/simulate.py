@@ -133,6 +133,7 @@ def _print(outcome: Outcome) -> None:
         ("offered", f"{outcome.offered:,} in {outcome.seconds:,.0f} s"),
         ("delivered", f"{outcome.delivered:,}"),
         ("dropped", f"{outcome.dropped:,}"),
+        ("waiting to be received", f"{outcome.buffer_peak:,} at most"),
         ("unfinished", f"{outcome.unfinished:,}"),
         ("store in use", f"{outcome.store_utilisation:.0%}"),
         ("workers in use", f"{outcome.worker_utilisation:.0%}"),

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
 
 class ClarionError(Exception):
     """Anything that can go wrong in Clarion."""
+
+    def again(self) -> Self:
+        """Return a copy to raise, where one error is told more than once. Raised itself, it would gather the traceback
+        of everybody who heard of it, in each other's name, and keep whatever their frames hold."""
+        copied = copy.copy(self)
+        copied.__cause__ = self.__cause__
+        return copied
 
 
 class RetryableError(ClarionError):

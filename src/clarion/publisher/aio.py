@@ -260,7 +260,7 @@ class AsyncPublisher:
     async def _room(self, wait: bool, block_s: float | None) -> None:
         self._session.check_usable()
         if self._sending.broken:
-            raise self._sending.broken
+            raise self._sending.broken.again()
         if self._has_room():
             return
         patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0

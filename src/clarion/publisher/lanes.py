@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from clarion.model.errors import ClarionError
 from clarion.publisher.sheaf import Sheaf
 from clarion.publisher.tuner import Publish, Sample, Tuner
 from clarion.wire import bodies
@@ -19,7 +20,7 @@ class Lane:
 
     __slots__ = (
         "_polled_s", "_publishing", "astray", "credit", "credit_until_s", "delayed", "flying", "flying_messages",
-        "gathering", "identity", "next_number", "ready", "ready_messages", "reported", "resend_at_s",
+        "gathering", "identity", "next_number", "ready", "ready_messages", "refusal", "reported", "resend_at_s",
         "sent", "stored", "topic", "topic_number", "tuner",
     )  # fmt: skip
 
@@ -36,6 +37,7 @@ class Lane:
         self.identity: bodies.Registered | None = None
         self.topic_number: int | None = None  # which topic of this name it is; None: the broker has to be asked
         self.resend_at_s: float | None = None
+        self.refusal: ClarionError | None = None  # the broker's last "not now", until it takes something of this topic
         self.stored = 0  # messages confirmed
         self.reported = -1  # of them, when somebody was last told
         self.start_over()
@@ -165,6 +167,7 @@ class Lane:
         self.tuner.on_transferred(took_s=now_s - sheaf.sent_s, in_transfer=self.flying_messages)
         del self.flying[sheaf.number]
         self.flying_messages -= sheaf.count
+        self.refusal = None
 
     def unreported(self) -> int:
         """Give how much there is to tell of: what was stored since the last time, and what waits."""
@@ -180,6 +183,7 @@ class Lane:
         self.flying.clear()
         self.start_over()
         self.resend_at_s = None
+        self.refusal = None
         return flying
 
     def newest(self) -> list[Sheaf]:

@@ -359,7 +359,7 @@ class Publisher:
         self._session.check_usable()
         if self._sending.broken:
             self._known.clear()
-            raise self._sending.broken
+            raise self._sending.broken.again()
 
     def after_fork(self) -> None:
         """In a child process there is no session: whatever is put next takes the long way, which says so."""

@@ -173,7 +173,7 @@ class Requests:
         finally:
             self._expected.forget(request)
         if isinstance(reply, ClarionError):
-            raise reply
+            raise reply.again()
         return reply
 
     def _open_inbox(self, topic: bytes | str, wait_s: float) -> _Inbox:
@@ -280,7 +280,7 @@ class AsyncRequests:
         finally:
             self._expected.forget(request)
         if isinstance(reply, ClarionError):
-            raise reply
+            raise reply.again()
         return reply
 
     async def _open_inbox(self, timeout_s: float) -> _AsyncInbox:

@@ -84,7 +84,7 @@ class Sending:
         self._reporting = Reporting(ask, nonce(), self.tuning)
         self.messages_stored = 0
         self.batches_stored = 0
-        self.refusal: ClarionError | None = None  # the broker's last "not now", until it takes something again
+        self.refusal: ClarionError | None = None  # the broker's last "not now", for any topic, until it takes anything
 
     def greet(self) -> None:
         """Ask the broker for its version and limits."""
@@ -303,7 +303,7 @@ class Sending:
         elif refusal.code in RETRIED:
             sheaf.refused = True
             if refusal.code != Code.GAP:
-                self.refusal = reply.error()
+                self.refusal = lane.refusal = reply.error()
             wait_s = refusal.retry_after_s if refusal.code == Code.GAP else max(refusal.retry_after_s, AGAIN_S)
             lane.resend_at_s = max(lane.resend_at_s or 0.0, self._clock_s() + wait_s)
         else:
@@ -371,6 +371,7 @@ class Sending:
                 lane.open(number)
                 self._busy[lane] = None
             elif code in RETRIED:
+                self.refusal = lane.refusal = error_of(code, text)
                 self._unopened[lane] = None
                 self._open_at_s = self._clock_s() + AGAIN_S
             else:
@@ -435,6 +436,11 @@ class Sending:
         """Give the publisher ids in use, to be forgotten at a clean close."""
         known = [self._identity, *(lane.identity for lane in list(self.lanes.values()))]
         return {identity.publisher for identity in known if identity is not None}
+
+    def refused(self, topic: bytes) -> ClarionError | None:
+        """Return why the broker does not take messages of this topic just now, if it said so."""
+        lane = self.lanes.get(topic)
+        return None if lane is None else lane.refusal
 
     def seen(self) -> dict[bytes, Sample]:
         """Give what can be seen of the tuner of each topic."""

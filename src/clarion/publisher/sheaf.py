@@ -170,7 +170,7 @@ class Sheaf:
         """Raise what went wrong, if something did."""
         if self.error is not None:
             self.observed = True
-            raise self.error
+            raise self.error.again()
 
     def message_id(self, place: int) -> MessageId:
         """Give the id of a message; known once the sheaf is sealed."""

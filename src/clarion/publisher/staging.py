@@ -242,7 +242,7 @@ class Stager:
     def _check_usable(self) -> None:
         self._session.check_usable()
         if self._part.error is not None:
-            raise self._part.error
+            raise self._part.error.again()
 
     def _wait_for_room(self) -> None:
         # Called with the lock held; it is given away while this thread waits.

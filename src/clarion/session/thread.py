@@ -74,7 +74,7 @@ class ThreadSession:
         if self._closing:
             raise Closed("this client is closed")
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.again()
 
     @property
     def usable(self) -> bool:

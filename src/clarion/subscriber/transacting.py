@@ -96,7 +96,7 @@ class Transacting:
                 raise type(commit.refusal)(f"{unknown}. The broker's last word: {commit.refusal}")
             raise TimedOut(f"{self._ports.url} did not answer in time: {unknown}")
         if commit.error is not None:
-            raise commit.error
+            raise commit.error.again()
 
     # Who transacts.
 

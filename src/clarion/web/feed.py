@@ -37,6 +37,10 @@ class Feed(AsyncPublisher):
         """Why nothing can be put any more, if that is so."""
         return self._sending.broken
 
+    def refused(self, topic: bytes) -> ClarionError | None:
+        """Why the broker does not take messages of this topic just now, if it said so."""
+        return self._sending.refused(topic)
+
     def kept_bytes(self, size: int) -> int:
         """What the outbox would hold with so much more; 0 without one."""
         sending = self._sending

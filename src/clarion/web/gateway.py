@@ -207,7 +207,7 @@ class Gateway:
         if marks.respond_async and not accepted.ended:
             return _answer(202, told | {"accepted": accepted.count}, headers | {"Preference-Applied": "respond-async"})
         if not await self._intake.wait(accepted):
-            raise self._intake.late(marks)
+            raise self._intake.late(accepted.topic, marks)
         if accepted.refusal is not None:
             # Raised, it would hold this request, with its body, for as long as the key is known.
             return _refused(accepted.refusal, headers)

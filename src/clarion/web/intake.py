@@ -7,6 +7,7 @@ import logging
 from typing import Any, NamedTuple
 
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
+from clarion.model.names import to_text
 from clarion.publisher import AsyncReceipts
 from clarion.publisher.sheaf import packed_bytes
 from clarion.web.feed import Ending, Feed
@@ -17,6 +18,7 @@ from clarion.web.room import STALLED_S, DrainRate, Place, Room, retry_after_s
 from clarion.web.settings import GatewaySettings
 
 log = logging.getLogger("clarion.web")
+_UNTOLD_MAX = 100  # topics and reasons that one look logs a line for each; of others it counts the messages
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:
@@ -87,11 +89,12 @@ class Intake:
         self.stored = 0
         self.failed = 0
         self.repeated = 0
-        self.last_failure: ClarionError | None = None
+        self.last_failure: str | None = None
         self._under_way: set[Accepted] = set()  # whose receipts have to be held
         self._watched: set[asyncio.Future[None]] = set()
         self._abandoned = False
-        self._untold = 0  # failed messages that no answer and no log has told of
+        self._untold: dict[tuple[bytes, str], int] = {}  # failed messages that no answer and no log has told of
+        self._untold_more = 0
 
     def knows(self, key: str | None) -> bool:
         """Whether a request with this key was accepted before."""
@@ -216,8 +219,9 @@ class Intake:
         if ending.error is not None:
             accepted.refusal = refusal_of(ending.error, accepted.topic, stored=ending.stored, count=accepted.count)
             certain = not ending.stored and is_certain(ending.error)
-            self.last_failure = ending.error
-            self._untold += 0 if accepted.waited_for else failed
+            self.last_failure = f"{to_text(accepted.topic)}: {ending.error}"
+            if not accepted.waited_for:
+                self._note_untold((accepted.topic, str(ending.error)), failed)
         if marks.idempotency_key is not None and certain:
             self._keys.forget(marks.idempotency_key)
         elif marks.idempotency_key is not None:
@@ -225,12 +229,21 @@ class Intake:
         accepted.end()
 
     def log_failures(self) -> None:
-        """Log what failed since the last time without an answer that told of it."""
-        if self._untold:
-            log.warning(
-                "messages that were accepted were not stored: %s", self.last_failure, extra={"messages": self._untold}
-            )
-            self._untold = 0
+        """Log what failed since the last time without an answer that told of it: of which topic, and why."""
+        untold, self._untold = self._untold, {}
+        for (topic, why), messages in untold.items():
+            facts = {"topic": to_text(topic), "messages": messages}
+            log.warning("messages for %s that were accepted were not stored: %s", facts["topic"], why, extra=facts)
+        if self._untold_more:
+            facts = {"messages": self._untold_more}
+            log.warning("messages for still other topics that were accepted were not stored", extra=facts)
+            self._untold_more = 0
+
+    def _note_untold(self, reason: tuple[bytes, str], messages: int) -> None:
+        if reason in self._untold or len(self._untold) < _UNTOLD_MAX:
+            self._untold[reason] = self._untold.get(reason, 0) + messages
+        else:
+            self._untold_more += messages
 
     def full(self, messages: int, size: int) -> Refusal:
         """Give the refusal of what does not fit now, with the time after which it should."""
@@ -271,13 +284,12 @@ class Intake:
         if not accepted.ended:
             accepted.place.grow_to(accepted.count, 0)
 
-    def late(self, marks: Marks) -> Refusal:
+    def late(self, topic: bytes, marks: Marks) -> Refusal:
         """Give the answer to who waited for as long as a post waits."""
-        stats = self._feed.stats
-        if not stats["connected"]:
+        if not self._feed.stats["connected"]:
             why = f"no broker answers at {self._settings.url}"
-        elif stats.get("refusal") is not None:
-            why = f"the broker says: {stats['refusal']}"
+        elif (refusal := self._feed.refused(topic)) is not None:
+            why = f"the broker says: {refusal}"
         else:
             why = f"the broker at {self._settings.url} did not confirm it within {self._settings.timeout_s:g} s"
         if self._abandoned:
@@ -302,7 +314,7 @@ class Intake:
             "waiting": self.waiting,
             "drops": self.accepted - self.stored - self.failed - self.waiting,
             "repeated": self.repeated,
-            "last_failure": None if self.last_failure is None else str(self.last_failure),
+            "last_failure": self.last_failure,
             "buffer": {
                 "messages": self.room.messages,
                 "messages_max": self.room.messages_max,

@@ -77,3 +77,17 @@ def test_every_error_is_retryable_permanent_or_fatal() -> None:
     assert set(ClarionError.__subclasses__()) == set(kinds)
     for kind in kinds:
         assert all(error.__doc__ for error in kind.__subclasses__())
+
+
+def test_every_error_can_be_told_again_without_the_traceback_of_who_heard_it_first() -> None:
+    kinds = [ClarionError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        told = kind("because")
+        told.accepted = 3  # type: ignore[attr-defined]
+        try:
+            raise told from ValueError("why")
+        except ClarionError as error:
+            again = error.again()
+        assert (type(again), again.args, again.__dict__) == (kind, ("because",), {"accepted": 3})
+        assert (again.__traceback__, again.__cause__) == (None, told.__cause__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from clarion.sim.publisher.configuring import build_parameters, read_config
 
 
 def test_the_tuner_is_told_the_documents_values() -> None:
-    assert Parameters().tuner_settings == PAPER
+    assert Parameters().tuner_settings == replace(PAPER, workers=Parameters().workers)
 
 
 def test_a_profile_sets_what_it_names_and_no_more() -> None:

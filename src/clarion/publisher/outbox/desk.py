@@ -116,7 +116,7 @@ class Desk:
     def unsaved(self) -> list[Sheaf]:
         """Give what is not on disk yet; raises what broke, since that is gone from there then."""
         if self._sending.broken is not None:
-            raise self._sending.broken
+            raise self._sending.broken.again()
         return self._sending.unsaved()
 
     def close(self) -> None:

@@ -132,6 +132,8 @@ class KeptSending(Saving):
         """Tell everybody who waits; what is saved stays in the outbox."""
         if self.broken is None:  # it cannot register now: that may change
             self.refusal = error
+            for lane in self.lanes.values():
+                lane.refusal = error
             self._register_at_s = self._clock_s() + _REGISTER_AGAIN_S
             return
         kept = type(error)(

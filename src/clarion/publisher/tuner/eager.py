@@ -15,7 +15,8 @@ class Eager(Tuner):
     Nobody has to know what a read costs: while one is under way the next batch gathers, so batches grow with the load
     and with the cost. T_poll spreads the publishes that may be in transfer evenly over the time a transfer takes, and
     is not shorter than beta times the last read: what came during a read is written only after it, and would miss a
-    poll at its very end by a moment, and so wait for another whole read.
+    poll at its very end by a moment, and so wait for another whole read. Where each message needs a worker, a publish
+    takes no more than there are workers, and the next follows at once while as many are pending.
     """
 
     polls_when_idle = False
@@ -34,7 +35,10 @@ class Eager(Tuner):
         return self.settings.batch_size_max
 
     def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
-        """A lone message on an idle publisher leaves at once."""
+        """A lone message on an idle publisher leaves at once, and so does as much as one publish takes."""
+        workers = self.settings.workers
+        if workers is not None and pending >= workers and not self._lacked_credit:
+            return self._polled_s
         if in_transfer or self._lacked_credit:
             return max(self._next_poll_s, self._paused_until_s)
         return self._paused_until_s
@@ -58,10 +62,11 @@ class Eager(Tuner):
         self.poll_interval_s = max(min(wanted_s, settings.poll_max_s), settings.poll_min_s)
 
     def _choose(self, pending: int, now_s: float) -> int:
-        taken = pending if self.credit < 0 else min(pending, self.credit)
+        wanted = self._all(pending)
+        taken = wanted if self.credit < 0 else min(wanted, self.credit)
         if taken:  # N is what leaves, not what waits for credit
             self.batch_size = max(self.settings.batch_size_min, min(taken, self.batch_size_max))
-        return pending
+        return wanted
 
     def _adapt(self, took_s: float) -> None:
         """The next publish gathers while this one is under way: there is nothing else to set."""

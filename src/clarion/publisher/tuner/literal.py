@@ -29,7 +29,7 @@ class Literal(Tuner):
         self._interval_in_force_s = self.poll_interval_s
         self._moves = pending >= self.batch_size
         if self._moves:
-            return pending if self.settings.takes_all else self.batch_size
+            return max(self.batch_size, self._all(pending)) if self.settings.takes_all else self.batch_size
         self.batch_size = max(self.settings.batch_size_min, self.batch_size // 2)
         if self.rechecks and pending >= self.batch_size:
             return pending

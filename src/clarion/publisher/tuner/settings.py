@@ -22,6 +22,7 @@ class TunerSettings:
     load_gain: float = 0.5  # alpha
     capacity_gain: float = 0.75  # gamma
     publishes_in_transfer: int = 20  # which "eager" spreads over the time of a transfer
+    workers: int | None = None  # that take messages one by one to the broker; None: they travel packed, in one transfer
     takes_all: bool = False  # whether a full poll takes all that is pending and not N, where messages travel packed
     polls_on_arrival: bool = False  # whether a poll is due as soon as N are pending, not only when T_poll is over
 
@@ -39,6 +40,8 @@ class TunerSettings:
             raise ValueError(f"gains are from 0 to below 1, not {self.load_gain:g} and {self.capacity_gain:g}")
         if not 0 < self.poll_factor < inf or self.publishes_in_transfer < 1:
             raise ValueError("poll_factor is above 0 and finite, publishes_in_transfer at least 1")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"there is at least one worker, not {self.workers}")
 
     @property
     def longest_wait_s(self) -> float:

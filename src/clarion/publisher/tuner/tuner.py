@@ -126,6 +126,12 @@ class Tuner(ABC):
     def _adapt(self, took_s: float) -> None:
         """Tune after a publish that took so long."""
 
+    def _all(self, pending: int) -> int:
+        """Return what a publish takes that takes all: no more than there are workers. More would only wait for them,
+        while its read keeps those waiting who write to the store."""
+        workers = self.settings.workers
+        return pending if workers is None else min(pending, workers)
+
     def _after_idle(self, missed_polls: int) -> None:  # noqa: B027
         """Make up for polls that found nothing, because nobody made them."""
 

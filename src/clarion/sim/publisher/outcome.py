@@ -40,6 +40,7 @@ class PublisherOutcome:
     capacity_estimate_per_s: float  # the tuner's last
     store_utilisation: float
     worker_utilisation: float
+    buffer_peak: int  # the most requests that waited at one time for a worker to receive them
     responses_ms: npt.NDArray[np.float64] | None = None  # of messages after the warm-up, by arrival; where kept
     trace: list[Sample] | None = None
 
@@ -99,6 +100,7 @@ def measure(parameters: Parameters, seed: int, publishers: Sequence[SimulatedPub
         capacity_estimate_per_s=mean("capacity_estimate_per_s"),
         store_utilisation=mean("store_utilisation"),
         worker_utilisation=mean("worker_utilisation"),
+        buffer_peak=max(publisher.buffer_peak for publisher in each),
         responses_ms=responses_ms if parameters.keep_responses else None,
         trace=each[0].trace,
         tuning=parameters.tuning,
@@ -135,6 +137,7 @@ def _measure_one(parameters: Parameters, publisher: SimulatedPublisher, now_s: f
         capacity_estimate_per_s=side.tuner.capacity_per_s,
         store_utilisation=min(1.0, publisher.store.busy_s / now_s),
         worker_utilisation=publisher.pool.utilisation(),
+        buffer_peak=publisher.pool.buffer_peak,
         responses_ms=responses_ms if parameters.keep_responses else None,
         trace=publisher.trace if parameters.keep_trace else None,
     )

@@ -65,7 +65,9 @@ class Parameters:
         None, "a free worker goes to receiving first, else first come, first served; none: all but fixed", group=_TUNING
     )
 
-    workers: int = _parameter(20, "workers in a publisher's pool", 1, group=_PUBLISHER)
+    workers: int = _parameter(
+        20, "workers in a publisher's pool; eager reads no more messages at once", 1, group=_PUBLISHER
+    )
     buffer: int = _parameter(100, "messages that wait for a worker to receive them, at most", group=_PUBLISHER)
     receive_s: float = _parameter(0.002, "mean processing of a received message (exponential)", group=_PUBLISHER)
     publish_s: float = _parameter(0.002, "mean processing of a message to publish (exponential)", group=_PUBLISHER)

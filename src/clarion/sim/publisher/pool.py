@@ -27,6 +27,7 @@ class Pool:
         on_publish: Callable[[Message], None],
     ) -> None:
         self.dropped = 0
+        self.buffer_peak = 0  # the most that waited to be received at one time
         self.busy_s = 0.0  # summed over workers, until `_changed_s`
         self._env = env
         self._workers = workers
@@ -48,6 +49,7 @@ class Pool:
         elif len(self._to_receive) < self._buffer:
             self._asked += 1
             self._to_receive.append((self._asked, message))
+            self.buffer_peak = max(self.buffer_peak, len(self._to_receive))
         else:
             self.dropped += 1
             return False

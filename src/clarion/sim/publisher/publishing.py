@@ -14,7 +14,15 @@ from clarion.sim.publisher.timing import Happened, call_after
 
 
 class PublishingSide:
-    """Decides nothing itself: it counts what is pending, in transfer and allowed, and keeps the tuner's time."""
+    """Decides nothing itself: it counts what is pending, in transfer and allowed, and keeps the tuner's time.
+
+    Where a free worker goes to receiving first and publishing heeds the broker's credit, as when tuned, receiving is
+    never starved, whatever comes. While a request waits for a worker publishing is given none, so of all reads only
+    the one under way, or else one more, is in the way. Receiving thus stands still for no longer than one transfer and
+    one read, then goes on as fast as pool and store can: the buffer overflows only where more requests come meanwhile
+    than it holds. A read of `eager` is of at most `workers` messages; one of `literal` and `recheck` of at most N,
+    which grows only while a publish takes less than T_poll.
+    """
 
     def __init__(
         self,

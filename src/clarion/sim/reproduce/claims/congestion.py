@@ -65,7 +65,7 @@ SLOW_RULES = (
     Rule(
         name="no-loss-gated",
         figure="ours",
-        claim="With tuning and our credit gate a slow subscriber causes no losses: receiving is never starved.",
+        claim="With tuning and our credit gate a slow subscriber causes no losses.",
         judged_by="0 dropped, with the credit gate",
         policies=TUNED,
         look=partial(_loses_nothing, True),
