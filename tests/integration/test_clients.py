@@ -1,15 +1,14 @@
-"""What publisher and subscriber promise their users: bounds, acks, streams, threads, forks."""
+"""What publisher and subscriber promise their users: bounds, acks, streams, threads."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from tests.integration.broker_process import BrokerProcess, free_url
+from tests.integration.broker_process import free_url
 from tests.integration.conftest import StartBroker
 from tests.integration.waiting import eventually
 
@@ -24,7 +23,7 @@ from clarion import (
     Subscriber,
     commit_staged,
 )
-from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable, UsedAfterFork
+from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable
 
 
 def _offsets(reader: Subscriber, topic: str, count: int, most: int = 100) -> list[int]:
@@ -359,36 +358,3 @@ def test_one_thread_on_each_of_many_topics(url: str) -> None:
 
         _together(put, *[lambda t=topic: read(t) for topic in topics])
         assert counts == dict.fromkeys(topics, 500)
-
-
-# Forks.
-
-
-def _in_child(work: Callable[[], object]) -> int:
-    """Run it in a forked child; give 0 where it raised UsedAfterFork."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-        except UsedAfterFork:
-            code = 0
-        except BaseException:  # noqa: BLE001 the child must end here, whatever it was
-            code = 2
-        os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_client_made_before_a_fork_says_so_in_the_child(broker: BrokerProcess) -> None:
-    with Subscriber(broker.url, "reader") as reader, Publisher(broker.url) as publisher, Admin(broker.url) as admin:
-        reader.subscribe("fork")
-        publisher.put("fork", b"before").result(30)
-        assert _in_child(lambda: publisher.put("fork", b"child")) == 0
-        assert _in_child(lambda: publisher.put_many("fork", [b"child"])) == 0
-        assert _in_child(lambda: reader.get("fork")) == 0
-        assert _in_child(lambda: next(reader.stream("fork"))) == 0
-        assert _in_child(lambda: reader.subscribe("other")) == 0
-        assert _in_child(admin.stats) == 0
-        publisher.put("fork", b"after").result(30)
-        assert _offsets(reader, "fork", 2) == [0, 1]

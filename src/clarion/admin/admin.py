@@ -22,11 +22,13 @@ from clarion.admin.descriptions import (
     read_description,
     read_stats,
 )
+from clarion.model.arguments import seconds
 from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
 from clarion.model.names import to_bytes, to_text
 from clarion.model.options import KEEP, TopicSettings, check_settings
 from clarion.model.topics import DEAD_READER, dead_letters_of, is_pattern, matches
 from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
+from clarion.session.endings import watch
 from clarion.session.exchange import Reply
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.choices import Order, Start, check_same_use, options_of, start_fields
@@ -46,8 +48,9 @@ class Admin:
     use `with`."""
 
     def __init__(self, url: str | None = None, *, timeout_s: float = 10.0) -> None:
-        self._timeout_s = timeout_s
+        self._timeout_s = seconds(timeout_s, "timeout_s")
         self._session = ThreadSession(url)
+        watch(self, self._session, self._session.url)
 
     def hello(self) -> bodies.Welcome:
         """Ask who answers: its version, ids and limits."""

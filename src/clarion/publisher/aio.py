@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths
-from clarion.model.errors import BufferFull, ClarionError, TimedOut, TooLarge
+from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths, seconds, whole
+from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
 from clarion.model.names import to_bytes
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
 from clarion.publisher.outbox.loops import AsyncDesk
@@ -28,6 +28,7 @@ from clarion.publisher.tuner import LAN, Sample, TunerSettings
 from clarion.publisher.tuner.choosing import Tuning, with_batch_size
 from clarion.publisher.tuner.tracing import Trace
 from clarion.session.aio import AsyncSession
+from clarion.session.endings import Works, closed, watch
 from clarion.subscriber.messages import Message
 from clarion.wire import bodies
 from clarion.wire.asking import reply_address
@@ -55,35 +56,25 @@ class AsyncPublisher:
         outbox_bytes: int = 2**30,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
-        self._trace = Trace(trace_samples)
+        self._trace = Trace(whole(trace_samples, "trace_samples"))
         self._buffer_bytes = buffer_bytes
-        self._block_s = block_s
-        self._closed = False
-        self._waiting: set[asyncio.Future[None]] = set()
-        self._session = AsyncSession(url, on_turn=self._on_turn)
-        try:
-            file = open_outbox(outbox, outbox_bytes)
-            self._sending = make_sending(
-                file,
-                max(1, buffer_bytes // 2),
-                self._session.ask,
-                asyncio.get_running_loop().time,
-                time.time,
-                lambda: os.urandom(16),
-                self._on_change,
-                in_flight=in_flight,
-                batch_bytes=batch_bytes,
-                compressed=compression is not None,
-                tuning=tuning,
-                tuner=with_batch_size(tuner, batch_size),
-                on_sample=self._trace.add if trace_samples else None,
-            )
-        except BaseException:
-            self._session.close()
-            raise
-        self._desk = AsyncDesk(file, self._sending, outbox_bytes, wake=self._session.wake, wait_until=self._until)
-        self._requests = AsyncRequests(self._session, self.put)
-        self._sending.greet()
+        self._block_s = seconds(block_s, "block_s")
+        self._works = _Works(
+            url,
+            outbox,
+            outbox_bytes,
+            max(1, buffer_bytes // 2),
+            in_flight=in_flight,
+            batch_bytes=batch_bytes,
+            compressed=compression is not None,
+            tuning=tuning,
+            tuner=with_batch_size(tuner, batch_size),
+            on_sample=self._trace.add if trace_samples else None,
+        )
+        self._session = self._works.session
+        self._sending = self._works.sending
+        self._desk = self._works.desk
+        watch(self, self._works, self._session.url)
 
     async def put(
         self,
@@ -155,7 +146,8 @@ class AsyncPublisher:
         wait_s: float = 10.0,
     ) -> Message:
         """Put a request on a topic and give the reply to it; see Publisher.request."""
-        return await self._requests.request(topic, payload, key, headers, wait_s)
+        wait_s = seconds(wait_s, "wait_s")
+        return await self._works.requests.request(self.put, topic, payload, key, headers, wait_s)
 
     async def reply(
         self,
@@ -171,35 +163,16 @@ class AsyncPublisher:
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable; raises as Publisher.flush does."""
-        await self._wait_for(self._sending.unfinished(), timeout_s)
-        error = self._sending.failures.take()
-        if error is not None:
-            raise error
+        await self._works.flush(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
     async def save(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on this machine's disk; see Publisher.save."""
-        await self._desk.save(timeout_s)
+        self._session.check_process()
+        await self._desk.save(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
-    async def close(self, timeout_s: float = 30.0) -> None:
+    async def close(self, timeout_s: float | None = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection; raises as Publisher.close does."""
-        if self._closed:
-            return
-        try:
-            await self.flush(timeout_s)
-            await self._desk.retire()
-            for publisher in self._sending.identities():
-                await self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
-        except TimedOut as error:
-            if self._sending.unfinished():
-                raise await self._desk.left_behind(error, self._session.url, timeout_s) from None
-            log.info("the broker was not told that this publisher is gone; it forgets it in time")
-        finally:
-            self._closed = True
-            await self._requests.close()
-            await self._desk.wind_down()
-            self._session.close()
-            await self._desk.close()
-            self._on_change()  # whoever still waits hears that it is closed
+        await self._works.close(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
     async def __aenter__(self) -> AsyncPublisher:
         return self
@@ -209,31 +182,99 @@ class AsyncPublisher:
     ) -> None:
         try:
             await self.close()
-        except ClarionError:
+        except ClarionError as failure:
             if error is None:
                 raise
+            log.warning("while closing the publisher after an error: %s", failure)
 
     @property
     def stats(self) -> dict[str, Any]:
         """What is buffered, in flight and stored."""
+        self._session.check_process()
         return {
             **self._sending.stats(),
-            "late_replies": self._requests.late,
+            "late_replies": self._works.requests.late,
             "connected": self._session.connected,
         }
 
     @property
     def tuning(self) -> dict[bytes, Sample]:
         """What the tuner of each topic does right now; see Publisher.tuning."""
+        self._session.check_process()
         return self._sending.seen()
 
     def trace(self, topic: bytes | str) -> list[Sample]:
         """What the tuner of a topic did at its last polls; see Publisher.trace."""
-        return self._trace.of(to_bytes(topic))
+        self._session.check_process()
+        return self._trace.of(to_bytes(topic, "topic"))
+
+    async def _room(self, wait: bool, block_s: float | None) -> None:
+        self._works.check_usable()
+        if self._has_room():
+            return
+        patience_s = (self._block_s if block_s is None else seconds(block_s, "block_s")) if wait else 0.0
+        drained = await self._works.until(self._has_room, patience_s)
+        self._works.check_usable()
+        if not drained:
+            self._sending.drops += 1
+            raise self._desk.full(self._buffer_bytes, patience_s)
+
+    def _has_room(self) -> bool:
+        return self._sending.buffered_bytes < self._buffer_bytes and self._desk.has_room()
+
+    async def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
+        """Wait until messages are durable or refused."""
+        if timeout_s is not None:
+            timeout_s = seconds(timeout_s, "timeout_s")
+        if not await self._works.until(lambda: all(sheaf.done for sheaf, _, _ in parts), timeout_s):
+            count = sum(stop - start for sheaf, start, stop in parts if not sheaf.done)
+            raise not_confirmed(count, self._session.url, timeout_s)
+
+    async def _wait_saved(self, sheaves: Sequence[Sheaf], timeout_s: float | None) -> None:
+        self._session.check_process()
+        await self._desk.wait_saved(sheaves, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+
+
+class _Works(Works):
+    """What works behind a publisher: session, sending and disk. It does not hold the publisher (see `endings`)."""
+
+    def __init__(
+        self,
+        url: str | None,
+        outbox: str | os.PathLike[str] | None,
+        outbox_bytes: int,
+        memory_bytes: int,
+        **settings: Any,
+    ) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._ending = False  # nothing more is accepted
+        self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
+        self.session = AsyncSession(url, on_turn=self._on_turn)
+        self.loop = self.session.loop
+        try:
+            file = open_outbox(outbox, outbox_bytes)
+            self.sending = make_sending(
+                file,
+                memory_bytes,
+                self.session.ask,
+                self.session.now_s,
+                time.time,
+                lambda: os.urandom(16),
+                self._on_change,
+                **settings,
+            )
+        except BaseException:
+            self.session.close()
+            raise
+        self.desk = AsyncDesk(
+            file, self.sending, outbox_bytes, clock_s=self.session.now_s, wake=self.session.wake, wait_until=self.until
+        )
+        self.requests = AsyncRequests(self.session)
+        self.sending.greet()
 
     def _on_turn(self, now_s: float) -> float | None:
-        wanted_s = self._sending.pump(now_s)
-        self._desk.feed()
+        wanted_s = self.sending.pump(now_s)
+        self.desk.feed()
         return wanted_s
 
     def _on_change(self) -> None:
@@ -241,13 +282,22 @@ class AsyncPublisher:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-        self._session.wake()
+        self.session.wake()
 
-    async def _until(self, condition: Any, timeout_s: float | None) -> bool:
+    def check_usable(self) -> None:
+        """Raise where nothing can be put."""
+        self.session.check_usable()
+        if self._ending:
+            raise Closed("this client is closed")
+        if self.sending.broken:
+            raise self.sending.broken.again()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait for something that replies bring about."""
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
         while not condition():
-            self._session.check_usable()
+            self.session.check_usable()
             left_s = None if deadline_s is None else deadline_s - loop.time()
             if left_s is not None and left_s <= 0:
                 return False
@@ -257,24 +307,71 @@ class AsyncPublisher:
             self._waiting.discard(changed)
         return True
 
-    async def _room(self, wait: bool, block_s: float | None) -> None:
-        self._session.check_usable()
-        if self._sending.broken:
-            raise self._sending.broken.again()
-        if self._has_room():
-            return
-        patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
-        if not await self._until(self._has_room, patience_s):
-            self._sending.drops += 1
-            raise self._desk.full(self._buffer_bytes, patience_s)
+    async def flush(self, timeout_s: float | None) -> None:
+        """Wait until everything put so far is durable or refused."""
+        self.session.check_process()
+        waiting = self.sending.unfinished()
+        if not await self.until(lambda: all(sheaf.done for sheaf in waiting), timeout_s):
+            raise not_confirmed(self.sending.unconfirmed(), self.session.url, timeout_s)
+        error = self.sending.failures.take()
+        if error is not None:
+            raise error
 
-    def _has_room(self) -> bool:
-        return self._sending.buffered_bytes < self._buffer_bytes and self._desk.has_room()
+    # Ending.
 
-    async def _wait_for(self, sheaves: list[Sheaf], timeout_s: float | None) -> None:
-        if all(sheaf.done for sheaf in sheaves):
+    def leave_loop(self) -> None:
+        """Have the loop do nothing more."""
+        self.session.leave_loop()
+        self.requests.leave_loop()
+        self._waiting.clear()
+
+    async def end(self, timeout_s: float) -> None:
+        """Finish and let go, as nobody closed it; on this loop or, once it has left it, on another."""
+        if asyncio.get_running_loop() is not self.loop:
+            self.loop = asyncio.get_running_loop()
+            self.session.join_loop()
+            self.desk.join_loop()
+            self._closed = None  # whoever was closing it is gone with the other loop
+        await self.close(timeout_s)
+
+    async def close(self, timeout_s: float | None) -> None:
+        """Finish and let go; whoever closes it second waits for the first."""
+        self.session.check_process()
+        if self._closed is not None:
+            await asyncio.wait([self._closed])
             return
-        self._session.check_usable()
-        if not await self._until(lambda: all(sheaf.done for sheaf in sheaves), timeout_s):
-            count = sum(sheaf.count for sheaf in sheaves if not sheaf.done)
-            raise not_confirmed(count, self._session.url, timeout_s)
+        self._closed = asyncio.get_running_loop().create_future()
+        self._ending = True  # what is put from now on would not be sent, and hears so
+        in_time = False
+        try:
+            await self.flush(timeout_s)
+            in_time = True
+            await self.desk.retire()
+            for publisher in self.sending.identities():
+                await self.session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
+        except TimedOut as error:
+            if in_time:
+                log.info("closing a publisher: %s", error)
+        except GeneratorExit:  # its loop is over before it is: the end of the program finishes it
+            raise
+        except BaseException:
+            left = await self._let_go(timeout_s, in_time)
+            if left is not None:  # somebody lost patience
+                log.warning("closing a publisher: %s", left)
+            raise
+        left = await self._let_go(timeout_s, in_time)
+        if left is not None:
+            raise left
+
+    async def _let_go(self, timeout_s: float | None, in_time: bool) -> TimedOut | None:
+        """End everything; return what to raise where something is left."""
+        await self.requests.close(tell=in_time)
+        await self.desk.wind_down()
+        self.session.close()
+        left = self.desk.left_behind(self.session.url, timeout_s)
+        await self.desk.close()
+        closed(self)
+        assert self._closed is not None
+        self._closed.set_result(None)
+        self._on_change()  # whoever still waits hears that it is closed
+        return left

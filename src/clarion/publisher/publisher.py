@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths
-from clarion.model.errors import BufferFull, ClarionError, TimedOut, TooLarge
+from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths, seconds, whole
+from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
 from clarion.model.names import to_bytes
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
+from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.threads import ThreadDesk
 from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.requests import Requests
@@ -29,8 +30,8 @@ from clarion.publisher.sheaf import (
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
 from clarion.publisher.tuner.choosing import Tuning, with_batch_size
 from clarion.publisher.tuner.tracing import Trace
+from clarion.session.endings import Works, closed, watch, watch_forks
 from clarion.session.exchange import OnReply, Reply
-from clarion.session.forks import watch_forks
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.messages import Message
 from clarion.wire import bodies
@@ -52,6 +53,8 @@ class Publisher:
     much it gathers, the publisher tunes by itself; tuning="fixed" with a `batch_size` waits for so many messages, for
     `tuner.wait_s` at most. `tuner` has all settings of it by name; `tuning` and `trace` show what it does.
     compression="zstd" compresses batches where that makes them smaller; readers open them by themselves.
+    A publisher that nobody closes still sends what was accepted: when the program ends, within 10 s for all clients
+    together, and says on standard error what it could not; when nobody holds it any more, with a ResourceWarning.
     With `outbox`, a file, what is put is saved there until the broker has it, `outbox_bytes` at most: it survives the
     end of this process, and whoever opens the outbox next sends what is left, once.
     """
@@ -73,23 +76,14 @@ class Publisher:
         outbox_bytes: int = 2**30,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
-        self._trace = Trace(trace_samples)
+        self._trace = Trace(whole(trace_samples, "trace_samples"))
         self._buffer_bytes = buffer_bytes
-        self._block_s = block_s
-        self._known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._waiting = 0
-        self._closed = False
-        file = open_outbox(outbox, outbox_bytes)
-        self._sending = make_sending(
-            file,
+        self._block_s = seconds(block_s, "block_s")
+        self._works = _Works(
+            url,
+            open_outbox(outbox, outbox_bytes),
+            outbox_bytes,
             max(1, buffer_bytes // 2),
-            self._ask,
-            time.monotonic,
-            time.time,
-            lambda: os.urandom(16),
-            self._on_change,
             in_flight=in_flight,
             batch_bytes=batch_bytes,
             compressed=compression is not None,
@@ -97,16 +91,13 @@ class Publisher:
             tuner=with_batch_size(tuner, batch_size),
             on_sample=self._trace.add if trace_samples else None,
         )
-        self._desk = ThreadDesk(file, self._sending, outbox_bytes, self._lock, self._wake, self._wait_until)
-        try:
-            self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
-        except BaseException:
-            self._desk.close()
-            raise
-        self._requests = Requests(self._session, self.put)
+        self._lock = self._works.lock
+        self._known = self._works.known
+        self._sending = self._works.sending
+        self._desk = self._works.desk
+        self._session = self._works.session
+        watch(self, self._works, self._session.url)
         watch_forks(self)
-        with self._lock:
-            self._sending.greet()
 
     def put(
         self,
@@ -238,7 +229,8 @@ class Publisher:
     ) -> Message:
         """Put a request on a topic and give the reply to it (see `reply`). Raises NoSubscriber where nobody serves the
         topic, TimedOut where no reply came within `wait_s`: whoever serves it may still work on it then."""
-        return self._requests.request(topic, payload, key, headers, wait_s)
+        wait_s = seconds(wait_s, "wait_s")
+        return self._works.requests.request(self.put, topic, payload, key, headers, wait_s)
 
     def reply(
         self,
@@ -256,43 +248,17 @@ class Publisher:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable. Raises TimedOut, or the error of a message that was
         refused and whose receipt nobody asked."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._lock:
-            waiting = self._sending.unfinished()
-        for sheaf in waiting:
-            self._wait_for(sheaf, None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
-        with self._lock:
-            error = self._sending.failures.take()
-        if error is not None:
-            raise error
+        self._works.flush(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
     def save(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on this machine's disk; needs an outbox. Raises TimedOut."""
-        self._desk.save(timeout_s)
+        self._session.check_process()
+        self._desk.save(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
-    def close(self, timeout_s: float = 30.0) -> None:
+    def close(self, timeout_s: float | None = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection. Raises TimedOut if that could not be
-        done in time: then it says how much was not confirmed. What an outbox has stays there then."""
-        if self._closed:
-            return
-        try:
-            self.flush(timeout_s)
-            self._desk.retire()
-            for publisher in self._sending.identities():
-                self._session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
-        except TimedOut as error:
-            if self._sending.unfinished():
-                raise self._desk.left_behind(error, self._session.url, timeout_s) from None
-            log.info("the broker was not told that this publisher is gone; it forgets it in time")
-        finally:
-            self._closed = True
-            self._known.clear()
-            self._requests.close()
-            self._desk.wind_down()
-            self._session.close()
-            self._desk.close()
-            with self._changed:
-                self._changed.notify_all()  # whoever still waits hears that it is closed
+        done in time (None: it takes its time): then it says how much was given up, or is kept in the outbox."""
+        self._works.close(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
     def __enter__(self) -> Publisher:
         return self
@@ -302,81 +268,53 @@ class Publisher:
     ) -> None:
         try:
             self.close()
-        except ClarionError:
+        except ClarionError as failure:
             if error is None:
                 raise
+            log.warning("while closing the publisher after an error: %s", failure)
 
     @property
     def stats(self) -> dict[str, Any]:
         """What is buffered, in flight and stored."""
+        self._session.check_process()
         with self._lock:
             return {
                 **self._sending.stats(),
-                "late_replies": self._requests.late,
+                "late_replies": self._works.requests.late,
                 "connected": self._session.connected,
             }
 
     @property
     def tuning(self) -> dict[bytes, Sample]:
         """What the tuner of each topic does right now: N, T_poll, estimates of load and capacity, credit, pending."""
+        self._session.check_process()
         with self._lock:
             return self._sending.seen()
 
     def trace(self, topic: bytes | str) -> list[Sample]:
         """What the tuner of a topic did at its last polls; see `trace_samples`."""
+        self._session.check_process()
         with self._lock:
-            return self._trace.of(to_bytes(topic))
-
-    def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
-        def on_reply_locked(reply: Reply) -> None:
-            with self._lock:
-                on_reply(reply)
-
-        self._session.ask(kind, body, on_reply_locked, blobs)
-
-    def _on_turn(self, now_s: float) -> float | None:
-        with self._lock:
-            wanted_s = self._sending.pump(now_s)
-            self._desk.feed()
-            return wanted_s
-
-    def _wake(self) -> None:
-        self._session.wake()
-
-    def _on_change(self) -> None:
-        # Called while the lock is held, by whoever handed a reply in.
-        if self._waiting:
-            self._changed.notify_all()
-
-    def _on_failure(self, error: ClarionError) -> None:
-        with self._lock:
-            self._known.clear()
-            self._sending.broken = error
-            self._sending.give_up(error)
-            self._changed.notify_all()
+            return self._trace.of(to_bytes(topic, "topic"))
 
     def _check_usable(self) -> None:
-        self._session.check_usable()
-        if self._sending.broken:
-            self._known.clear()
-            raise self._sending.broken.again()
+        self._works.check_usable()
 
     def after_fork(self) -> None:
         """In a child process there is no session: whatever is put next takes the long way, which says so."""
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._known = {}
-        self._desk.after_fork(self._lock)
+        self._known.clear()
+        self._works.after_fork(self._lock)
 
     def _has_room(self) -> bool:
         return self._sending.buffered_bytes < self._buffer_bytes and self._desk.has_room()
 
     def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
         # Called with the lock held; it is given away while this thread waits.
-        patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
+        patience_s = (self._block_s if block_s is None else seconds(block_s, "block_s")) if wait else 0.0
         self._lock.release()
         try:
-            drained = self._wait_until(self._has_room, patience_s)
+            drained = self._works.wait_until(self._has_room, patience_s)
         finally:
             self._lock.acquire()
         self._check_usable()
@@ -384,18 +322,179 @@ class Publisher:
             self._sending.drops += 1
             raise self._desk.full(self._buffer_bytes, patience_s)
 
-    def _wait_for(self, sheaf: Sheaf, timeout_s: float | None) -> None:
-        if not self._wait_until(lambda: sheaf.done, timeout_s):
-            raise not_confirmed(sheaf.count, self._session.url, timeout_s)
+    def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
+        """Wait until messages are durable; raise what became of them if they are not."""
+        deadline_s = None if timeout_s is None else time.monotonic() + seconds(timeout_s, "timeout_s")
+        for sheaf, _, _ in parts:
+            if not self._works.wait_for(sheaf, deadline_s):
+                count = sum(stop - start for each, start, stop in parts if not each.done)
+                raise not_confirmed(count, self._session.url, timeout_s)
+            sheaf.raise_error()
 
-    def _wait_until(self, holds: Callable[[], bool], timeout_s: float | None) -> bool:
+    def _wait_saved(self, sheaves: Sequence[Sheaf], timeout_s: float | None) -> None:
+        self._session.check_process()
+        self._desk.wait_saved(sheaves, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+
+
+class _Works(Works):
+    """What works behind a publisher: session, sending and disk. It does not hold the publisher (see `endings`)."""
+
+    def __init__(
+        self, url: str | None, file: OutboxFile | None, outbox_bytes: int, memory_bytes: int, **settings: Any
+    ) -> None:
+        self.known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self._waiting = 0
+        self._closing = threading.Lock()  # held by who closes it
+        self._ending = False  # nothing more is accepted
+        self._closed = False
+        self.sending = make_sending(
+            file,
+            memory_bytes,
+            self._ask,
+            time.monotonic,
+            time.time,
+            lambda: os.urandom(16),
+            self._on_change,
+            **settings,
+        )
+        self.desk = ThreadDesk(file, self.sending, outbox_bytes, self.lock, self._wake, self.wait_until)
+        try:
+            self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        except BaseException:
+            self.desk.close()
+            raise
+        self.requests = Requests(self.session)
+        with self.lock:
+            self.sending.greet()
+
+    def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
+        def on_reply_locked(reply: Reply) -> None:
+            with self.lock:
+                on_reply(reply)
+
+        self.session.ask(kind, body, on_reply_locked, blobs)
+
+    def _on_turn(self, now_s: float) -> float | None:
+        with self.lock:
+            wanted_s = self.sending.pump(now_s)
+            self.desk.feed()
+            return wanted_s
+
+    def _wake(self) -> None:
+        self.session.wake()
+
+    def _on_change(self) -> None:
+        # Called while the lock is held, by whoever handed a reply in.
+        if self._waiting:
+            self._changed.notify_all()
+
+    def _on_failure(self, error: ClarionError) -> None:
+        with self.lock:
+            self.known.clear()
+            self.sending.broken = error
+            self.sending.give_up(error)
+            self._changed.notify_all()
+
+    def check_usable(self) -> None:
+        """Raise where nothing can be put; called with the lock held."""
+        self.session.check_usable()
+        if self._ending:
+            raise Closed("this client is closed")
+        if self.sending.broken:
+            self.known.clear()
+            raise self.sending.broken.again()
+
+    def after_fork(self, lock: threading.Lock) -> None:
+        """In a child process there is nothing behind the publisher."""
+        self.lock = lock
+        self._changed = threading.Condition(lock)
+        self.desk.after_fork(lock)
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait for something that replies bring about."""
+        if holds():
+            return True
+        self.session.check_process()
         with self._changed:
             self._waiting += 1
             try:
-                done = self._changed.wait_for(lambda: holds() or not self._session.usable, timeout_s)
+                done = self._changed.wait_for(lambda: holds() or not self.session.usable, timeout_s)
             finally:
                 self._waiting -= 1
         if done and not holds():
-            self._session.check_usable()
+            self.session.check_usable()
         return done
+
+    def wait_for(self, sheaf: Sheaf, deadline_s: float | None) -> bool:
+        """Wait until a sheaf is durable or refused."""
+        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        return self.wait_until(lambda: sheaf.done, left_s)
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Wait until everything put so far is durable or refused."""
+        self.session.check_process()
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.lock:
+            waiting = self.sending.unfinished()
+        for sheaf in waiting:
+            if not self.wait_for(sheaf, deadline_s):
+                with self.lock:
+                    raise not_confirmed(self.sending.unconfirmed(), self.session.url, timeout_s)
+        with self.lock:
+            error = self.sending.failures.take()
+        if error is not None:
+            raise error
+
+    def close(self, timeout_s: float | None) -> None:
+        """Finish and let go; whoever closes it second waits for the first."""
+        self.session.check_process()
+        if not self._closing.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise TimedOut("another thread is closing this publisher, and has not done so yet")
+        try:
+            if not self._closed:
+                self._finish(timeout_s)
+        finally:
+            self._closing.release()
+
+    def end(self, timeout_s: float) -> None:
+        """Finish and let go, as nobody closed it."""
+        self.close(timeout_s)
+
+    def _finish(self, timeout_s: float | None) -> None:
+        with self.lock:
+            self._ending = True  # what is put from now on would not be sent, and hears so
+            self.known.clear()
+        in_time = False
+        try:
+            self.flush(timeout_s)
+            in_time = True
+            self.desk.retire()
+            for publisher in self.sending.identities():
+                self.session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
+        except TimedOut as error:
+            if in_time:
+                log.info("closing a publisher: %s", error)
+        except BaseException:
+            left = self._let_go(timeout_s, in_time)
+            if left is not None:  # somebody lost patience
+                log.warning("closing a publisher: %s", left)
+            raise
+        left = self._let_go(timeout_s, in_time)
+        if left is not None:
+            raise left
+
+    def _let_go(self, timeout_s: float | None, in_time: bool) -> TimedOut | None:
+        """End everything; return what to raise where something is left."""
+        self._closed = True
+        closed(self)
+        self.requests.close(tell=in_time)
+        self.desk.wind_down()
+        self.session.close()
+        with self.lock:
+            left = self.desk.left_behind(self.session.url, timeout_s)
+        self.desk.close()
+        with self._changed:
+            self._changed.notify_all()  # whoever still waits hears that it is closed
+        return left

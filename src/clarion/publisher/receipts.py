@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,19 +23,20 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     def done(self) -> bool:
         """Whether the message is durable or refused; never blocks."""
+        if not self._sheaf.done:
+            self._publisher._session.check_process()
         return self._sheaf.done
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait until the message is durable and give this receipt; raise the typed error if it was refused,
         TimedOut if it is not known in time (the message is still on its way)."""
-        self._publisher._wait_for(self._sheaf, timeout_s)
-        self._sheaf.raise_error()
+        self._publisher._wait_for(((self._sheaf, self._place, self._place + 1),), timeout_s)
         return self
 
     def saved(self, timeout_s: float | None = None) -> Receipt:
         """Wait until the message is on this machine's disk, where it survives a crash, and give this receipt. Needs an
         outbox; raises NoOutbox without, TimedOut if it is not there in time."""
-        self._publisher._desk.wait_saved([self._sheaf], timeout_s)
+        self._publisher._wait_saved([self._sheaf], timeout_s)
         return self
 
     @property
@@ -69,20 +69,16 @@ class Receipts:
 
     def done(self) -> bool:
         """Whether all of it is durable or refused; never blocks."""
-        return all(sheaf.done for sheaf, _, _ in self._parts)
+        return _all_done(self._publisher, self._parts)
 
     def result(self, timeout_s: float | None = None) -> Receipts:
         """Wait until all of it is durable; raise as Receipt.result does."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        for sheaf, _, _ in self._parts:
-            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-            self._publisher._wait_for(sheaf, left_s)
-            sheaf.raise_error()
+        self._publisher._wait_for(self._parts, timeout_s)
         return self
 
     def saved(self, timeout_s: float | None = None) -> Receipts:
         """Wait until all of it is on this machine's disk; see Receipt.saved."""
-        self._publisher._desk.wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        self._publisher._wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
         return self
 
     @property
@@ -106,19 +102,19 @@ class AsyncReceipts:
 
     def done(self) -> bool:
         """Whether all of it is durable or refused."""
-        return all(sheaf.done for sheaf, _, _ in self._parts)
+        return _all_done(self._publisher, self._parts)
 
     async def result(self, timeout_s: float | None = None) -> AsyncReceipts:
         """Wait until all of it is durable; raise the typed error if it was refused, TimedOut if that is not
         known in time."""
-        await self._publisher._wait_for([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        await self._publisher._wait_for(self._parts, timeout_s)
         for sheaf, _, _ in self._parts:
             sheaf.raise_error()
         return self
 
     async def saved(self, timeout_s: float | None = None) -> AsyncReceipts:
         """Wait until all of it is on this machine's disk; see Receipt.saved."""
-        await self._publisher._desk.wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        await self._publisher._wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
         return self
 
     @property
@@ -158,6 +154,13 @@ class AsyncReceipt(AsyncReceipts):
         sheaf, place, _ = self._parts[0]
         sheaf.raise_error()
         return _offset(sheaf, place)
+
+
+def _all_done(publisher: Publisher | AsyncPublisher, parts: list[Part]) -> bool:
+    done = all(sheaf.done for sheaf, _, _ in parts)
+    if not done:
+        publisher._session.check_process()
+    return done
 
 
 def _offset(sheaf: Sheaf, place: int) -> int | None:

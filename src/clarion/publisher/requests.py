@@ -16,6 +16,7 @@ from clarion.model.options import SubscriptionOptions
 from clarion.model.topics import REPLIES
 from clarion.publisher.receipts import AsyncReceipt, Receipt
 from clarion.session.aio import AsyncSession
+from clarion.session.endings import belongs_to_another
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.aio import AsyncSubscriber
 from clarion.subscriber.messages import Message
@@ -105,6 +106,7 @@ class _Inbox:
             session.call(kind, body, timeout_s=timeout_s, retry=True).read(bodies.Body)
         self._expected = expected
         self._subscriber = Subscriber(session.url, _READER, ack="explicit", timeout_s=_LET_GO_S)
+        belongs_to_another(self._subscriber)
         self._acks = _Acks()
         self._closing = threading.Event()
         self.broken = False
@@ -125,14 +127,15 @@ class _Inbox:
                     self.broken = True
                     self._expected.fail(_broken(error))
 
-    def close(self) -> None:
+    def close(self, tell: bool = True) -> None:
         self._closing.set()
         try:
-            self._subscriber.unsubscribe(self.topic)
+            if tell:
+                self._subscriber.unsubscribe(self.topic)
         except ClarionError as error:
             log.info("the broker was not told that %s can go; it goes in time: %s", to_text(self.topic), error)
         try:
-            self._subscriber.close(ack=False)
+            self._subscriber.close(ack=False, timeout_s=None if tell else 0.0)
         except ClarionError as error:
             log.info("closing the reader of replies: %s", error)
         self._thread.join()
@@ -141,10 +144,8 @@ class _Inbox:
 class Requests:
     """Puts requests and waits for their replies, from many threads at once."""
 
-    def __init__(self, session: ThreadSession, put: Callable[..., Receipt]) -> None:
+    def __init__(self, session: ThreadSession) -> None:
         self._session = session
-        self._put = put
-        self._pid = os.getpid()
         self._lock = threading.Lock()  # one inbox is made at a time
         self._inbox: _Inbox | None = None
         self._closed = False
@@ -156,7 +157,13 @@ class Requests:
         return self._expected.late
 
     def request(
-        self, topic: bytes | str, payload: bytes | str, key: bytes | str | None, headers: _TextHeaders, wait_s: float
+        self,
+        put: Callable[..., Receipt],
+        topic: bytes | str,
+        payload: bytes | str,
+        key: bytes | str | None,
+        headers: _TextHeaders,
+        wait_s: float,
     ) -> Message:
         """Put a request and wait for the reply."""
         self._session.check_usable()
@@ -165,7 +172,7 @@ class Requests:
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         request = self._expected.expect(replies.put)
         try:
-            receipt = self._put(topic, payload, key, _request_headers(headers, inbox.topic, request), block_s=wait_s)
+            receipt = put(topic, payload, key, _request_headers(headers, inbox.topic, request), block_s=wait_s)
             receipt.result(max(0.0, give_up_s - time.monotonic()))
             reply = replies.get(timeout=max(0.0, give_up_s - time.monotonic()))
         except queue.Empty:
@@ -191,12 +198,11 @@ class Requests:
         finally:
             self._lock.release()
 
-    def close(self) -> None:
-        """Drop the topic of replies; who still waits gets Closed."""
+    def close(self, *, tell: bool = True) -> None:
+        """Drop the topic of replies, and `tell` the broker so; who still waits gets Closed."""
         self._closed = True
-        inbox = self._inbox
-        if inbox is not None and os.getpid() == self._pid:  # after a fork it is the parent's
-            inbox.close()
+        if self._inbox is not None:
+            self._inbox.close(tell)
         self._expected.fail(Closed("the publisher was closed before the reply came"))
 
 
@@ -207,6 +213,7 @@ class _AsyncInbox:
         self.topic = topic
         self._expected = expected
         self._subscriber = AsyncSubscriber(url, _READER, ack="explicit", timeout_s=_LET_GO_S)
+        belongs_to_another(self._subscriber)
         self._acks = _Acks()
         self.broken = False
         self._task = asyncio.get_running_loop().create_task(self._read())
@@ -231,15 +238,20 @@ class _AsyncInbox:
                 self.broken = True
                 self._expected.fail(_broken(error))
 
-    async def close(self) -> None:
+    def leave_loop(self) -> None:
+        if not self._task.get_loop().is_closed():
+            self._task.cancel()
+
+    async def close(self, tell: bool = True) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
         try:
-            await self._subscriber.unsubscribe(self.topic)
+            if tell:
+                await self._subscriber.unsubscribe(self.topic)
         except ClarionError as error:
             log.info("the broker was not told that %s can go; it goes in time: %s", to_text(self.topic), error)
         try:
-            await self._subscriber.close(ack=False)
+            await self._subscriber.close(ack=False, timeout_s=None if tell else 0.0)
         except ClarionError as error:
             log.info("closing the reader of replies: %s", error)
 
@@ -247,9 +259,8 @@ class _AsyncInbox:
 class AsyncRequests:
     """Puts requests and waits for their replies, from many tasks at once."""
 
-    def __init__(self, session: AsyncSession, put: Callable[..., Awaitable[AsyncReceipt]]) -> None:
+    def __init__(self, session: AsyncSession) -> None:
         self._session = session
-        self._put = put
         self._lock = asyncio.Lock()
         self._inbox: _AsyncInbox | None = None
         self._expected = Expected()
@@ -260,7 +271,13 @@ class AsyncRequests:
         return self._expected.late
 
     async def request(
-        self, topic: bytes | str, payload: bytes | str, key: bytes | str | None, headers: _TextHeaders, wait_s: float
+        self,
+        put: Callable[..., Awaitable[AsyncReceipt]],
+        topic: bytes | str,
+        payload: bytes | str,
+        key: bytes | str | None,
+        headers: _TextHeaders,
+        wait_s: float,
     ) -> Message:
         """Put a request and wait for the reply."""
         self._session.check_usable()
@@ -272,7 +289,7 @@ class AsyncRequests:
         request = self._expected.expect(lambda reply: None if replied.done() else replied.set_result(reply))
         try:
             packed = _request_headers(headers, inbox.topic, request)
-            receipt = await self._put(topic, payload, key, packed, block_s=wait_s)
+            receipt = await put(topic, payload, key, packed, block_s=wait_s)
             await receipt.result(max(0.0, give_up_s - loop.time()))
             reply = await asyncio.wait_for(replied, max(0.0, give_up_s - loop.time()))
         except TimeoutError:
@@ -291,10 +308,16 @@ class AsyncRequests:
             self._inbox = await _AsyncInbox.open(self._session, self._expected, timeout_s)
         return self._inbox
 
-    async def close(self) -> None:
-        """Drop the topic of replies; who still waits gets Closed."""
+    def leave_loop(self) -> None:
+        """Read no more replies here; the subscriber to them ends by itself."""
         if self._inbox is not None:
-            await self._inbox.close()
+            self._inbox.leave_loop()
+            self._inbox = None
+
+    async def close(self, *, tell: bool = True) -> None:
+        """Drop the topic of replies, and `tell` the broker so; who still waits gets Closed."""
+        if self._inbox is not None:
+            await self._inbox.close(tell)
         self._expected.fail(Closed("the publisher was closed before the reply came"))
 
 

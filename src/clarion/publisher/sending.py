@@ -432,6 +432,10 @@ class Sending:
         """Give the newest unfinished sheaves of each lane: when these are done, all before them are."""
         return [sheaf for lane in list(self.lanes.values()) for sheaf in lane.newest()]
 
+    def unconfirmed(self) -> int:
+        """Return how many messages were accepted, and neither confirmed nor refused."""
+        return sum(lane.pending() + lane.flying_messages for lane in list(self.lanes.values()))
+
     def identities(self) -> set[int]:
         """Give the publisher ids in use, to be forgotten at a clean close."""
         known = [self._identity, *(lane.identity for lane in list(self.lanes.values()))]

@@ -20,7 +20,7 @@ from clarion.model.arguments import (
     seconds,
     whole,
 )
-from clarion.model.errors import ClarionError, TimedOut
+from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes, to_text
 from clarion.publisher.packed import PackedSheaf
 from clarion.publisher.publisher import FORGET_S
@@ -30,6 +30,7 @@ from clarion.publisher.sheaf import (
     part_of,
 )
 from clarion.publisher.staged import StagedPart
+from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
@@ -46,6 +47,7 @@ class Stager:
     What is staged is durable after `flush`, and seen when somebody calls `commit_staged(url, writer, epoch, parts)`.
     Epochs of a writer only grow: for one that was committed before, nothing is stored, and `already` counts it.
     A part that is tried again takes another name (as a task attempt's id), and the commit names those that count.
+    What nobody closes flushes when the program ends, or nobody holds it any more, as a Publisher sends.
     `timeout_s` is how long a call waits for the broker before it raises TimedOut. Safe from many threads.
     """
 
@@ -63,33 +65,20 @@ class Stager:
     ) -> None:
         check_settings(in_flight, batch_bytes, batch_bytes, compression)
         self.writer, self.epoch, self.part = _writer(writer), _epoch(epoch), to_bytes(part, "part")
-        self._timeout_s = seconds(timeout_s, "timeout_s")
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._closed = False
-        self._staged: StagedPart | None = None
-        self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
-        try:
-            hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion stager")
-            welcome = self._call(Kind.HELLO, hello).read(bodies.Welcome)
-            self._identity = self._call(Kind.REGISTER, bodies.Register(os.urandom(16))).read(bodies.Registered)
-        except BaseException:
-            self._session.close()
-            raise
-        self._staged = self._part = StagedPart(
-            self._ask,
-            time.monotonic,
-            time.time,
-            self._identity,
+        self._works = _Works(
+            url,
+            seconds(timeout_s, "timeout_s"),
             writer=self.writer,
             epoch=self.epoch,
             part=self.part,
             in_flight=in_flight,
             batch_bytes=batch_bytes,
-            max_batch_bytes=welcome.max_batch_bytes,
             compressed=compression is not None,
         )
-        self._bound_bytes = (in_flight + _GATHERED_BATCHES) * self._part.batch_bytes
+        self._session = self._works.session
+        self._changed = self._works.changed
+        self._part = self._works.part
+        watch(self, self._works, self._session.url)
 
     def put(
         self,
@@ -103,7 +92,7 @@ class Stager:
         key, packed_headers = None if key is None else to_bytes(key, "key"), as_headers(headers)
         self._session.check_usable()
         with self._changed:
-            self._wait_for_room()
+            self._works.wait_for_room()
             self._part.add(name, payload, key, packed_headers)
         self._session.wake()
 
@@ -124,7 +113,7 @@ class Stager:
             stop = chunk_end(payloads, keys, packed_headers, start, self._part.batch_bytes)
             some_keys, some_headers = part_of(keys, start, stop), part_of(packed_headers, start, stop)
             with self._changed:
-                self._wait_for_room()
+                self._works.wait_for_room()
                 self._part.add_many(name, payloads[start:stop], some_keys, some_headers)
             self._session.wake()
             start = stop
@@ -144,42 +133,18 @@ class Stager:
         sheaf = PackedSheaf(to_bytes(topic), count, payloads, keys, headers)
         self._session.check_usable()
         with self._changed:
-            self._wait_for_room()
+            self._works.wait_for_room()
             self._part.add_packed(sheaf)
         self._session.wake()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on disk; raise the typed error if it cannot be, TimedOut if that is not
         known in time."""
-        self._session.check_usable()
-        with self._changed:
-            self._check_usable()
-            self._part.place_all()
-            places = self._part.places
-            self._session.wake()
-            self._wait_until(
-                lambda: self._part.stored_below(places), self._timeout_s if timeout_s is None else timeout_s
-            )
+        self._works.flush(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
     def close(self) -> None:
         """Flush, and let go of the connection. What was staged stays until it is committed, dropped or expires."""
-        if self._closed:
-            return
-        try:
-            self.flush()
-        finally:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        self._closed = True
-        try:
-            self._session.call(Kind.FORGET, bodies.Forget(self._identity.publisher), timeout_s=FORGET_S)
-        except ClarionError as error:
-            log.info("the broker was not told that this stager is gone; it forgets it in time: %s", error)
-        finally:
-            self._session.close()
-            with self._changed:
-                self._changed.notify_all()  # whoever still waits hears that it is closed
+        self._works.close()
 
     def __enter__(self) -> Stager:
         return self
@@ -189,8 +154,8 @@ class Stager:
     ) -> None:
         if error is None:
             self.close()
-        elif not self._closed:
-            self._let_go()  # what gathered is not worth waiting for: the part failed
+        else:
+            self._works.close(flush=False)  # what gathered is not worth waiting for: the part failed
 
     @property
     def batch_bytes(self) -> int:
@@ -205,7 +170,8 @@ class Stager:
     @property
     def stats(self) -> dict[str, Any]:
         """What is buffered, under way and staged."""
-        with self._lock:
+        self._session.check_process()
+        with self._changed:
             return {
                 "buffered_bytes": self._part.buffered_bytes,
                 "in_flight": self._part.under_way,
@@ -215,53 +181,136 @@ class Stager:
                 "connected": self._session.connected,
             }
 
+
+class _Works(Works):
+    """What works behind a stager. It does not hold the stager (see `endings`)."""
+
+    def __init__(self, url: str | None, timeout_s: float, *, in_flight: int, batch_bytes: int, **part: Any) -> None:
+        self._timeout_s = timeout_s
+        self.changed = threading.Condition(threading.Lock())
+        self._closing = threading.Lock()  # held by who closes it
+        self._ending = False  # nothing more is accepted
+        self._closed = False
+        self._staged: StagedPart | None = None
+        self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        try:
+            hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion stager")
+            welcome = self._call(Kind.HELLO, hello).read(bodies.Welcome)
+            self._identity = self._call(Kind.REGISTER, bodies.Register(os.urandom(16))).read(bodies.Registered)
+        except BaseException:
+            self.session.close()
+            raise
+        self._staged = self.part = StagedPart(
+            self._ask,
+            time.monotonic,
+            time.time,
+            self._identity,
+            in_flight=in_flight,
+            batch_bytes=batch_bytes,
+            max_batch_bytes=welcome.max_batch_bytes,
+            **part,
+        )
+        self._bound_bytes = (in_flight + _GATHERED_BATCHES) * self.part.batch_bytes
+
     def _call(self, kind: Kind, body: bodies.Body) -> Reply:
-        return self._session.call(kind, body, timeout_s=self._timeout_s, retry=True)
+        return self.session.call(kind, body, timeout_s=self._timeout_s, retry=True)
 
     def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
         def on_reply_locked(reply: Reply) -> None:
-            with self._changed:
+            with self.changed:
                 on_reply(reply)
-                self._changed.notify_all()
+                self.changed.notify_all()
 
-        self._session.ask(kind, body, on_reply_locked, blobs)
+        self.session.ask(kind, body, on_reply_locked, blobs)
 
     def _on_turn(self, now_s: float) -> float | None:
-        with self._changed:
+        with self.changed:
             if self._staged is None:
                 return None
             wanted_s = self._staged.pump(now_s)
             if self._staged.error is not None:
-                self._changed.notify_all()
+                self.changed.notify_all()
             return wanted_s
 
     def _on_failure(self, error: ClarionError) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
 
     def _check_usable(self) -> None:
-        self._session.check_usable()
-        if self._part.error is not None:
-            raise self._part.error.again()
+        self.session.check_usable()
+        if self.part.error is not None:
+            raise self.part.error.again()
 
-    def _wait_for_room(self) -> None:
-        # Called with the lock held; it is given away while this thread waits.
+    def wait_for_room(self) -> None:
+        """Wait until more can be taken; called with the lock held, which is given away meanwhile."""
         self._check_usable()
-        if self._part.gathered_bytes >= _GATHERED_BATCHES * self._part.batch_bytes:
-            self._part.place_all()
-        self._wait_until(lambda: self._part.buffered_bytes < self._bound_bytes, self._timeout_s)
+        if self._ending:
+            raise Closed("this client is closed")
+        if self.part.gathered_bytes >= _GATHERED_BATCHES * self.part.batch_bytes:
+            self.part.place_all()
+        self._wait_until(lambda: self.part.buffered_bytes < self._bound_bytes, self._timeout_s)
 
     def _wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
         def ended() -> bool:
-            return holds() or self._part.error is not None or not self._session.usable
+            return holds() or self.part.error is not None or not self.session.usable
 
-        done = self._changed.wait_for(ended, timeout_s)
+        done = self.changed.wait_for(ended, timeout_s)
         self._check_usable()
         if not done:
             raise TimedOut(
-                f"{self._part.buffered_bytes} bytes were not staged by {self._session.url} within {timeout_s:g} s;"
-                " they are still queued and will be sent"
+                f"{self.part.buffered_bytes} bytes were not staged by {self.session.url} within {timeout_s:.3g} s;"
+                " they are still queued, and sent while the stager is open"
             )
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Wait until everything put so far is on disk."""
+        self.session.check_usable()
+        with self.changed:
+            self._check_usable()
+            self.part.place_all()
+            places = self.part.places
+            self.session.wake()
+            self._wait_until(
+                lambda: self.part.stored_below(places), self._timeout_s if timeout_s is None else timeout_s
+            )
+
+    def close(self, timeout_s: float | None = None, *, flush: bool = True) -> None:
+        """Flush, if that is wanted, and let go; whoever closes it second waits for the first."""
+        self.session.check_process()
+        with self._closing:
+            if self._closed:
+                return
+            answered = True
+            with self.changed:
+                self._ending = True
+            try:
+                if flush:
+                    self.flush(timeout_s)
+            except TimedOut:
+                answered = False
+                raise TimedOut(
+                    f"{self.part.buffered_bytes} bytes were not staged by {self.session.url} in time, and are given up:"
+                    " what is staged of this part is not all of it; stage it again as another part, or epoch"
+                ) from None
+            finally:
+                self._let_go(tell=answered)
+
+    def end(self, timeout_s: float) -> None:
+        """Flush and let go, as nobody closed it."""
+        self.close(timeout_s)
+
+    def _let_go(self, *, tell: bool) -> None:
+        self._closed = True
+        closed(self)
+        try:
+            if tell:
+                self.session.call(Kind.FORGET, bodies.Forget(self._identity.publisher), timeout_s=FORGET_S)
+        except ClarionError as error:
+            log.info("the broker was not told that this stager is gone; it forgets it in time: %s", error)
+        finally:
+            self.session.close()
+            with self.changed:
+                self.changed.notify_all()  # whoever still waits hears that it is closed
 
 
 class StagedOutcome(NamedTuple):

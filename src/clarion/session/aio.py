@@ -32,26 +32,37 @@ class AsyncSession:
     def __init__(self, url: str | None, *, on_turn: Callable[[float], float | None] | None = None) -> None:
         self.url = url = broker_url(url)
         self._pid = os.getpid()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._on_turn = on_turn or _no_turn
         self._exchange = Exchange()
         self._backoff = Backoff(random.random)
         self._context = zmq.Context()
         self._connection: Connection | None = None
         self._closing = False
+        self._life = 0  # counts the loops it was on
         self._turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._reconnect_at_s = 0.0
-        self._outage = Outage(url, self._loop.time())
+        self._outage = Outage(url, self.loop.time())
         self.reconnects = -1
-        self._connect(self._loop.time())
+        self._connect(self.loop.time())
+
+    def check_process(self) -> None:
+        """Raise where this is not the process that the session was made in."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork("this client was made before a fork; make a new one in this process")
 
     def check_usable(self) -> None:
         """Raise where the session cannot work any more."""
-        if os.getpid() != self._pid:
-            raise UsedAfterFork("this client was made before a fork; make a new one in this process")
+        self.check_process()
         if self._closing:
             raise Closed("this client is closed")
+        if self.loop.is_closed():
+            raise Closed("the event loop that this client was made on is closed; make a client on each loop")
+
+    def now_s(self) -> float:
+        """Return the time by the clock of the loop."""
+        return self.loop.time()
 
     @property
     def connected(self) -> bool:
@@ -63,18 +74,18 @@ class AsyncSession:
     ) -> None:
         """Send a request, now or when there is a connection; `on_reply` gets the answer on the event loop."""
         connected = self._connection is not None
-        frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self._loop.time(), sent=connected)
+        frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self.loop.time(), sent=connected)
         if self._connection is not None:
             self._connection.send(frames)
             self.wake()
 
     async def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
         """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time."""
-        give_up_s = self._loop.time() + timeout_s
+        give_up_s = self.loop.time() + timeout_s
         while True:
             reply = await self._call_once(kind, body, timeout_s)
             again_s = reply.again_after_s() if retry else None
-            left_s = give_up_s - self._loop.time()
+            left_s = give_up_s - self.loop.time()
             if again_s is None or again_s >= left_s:
                 return reply
             await asyncio.sleep(again_s)
@@ -82,7 +93,7 @@ class AsyncSession:
 
     async def _call_once(self, kind: Kind, body: bodies.Body, timeout_s: float) -> Reply:
         self.check_usable()
-        answer: asyncio.Future[Reply] = self._loop.create_future()
+        answer: asyncio.Future[Reply] = self.loop.create_future()
         self.ask(kind, body, lambda reply: None if answer.done() else answer.set_result(reply))
         try:
             return await asyncio.wait_for(answer, timeout_s)
@@ -93,39 +104,59 @@ class AsyncSession:
         """Take a turn as soon as the event loop is free."""
         if not self._turn_planned and not self._closing:
             self._turn_planned = True
-            self._loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn, self._life)
 
     def close(self) -> None:
         """Let go of the connection; unanswered requests are dropped."""
+        self.check_process()
         if self._closing:
             return
         self._closing = True
+        self.leave_loop()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._context.destroy(linger=0)
+
+    def leave_loop(self) -> None:
+        """Have the loop do nothing more for this session."""
+        self._life += 1
+        self._turn_planned = True  # so that none is, until it has joined another
         if self._timer is not None:
             self._timer.cancel()
-        self._disconnect()
-        self._context.destroy(linger=0)
+        if self._connection is not None:
+            self._unwatch(self._connection)
+
+    def join_loop(self) -> None:
+        """Go on with the loop that runs now; the session has left the one before."""
+        self.loop = asyncio.get_running_loop()
+        self._turn_planned = False
+        if self._connection is not None:
+            self._watch(self._connection)
+        self.wake()
 
     def _connect(self, now_s: float) -> None:
         self._connection = Connection(self._context, self.url)
         self.reconnects += 1
-        self._loop.add_reader(self._connection.socket.FD, self.wake)
-        self._loop.add_reader(self._connection.monitor.FD, self.wake)
+        self._watch(self._connection)
         for frames in self._exchange.everything(now_s):
             self._connection.send(frames)
         self.wake()
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._loop.remove_reader(self._connection.socket.FD)
-            self._loop.remove_reader(self._connection.monitor.FD)
-            self._connection.close()
-            self._connection = None
+    def _watch(self, connection: Connection) -> None:
+        self.loop.add_reader(connection.socket.FD, self.wake)
+        self.loop.add_reader(connection.monitor.FD, self.wake)
 
-    def _turn(self) -> None:
-        self._turn_planned = False
-        if self._closing:
+    def _unwatch(self, connection: Connection) -> None:
+        if not self.loop.is_closed():
+            self.loop.remove_reader(connection.socket.FD)
+            self.loop.remove_reader(connection.monitor.FD)
+
+    def _turn(self, life: int) -> None:
+        if self._closing or life != self._life:
             return
-        now_s = self._loop.time()
+        self._turn_planned = False
+        now_s = self.loop.time()
         if self._connection is None and now_s >= self._reconnect_at_s:
             try:
                 self._connect(now_s)
@@ -152,7 +183,9 @@ class AsyncSession:
         if connection.lost:
             wait_s = self._backoff.next_wait_s()
             log.info("connection to %s lost; trying again in %.2f s", self.url, wait_s)
-            self._disconnect()
+            self._unwatch(connection)
+            connection.close()
+            self._connection = None
             self._reconnect_at_s = now_s + wait_s
 
     def _sleep(self, now_s: float, wanted_s: float | None) -> None:
@@ -163,4 +196,4 @@ class AsyncSession:
             until_s = min(until_s, self._reconnect_at_s)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(until_s, self.wake)
+        self._timer = self.loop.call_at(until_s, self.wake)

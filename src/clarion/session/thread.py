@@ -17,6 +17,7 @@ import zmq
 from clarion.model.errors import ClarionError, Closed, InvalidRequest, TimedOut, UsedAfterFork
 from clarion.session.backoff import Backoff
 from clarion.session.connection import Connection, Outage, broker_url
+from clarion.session.endings import Works, closed
 from clarion.session.exchange import Exchange, OnReply, Reply
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
@@ -29,7 +30,7 @@ def _no_turn(_now_s: float) -> None:
     return None
 
 
-class ThreadSession:
+class ThreadSession(Works):
     """Asks a broker from any thread; replies are handed over on the session's own thread.
 
     `on_turn(now_s)` is called on that thread after each turn of its loop, and gives when it wants to be called
@@ -67,10 +68,15 @@ class ThreadSession:
         self._thread = threading.Thread(target=self._run, name=f"clarion {url}", daemon=True)
         self._thread.start()
 
+    def check_process(self) -> None:
+        """Raise where this is not the process that the session was made in."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork("this client was made before a fork; make a new one in this process")
+
     def check_usable(self) -> None:
         """Raise where the session cannot work any more."""
         if os.getpid() != self._pid:
-            raise UsedAfterFork("this client was made before a fork; make a new one in this process")
+            self.check_process()
         if self._closing:
             raise Closed("this client is closed")
         if self._failed is not None:
@@ -142,15 +148,19 @@ class ThreadSession:
 
     def close(self) -> None:
         """Stop the thread and let go of the connection; unanswered requests are dropped."""
+        self.check_process()
+        closed(self)
         self._closing = True
         self._closed.set()
         self._end_calls()
-        if os.getpid() != self._pid:
-            return
         self._asleep = True  # so that it surely wakes
         self.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def end(self, timeout_s: float) -> None:
+        """Let go, as nobody closed it."""
+        self.close()
 
     def _run(self) -> None:
         try:
@@ -161,6 +171,12 @@ class ThreadSession:
             self._end_calls()
             if self._on_failure is not None:
                 self._on_failure(self._failed)
+        finally:
+            if self._reconnect_at_s is None:
+                self._connection.close()
+            self._context.destroy(linger=0)
+            self._wake_in.close()
+            self._wake_out.close()
 
     def _talk(self) -> None:
         poller = zmq.Poller()
@@ -188,11 +204,6 @@ class ThreadSession:
                     self._connection.send(frames)
             wanted_s = self._on_turn(now_s)
             self._send_requests(now_s)
-        if self._reconnect_at_s is None:
-            self._connection.close()
-        self._context.destroy(linger=0)
-        self._wake_in.close()
-        self._wake_out.close()
 
     def _sleep_s(self, wanted_s: float | None) -> float:
         if self._requests or self._woken:

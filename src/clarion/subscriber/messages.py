@@ -28,7 +28,7 @@ class MessageBatch:
     """
 
     __slots__ = (
-        "_ack", "attempt", "batch", "batch_offset", "claim", "committed_at_us", "start", "stop", "topic",
+        "_ack", "attempt", "batch", "batch_offset", "claim", "committed_at_us", "keeper", "start", "stop", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class MessageBatch:
         self.stop = stop
         self._ack = ack
         self.claim = claim
+        self.keeper: object = None  # the subscriber that handed it out, which lives as long as it does
         self.attempt = attempt  # of a shared subscription: how often its messages have been lent by now
 
     def __len__(self) -> int:
@@ -115,10 +116,12 @@ class MessageBatch:
 
     def cut(self, start: int, stop: int) -> MessageBatch:
         """Give messages [start, stop), counted in the whole batch."""
-        return MessageBatch(
+        part = MessageBatch(
             self.topic, self.batch, self.batch_offset, self.committed_at_us,
             start, stop, self._ack, self.claim, self.attempt,
         )  # fmt: skip
+        part.keeper = self.keeper
+        return part
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Give a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.

@@ -237,9 +237,9 @@ class Reader:
         for reading in list(self._readings.values()):
             yield from self._settling(reading, deadline_s)
 
-    def closing(self, ack: bool) -> Steps[None]:
-        """Ack what was handed out, if that is wanted, and leave; within the time that any call has."""
-        deadline_s = self._ports.clock_s() + self._ports.timeout_s
+    def closing(self, ack: bool, timeout_s: float | None = None) -> Steps[None]:
+        """Ack what was handed out, if that is wanted, and leave; within the time that any call has, or another."""
+        deadline_s = self._ports.clock_s() + (self._ports.timeout_s if timeout_s is None else timeout_s)
         failure: ClarionError | None = None
         readings = list(self._readings.values())
         in_time = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -9,9 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from clarion.model.errors import ClarionError, Closed
+from clarion.model.arguments import seconds, whole
+from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes
 from clarion.session.connection import broker_url
+from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.choices import AckMode, Delivery, Order, Start, check_choices, options_of
@@ -25,6 +28,7 @@ from clarion.subscriber.transaction import Transaction
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 
+log = logging.getLogger("clarion.subscriber")
 T = TypeVar("T")
 
 
@@ -36,6 +40,9 @@ class Subscriber:
     delivery="at-most-once": messages are acked before they are handed out, as in the reliable-service document;
     a crash then loses them instead of repeating them.
     `timeout_s` is how long any call waits for a broker that does not answer, before it raises.
+
+    A subscriber that nobody closes lets go when the program ends, or nobody holds it or a message of it any more: acks
+    that were made become durable, nothing else is acked, and what is held of shared subscriptions goes to others.
 
     Of a shared subscription, up to `max_unacked` messages are lent to this consumer at a time, and `heartbeats` keep
     them for as long as it lives. Without, only its calls and `message.extend()` do. LeaseLost says that messages were
@@ -56,25 +63,15 @@ class Subscriber:
         heartbeats: bool = True,
     ) -> None:
         check_choices(name, ack, delivery, max_unacked)
-        self.name = to_bytes(name)
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._closed = False
-        self._owner = _Owner(self)
-        self._ports = Ports(
-            ask=self._ask,
-            clock_s=time.monotonic,
-            unix_s=time.time,
-            nonce=lambda: os.urandom(16),
-            on_change=self._changed.notify_all,
-            check_usable=self._check_usable,
-            owner=self._owner,
-            url=broker_url(url),
-            timeout_s=timeout_s,
-        )
+        whole(fetch_bytes, "fetch_bytes", 1)
+        self.name = to_bytes(name, "name")
         settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")
-        self._reader = Reader(self.name, self._ports, settings, auto_ack=ack == "auto")
-        self._session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        self._works = _Works(url, self.name, seconds(timeout_s, "timeout_s"), settings, auto_ack=ack == "auto")
+        self._lock = self._works.lock
+        self._reader = self._works.reader
+        self._session = self._works.session
+        self._ports = self._works.ports
+        watch(self, self._works, self._session.url)
 
     def subscribe(
         self,
@@ -98,60 +95,60 @@ class Subscriber:
         ones, are subscribed to.
         """
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
-        return self._run(self._reader.subscribing(topic, start, options))
+        return self._works.run(self._reader.subscribing(topic, start, options))
 
     def unsubscribe(self, topic: bytes | str) -> bool:
         """End the subscription; what only it still needed is let go. Gives False where there was none."""
-        return self._run(self._reader.unsubscribing(topic))
+        return self._works.run(self._reader.unsubscribing(topic))
 
     def get(self, topic: bytes | str, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
         """Give up to `max_messages`; where there are none, wait up to `wait_s` for the first. [] when that is over."""
-        parts = self._run(self._reader.getting(to_bytes(topic), max_messages, wait_s, opened=True))
+        parts = self.get_batches(topic, max_messages, wait_s, _opened=True)
         return [message for part in parts for message in part.messages()]
 
-    def get_batches(self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0) -> list[MessageBatch]:
+    def get_batches(
+        self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0, *, _opened: bool = False
+    ) -> list[MessageBatch]:
         """As `get`, but in columns as they are stored, with no object for each message."""
-        return self._run(self._reader.getting(to_bytes(topic), max_messages, wait_s))
+        most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
+        parts = self._works.run(self._reader.getting(to_bytes(topic, "topic"), most, patience_s, opened=_opened))
+        for part in parts:
+            part.keeper = self  # whoever holds messages can ack them
+        return parts
 
     def stream(self, topic: bytes | str, wait_s: float | None = None) -> Iterator[Message]:
         """Give messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
         when the next one is asked for. Leave it when you like: the next get goes on where it was left."""
-        topic = to_bytes(topic)
+        topic = to_bytes(topic, "topic")
+        patience_s = None if wait_s is None else seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
             with self._lock:
                 message = self._reader.next_now(topic)
             if message is None:
-                message = self._run(self._reader.streaming(topic, wait_s))
+                message = self._works.run(self._reader.streaming(topic, patience_s))
                 if message is None:
                     return
             yield message
 
     def transaction(self) -> Transaction:
         """Begin a transaction: `with subscriber.transaction() as tx`; see there."""
-        return Transaction(self._owner, self._ports, self._reader.transacting)
+        self._session.check_usable()
+        return Transaction(self._works, self._ports, self._reader.transacting, keeper=self)
 
     def state(self, name: bytes | str) -> State:
         """Give a named state, as transactions set it: its value and version."""
-        return self._run(self._reader.asking_state(name))
+        return self._works.run(self._reader.asking_state(name))
 
     def flush_acks(self, timeout_s: float | None = None) -> None:
         """Wait until every ack and nack made so far is durable."""
-        self._run(self._reader.flushing(timeout_s))
+        self._works.run(self._reader.flushing(None if timeout_s is None else seconds(timeout_s, "timeout_s")))
 
-    def close(self, *, ack: bool = True) -> None:
-        """Let go of the connection. With `ack`, what was handed out is acked first, durably; without, only what
-        was acked before is. What is still held of shared subscriptions goes to others."""
-        if self._closed:
-            return
-        try:
-            self._run(self._reader.closing(ack))
-        finally:
-            self._closed = True
-            self._session.close()
-            with self._changed:
-                self._reader.drop_all(Closed("this client is closed"))
-                self._changed.notify_all()  # whoever still waits hears that it is closed
+    def close(self, *, ack: bool = True, timeout_s: float | None = None) -> None:
+        """Let go of the connection, waiting for the broker as any call does, or for `timeout_s`. With `ack`, what was
+        handed out is acked first, durably; without, only what was acked before is. What is still held of shared
+        subscriptions goes to others."""
+        self._works.close(ack, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
     def __enter__(self) -> Subscriber:
         return self
@@ -161,26 +158,56 @@ class Subscriber:
     ) -> None:
         try:
             self.close(ack=error is None)
-        except ClarionError:
+        except ClarionError as failure:
             if error is None:
                 raise
+            log.info("while closing the subscriber after an error: %s", failure)
 
     @property
     def stats(self) -> dict[str, Any]:
         """What is buffered and held, in all and by topic, and whether a broker is connected."""
+        self._session.check_process()
         with self._lock:
             return {**self._reader.stats(), "connected": self._session.connected}
 
-    def _check_usable(self) -> None:
-        self._session.check_usable()
 
-    def _do(self, change: Callable[[], None]) -> None:
-        self._session.check_usable()
-        with self._lock:
+class _Works(Works):
+    """What works behind a subscriber, and what messages and transactions need of it. It does not hold the subscriber
+    (see `endings`); messages do."""
+
+    def __init__(
+        self, url: str | None, name: bytes, timeout_s: float, settings: FetchSettings, *, auto_ack: bool
+    ) -> None:
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self._closing = threading.Lock()  # held by who closes it
+        self._closed = False
+        self.ports = Ports(
+            ask=self._ask,
+            clock_s=time.monotonic,
+            unix_s=time.time,
+            nonce=lambda: os.urandom(16),
+            on_change=self._changed.notify_all,
+            check_usable=self._check_usable,
+            owner=self,
+            url=broker_url(url),
+            timeout_s=timeout_s,
+        )
+        self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)
+        self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+
+    def _check_usable(self) -> None:
+        self.session.check_usable()
+
+    def do(self, change: Callable[[], None]) -> None:
+        """Change something, unless the client is not usable any more."""
+        self.session.check_usable()
+        with self.lock:
             change()
 
-    def _run(self, steps: Steps[T]) -> T:
-        self._session.check_usable()
+    def run(self, steps: Steps[T]) -> T:
+        """Go through the steps, waiting in between."""
+        self.session.check_usable()
         with self._changed:
             try:
                 while True:
@@ -196,23 +223,39 @@ class Subscriber:
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
     ) -> None:
         def on_reply_locked(reply: Reply) -> None:
-            with self._lock:
+            with self.lock:
                 on_reply(reply)
 
-        self._session.ask(kind, body, on_reply_locked, blobs, wait_s)
+        self.session.ask(kind, body, on_reply_locked, blobs, wait_s)
 
     def _on_failure(self, error: ClarionError) -> None:
         with self._changed:
             self._changed.notify_all()
 
     def _on_turn(self, now_s: float) -> float | None:
-        with self._lock:
-            return self._reader.pump(now_s)
+        with self.lock:
+            return self.reader.pump(now_s)
 
+    def close(self, ack: bool, timeout_s: float | None) -> None:
+        """Leave and let go; whoever closes it second waits for the first."""
+        self.session.check_process()
+        if not self._closing.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise TimedOut("another thread is closing this subscriber, and has not done so yet")
+        try:
+            if not self._closed:
+                self.run(self.reader.closing(ack, timeout_s))
+        finally:
+            self._let_go()
+            self._closing.release()
 
-class _Owner:
-    """What messages and transactions need of the subscriber they came from."""
+    def _let_go(self) -> None:
+        self._closed = True
+        closed(self)
+        self.session.close()
+        with self._changed:
+            self.reader.drop_all(Closed("this client is closed"))
+            self._changed.notify_all()  # whoever still waits hears that it is closed
 
-    def __init__(self, subscriber: Subscriber) -> None:
-        self.do = subscriber._do
-        self.run = subscriber._run
+    def end(self, timeout_s: float) -> None:
+        """Leave and let go, as nobody closed it: what was handed out and not acked is not acked now."""
+        self.close(False, min(timeout_s, self.ports.timeout_s))

@@ -22,7 +22,8 @@ _TextHeaders = Mapping[str, bytes | str]
 class _Gathering:
     """What is the same for threads and asyncio: all but committing."""
 
-    def __init__(self, owner: Owner, ports: Ports, transacting: Transacting) -> None:
+    def __init__(self, owner: Owner, ports: Ports, transacting: Transacting, *, keeper: object = None) -> None:
+        self._keeper = keeper  # the subscriber, which lives as long as its transactions do
         self._owner = owner
         self._ports = ports
         self._transacting = transacting
@@ -92,6 +93,7 @@ class _Gathering:
         return self._commit.versions
 
     def _check_open(self) -> None:
+        self._ports.check_usable()
         if self._ended:
             raise PermanentError("this transaction is over; begin another one")
 

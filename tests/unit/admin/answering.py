@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from clarion.session.endings import Works, closed
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers, encode_batch
@@ -15,8 +16,10 @@ from clarion.wire.frames import Buffer, Kind
 from clarion.wire.refusals import Code
 
 
-class Answers:
+class Answers(Works):
     """Stands in for a ThreadSession: gives the replies in order, and remembers what was asked."""
+
+    url = "tcp://127.0.0.1:1"
 
     def __init__(self) -> None:
         self.asked: list[tuple[Kind, bodies.Body]] = []
@@ -42,6 +45,7 @@ class Answers:
         return self._replies.popleft()
 
     def close(self) -> None:
+        closed(self)
         assert not self._replies, "not everything laid out was asked for"
 
 

@@ -94,7 +94,7 @@ class Reader:
         self.ended.append(topic)
         return True
 
-    def close(self, *, ack: bool) -> None:
+    def close(self, *, ack: bool, timeout_s: float | None) -> None:
         assert not ack
         self.came.put(Closed("closed"))
 
@@ -106,14 +106,15 @@ class Serving:
         self.session = Session()
         self.puts: list[tuple[bytes, bytes, dict[str, bytes]]] = []
         self._serve = serve
-        self.requests = Requests(self.session, self._put)  # type: ignore[arg-type]
+        self.requests = Requests(self.session)  # type: ignore[arg-type]
 
     def _put(self, topic: bytes, payload: bytes, key: bytes, headers: dict[str, bytes], block_s: float) -> Receipt:
         self.puts.append((topic, payload, headers))
         return Receipt(self._serve(payload, headers))
 
     def ask(self, payload: bytes, wait_s: float = LONG_S) -> bytes:
-        return self.requests.request(b"service", payload, None, {"mine": b"too"}, wait_s).payload
+        put: Any = self._put
+        return self.requests.request(put, b"service", payload, None, {"mine": b"too"}, wait_s).payload
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,7 @@ class Reader:
         self.ended.append(topic)
         return True
 
-    async def close(self, *, ack: bool) -> None:
+    async def close(self, *, ack: bool, timeout_s: float | None) -> None:
         self.closed = True
 
 
@@ -77,14 +77,14 @@ class Serving:
         self.session = Session()
         self.puts: list[dict[str, bytes]] = []
         self.serve = serve
-        self.requests = AsyncRequests(self.session, self._put)  # type: ignore[arg-type]
+        self.requests = AsyncRequests(self.session)  # type: ignore[arg-type]
 
     async def _put(self, topic: bytes, payload: bytes, key: bytes, headers: dict[str, bytes], block_s: float) -> Any:
         self.puts.append(headers)
         return Receipt(self.serve(payload, headers))
 
     async def ask(self, payload: bytes, wait_s: float = LONG_S) -> bytes:
-        return (await self.requests.request(b"service", payload, None, None, wait_s)).payload
+        return (await self.requests.request(self._put, b"service", payload, None, None, wait_s)).payload
 
 
 @pytest.fixture(autouse=True)

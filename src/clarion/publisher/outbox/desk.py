@@ -101,11 +101,11 @@ class Desk:
         also = f", among them {aside} messages set aside (`clarion outbox show {self.file}`)" if aside else ""
         return f"the outbox {self.file} holds its {self._outbox_bytes} bytes{also}"
 
-    def left_behind(self, url: str, timeout_s: float) -> TimedOut:
+    def left_behind(self, url: str, timeout_s: float | None) -> TimedOut:
         """Give what to raise when a client is closed before everything was sent."""
         kept, lost = self._sending.left_behind()
         text = (
-            f"{kept} message{'' if kept == 1 else 's'} not confirmed by {url} within {timeout_s:g} s;"
+            f"{_messages(kept)} not confirmed by {url}{_within(timeout_s)};"
             f" kept in the outbox {self.file}: opening it again sends them"
         )
         if lost:
@@ -136,9 +136,30 @@ def buffer_full(desk: Desk | None, buffer_bytes: int, patience_s: float) -> Buff
 def not_confirmed(count: int, url: str, timeout_s: float | None) -> TimedOut:
     """Give what to raise when the broker's answer is not there in time."""
     return TimedOut(
-        f"{count} message{'' if count == 1 else 's'} not confirmed by {url} within {timeout_s:.3g} s;"
-        " still queued, and will be sent"
+        f"{_messages(count)} not confirmed by {url}{_within(timeout_s)}; still queued, and sent while the publisher is"
+        " open"
     )
+
+
+def given_up(sending: Sending, url: str, timeout_s: float | None) -> TimedOut | None:
+    """Give what to raise when a client without an outbox is closed before everything was confirmed."""
+    count, sent = sending.unconfirmed(), sum(lane.flying_messages for lane in sending.lanes.values())
+    if not count:
+        return None
+    lost = f"{count - sent} of them were never sent and are lost" if sent < count else "all of them were sent"
+    may_be = f", {sent} were sent and may be stored" if 0 < sent < count else " and may be stored" if sent else ""
+    return TimedOut(
+        f"{_messages(count)} not confirmed by {url}{_within(timeout_s)}, and given up: {lost}{may_be}."
+        " close(timeout_s=...) can wait longer; Publisher(url, outbox=FILE) would have kept them"
+    )
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
+def _within(timeout_s: float | None) -> str:
+    return "" if timeout_s is None else f" within {timeout_s:.3g} s"
 
 
 def not_saved(desk: Desk, timeout_s: float | None) -> TimedOut:

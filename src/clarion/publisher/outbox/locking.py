@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from clarion.publisher.outbox.errors import OutboxInUse, OutboxUnusable
-from clarion.session.forks import watch_forks
+from clarion.session.endings import watch_forks
 
 
 class OutboxLock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
@@ -12,6 +13,7 @@ from clarion.publisher.outbox.desk import (
     Desk,
     are_saved,
     buffer_full,
+    given_up,
     no_outbox,
     not_emptied,
     not_saved,
@@ -36,30 +38,44 @@ class AsyncDesk:
         sending: Sending,
         outbox_bytes: int,
         *,
+        clock_s: Callable[[], float],
         wake: Callable[[], None],
         wait_until: Callable[[Callable[[], bool], float | None], Awaitable[bool]],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._outcomes: deque[tuple[Job, Outcome]] = deque()  # of jobs that are done, to be taken in on the loop
         self._wake = wake
         self._wait_until = wait_until
+        self._sending = sending
         self._desk: Desk | None = None
         if file is not None:
             assert isinstance(sending, KeptSending)
-            self._desk = Desk(file, sending, outbox_bytes, self._loop.time, self._on_done)
+            self._desk = Desk(file, sending, outbox_bytes, clock_s, self._on_done)
 
     def _on_done(self, job: Job, outcome: Outcome) -> None:
         # On the worker's thread: the event loop takes it in.
-        try:
-            self._loop.call_soon_threadsafe(self._take_in, job, outcome)
-        except RuntimeError:
-            log.info("an event loop ended before its publisher was closed; what was saved is in the outbox")
+        self._outcomes.append((job, outcome))
+        loop: asyncio.AbstractEventLoop | None = None
+        while loop is not self._loop:
+            loop = self._loop
+            try:
+                loop.call_soon_threadsafe(self._take_in)
+            except RuntimeError:
+                log.info("an event loop ended before its publisher was closed; what was saved is in the outbox")
 
-    def _take_in(self, job: Job, outcome: Outcome) -> None:
+    def _take_in(self) -> None:
         assert self._desk is not None
-        following = self._desk.take_in(job, outcome)
-        if following is not None:
-            self._desk.submit(following)
+        while self._outcomes:
+            following = self._desk.take_in(*self._outcomes.popleft())
+            if following is not None:
+                self._desk.submit(following)
         self._wake()
+
+    def join_loop(self) -> None:
+        """Go on with the loop that runs now; the one before is over, or does nothing more for this publisher."""
+        self._loop = asyncio.get_running_loop()
+        if self._desk is not None:
+            self._take_in()
 
     def feed(self) -> None:
         """Give the disk something to do."""
@@ -100,12 +116,11 @@ class AsyncDesk:
             if not await self._wait_until(self._desk.is_retired, LET_GO_S):
                 raise not_emptied(self._desk)
 
-    async def left_behind(self, error: TimedOut, url: str, timeout_s: float) -> TimedOut:
+    def left_behind(self, url: str, timeout_s: float | None) -> TimedOut | None:
         """Give what to raise when a close is over before everything was sent."""
         if self._desk is None:
-            return error
-        await self.wind_down()
-        return self._desk.left_behind(url, timeout_s)
+            return given_up(self._sending, url, timeout_s)
+        return self._desk.left_behind(url, timeout_s) if self._sending.unfinished() else None
 
     async def wind_down(self) -> None:
         """Save what is not saved, remove what was sent, and do nothing more."""
@@ -119,4 +134,7 @@ class AsyncDesk:
     async def close(self) -> None:
         """Let go of the file."""
         if self._desk is not None:
-            await asyncio.to_thread(self._desk.close)
+            try:
+                await asyncio.to_thread(self._desk.close)
+            except RuntimeError:  # no thread can be started at the end of the program
+                self._desk.close()

@@ -296,6 +296,10 @@ class Saving(Sending):
         done = sum(sheaf.count for lane in self._kept_lanes() for sheaf in lane.numbered if sheaf.done)
         return self.kept_messages - done, sum(sheaf.count for sheaf in self.unsaved())
 
+    def unconfirmed(self) -> int:
+        """Return how many messages were accepted, by this publisher or those before, and not confirmed."""
+        return sum(self.left_behind())
+
     def _make_lane(self, topic: bytes) -> Lane:
         self._last_lane += 1
         return KeptLane(topic, self._new_tuner(topic), self._last_lane)

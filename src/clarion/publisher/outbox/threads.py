@@ -13,6 +13,7 @@ from clarion.publisher.outbox.desk import (
     Desk,
     are_saved,
     buffer_full,
+    given_up,
     no_outbox,
     not_emptied,
     not_saved,
@@ -102,13 +103,11 @@ class ThreadDesk:
             if not self._wait_until(self._desk.is_retired, LET_GO_S):
                 raise not_emptied(self._desk)
 
-    def left_behind(self, error: TimedOut, url: str, timeout_s: float) -> TimedOut:
-        """Give what to raise when a close is over before everything was sent."""
+    def left_behind(self, url: str, timeout_s: float | None) -> TimedOut | None:
+        """Give what to raise when a close is over before everything was sent; called with the lock held."""
         if self._desk is None:
-            return error
-        self.wind_down()
-        with self._lock:
-            return self._desk.left_behind(url, timeout_s)
+            return given_up(self._sending, url, timeout_s)
+        return self._desk.left_behind(url, timeout_s) if self._sending.unfinished() else None
 
     def wind_down(self) -> None:
         """Save what is not saved, remove what was sent, and do nothing more."""
