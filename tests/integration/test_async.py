@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import traceback
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -311,5 +313,42 @@ def test_everybody_who_hears_of_one_failure_has_an_error_of_their_own(url: str) 
                 len(traceback.extract_tb(error.__traceback__)) for error in errors if isinstance(error, NoSubscriber)
             ]
             assert len(set(heights)) == 1
+
+    run(work())
+
+
+def test_of_a_burst_each_message_is_accepted_and_stored_once_or_refused(broker: BrokerProcess) -> None:
+    """The broker stands still while many tasks put at once, none of them waiting for room."""
+    accepted: list[bytes] = []
+    refused: list[bytes] = []
+
+    async def put_all(publisher: AsyncPublisher, task: int) -> None:
+        for number in range(100):
+            payloads = [b"%d-%d-%d" % (task, number, place) + bytes(200) for place in range(1 + 4 * (task % 2))]
+            try:
+                if len(payloads) == 1:
+                    await publisher.put("burst", payloads[0], wait=False)
+                else:
+                    await publisher.put_many("burst", payloads, wait=False)
+                accepted.extend(payloads)
+            except BufferFull as error:
+                accepted.extend(payloads[: error.accepted])
+                refused.extend(payloads[error.accepted :])
+            await asyncio.sleep(0)
+
+    async def work() -> None:
+        async with AsyncSubscriber(broker.url, "reader") as reader:
+            await reader.subscribe("burst")
+        async with AsyncPublisher(broker.url, buffer_bytes=20_000, batch_bytes=1000) as publisher:
+            broker.send(signal.SIGSTOP)
+            await asyncio.gather(*(put_all(publisher, task) for task in range(10)))
+            assert publisher.stats["drops"] == len(refused) > 0
+            broker.send(signal.SIGCONT)
+            await asyncio.gather(*(put_all(publisher, task) for task in range(10, 20)))
+            await publisher.flush()
+            assert (publisher.stats["messages_stored"], publisher.stats["drops"]) == (len(accepted), len(refused))
+        async with AsyncSubscriber(broker.url, "reader") as reader:
+            assert Counter(await _read(reader, "burst", len(accepted))) == Counter(accepted)
+            assert await reader.get("burst") == []
 
     run(work())

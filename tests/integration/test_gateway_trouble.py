@@ -174,6 +174,62 @@ def test_every_message_is_stored_once_though_the_broker_is_killed_while_they_com
         assert own == [b"%d-%d" % (source, number) for number in range(per_source)]
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in an outbox"])
+def test_of_a_burst_each_message_is_accepted_and_stored_once_or_refused_with_429(
+    broker: BrokerProcess, tmp_path: Path, kept: bool
+) -> None:
+    """The broker stands still again and again while sources post as fast as they can, some waiting, some not, some many
+    lines at once: what was answered with 201 or 202 arrives once, what was answered with 429 does not."""
+    _subscribe(broker.url)
+    sources, per_source, answers = 6, 50, Counter[int]()
+    accepted: list[bytes] = []
+    failures: list[BaseException] = []
+
+    def post_all(source: int, client: Client) -> None:
+        try:
+            for number in range(per_source):
+                lines = [b"%d-%d-%d" % (source, number, line) for line in range(1 + 9 * (source % 2))]
+                headers = {"Content_Type": LINES} | ({"Prefer": "respond-async"} if source % 3 else {})
+                answer = client.post(TOPIC, b"\n".join(lines), **headers)
+                assert answer.status in (201, 202, 429), answer
+                if answer.status == 429:
+                    assert int(answer.headers["retry-after"]) >= 1
+                    assert "nothing was queued" in answer.told["message"]
+                else:
+                    accepted.extend(lines)
+                answers[answer.status] += 1
+        except (AssertionError, OSError, http.client.HTTPException, ValueError) as error:
+            failures.append(error)
+        finally:
+            client.close()
+
+    outbox = ("--outbox", str(tmp_path / "outbox.db")) if kept else ()
+    with GatewayProcess(broker.url, "--timeout", "100", "--buffer-messages", "40", *outbox) as gateway:
+        eventually(gateway.connected, "the gateway has its broker")
+        threads = [threading.Thread(target=post_all, args=(source, gateway.client())) for source in range(sources)]
+
+        def is_over() -> bool:
+            return not any(thread.is_alive() for thread in threads)
+
+        for thread in threads:
+            thread.start()
+        for refused in (10, 30, 60):
+            broker.send(signal.SIGSTOP)
+            eventually(lambda refused=refused: is_over() or answers[429] >= refused, "the buffer is full")  # type: ignore[misc]
+            taken = answers[201] + answers[202]
+            broker.send(signal.SIGCONT)
+            eventually(lambda taken=taken: is_over() or answers[201] + answers[202] > taken, "it drains")  # type: ignore[misc]
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert failures == []
+        assert answers[429] > 0
+        eventually(lambda: gateway.get("/stats").told["waiting"] == 0, "all that was accepted is stored")
+        stats = gateway.get("/stats").told
+        assert (stats["accepted"], stats["stored"], stats["failed"]) == (len(accepted), len(accepted), 0)
+        assert (stats["refused_429"], stats["drops"], stats["buffer"]["messages"]) == (answers[429], 0, 0)
+    assert Counter(_read(broker.url, len(accepted))) == Counter(accepted)
+
+
 def test_health_follows_the_broker(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker()
     with GatewayProcess(broker.url) as gateway:
@@ -239,6 +295,7 @@ def test_whoever_waited_for_nothing_is_not_told_of_another_topic_that_is_full(br
             return late.status == 503 and "topic full holds" in late.told["message"]
 
         eventually(says_full, "whoever posts to the topic that is full hears of it")
+        assert gateway.connected()  # others are taken
         broker.send(signal.SIGSTOP)
         late = gateway.post("other", b"x")
         assert late.status == 503

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from clarion.model.errors import BadSettings, ClarionError, TimedOut
+from clarion.model.errors import BadSettings, Busy, ClarionError, TimedOut, TopicFull
 from clarion.model.names import to_text
 from clarion.web.door import Door, as_json
 from clarion.web.feed import Feed
@@ -236,7 +236,10 @@ class Gateway:
             return f"the broker cannot be used: {self._feed.broken}"
         if not stats["connected"]:
             return f"no broker answers at {self._settings.url}; messages are accepted until the buffer is full"
-        return None if stats.get("refusal") is None else f"the broker takes nothing just now: {stats['refusal']}"
+        refusal = stats.get("refusal")
+        if refusal is None or isinstance(refusal, TopicFull | Busy):  # whoever posts to that topic is told
+            return None
+        return f"the broker takes nothing just now: {refusal}"
 
     async def _stats(self, _request: web.Request) -> web.Response:
         tuned = itertools.islice(self._feed.tuning.items(), _TUNED_MAX)
