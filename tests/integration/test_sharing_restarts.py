@@ -7,6 +7,7 @@ import time
 
 import pytest
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.conftest import StartBroker
 from tests.integration.sharing import (
     WAIT_S,
     ack_all,
@@ -79,6 +80,32 @@ def test_what_a_dead_consumer_held_comes_after_a_restart_too(broker: BrokerProce
         assert offset in {message.offset for message in found}
         ack_all(other, found)
     wait_done(broker.url, dead)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_ends_consumer_and_broker_together_is_given_up_in_the_end(
+    start_broker: StartBroker, at_once: bool
+) -> None:
+    """Each time both are killed while it is worked on: its attempts count all the same, but for the first perhaps."""
+    broker = start_broker(least_hold_s=0.1)
+    share(broker.url, "poison", lease_s=0.5, max_attempts=3)
+    put(broker.url, "poison", [b"x", b"y"])
+    attempts: list[int] = []
+    while True:
+        with WorkerProcess(broker.url, "workers", max_unacked=1) as victim:
+            ((offset, attempt, _),) = eventually(lambda: victim.ask("get", "poison", 1, 1), "one is lent")
+            if offset == 1:
+                assert attempt == 1, "it was never lent before"
+                break
+            attempts.append(attempt)
+            if not at_once:
+                put(broker.url, "poison", [b"on disk, and with it what is lent"])
+            broker.kill()
+            victim.kill()
+        broker.start()
+    assert attempts in ([1, 2, 3], [1, 1, 2, 3] if at_once else [])
+    with Admin(broker.url) as admin:
+        assert [(letter.payload, letter.attempts) for letter in admin.dead_letters("poison")] == [(b"x", 3)]
 
 
 # Giving back.

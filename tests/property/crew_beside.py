@@ -9,7 +9,7 @@ from tests.property.driven_engine import done
 from tests.property.plain_crew import DeadLetter, PlainCrew, Returned
 
 from clarion.broker.engine import Reply
-from clarion.broker.engine.share.sharing import LAPSED, LEFT
+from clarion.broker.engine.share.sharing import LAPSED, LEFT, NOT_SHOWN
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
@@ -108,6 +108,20 @@ class CrewBeside(CrewLending):
             self.expect_at_once(key, Kind.NO_MESSAGES)
         self._come_back({o: attempt for o, attempt in held.items() if o not in untouched}, reason, 0, full)
 
+    def _give_up(self, tokens: set[int], full: bool) -> None:
+        """What was lent to those who did not come was tried, as far as anybody can tell."""
+        plain = self.current
+        lost: set[int] = set()
+        for token in tokens:
+            del plain.attached[token]
+            lost |= plain.lent.pop(token, frozenset())
+        nobodys = {offset for offset in lost - plain.acked if self.loans.holder(offset) is None}
+        coming = {offset for offset in nobodys if self.loans.is_coming(plain, self.durable, offset)}
+        for offset in sorted(nobodys - coming):
+            if offset >= self.first_offset:
+                self.loans.claim(self.durable, offset)
+        self._come_back({offset: plain.attempt(offset) for offset in nobodys - coming}, NOT_SHOWN, 0, full)
+
     def _come_back(self, offsets: dict[int, int], reason: str, delay_us: int, full: bool) -> None:
         plain, most = self.current, self.options.max_attempts
         buried = buried_with(self.engine._state.open.changes)
@@ -131,8 +145,7 @@ class CrewBeside(CrewLending):
         self.engine.tick(self.now)
         self.hear()
         if loans.hold_until_s is not None and self.now_s >= loans.hold_until_s:
-            for token in loans.end_hold():
-                del self.current.attached[token]
+            self._give_up(loans.end_hold(), full)
         for token in [token for token, deadline_s in loans.deadlines.items() if deadline_s <= self.now_s]:
             self._let_go(token, LAPSED, full, set())
         self.let_expire(held=True)

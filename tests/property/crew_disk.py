@@ -18,6 +18,7 @@ WORK, OUT, CREW, WATCHER = b"work", b"out", b"crew", b"watcher"
 ALL = 1 << 40
 
 _decode_consumers = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
+_decode_lent = msgspec.msgpack.Decoder(list[tuple[int, list[int]]]).decode
 _decode_answer = msgspec.msgpack.Decoder(bodies.Transacted).decode
 
 
@@ -38,6 +39,8 @@ def check_crew_store(store: MemoryStore, plain: PlainCrew, now_us: int) -> None:
         assert acked[CREW] == plain.acked, f"{acked[CREW] ^ plain.acked} is acked here and not there"
         attached = _decode_consumers(row.consumers) if row.consumers else []
         assert {token: tuple(rest) for token, *rest in attached} == plain.attached
+        lent = {token: _lent(steps) for token, steps in _decode_lent(row.lent)} if row.lent else {}
+        assert lent == plain.lent, "what is lent is not what the store knows"
     assert returned == plain.returned
     assert acked[WATCHER] ^ (set(range(plain.watched)) | plain.hidden) <= expired
     check_dead_letters(store, plain)
@@ -97,6 +100,15 @@ def buried_with(changes: Changes) -> set[int]:
     parsed = [Batch.parse(bytes(each.data)) for each in changes.batches]
     headers = [batch.headers(place) or {} for batch in parsed for place in range(batch.count)]
     return {int(each["clarion-dead-offset"]) for each in headers if "clarion-dead-offset" in each}
+
+
+def _lent(steps: list[int]) -> frozenset[int]:
+    found: set[int] = set()
+    end = 0
+    for gap, length in zip(steps[::2], steps[1::2], strict=True):
+        found |= set(range(end + gap, end + gap + length))
+        end += gap + length
+    return frozenset(found)
 
 
 def _offsets(cursor: int, packed: bytes) -> set[int]:

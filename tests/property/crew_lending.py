@@ -10,7 +10,10 @@ from tests.property.driven_engine import DrivenEngine, Key, code_of, is_reply
 from tests.property.plain_crew import PlainCrew
 from tests.property.plain_loans import Loans
 
-from clarion.broker.engine import Limits, Reply
+from clarion.broker.engine import Engine, Limits, Reply
+from clarion.broker.engine.share.lending import Lending
+from clarion.broker.engine.share.loans import Loan
+from clarion.broker.engine.topics import Waiter
 from clarion.model.options import SubscriptionOptions
 from clarion.model.spans import Span
 from clarion.wire import bodies
@@ -25,12 +28,25 @@ class CrewLending(DrivenEngine[PlainCrew]):
     """Consumers come, show what they hold, and borrow, at the engine and in the model."""
 
     def __init__(self, limits: Limits, options: SubscriptionOptions) -> None:
+        self.lent_order: list[Key] = []  # takes that were lent something, at once or when that is on disk
         super().__init__(limits, PlainCrew())
         self.options = options
         self.loans = Loans(options, limits)
         self.parked: dict[Key, ParkedTake] = {}
         self.moved_token = 0
         self.tokens: dict[int, bytes] = {}  # told, with the nonce of who was told
+
+    def make_engine(self) -> Engine:
+        engine = super().make_engine()
+        lender = engine._sharing._lender
+        say_lent = lender._say_lent
+
+        def listen(waiter: Waiter, lending: Lending, loan: Loan) -> None:
+            self.lent_order.append((waiter.peer, waiter.request_id))
+            say_lent(waiter, lending, loan)
+
+        lender._say_lent = listen  # type: ignore[method-assign]
+        return engine
 
     @property
     def end(self) -> int:
@@ -66,6 +82,14 @@ class CrewLending(DrivenEngine[PlainCrew]):
         """A message is done for good, whoever holds it."""
         self.current.ack(offset)
         self.loans.done(offset)
+
+    def take_group(self) -> bool:
+        """With each group it is known what every consumer is lent, as far as those are here; of the others it stays."""
+        loans = self.loans
+        kept = {token: lent for token, lent in self.current.lent.items() if token in loans.awaited}
+        held = {token: frozenset(held) for token, held in loans.held.items() if held}
+        self.current.lent = kept | held
+        return super().take_group()
 
     def on_committed(self) -> None:
         self.let_expire()
@@ -163,6 +187,7 @@ class CrewLending(DrivenEngine[PlainCrew]):
         """Whoever shows what it holds keeps it, unless another has it, or it came back already from that attempt."""
         loans, plain = self.loans, self.current
         loans.awaited.discard(token)
+        plain.lent.pop(token, None)
         loans.attach(token, self.now_s)
         for offset, attempt in [(o, attempt) for start, stop, attempt in claims for o in range(start, stop)]:
             if offset >= self.end or offset in plain.acked or self._came_back(offset, attempt):
@@ -201,8 +226,8 @@ class CrewLending(DrivenEngine[PlainCrew]):
         take = ParkedTake(worker, token, number, most, self.now_s + wait_ms / 1000)
         if number <= self.loans.last[token][0]:
             self._check_lent_again(key, take)
-        elif key in self.answers and self.answers[key].kind != Kind.NO_MESSAGES:
-            self._answer(take, self.answers.pop(key))
+        elif (key in self.answers and self.answers[key].kind != Kind.NO_MESSAGES) or self.on_its_way(key) is not None:
+            self._answer(take, key)
         else:
             due = self.loans.due_to(token, self.current, self.durable, self.now_us)
             assert not due, f"{due} could be lent and was not"
@@ -220,21 +245,37 @@ class CrewLending(DrivenEngine[PlainCrew]):
         if not again:
             self.expect_at_once(key, Kind.NO_MESSAGES)
             return
-        lent = self._read(self.expect_at_once(key, Kind.MESSAGES))
-        assert lent == again, "asked again, another loan was given"
-        take.worker.view.update(lent)
+        self._hand_over(key, take, again)
 
     def look(self) -> None:
         """Take in what those who wait were lent, in the order in which they were."""
-        for key in [key for key in self.answers if key in self.parked]:
-            if self.answers[key].kind != Kind.NO_MESSAGES:
-                self._answer(self.parked.pop(key), self.answers.pop(key))
+        lent = [key for key in self.parked if self.on_its_way(key) is not None]
+        lent += [key for key in self.answers if key in self.parked and self.answers[key].kind != Kind.NO_MESSAGES]
+        for key in sorted(lent, key=lambda key: self.lent_order.index(key) if key in self.lent_order else -1):
+            self._answer(self.parked.pop(key), key)
+        self.lent_order.clear()
 
-    def _answer(self, take: ParkedTake, reply: Reply) -> None:
+    def _answer(self, take: ParkedTake, key: Key) -> None:
+        reply = self.answers.get(key) or self.on_its_way(key)
+        assert reply is not None
         if reply.kind == Kind.MESSAGES:
-            self._lend(take, reply)
+            self._hand_over(key, take, self._lend(take, reply))
         else:
-            self._miss(take, reply)
+            self._miss(take, self.answers.pop(key))
+
+    def _hand_over(self, key: Key, take: ParkedTake, lent: dict[int, int]) -> None:
+        """A worker has what it is lent when the reply comes: at once, or once it is on disk that this was lent."""
+
+        def check(reply: Reply) -> None:
+            assert self._read(reply) == lent, "asked again, another loan was given"
+            if take.worker.token == take.token:
+                take.worker.view.update(lent)
+
+        if self.loans.is_suspect(lent):
+            token, era = take.token, self.current.era
+            self.expect(key, check, lambda durable: durable.era != era or lent.keys() <= durable.lent[token])
+        else:
+            check(self.expect_at_once(key, Kind.MESSAGES))
 
     def _miss(self, take: ParkedTake, reply: Reply) -> None:
         """Who would be lent what is gone is told what that is, exactly."""
@@ -247,7 +288,7 @@ class CrewLending(DrivenEngine[PlainCrew]):
         assert self.loans.holder(start) is None
         take.worker.gap = (start, stop)
 
-    def _lend(self, take: ParkedTake, reply: Reply) -> None:
+    def _lend(self, take: ParkedTake, reply: Reply) -> dict[int, int]:
         """Whatever is lent is nobody else's, not done, due, and told with the right attempt; and no more than fair."""
         loans, plain = self.loans, self.current
         lent = self._read(reply)
@@ -271,7 +312,7 @@ class CrewLending(DrivenEngine[PlainCrew]):
         assert all(loans.claim(self.durable, offset) for offset in lent)
         held |= lent
         loans.last[take.token] = (take.number, list(lent))
-        take.worker.view.update(lent)
+        return lent
 
     def _read(self, reply: Reply) -> dict[int, int]:
         """Give offsets and attempts of a loan whose messages are what was put, and on disk."""

@@ -31,6 +31,8 @@ class Shifts(Work, Crew, Transacting):
             self.put_and_settle([None, b"red", b"blue"])
         worker.number += 1
         both.take(worker, worker.token, worker.number, most, 0)
+        if not worker.view:
+            both.settle()  # what may have ended a consumer waits for the disk
         if worker.gap is not None:
             self.ack_the_gap(place)
         return worker if worker.token and worker.view else None

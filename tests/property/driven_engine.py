@@ -44,7 +44,7 @@ class DrivenEngine(Generic[P]):
     def __init__(self, limits: Limits, plain: P) -> None:
         self.limits = limits
         self.store = MemoryStore()
-        self.engine = Engine(self.store, limits)
+        self.engine = self.make_engine()
         self.now_s = 1000.0
         self.now_us = 1_700_000_000_000_000
         self.current = plain
@@ -59,6 +59,10 @@ class DrivenEngine(Generic[P]):
         self.last_stamp = 0
 
     # What a model adds.
+
+    def make_engine(self) -> Engine:
+        """Give an engine that knows what is in the store."""
+        return Engine(self.store, self.limits)
 
     def check_store(self, plain: P) -> None:
         """Compare what is on disk with the model."""
@@ -101,6 +105,11 @@ class DrivenEngine(Generic[P]):
             else:
                 assert key not in self.answers, f"answered twice: {reply}"
                 self.answers[key] = reply
+
+    def on_its_way(self, key: Key) -> Reply | None:
+        """Give a reply that is decided, and waits for the open group to be on disk."""
+        replies = self.engine._state.open.replies
+        return next((reply for reply in replies if (reply.peer, reply.request_id) == key), None)
 
     def heard(self, key: Key) -> Reply | None:
         return self.answers.pop(key, None)
@@ -185,7 +194,7 @@ class DrivenEngine(Generic[P]):
         self.current = self.durable.copy()
         self.asked.clear()
         self.answers.clear()
-        self.engine = Engine(self.store, self.limits)
+        self.engine = self.make_engine()
         self.on_forgotten(told=False)
 
     def advance(self, steps: int) -> None:

@@ -55,6 +55,7 @@ class PlainCrew:
     acked: set[int] = field(default_factory=set)
     returned: dict[int, Returned] = field(default_factory=dict)
     attached: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # token: nonce and max_unacked
+    lent: dict[int, frozenset[int]] = field(default_factory=dict)  # by token, as the store knows it
     dead: list[DeadLetter] = field(default_factory=list)
     undead: Counter[DeadLetter] = field(default_factory=Counter)  # replayed or dropped
     hidden: set[int] = field(default_factory=set)  # offsets that are for the crew alone
@@ -72,6 +73,7 @@ class PlainCrew:
             acked=set(self.acked),
             returned=dict(self.returned),
             attached=dict(self.attached),
+            lent=dict(self.lent),
             dead=list(self.dead),
             undead=Counter(self.undead),
             hidden=set(self.hidden),
@@ -87,6 +89,7 @@ class PlainCrew:
         self.acked = set(range(cursor))
         self.returned.clear()
         self.attached.clear()
+        self.lent.clear()
 
     def end(self) -> None:
         """There is no such subscription any more."""

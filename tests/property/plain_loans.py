@@ -28,6 +28,7 @@ class Loans:
     given_up: set[int] = field(default_factory=set)  # of those, who did not come in time
     hold_until_s: float | None = None  # all is kept until then, and until it is on disk who was given up
     backlog_end: int = 0  # that is below here, but for what was
+    suspect_below: int = 0  # may have been lent to one who did not come back
     freed: set[int] = field(default_factory=set)
     begun: bool = False
 
@@ -37,6 +38,7 @@ class Loans:
             known.clear()
         self.awaited = set(attached)
         self.hold_until_s = None
+        self.suspect_below = 0
         self.begun = False
 
     def begin(self, plain: PlainCrew, durable: PlainCrew, first_offset: int, now_s: float) -> None:
@@ -66,6 +68,7 @@ class Loans:
     def end_hold(self) -> set[int]:
         """Wait for nobody any more; gives those who did not come."""
         self.given_up, self.awaited = self.awaited, set()
+        self.suspect_below = self.backlog_end if self.given_up else self.suspect_below
         self.hold_until_s = None
         return self.given_up
 
@@ -85,6 +88,10 @@ class Loans:
 
     def holder(self, offset: int) -> int | None:
         return next((token for token, held in self.held.items() if offset in held), None)
+
+    def is_suspect(self, lent: dict[int, int]) -> bool:
+        """Tell whether it must be on disk that this is lent, before anybody has it."""
+        return any(attempt > 1 or offset < self.suspect_below for offset, attempt in lent.items())
 
     def is_careful(self, attempt: int) -> bool:
         """Tell whether a message is lent alone for this attempt, so that it harms no others."""

@@ -137,6 +137,7 @@ class SharedPromises(Shifts):
         while True:
             good.number += 1
             both.take(good, good.token, good.number, 7, 0)
+            both.settle()  # what may have ended a consumer waits for the disk
             if not good.view and good.gap is None:
                 break
             got += good.view

@@ -114,6 +114,7 @@ def test_a_message_given_back_comes_again_as_the_next_attempt_and_after_its_dela
     asker.tick(2.9)
     assert key not in asker.replies
     asker.tick(0.2)
+    asker.settle()
     assert lent_by(asker.replies[key]) == [(0, b"0", 2)]
     assert asker.nack(token, (0, 1, 1)).body == bodies.Done(), "an old one, sent again"
     assert asker.borrow(token) == [], "it is still lent for the second attempt"
@@ -177,6 +178,63 @@ def test_attempts_outlive_a_restart(asker: SharedAsker) -> None:
     asker.now_s += 61
     token = asker.join(b"consumer 3")
     assert (1, b"1", 2) in asker.borrow(token)
+
+
+def _both_die(asker: SharedAsker) -> None:
+    """Broker and consumers die, and those never come back."""
+    asker.crash()
+    token = asker.join(b"a new consumer")
+    asker.tick(11.0)
+    asker.settle()
+    asker.detach(token)
+
+
+def test_what_was_lent_when_broker_and_consumer_died_counts_as_tried(asker: SharedAsker) -> None:
+    asker.put_jobs(b"0", b"1", b"2")
+    for attempt in (1, 2, 3):
+        token = asker.join(b"consumer %d" % attempt)
+        assert asker.borrow(token, 1) == [(0, b"0", attempt)]
+        asker.tick(0.02)  # soon it is on disk, though nobody else asks for anything
+        asker.settle()
+        _both_die(asker)
+    token = asker.join(b"the last consumer")
+    assert asker.borrow(token) == [(0, b"0", 4), (1, b"1", 1), (2, b"2", 1)], "what was not lent was not tried"
+
+
+def test_a_first_attempt_may_go_uncounted_once_and_no_later_one(asker: SharedAsker) -> None:
+    """Where both die before it is on disk what was lent: from then on that waits for the disk."""
+    asker.put_jobs(b"0")
+    token = asker.join(b"consumer 0")
+    key = asker.send_take(token)
+    assert lent_by(asker.replies[key]) == [(0, b"0", 1)], "it is not kept waiting"
+    _both_die(asker)
+    for attempt in (1, 2):
+        token = asker.join(b"consumer %d" % attempt)
+        key = asker.send_take(token)
+        assert key not in asker.replies
+        asker.settle()
+        assert lent_by(asker.replies[key]) == [(0, b"0", attempt)]
+        _both_die(asker)
+
+
+def test_what_is_given_back_untouched_counts_for_nothing_after_a_crash(asker: SharedAsker) -> None:
+    asker.put_jobs(b"0", b"1")
+    token = asker.join()
+    asker.borrow(token)
+    asker.release(token, (0, 1, 1))
+    _both_die(asker)
+    assert asker.borrow(asker.join(b"another consumer")) == [(0, b"0", 1), (1, b"1", 2)]
+
+
+def test_a_loan_that_never_came_to_a_living_consumer_counts_for_nothing(asker: SharedAsker) -> None:
+    asker.put_jobs(b"0", b"1")
+    token = asker.join()
+    asker.borrow(token, 1)
+    asker.borrow(token, 1)  # of which the reply is lost
+    asker.crash()
+    asker.renew(token, (0, 1))
+    assert asker.borrow(token) == [(1, b"1", 1)]
+    assert asker.done(token, (0, 2)).kind == Kind.ACK
 
 
 def test_messages_near_their_last_attempt_are_lent_alone() -> None:

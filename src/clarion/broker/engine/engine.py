@@ -150,6 +150,7 @@ class Engine:
         state = self._state
         if state.in_flight is not None or not state.open:
             return None
+        state.write_notes()
         group, state.open = state.open, Group()
         for key, subscription in group.dirty.items():
             group.changes.subscriptions[key] = subscription.to_row()

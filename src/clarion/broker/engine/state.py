@@ -27,6 +27,7 @@ from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Buffer
 
+_NOTED_WITHIN_S = 0.01
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
 
@@ -112,6 +113,8 @@ class State:
         self.cached: OrderedDict[Topic, None] = OrderedDict()  # topics with batches in memory, coldest first
         self.cached_bytes = 0
         self.waiting_gets = 0
+        self._notes: dict[tuple[int, bytes], tuple[Topic, Subscription]] = {}
+        self.notes_by_s: float | None = None  # when they are written at the latest
         self.just_read: StoredBatch | None = None  # often the next one asked for, too
         self.just_opened: tuple[StoredBatch, Batch] | None = None
 
@@ -216,6 +219,20 @@ class State:
             self.open.topics.add(topic)
             topic.uncommitted += 1
 
+    def note(self, topic: Topic, subscription: Subscription, now: Now) -> None:
+        """Have a subscription written with the next group, or soon if there is none."""
+        self._notes[topic.number, subscription.name] = (topic, subscription)
+        if self.notes_by_s is None:
+            self.notes_by_s = now.monotonic_s + _NOTED_WITHIN_S
+
+    def write_notes(self) -> None:
+        """Have the open group write what was noted, as far as it is still there."""
+        notes, self._notes, self.notes_by_s = self._notes, {}, None
+        for key, (topic, subscription) in notes.items():
+            if self.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription:
+                self.open.dirty[key] = subscription
+                self.changed(topic)
+
     def say(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
         """Answer now."""
         self.out.append(Reply(waiter.peer, kind, waiter.request_id, body, blobs))
@@ -225,12 +242,12 @@ class State:
         self.counters["refused"] += 1
         self.say(waiter, kind, bodies.Refused(code, text, **more))
 
-    def say_when_durable(self, waiter: Waiter, kind: int, body: bodies.Body) -> None:
+    def say_when_durable(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
         """Answer once everything taken so far is on disk; now, if it is."""
         if self.open or self.in_flight:
-            self.open.replies.append(Reply(waiter.peer, kind, waiter.request_id, body))
+            self.open.replies.append(Reply(waiter.peer, kind, waiter.request_id, body, blobs))
         else:
-            self.say(waiter, kind, body)
+            self.say(waiter, kind, body, blobs)
 
     def remember(self, topic: Topic, batch: StoredBatch) -> None:
         """Keep a committed batch in memory for those who will soon ask for it, within bounds.

@@ -75,7 +75,7 @@ class Subscription:
             rest = row.nonce[len(_MOVED) + 1 :]
             found._moved_by, found.nonce = rest[:size], rest[size:]
         if found.lending is not None:
-            found.lending.await_consumers(row.consumers)
+            found.lending.await_consumers(row.consumers, row.lent)
         elif not found.nonce:  # nobody attached since it was sought, or made
             found.moved_token = row.token - 1
         return found
@@ -103,6 +103,7 @@ class Subscription:
             pack_options(self.options),
             self.lending.pack_consumers() if self.lending else b"",
             self.seen_at_us,
+            self.lending.pack_lent() if self.lending else b"",
         )
 
 

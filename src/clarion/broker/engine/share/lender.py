@@ -7,7 +7,7 @@ from clarion.broker.engine.share.lending import Consumer, Lending, WaitingTake
 from clarion.broker.engine.share.loans import Loan, gather
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.state import Now, State
-from clarion.broker.engine.subscribe.subscribing import refuse_gone
+from clarion.broker.engine.subscribe.subscribing import Subscribing, refuse_gone
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.spans import Span
 from clarion.wire import bodies
@@ -19,8 +19,9 @@ _READ_BYTES = 1 << 20
 class Lender:
     """Lends messages, and sends them."""
 
-    def __init__(self, state: State, returning: Returning) -> None:
+    def __init__(self, state: State, subscribing: Subscribing, returning: Returning) -> None:
         self._state = state
+        self._subscribing = subscribing
         self._returning = returning
 
     def lend(self, topic: Topic, subscription: Subscription, consumer: Consumer, take: WaitingTake, now: Now) -> bool:
@@ -52,8 +53,21 @@ class Lender:
             return False
         consumer.last_take = take.number
         consumer.last_loan = [span[:2] for span in loan.spans]
+        self._note_lent(topic, subscription, loan, now)
         self._say_lent(take.waiter, lending, loan)
         return True
+
+    def _note_lent(self, topic: Topic, subscription: Subscription, loan: Loan, now: Now) -> None:
+        """Have it on disk what is lent, so that it counts as tried if broker and consumer die together.
+
+        A first attempt does not wait for that, which would cost a worker that takes one message after the other half
+        its speed. What may have ended its consumers does: so each message has one uncounted attempt at most.
+        """
+        assert subscription.lending is not None
+        if subscription.lending.is_suspect(loan.spans):
+            self._subscribing.changed(topic, subscription)
+        else:
+            self._state.note(topic, subscription, now)
 
     def _settle(self, topic: Topic, subscription: Subscription, consumer: Consumer, loan: Loan) -> None:
         """Lend what was gathered, and let go of what expired."""
@@ -86,7 +100,10 @@ class Lender:
         state.counters["messages_delivered"] += loan.messages
         state.counters["deliveries"] += 1
         body = bodies.Lent(tuple(envelopes), tuple(loan.spans), lending.ready.total)
-        state.say(waiter, Kind.MESSAGES, body, tuple(blobs))
+        if lending.is_suspect(loan.spans):
+            state.say_when_durable(waiter, Kind.MESSAGES, body, tuple(blobs))
+        else:
+            state.say(waiter, Kind.MESSAGES, body, tuple(blobs))
 
     def claim_keys(self, topic: Topic, lending: Lending, spans: list[Span]) -> list[int]:
         """Have messages that are out, or put off, keep their keys after a restart; gives those that cannot."""

@@ -1,13 +1,14 @@
 """Which messages of a shared subscription are lent to whom, which wait to be lent, and which came back.
 
 Offsets only, no message: whoever lends reads them. What is acked is durable, and so are the attempts of what came
-back and who is attached; who holds what is known only here, and after a restart the consumers tell it.
+back, who is attached, and what each was lent. After a restart the consumers tell what of that they hold; what was lent
+to one that does not come counts as an attempt that failed.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ _CAREFUL_ATTEMPTS = 2  # before the last: from then on a message is lent alone, 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
+_decode_lent = msgspec.msgpack.Decoder(list[tuple[int, list[int]]]).decode
 
 
 class WaitingTake(NamedTuple):
@@ -57,6 +59,7 @@ class Lending:
         self.options = options
         self.consumers: dict[int, Consumer] = {}
         self.awaited: dict[int, tuple[bytes, int]] = {}  # attached before a restart, not heard of since
+        self._lent_before: dict[int, list[int]] = {}  # to those, as steps: see `_steps`
         self._holds = False  # the backlog is kept for those
         self.hold_until_s: float | None = None  # and no longer than this
         self.waiting: dict[int, WaitingTake] = {}  # by token, the longest waiting first
@@ -67,21 +70,30 @@ class Lending:
         self._in_later: set[int] = set()
         self.keys = Keys() if options.order == "key" else None
         self._seen_end = 0  # all below is acked, ready, lent, blocked by its key, or comes later
+        self._suspect_below = 0  # before a restart something below may have been lent to a consumer that is gone
         self._begun = False
         self.timer_s: float | None = None  # when somebody looks here next
 
     # Beginning.
 
-    def await_consumers(self, packed: bytes) -> None:
-        """Take who was attached before a restart."""
+    def await_consumers(self, packed: bytes, lent: bytes) -> None:
+        """Take who was attached before a restart, and what each was lent."""
         if packed:
             self.awaited = {token: (nonce, max_unacked) for token, nonce, max_unacked in _decode(packed)}
+        if lent:
+            self._lent_before = dict(_decode_lent(lent))
 
     def pack_consumers(self) -> bytes:
         """Give who is attached, for the store."""
         attached = [(each.token, each.nonce, each.max_unacked) for each in self.consumers.values()]
         attached += [(token, *rest) for token, rest in self.awaited.items()]
         return _encode(attached) if attached else b""
+
+    def pack_lent(self) -> bytes:
+        """Give what each consumer is lent, for the store."""
+        lent = [(each.token, _steps(each.held)) for each in self.consumers.values() if each.held.total]
+        lent += self._lent_before.items()
+        return _encode(lent) if lent else b""
 
     def load_returned(self, row: ReturnedRow) -> None:
         """Take a message that had come back before a restart."""
@@ -125,12 +137,21 @@ class Lending:
         for span in backlog:
             self.ready.add(*span)
 
-    def give_up_awaited(self) -> list[int]:
-        """Stop waiting for those who did not come back; gives their tokens. The backlog is the caller's to open."""
-        gone = list(self.awaited)
+    def give_up_awaited(self) -> tuple[list[int], list[Span]]:
+        """Stop waiting for those who did not come back; gives their tokens, and what was lent to them and is neither
+        done nor anybody else's. The backlog is the caller's to open."""
+        gone, lost = list(self.awaited), Spans()
+        if gone:
+            self._suspect_below = self._seen_end
+        for start, stop in [span for token in gone for span in _ranges(self._lent_before.get(token, ()))]:
+            for low, high in self._unacked(start, min(stop, self._seen_end)):
+                for span in self._nobodys(low, high):
+                    lost.take(*span[:2])
+                    lost.add(*span)
         self.awaited.clear()
+        self._lent_before.clear()
         self.hold_until_s = None
-        return gone
+        return gone, [loan for span in lost for loan in self._with_attempts(*span[:2])]
 
     def see(self, end: int, now_us: int) -> None:
         """Take in what the topic has grown by, and what may come again by now."""
@@ -166,6 +187,7 @@ class Lending:
     def show(self, token: int, now_s: float) -> Consumer:
         """A consumer from before the restart is there; what it holds is for `adopt`."""
         nonce, max_unacked = self.awaited.pop(token)
+        self._lent_before.pop(token, None)  # what it does not show never came to it, or came back untried
         return self.attach(token, nonce, max_unacked, now_s)
 
     def adopt(self, consumer: Consumer, held: Iterable[Span], end: int) -> list[Span]:
@@ -174,15 +196,20 @@ class Lending:
         made: list[Span] = []
         for start, stop, attempt in held:
             for low, high in self._unacked(start, min(stop, end, self._seen_end)):
-                free = Spans([(low, high, 0)])
-                for spans in (self.coming, *(other.held for other in self.consumers.values())):
-                    for taken in spans.within(low, high):
-                        free.take(*taken[:2])
+                free = self._nobodys(low, high)
                 self._take_returned(free, low, high, attempt)
                 loans = [loan for span in free for loan in self._with_attempts(*span[:2])]
                 self.lend(consumer, loans)
                 made += loans
         return made
+
+    def _nobodys(self, start: int, stop: int) -> Spans:
+        """Give what of an unacked range is held by nobody, nor just being given back."""
+        free = Spans([(start, stop, 0)])
+        for spans in (self.coming, *(consumer.held for consumer in self.consumers.values())):
+            for taken in spans.within(start, stop):
+                free.take(*taken[:2])
+        return free
 
     def _take_returned(self, spans: Spans, start: int, stop: int, attempt: int) -> None:
         """Leave out what came back already from an attempt (0: which is not known)."""
@@ -221,6 +248,7 @@ class Lending:
         """Let a consumer go; what it held is the caller's to give back."""
         self.waiting.pop(token, None)
         self.awaited.pop(token, None)
+        self._lent_before.pop(token, None)
         return self.consumers.pop(token, None)
 
     # Lending.
@@ -239,6 +267,11 @@ class Lending:
         if not most:
             return False
         return most == 1 or attempt >= max(2, most - _CAREFUL_ATTEMPTS + 1)
+
+    def is_suspect(self, loans: list[Span]) -> bool:
+        """Tell whether something of these loans may have ended its consumers: it came back, or one that may have been
+        lent it never came back."""
+        return any(start < self._suspect_below or attempt > 1 for start, _, attempt in loans)
 
     def tried(self) -> int:
         """Count what came back, and what may."""
@@ -350,3 +383,24 @@ class Lending:
         while self.later and self.later[0][1] not in self.returned:
             self._in_later.discard(heapq.heappop(self.later)[1])
         return self.later[0][0] if self.later else None
+
+
+def _steps(spans: Spans) -> list[int]:
+    """Give ranges as numbers that are mostly small: how far on each begins, and how long it is."""
+    steps: list[int] = []
+    end = 0
+    for start, stop, _ in spans:
+        if steps and start == end:  # of another attempt, which the store knows by what came back
+            steps[-1] += stop - start
+        else:
+            steps += (start - end, stop - start)
+        end = stop
+    return steps
+
+
+def _ranges(steps: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Give the ranges that `_steps` was told."""
+    end = 0
+    for gap, length in zip(steps[::2], steps[1::2], strict=True):
+        start, end = end + gap, end + gap + length
+        yield start, end

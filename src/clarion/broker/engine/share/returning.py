@@ -54,7 +54,7 @@ class Returning:
         changes.returned[key] = row
         subscription.lending.put_back(row)
         self._state.open.came_back.append((topic, subscription, row))
-        self._state.changed(topic)
+        self._subscribing.changed(topic, subscription)  # it is not lent any more, or it would count twice after a crash
 
     def done(self, topic: Topic, subscription: Subscription, start: int, stop: int, holder: Consumer | None) -> bool:
         """Take a range as done, held by one consumer or by whomever; says whether that was news.

@@ -18,6 +18,7 @@ from clarion.wire.refusals import Code
 
 LAPSED = "the consumer gave no sign of life within its lease"
 LEFT = "the consumer left without an ack"
+NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
 _MAX_UNACKED = 1_000_000
 _MAX_RANGES = 65_536  # in one request
 _MAX_REASON = 1000  # characters kept
@@ -33,7 +34,7 @@ class Sharing:
         self._state = state
         self._subscribing = subscribing
         self._returning = returning
-        self._lender = Lender(state, returning)
+        self._lender = Lender(state, subscribing, returning)
         self._timers = Timers()
 
     # Requests.
@@ -107,6 +108,7 @@ class Sharing:
                 loans = lending.adopt(consumer, body.held, topic.visible_end)
                 for offset in self._lender.claim_keys(topic, lending, loans):
                     consumer.held.take(offset, offset + 1)  # its key is another message's
+                state.note(topic, subscription, now)
                 self._timers.set(topic, subscription, consumer.deadline_s)
                 if lending.hold_is_over():
                     self._end_hold(topic, subscription, now)
@@ -136,6 +138,8 @@ class Sharing:
             else:
                 for span in taken:
                     lending.release(*span)
+                if taken:  # so that it counts for nothing after a crash, either
+                    self._subscribing.changed(topic, subscription)
         self._serve(topic, subscription, now)
         state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
@@ -275,10 +279,13 @@ class Sharing:
         for topic, subscription in self._timers.due(now.monotonic_s):
             if subscription.lending is not None and self._is_current(topic, subscription):
                 self._look(topic, subscription, subscription.lending, now)
+        if self._state.notes_by_s is not None and now.monotonic_s >= self._state.notes_by_s:
+            self._state.write_notes()
 
     def next_deadline_s(self) -> float | None:
         """Give when `tick` has something to do."""
-        return self._timers.next_s()
+        notes_s, timers_s = self._state.notes_by_s, self._timers.next_s()
+        return timers_s if notes_s is None or (timers_s is not None and timers_s < notes_s) else notes_s
 
     def forget_all(self) -> None:
         """Send everybody who waits away empty-handed, and forget the clock: after a failed commit."""
@@ -377,7 +384,10 @@ class Sharing:
     def _end_hold(self, topic: Topic, subscription: Subscription, now: Now) -> None:
         assert subscription.lending is not None
         lending = subscription.lending
-        if lending.give_up_awaited():  # That must be on disk first, or they could show the same after a crash.
+        gone, lost = lending.give_up_awaited()
+        if gone:  # That must be on disk first, or they could show the same after a crash.
+            self._lender.claim_keys(topic, lending, lost)
+            self._returning.come_back(topic, subscription, lost, NOT_SHOWN, 0, now)
             self._subscribing.changed(topic, subscription)
             self._state.open.opened.append((topic, subscription, lending))
         else:
