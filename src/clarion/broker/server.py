@@ -18,7 +18,7 @@ from clarion.broker.committer import Committer, Outcome
 from clarion.broker.crashpoints import ENVIRONMENT, crash_points_from
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
-from clarion.broker.transport import Transport
+from clarion.broker.transport import Door, Transport, raise_descriptor_limit
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
@@ -34,7 +34,6 @@ _WRONG_DOOR = "this address does not serve such requests: it is for publishers a
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
 _STALLED_S = 2.0  # for one turn of the loop: the process was stopped, or the machine asleep
-_HELD_BACK_RETRY_S = 0.002
 _KILLED_EXIT = 130
 
 
@@ -47,6 +46,7 @@ class Broker:
 
     def __init__(self, settings: BrokerSettings, *, store: Store | None = None) -> None:
         self._settings = settings
+        raise_descriptor_limit()
         self._crash_points = crash_points_from(os.environ.get(ENVIRONMENT))
         self._store = store or SegmentedStore(
             settings.data, max_bytes=settings.max_store_bytes or None, crash_points=self._crash_points
@@ -58,6 +58,7 @@ class Broker:
                 publishers=settings.listen_publishers or None,
                 subscribers=settings.listen_subscribers or None,
                 max_batch_bytes=settings.max_batch_bytes,
+                max_connections=settings.max_connections,
             )
         except BaseException:
             self._store.close()
@@ -78,7 +79,7 @@ class Broker:
     def _stats(self) -> dict[str, Any]:
         """What the loop has to add to the engine's counters."""
         return {
-            **self._transport.counters,
+            **self._transport.stats(),
             "commit_seconds": round(self._committer.seconds, 3),
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             "pid": os.getpid(),
@@ -136,13 +137,15 @@ class Broker:
         doors = self._transport.doors
         for door in doors:
             poller.register(door.socket, zmq.POLLIN)
+            poller.register(door.monitor, zmq.POLLIN)
         listening = True
-        held_back = False
+        held_back: float | None = None
+        look_at_s = 0.0
         turned_s = time.monotonic()
         while not self._stops:
-            wait_s = self._engine.next_deadline_s() - time.monotonic()
-            if held_back:
-                wait_s = min(wait_s, _HELD_BACK_RETRY_S)
+            wait_s = min(self._engine.next_deadline_s(), look_at_s) - time.monotonic()
+            if held_back is not None:
+                wait_s = min(wait_s, held_back)
             ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
             now = _now()
             if not listening or now.monotonic_s - turned_s > _STALLED_S:  # nobody could be heard in that time
@@ -151,26 +154,31 @@ class Broker:
             if self._committer.ready.fileno() in ready:
                 self._take_outcome(now)
             taken = 0
-            for place, door in enumerate(doors):
+            is_heard = listening
+            for door in doors:
                 if door.socket in ready:
-                    taken += self._take_requests(place, now)
+                    count = self._take_requests(door, now)
+                    taken += count
+                    is_heard = is_heard and count < _REQUESTS_A_TURN and self._has_room()
+            if now.monotonic_s >= look_at_s or any(door.monitor in ready for door in doors):
+                look_at_s = self._transport.look(now.monotonic_s, is_heard=is_heard)
             if now.monotonic_s >= self._engine.next_deadline_s():
                 self._engine.tick(now)
             self._submit(alone=taken <= _ALONE_REQUESTS)
             self._send_replies()
             held_back = self._transport.send_held_back()
-            room = self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
+            room = self._has_room()
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
                 listening = room
                 for door in doors:
                     poller.modify(door.socket, zmq.POLLIN if room else 0)
 
-    def _take_requests(self, place: int, now: Now) -> int:
+    def _take_requests(self, door: Door, now: Now) -> int:
         """Take what has come in at a door, and give how much that was."""
         engine = self._engine
-        closed_to = self._transport.doors[place].closed_to
+        closed_to = door.closed_to
         taken = 0
-        for peer, frames in self._transport.receive(place, _REQUESTS_A_TURN):
+        for peer, frames in self._transport.receive(door, _REQUESTS_A_TURN):
             taken += 1
             try:
                 request = parse_request(frames)
@@ -184,9 +192,12 @@ class Broker:
                 engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_DOOR)
                 continue
             engine.handle(peer, request, now)
-            if engine.uncommitted_bytes() >= self._settings.max_uncommitted_bytes:
+            if not self._has_room():
                 break  # the rest waits in the socket
         return taken
+
+    def _has_room(self) -> bool:
+        return self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
 
     def _submit(self, *, alone: bool) -> None:
         """Have what was taken committed: by the thread, or here where little came `alone` and that is quick.
@@ -250,9 +261,9 @@ class Broker:
             self._submit(alone=False)
             self._send_replies()
             held_back = self._transport.send_held_back()
-            if not self._committer.busy and (not held_back or time.monotonic() > patience_s):
+            if not self._committer.busy and (held_back is None or time.monotonic() > patience_s):
                 return
-            poller.poll(1 if held_back else None)
+            poller.poll(None if held_back is None else 1)
             self._take_outcome(_now())
 
 

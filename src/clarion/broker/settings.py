@@ -58,6 +58,9 @@ class BrokerSettings:
     max_get_bytes: int = _setting(_DEFAULTS.max_get_bytes, "about the most bytes one get returns", 1024)
     max_get_wait_s: float = _setting(_DEFAULTS.max_get_wait_s, "longest that one get waits at the broker", 0)
     max_batch_bytes: int = _setting(_DEFAULTS.max_batch_bytes, "largest batch, and so the largest message", 1024)
+    max_connections: int = _setting(
+        10_000, "connections at one time; fewer where the process may not open so many files (ulimit -n)", 1
+    )
     max_topics: int = _setting(_DEFAULTS.max_topics, "topics stored, at most", 1)
     max_subscriptions_per_topic: int = _setting(
         _DEFAULTS.max_subscriptions_per_topic, "subscriptions of a topic, at most", 1

@@ -1,62 +1,142 @@
-"""The broker's sockets: frames in from peers, frames out to them."""
+"""The broker's sockets: messages in from peers, messages out to them, and no more of either than there is room for.
+
+ZeroMQ bounds the size of a frame, but neither the frames of a message nor the bytes that wait for one peer. Both can be
+seen from outside: the kernel counts what a connection received and what its peer has acknowledged (TCP_INFO), and the
+transport counts what was handed over in whole messages. The difference is what ZeroMQ holds. Whoever goes beyond a
+bound loses its connection; a client that lives connects again and asks again.
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
+import os
+import resource
+import socket
+import struct
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from clarion.model.errors import BadSettings
-from clarion.session.connection import receive_frames, send_frames
+from clarion.session.connection import KEPT_FROM_BYTES, send_frames
 from clarion.wire.frames import Buffer
 from clarion.wire.requests import PUBLISHER_KINDS, SUBSCRIBER_KINDS
 
+log = logging.getLogger("clarion.broker")
+AnswerT = TypeVar("AnswerT")
 _AT_ONCE = int(zmq.NOBLOCK)
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
-_MESSAGES_QUEUED_PER_PEER = 256
+_MESSAGES_QUEUED_PER_PEER = 64
 _ENVELOPE_BYTES = 64 * 1024
 _EXAMPLE = " An address looks like tcp://127.0.0.1:5590"
+_UNREAD_BYTES_PER_PEER = 8 * 2**20  # handed to ZeroMQ and not acknowledged by the peer's machine; beyond, replies wait
 _HELD_BACK_BYTES_PER_PEER = 64 * 2**20
+_HELD_BACK_BYTES = 256 * 2**20  # of all peers together
+_RECEIVED_BYTES = 2**30  # of messages that ZeroMQ holds for us, all peers together
+_RETRY_S = 0.002
+_LONGEST_RETRY_S = 0.05  # while nobody reads
+_STUCK_LOOKS = 120  # without reading anything, after which a peer that has replies waiting is given up
+_LOOK_EVERY_S = 0.25
+_SCAN_EVERY_LOOKS = 8  # unless memory grows
+_GROWN_BYTES = 16 * 2**20
+_MUCH_GROWN_BYTES = 64 * 2**20
+_MEMORY_PER_BYTE = 64  # that an empty frame takes in ZeroMQ, at most
+_IN_KERNEL_BYTES = 16 * 2**20  # that a connection's buffers may hold
+_SMALL_BYTES = 64 * 1024
+_SPARE_DESCRIPTORS = 48  # for the store's files, the log, and callers that are about to be turned away
+_LEAST_CONNECTIONS = 8
+_DESCRIPTORS_WANTED = 65_536
+_TOLD_EVERY_LOOKS = 40
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_COUNTS = struct.Struct("=QQ")  # of TCP_INFO: bytes acknowledged, bytes received
+_COUNTS_AT = 120
+_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
 
-class Peer(NamedTuple):
-    """A connection: which socket it came in on, and ZeroMQ's routing id of it."""
+class Peer:
+    """Who asks, by ZeroMQ's routing id: what was handed over in each direction, and what waits to be sent."""
 
-    door: int
-    routing_id: bytes
+    __slots__ = ("acked", "connection", "door", "held_back", "routing_id", "sent", "stuck", "waiting")
+
+    def __init__(self, door: Door, routing_id: bytes) -> None:
+        self.door = door
+        self.routing_id = routing_id
+        self.connection: Connection | None = None  # while it is known which it is
+        self.sent = self.acked = 0  # bytes
+        self.waiting: deque[Sequence[Buffer]] = deque()  # replies that it may not be sent yet
+        self.held_back = 0  # bytes of them
+        self.stuck = 0  # looks since it read something, while they wait
 
 
-class Door(NamedTuple):
+class Connection:
+    """An accepted connection, by its descriptor, which ZeroMQ owns: it may be gone, or somebody else's, at any time."""
+
+    __slots__ = ("descriptor", "endless", "far_end", "handed", "messages", "messages_seen", "peer", "queued")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.far_end: object = _ask(descriptor, socket.socket.getpeername)
+        self.peer: Peer | None = None
+        self.handed = 0  # bytes that came in whole messages, with their framing
+        self.messages = self.messages_seen = 0  # now, and at the last look
+        self.queued = 0  # bytes that came and were not handed over at the last look
+        self.endless: tuple[int, int] | None = None  # since it gives no message: memory, and `queued`, at that time
+
+    def counts(self) -> tuple[int, int] | None:
+        """Return how many bytes were acknowledged by the peer, and received from it; None where nobody counts."""
+        return _ask(self.descriptor, lambda peer: _counts(peer) if self._is(peer) else None)
+
+    def cut(self) -> None:
+        """End the connection; ZeroMQ notices."""
+        _ask(self.descriptor, lambda peer: peer.shutdown(socket.SHUT_RDWR) if self._is(peer) else None)
+
+    def _is(self, peer: socket.socket) -> bool:
+        return self.far_end is not None and bool(peer.getpeername() == self.far_end)
+
+
+class Door:
     """A bound socket and the kinds of requests that are not for it."""
 
-    socket: zmq.Socket[bytes]
-    url: str
-    closed_to: frozenset[int]
+    __slots__ = ("closed_to", "connections", "monitor", "peers", "socket", "url")
 
-
-class Backlog:
-    """Replies that a peer's socket did not take yet."""
-
-    __slots__ = ("size", "waiting")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.waiting: deque[Sequence[Buffer]] = deque()
+    def __init__(self, bound: zmq.Socket[bytes], url: str, closed_to: frozenset[int]) -> None:
+        self.socket = bound
+        self.monitor: zmq.Socket[bytes] = bound.get_monitor_socket(_EVENTS)
+        self.url = url
+        self.closed_to = closed_to
+        self.connections: dict[int, Connection] = {}  # by descriptor
+        self.peers: dict[bytes, Peer] = {}  # by routing id
 
 
 class Transport:
     """ROUTER sockets: one that serves everybody, or one for publishers and one for subscribers."""
 
-    def __init__(self, *, listen: str, publishers: str | None, subscribers: str | None, max_batch_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        listen: str,
+        publishers: str | None,
+        subscribers: str | None,
+        max_batch_bytes: int,
+        max_connections: int = 10_000,
+    ) -> None:
         self.counters: Counter[str] = Counter()
+        self._max_connections = min(max_connections, _connections_possible())
         self._context = zmq.Context()
         self._max_frame_bytes = max_batch_bytes + _ENVELOPE_BYTES
         self.doors: list[Door] = []
-        self._backlogs: dict[Peer, Backlog] = {}
+        self._held_back: dict[Peer, None] = {}
+        self._retry_s = _RETRY_S
+        self._held_back_bytes = self._received_bytes = 0
+        self._look_at_s = 0.0
+        self._looks = self._scanned = self._told = 0
+        self._memory_bytes = 0
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # there may be no descriptor left later
         wanted: list[tuple[str | None, frozenset[int]]]
         wanted = [(publishers, frozenset(SUBSCRIBER_KINDS)), (subscribers, frozenset(PUBLISHER_KINDS))]
         if not publishers or not subscribers:
@@ -70,7 +150,7 @@ class Transport:
             raise
 
     def _bind(self, url: str, closed_to: frozenset[int]) -> Door:
-        socket = self._context.socket(zmq.ROUTER)
+        bound = self._context.socket(zmq.ROUTER)
         options = {
             zmq.ROUTER_MANDATORY: 1,
             zmq.LINGER: 0,
@@ -83,64 +163,281 @@ class Transport:
             zmq.HANDSHAKE_IVL: 10_000,
         }
         for option, value in options.items():
-            socket.setsockopt(option, value)
+            bound.setsockopt(option, value)
+        door = Door(bound, url, closed_to)  # watched before the first caller comes
         try:
-            socket.bind(url)
+            bound.bind(url)
         except zmq.ZMQError as error:
-            socket.close(0)
+            _close(door, 0)
             hint = " Is another broker running there?" if error.errno == errno.EADDRINUSE else ""
             raise BadSettings(f"cannot listen on {url}: {error.strerror}.{hint or _EXAMPLE}") from error
-        bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        return Door(socket, bound, closed_to)
+        door.url = bound.getsockopt_string(zmq.LAST_ENDPOINT)
+        return door
 
-    def receive(self, door: int, most: int) -> Iterator[tuple[Peer, list[Buffer]]]:
-        """Give up to `most` messages that have come in at a door."""
-        socket = self.doors[door].socket
+    # In.
+
+    def receive(self, door: Door, most: int) -> Iterator[tuple[Peer, list[Buffer]]]:
+        """Return up to `most` messages that have come in at a door."""
+        receive, peers = door.socket.recv, door.peers
         for _ in range(most):
             try:
-                routing_id, *frames = receive_frames(socket)
+                frame = receive(_AT_ONCE, False)
             except zmq.Again:
                 return
-            yield Peer(door, bytes(routing_id)), frames
+            routing_id = frame.bytes
+            peer = peers.get(routing_id)
+            if peer is None:
+                peer = self._meet(door, routing_id, frame)
+            frames: list[Buffer] = []
+            size = 0
+            while frame.more:
+                frame = receive(0, False)
+                length = len(frame)
+                size += length + (2 if length < 256 else 9)  # as ZMTP frames it
+                frames.append(frame.bytes if length < KEPT_FROM_BYTES else frame.buffer)
+            if peer.connection is not None:
+                peer.connection.handed += size
+                peer.connection.messages += 1
+            yield peer, frames
+
+    def _meet(self, door: Door, routing_id: bytes, frame: zmq.Frame) -> Peer:
+        """Return who sent this, and find the connection that it came by."""
+        self._take_events(door)
+        peer = Peer(door, routing_id)
+        connection = door.connections.get(int(frame.get(zmq.SRCFD)))
+        if connection is not None and connection.peer is None:
+            connection.peer, peer.connection = peer, connection
+            door.peers[routing_id] = peer
+        return peer  # one whose connection is gone is not kept: what is said to it is dropped
+
+    # Out.
 
     def send(self, peer: Peer, frames: Sequence[Buffer]) -> None:
-        """Send to a peer. What it does not take off its socket yet waits here, within bounds; beyond them, and for
-        one that is gone, a reply is dropped: a client that lives asks again."""
-        if peer in self._backlogs or not self._try(peer, frames):
+        """Send to a peer. What it does not read yet waits here, within bounds; beyond them, and for one that is gone, a
+        reply is dropped: a client that lives asks again."""
+        if peer.waiting or not self._try(peer, frames):
             self._hold_back(peer, frames)
 
     def _try(self, peer: Peer, frames: Sequence[Buffer]) -> bool:
+        if peer.sent - peer.acked > _UNREAD_BYTES_PER_PEER and not self._has_read(peer):
+            return False
         try:
-            send_frames(self.doors[peer.door].socket, [peer.routing_id, *frames], _AT_ONCE)
+            send_frames(peer.door.socket, [peer.routing_id, *frames], _AT_ONCE)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self.counters["replies_dropped_gone_peer"] += 1
+            return True
+        peer.sent += _size(frames)
         return True
 
+    def _has_read(self, peer: Peer) -> bool:
+        counts = peer.connection.counts() if peer.connection is not None else None
+        if counts is None:  # nobody counts there, or it is gone: ZeroMQ says how many messages are too many
+            peer.acked = peer.sent
+        elif counts[0] > peer.acked:
+            peer.acked, peer.stuck = counts[0], 0
+        return peer.sent - peer.acked <= _UNREAD_BYTES_PER_PEER
+
     def _hold_back(self, peer: Peer, frames: Sequence[Buffer]) -> None:
-        backlog = self._backlogs.setdefault(peer, Backlog())
-        size = sum(map(len, frames))
-        if backlog.size + size > _HELD_BACK_BYTES_PER_PEER:
+        size = _size(frames)
+        if peer.held_back + size > _HELD_BACK_BYTES_PER_PEER or self._held_back_bytes + size > _HELD_BACK_BYTES:
             self.counters["replies_dropped_slow_peer"] += 1
             return
-        backlog.size += size
-        backlog.waiting.append(frames)
+        peer.held_back += size
+        self._held_back_bytes += size
+        peer.waiting.append(frames)
+        if peer not in self._held_back:
+            self._held_back[peer] = None
+            self._retry_s = _RETRY_S
         self.counters["replies_held_back"] += 1
 
-    def send_held_back(self) -> bool:
-        """Try again what peers did not take; say whether something still waits."""
-        for peer, backlog in list(self._backlogs.items()):
-            while backlog.waiting and self._try(peer, backlog.waiting[0]):
-                backlog.size -= sum(map(len, backlog.waiting.popleft()))
-            if not backlog.waiting:
-                del self._backlogs[peer]
-        return bool(self._backlogs)
+    def send_held_back(self) -> float | None:
+        """Try again what peers did not take; return after how long to try once more, None where nothing waits."""
+        self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
+        for peer in list(self._held_back):
+            while peer.waiting and self._try(peer, peer.waiting[0]):
+                self._let_go(peer, peer.waiting.popleft())
+                self._retry_s = _RETRY_S
+            if not peer.waiting:
+                del self._held_back[peer]
+        return self._retry_s if self._held_back else None
+
+    def _let_go(self, peer: Peer, frames: Sequence[Buffer]) -> None:
+        size = _size(frames)
+        peer.held_back -= size
+        self._held_back_bytes -= size
+
+    # Looking after it.
+
+    def look(self, now_s: float, *, is_heard: bool) -> float:
+        """See who came and went, and who holds more than it may; return when to look again.
+
+        `is_heard` tells that all that came since the last look was taken, so that who gave no message gave none.
+        """
+        for door in self.doors:
+            self._take_events(door)
+        if now_s < self._look_at_s:
+            return self._look_at_s
+        self._look_at_s = now_s + _LOOK_EVERY_S
+        self._looks += 1
+        memory_bytes = int(os.pread(self._statm, 256, 0).split()[1]) * _PAGE_BYTES
+        grown = memory_bytes - self._memory_bytes > _GROWN_BYTES
+        if grown or self._received_bytes or self._looks - self._scanned >= _SCAN_EVERY_LOOKS:
+            self._scan(memory_bytes, is_heard=is_heard)
+            self._memory_bytes = memory_bytes
+            self._scanned = self._looks
+        for peer in self._held_back:
+            peer.stuck += 1
+            if peer.stuck > _STUCK_LOOKS and peer.connection is not None:
+                self._cut(peer.connection, f"it leaves {peer.held_back} bytes of replies unread")
+                peer.stuck = 0
+        return self._look_at_s
+
+    def _scan(self, memory_bytes: int, *, is_heard: bool) -> None:
+        """Count what ZeroMQ holds of each connection, and cut those that hold more than a request may have."""
+        endless: list[Connection] = []
+        total = 0
+        for door in self.doors:
+            for connection in list(door.connections.values()):
+                counts = connection.counts()
+                if counts is None:
+                    continue
+                gave_message = connection.messages != connection.messages_seen
+                connection.messages_seen = connection.messages
+                queued = counts[1] - connection.handed
+                connection.queued = queued
+                is_endless = is_heard and not gave_message and queued > _SMALL_BYTES
+                connection.endless = (connection.endless or (memory_bytes, queued)) if is_endless else None
+                if queued < 0 or (gave_message and queued < _SMALL_BYTES):  # greetings and heartbeats are no messages
+                    connection.handed, connection.queued = counts[1], 0
+                elif is_endless:
+                    endless.append(connection)
+                total += connection.queued
+        self._received_bytes = total
+        for connection in endless:
+            assert connection.endless is not None
+            memory_grown, queue_grown = memory_bytes - connection.endless[0], connection.queued - connection.endless[1]
+            if connection.queued > self._max_frame_bytes + _IN_KERNEL_BYTES:
+                self._cut(connection, f"it sent {connection.queued} bytes without the end of a message")
+            elif _MUCH_GROWN_BYTES + 4 * queue_grown < memory_grown < _MEMORY_PER_BYTE * queue_grown:
+                self._cut(connection, "it sends a message of very many frames")
+        if total > _RECEIVED_BYTES:
+            every = [connection for door in self.doors for connection in door.connections.values()]
+            largest = max(every, key=lambda connection: connection.queued)
+            self._cut(largest, f"of {total} bytes that came faster than the disk takes them it sent most")
+
+    def _take_events(self, door: Door) -> None:
+        """Take in who came and went."""
+        while True:
+            try:
+                event = parse_monitor_message(door.monitor.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            descriptor = int(event["value"])
+            self._forget(door, descriptor)
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                connection = door.connections[descriptor] = Connection(descriptor)
+                if sum(len(each.connections) for each in self.doors) > self._max_connections:
+                    self._turn_away(connection)
+
+    def _forget(self, door: Door, descriptor: int) -> None:
+        connection = door.connections.pop(descriptor, None)
+        if connection is not None and connection.peer is not None:
+            peer = connection.peer
+            peer.connection = None
+            door.peers.pop(peer.routing_id, None)
+            for frames in peer.waiting:
+                self._let_go(peer, frames)
+            peer.waiting.clear()
+            self._held_back.pop(peer, None)
+
+    def _turn_away(self, connection: Connection) -> None:
+        connection.cut()
+        self.counters["connections_refused"] += 1
+        if not self._told or self._looks - self._told > _TOLD_EVERY_LOOKS:
+            self._told = self._looks + 1
+            log.warning(
+                "there are %d connections, as many as may be (max_connections, and the limit of open files):"
+                " whoever calls now is turned away, and tries again",
+                self._max_connections,
+            )
+
+    def _cut(self, connection: Connection, why: str) -> None:
+        log.warning("the connection from %s is ended: %s", connection.far_end, why)
+        self.counters["peers_cut_off"] += 1
+        connection.cut()
+
+    def stats(self) -> dict[str, int]:
+        """Return the counters, and what is there now."""
+        peers = [peer for door in self.doors for peer in door.peers.values()]
+        return {
+            **self.counters,
+            "connections": sum(len(door.connections) for door in self.doors),
+            "receive_queue_bytes": self._received_bytes,
+            "send_queue_bytes": sum(peer.held_back + max(0, peer.sent - peer.acked) for peer in peers),
+        }
 
     def close(self, *, linger_ms: int) -> None:
         """Close, giving what was sent `linger_ms` to leave."""
         for door in self.doors:
-            door.socket.close(linger_ms)
+            _close(door, linger_ms)
+        os.close(self._statm)
         self._context.term()
+
+
+def raise_descriptor_limit() -> None:
+    """Have the process open as many files and connections as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    except (OSError, ValueError):  # it stays as it is
+        pass
+
+
+def _connections_possible() -> int:
+    """Return how many connections leave enough descriptors for everything else."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 30
+    possible = limit - len(os.listdir("/proc/self/fd")) - _SPARE_DESCRIPTORS
+    if possible < _LEAST_CONNECTIONS:
+        raise BadSettings(
+            f"this process may open {limit} files, which is too few: with those of the store not even"
+            f" {_LEAST_CONNECTIONS} connections are left. Raise the limit (`ulimit -n`)"
+        )
+    return possible
+
+
+def _close(door: Door, linger_ms: int) -> None:
+    door.socket.disable_monitor()
+    door.monitor.close(0)
+    door.socket.close(linger_ms)
+
+
+def _size(frames: Sequence[Buffer]) -> int:
+    return sum(len(frame) + 9 for frame in frames)
+
+
+def _counts(peer: socket.socket) -> tuple[int, int] | None:
+    if peer.family == socket.AF_UNIX:
+        return None
+    acked, received = _COUNTS.unpack_from(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _COUNTS_AT)
+    return acked, received
+
+
+def _ask(descriptor: int, question: Callable[[socket.socket], AnswerT]) -> AnswerT | None:
+    """Ask a connection that may be gone by now; None where it is."""
+    try:
+        peer = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        return question(peer)
+    except (OSError, struct.error):
+        return None
+    finally:
+        peer.detach()

@@ -18,7 +18,7 @@ log = logging.getLogger("clarion.session")
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 6000
 _SAID_AFTER_S = 1.0  # without a broker, after which that is told
-_KEPT_FROM_BYTES = 32 * 1024  # received frames of this size are not copied
+KEPT_FROM_BYTES = 32 * 1024  # received frames of this size are not copied
 _COPIED_BELOW_BYTES = 64 * 1024  # sent frames of this size are: that is cheaper than to hear that they have left
 _AT_ONCE, _MORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -47,7 +47,7 @@ def receive_frames(socket: zmq.Socket[bytes]) -> list[Buffer]:
     frames: list[Buffer] = [frame.bytes]
     while frame.more:
         frame = socket.recv(0, False)
-        frames.append(frame.bytes if len(frame) < _KEPT_FROM_BYTES else frame.buffer)
+        frames.append(frame.bytes if len(frame) < KEPT_FROM_BYTES else frame.buffer)
     return frames
 
 
