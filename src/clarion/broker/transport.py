@@ -204,7 +204,11 @@ class Transport:
         """Return who sent this, and find the connection that it came by."""
         self._take_events(door)
         peer = Peer(door, routing_id)
-        connection = door.connections.get(int(frame.get(zmq.SRCFD)))
+        try:
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:  # who speaks ZMTP 2 or older is not told apart
+            descriptor = -1
+        connection = door.connections.get(descriptor)
         if connection is not None and connection.peer is None:
             connection.peer, peer.connection = peer, connection
             door.peers[routing_id] = peer
