@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from clarion.broker import Broker
-from clarion.broker.crashpoints import ENVIRONMENT
+from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT
 from clarion.broker.settings import load_settings
 from clarion.model.errors import ClarionError, FatalError
 
@@ -53,6 +53,7 @@ class BrokerProcess:
     ) -> None:
         self.data = data
         self._within = within  # the command that runs it, if any
+        self._clock = data.with_name(data.name + ".clock")
         self.log = log or data.with_name(data.name + ".log")
         self._port = hold_port() if listen == _ANYWHERE else None
         if self._port is not None:
@@ -79,6 +80,8 @@ class BrokerProcess:
         environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
         if crash_at is not None:
             environment[ENVIRONMENT] = crash_at
+        if self._clock.exists():
+            environment[CLOCK_FILE] = str(self._clock)
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -88,6 +91,12 @@ class BrokerProcess:
         if wait:
             self.wait_ready()
         return self
+
+    def move_clock(self, seconds: float) -> None:
+        """Have its wall clock be off; to be called before its start, too, or it has a clock that is never moved."""
+        moved = self._clock.with_suffix(".moved")
+        moved.write_text(str(seconds))
+        moved.replace(self._clock)
 
     def wait_ready(self) -> None:
         """Wait for the line that says it is ready."""

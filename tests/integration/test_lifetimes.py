@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from tests.integration.broker_process import BrokerProcess
@@ -158,6 +160,56 @@ def test_a_subscription_that_nobody_uses_expires_and_one_in_use_does_not(
 
 
 # Compression.
+
+
+# Clocks that jump.
+
+
+@pytest.fixture
+def moved(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker whose clock can be moved."""
+    broker = BrokerProcess(tmp_path / "moved")
+    broker.move_clock(0.0)
+    yield broker.start()
+    broker.close()
+
+
+def _jump(broker: BrokerProcess, admin: Admin, seconds: float) -> None:
+    broker.move_clock(seconds)
+    eventually(lambda: (admin.stats()["clock_off_s"] != 0) == (seconds != 0), "the broker has looked at its clock")
+
+
+def test_a_message_given_back_comes_again_though_the_clock_was_put_back(moved: BrokerProcess) -> None:
+    share(moved.url, "back")
+    put(moved.url, "back", [b"x"])
+    with worker(moved.url) as consumer, Admin(moved.url) as admin, Publisher(moved.url) as publisher:
+        take_one(consumer, "back").nack(delay_s=0.5)
+        publisher.put("back", b"y", deliver_at=time.time() + 0.5).result(WAIT_S)
+        _jump(moved, admin, -3600.0)
+        assert {message.payload for message in take(consumer, "back", 2)} == {b"x", b"y"}
+    assert "the clock was put back by 3600 s" in moved.said()
+
+
+def test_a_clock_that_is_wrong_for_a_while_ends_nothing_that_lives(moved: BrokerProcess) -> None:
+    week_s = 7 * 86_400.0
+    with Subscriber(moved.url, "reader") as reader, Admin(moved.url) as admin, Publisher(moved.url) as publisher:
+        admin.configure_topic("a week", retention="keep", max_age_s=week_s)
+        reader.subscribe("a week", "earliest", expires_s=week_s)
+        publisher.put_many("a week", [b"0", b"1"], ttl_s=week_s).result(WAIT_S)
+        (first,) = reader.get("a week", max_messages=1, wait_s=WAIT_S)
+        _jump(moved, admin, 30 * 86_400.0)
+        # When one that is for a moment is gone, the broker has looked at all of them.
+        for _ in range(2):
+            admin.configure_topic("then a moment", retention="keep")
+            publisher.put("then a moment", b"x", ttl_s=0.1).result(WAIT_S)
+            eventually(lambda: not admin.describe_topic("then a moment").stored_bytes, "a moment has passed")
+        publisher.put("a week", b"2").result(WAIT_S)
+        _jump(moved, admin, 0.0)
+        (second, third) = take(reader, "a week", 2)
+        assert [message.payload for message in (first, second, third)] == [b"0", b"1", b"2"]
+        assert abs(third.committed_at.timestamp() - time.time()) < week_s, "the message is not of the future"
+        assert [message.payload for message in admin.read("a week")] == [b"0", b"1", b"2"]
+    assert "the clock was put forward by 2592000 s" in moved.said()
 
 
 @pytest.mark.parametrize("shared", [False, True])

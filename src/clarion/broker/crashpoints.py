@@ -1,4 +1,7 @@
-"""Named places where a test can have the broker killed: CLARION_CRASH_AT="after-commit:7" dies at the 7th pass.
+"""What a test may do to a broker in a process of its own: kill it at a named place, and move its clock.
+
+CLARION_CRASH_AT="after-commit:7" dies at the 7th pass. CLARION_CLOCK_FILE names a file with the seconds by which the
+wall clock is to be off, read anew whenever the time is asked for.
 
 Places: before-commit, inside-commit, after-commit (in the store), after-delivery (subscribers served, publishers
 not yet answered), before-replies.
@@ -11,8 +14,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 ENVIRONMENT = "CLARION_CRASH_AT"
+CLOCK_FILE = "CLARION_CLOCK_FILE"
 _LEAVING_S = 0.05  # for ZeroMQ's own thread to have sent what was handed to it
 
 
@@ -32,6 +37,16 @@ def crash_points_from(environment: str | None) -> Callable[[str], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return pass_by
+
+
+def wall_clock_from(file: str | None) -> Callable[[], int]:
+    """Give the function that tells the wall clock's time, in unix microseconds."""
+
+    def moved_us() -> int:
+        assert file is not None
+        return time.time_ns() // 1000 + int(float(Path(file).read_text()) * 1e6)
+
+    return moved_us if file else lambda: time.time_ns() // 1000
 
 
 def _go_on(_name: str) -> None:

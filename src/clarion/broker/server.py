@@ -15,8 +15,8 @@ from typing import Any
 import zmq
 
 from clarion.broker.committer import Committer, Outcome
-from clarion.broker.crashpoints import ENVIRONMENT, crash_points_from
-from clarion.broker.engine import Engine, Now, Reply
+from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
+from clarion.broker.engine import Clock, Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
 from clarion.broker.transport import Door, Transport, raise_descriptor_limit
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
@@ -63,6 +63,8 @@ class Broker:
         except BaseException:
             self._store.close()
             raise
+        self._clock = Clock(self._store.clock_us())
+        self._wall_us = wall_clock_from(os.environ.get(CLOCK_FILE))
         self._committer = Committer(self._store)
         self._started_s = time.monotonic()
         self._stops = 0
@@ -81,6 +83,8 @@ class Broker:
         return {
             **self._transport.stats(),
             "commit_seconds": round(self._committer.seconds, 3),
+            "clock_jumps": self._clock.jumps,
+            "clock_off_s": round(self._clock.off_s, 3),
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             "pid": os.getpid(),
             "version": __version__,
@@ -147,7 +151,7 @@ class Broker:
             if held_back is not None:
                 wait_s = min(wait_s, held_back)
             ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
-            now = _now()
+            now = self._now()
             if not listening or now.monotonic_s - turned_s > _STALLED_S:  # nobody could be heard in that time
                 self._engine.stalled(now.monotonic_s - turned_s)
             turned_s = now.monotonic_s
@@ -213,7 +217,7 @@ class Broker:
         group = self._engine.take_group()
         if group is not None and alone and self._committer.is_quick(group):
             self._send_replies()  # they need not wait for it
-            self._end_commit(self._committer.commit_here(group), _now())
+            self._end_commit(self._committer.commit_here(group), self._now())
             group = self._engine.take_group()  # what the commit itself gave rise to
         if group is not None:
             self._committer.submit(group)
@@ -264,8 +268,15 @@ class Broker:
             if not self._committer.busy and (held_back is None or time.monotonic() > patience_s):
                 return
             poller.poll(None if held_back is None else 1)
-            self._take_outcome(_now())
+            self._take_outcome(self._now())
+
+    def _now(self) -> Now:
+        now = self._clock.look(time.monotonic(), _running_s(), self._wall_us())
+        for notice in self._clock.take_notices():
+            log.warning("%s", notice)
+        return now
 
 
-def _now() -> Now:
-    return Now(time.monotonic(), time.time_ns() // 1000)
+def _running_s() -> float:
+    """Give the time of a clock that only runs, and where there is one does so while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -17,7 +17,7 @@ from clarion.model.errors import BadSettings
 from clarion.model.units import duration_s, size_bytes
 
 ENVIRONMENT_PREFIX = "CLARION_"
-_NOT_SETTINGS = {"url", "crash_at"}  # other variables with our prefix
+_NOT_SETTINGS = {"url", "crash_at", "clock_file"}  # other variables with our prefix
 # What Kubernetes gives every pod for a service called clarion, or clarion-…: that is no setting, and no mistake.
 _OF_KUBERNETES = re.compile(
     r"(?P<service>CLARION(?:_[A-Z0-9]+)*?)_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"

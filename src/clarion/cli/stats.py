@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clarion.admin import Admin, PublisherReport
 
 # What is held now; everything else counts since the start, and so has a rate.
-_GAUGES = frozenset({"topics", "topics_in_memory", "waiting_gets", "pid"})
+_GAUGES = frozenset({"topics", "topics_in_memory", "waiting_gets", "clock_off_s", "pid"})
 _PUBLISHERS = "publishers"  # has a table of its own
 
 

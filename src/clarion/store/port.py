@@ -249,7 +249,7 @@ class Changes:
 
 
 _LIGHT_ROWS = 4
-_LIGHT = {"topics", "publishers", "batches", "receipts", "subscriptions"}
+_LIGHT = {"topics", "publishers", "batches", "receipts", "subscriptions", "clock_us"}
 _HEAVY = tuple(name for name in Changes.__slots__ if name not in _LIGHT)
 
 

@@ -30,6 +30,8 @@ from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import Code
 from clarion.wire.requests import Request
 
+_CLOCK_EVERY_S = 30.0  # that the time is noted, as long as there is something to commit
+
 
 class Engine:
     """Decides everything the broker does; performs nothing.
@@ -42,6 +44,8 @@ class Engine:
         self, store: Store, limits: Limits | None = None, *, more_stats: Callable[[], Mapping[str, Any]] = dict
     ) -> None:
         self._more_stats = more_stats
+        self._seen = Now(0.0, 0)
+        self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = State(store, limits or Limits())
         self._delaying = Delaying(self._state)
         self._putting = Putting(self._state, self._delaying)
@@ -107,6 +111,7 @@ class Engine:
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:
         """Take one request; what is to be answered at once is in `take_replies`."""
+        self._seen = now
         self._state.counters["requests"] += 1
         waiter = Waiter(peer, request.request_id)
         if request.blob is not None:
@@ -151,6 +156,8 @@ class Engine:
         if state.in_flight is not None or not state.open:
             return None
         state.write_notes()
+        if self._seen.monotonic_s >= self._clock_noted_s + _CLOCK_EVERY_S:
+            self._clock_noted_s, state.open.changes.clock_us = self._seen.monotonic_s, self._seen.unix_us
         group, state.open = state.open, Group()
         for key, subscription in group.dirty.items():
             group.changes.subscriptions[key] = subscription.to_row()

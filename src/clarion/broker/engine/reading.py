@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clarion.broker.engine.state import State
+from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.topics import Topic, Waiter
 from clarion.model.errors import StoredDataCorrupt, StoreUnavailable
 from clarion.store.port import StoredBatch
@@ -75,9 +75,9 @@ def opened(state: State, batch: StoredBatch) -> Batch:
     return state.just_opened[1]
 
 
-def has_expired(batch: StoredBatch, now_us: int) -> bool:
+def has_expired(batch: StoredBatch, now: Now) -> bool:
     """Tell whether the time to live of a batch is over."""
-    return 0 < batch.expires_at_us <= now_us
+    return batch.expires_at_us > 0 and now.is_past(batch.expires_at_us, batch.committed_at_us)
 
 
 def cut(batch: StoredBatch, start: int, stop: int) -> tuple[int, Buffer]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.limits import Limits
 from clarion.broker.engine.share.lending import Lending
 from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, WaitingGet, Writer
@@ -29,13 +30,6 @@ from clarion.wire.frames import Buffer
 
 _NOTED_WITHIN_S = 0.01
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
-
-
-class Now(NamedTuple):
-    """The time of a decision: monotonic seconds for timers, unix microseconds for what is stored."""
-
-    monotonic_s: float
-    unix_us: int
 
 
 class Reply(NamedTuple):

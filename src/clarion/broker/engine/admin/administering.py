@@ -200,7 +200,7 @@ class Administering:
             stop = min(batch.count, start + left)
             reached = batch.first_offset + stop
             left -= stop - start
-            if has_expired(batch, now.unix_us):
+            if has_expired(batch, now):
                 skip.add(batch.first_offset + start, reached)
                 continue
             first_offset, data = cut(batch, start, stop)

@@ -118,7 +118,7 @@ class Housekeeping:
 
     def _expire_publishers(self, now: Now) -> None:
         """Forget publishers that were silent for so long that they are taken for gone."""
-        before_us = now.unix_us - int(self._state.limits.publisher_expiry_s * 1e6)
+        before_us = now.silent_before_us(self._state.limits.publisher_expiry_s)
         for publisher in self._state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
             if not any(group and publisher in group.changes.publishers for group in self._state.groups()):
                 self._putting.drop_publisher(publisher)

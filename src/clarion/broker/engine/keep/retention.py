@@ -55,7 +55,7 @@ class Retention:
     def _below_age(self, topic: Topic, now: Now) -> int:
         if not topic.settings.max_age_s or not topic.stored_bytes:
             return 0
-        found = self._state.store.offset_at(topic.number, _oldest_us(topic.settings.max_age_s, now))
+        found = self._state.store.offset_at(topic.number, now.old_before_us(topic.settings.max_age_s))
         return topic.visible_end if found is None else found
 
     def _below_size(self, topic: Topic) -> int:
@@ -120,7 +120,7 @@ class Retention:
             return True
         ages_s = [age_s for age_s in (settings.max_age_s, settings.ttl_s) if age_s]
         return (
-            bool(ages_s) and self._state.store.offset_at(row.number, _oldest_us(min(ages_s), now)) != row.first_offset
+            bool(ages_s) and self._state.store.offset_at(row.number, now.old_before_us(min(ages_s))) != row.first_offset
         )
 
     def _has_expired(self, topic: Topic, subscription: Subscription, now: Now) -> bool:
@@ -133,7 +133,7 @@ class Retention:
     def _is_overdue(self, seen_at_us: int, expires_s: float, now: Now) -> bool:
         """Use is noted each quarter of the time to expire, and not while the broker does not run."""
         last_us = max(seen_at_us, self._started_us or 0)
-        return expires_s > 0 and now.unix_us - last_us > expires_s * 1.25e6
+        return expires_s > 0 and last_us < now.silent_before_us(1.25 * expires_s)
 
     # Messages that have expired at the beginning of a topic, where nobody reads them.
 
@@ -157,7 +157,7 @@ class Retention:
             found = self._state.store.batches(row.number, row.first_offset, 1, 1)
         except UNREAD:
             return False
-        return bool(found) and has_expired(found[0], now.unix_us)
+        return bool(found) and has_expired(found[0], now)
 
     def _skip_expired(self, topic: Topic, now: Now) -> None:
         """Have every subscription pass by expired messages at the beginning of a topic, and let go of them.
@@ -167,7 +167,7 @@ class Retention:
         try:
             batches = batches_of(self._state, topic, start, topic.visible_end, _HEAD_BYTES)
             for batch, _ in zip(batches, range(_HEAD_BATCHES), strict=False):
-                if not has_expired(batch, now.unix_us):
+                if not has_expired(batch, now):
                     break
                 stop = batch.first_offset + batch.count
         except UNREAD as error:
@@ -179,7 +179,3 @@ class Retention:
             if subscription.acked.cursor < stop:
                 self._returning.skip(topic, subscription, max(start, subscription.acked.cursor), stop)
         trim(self._state, topic, stop)
-
-
-def _oldest_us(age_s: float, now: Now) -> int:
-    return max(0, now.unix_us - int(age_s * 1e6))

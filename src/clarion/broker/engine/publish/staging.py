@@ -124,7 +124,7 @@ class Staging:
     def expire(self, now: Now) -> None:
         """Drop epochs that nobody staged more of, or committed, for so long that their writers are taken for gone."""
         state = self._state
-        before_us = now.unix_us - int(state.limits.staged_expiry_s * 1e6)
+        before_us = now.silent_before_us(state.limits.staged_expiry_s)
         stale = state.store.stale_staged(before_us, _STALE_AT_ONCE)
         for writer, number in {(row.writer, row.epoch) for row in stale}:
             rows = self._staged(writer, number)
@@ -132,7 +132,7 @@ class Staging:
                 self._drop(list(rows.values()), now)
                 state.counters["staged_expired"] += sum(row.count for row in rows.values())
                 self._forget_epoch((writer, number))
-        silent_us = now.unix_us - int(state.limits.writer_expiry_s * 1e6)
+        silent_us = now.silent_before_us(state.limits.writer_expiry_s)
         for writer in state.store.silent_writers(silent_us, _STALE_AT_ONCE):
             if not any(group and writer in group.changes.writers for group in state.groups()):
                 state.open.changes.gone_writers.add(writer)

@@ -40,7 +40,7 @@ class Lender:
                 candidates = lending.candidates(consumer, most - loan.messages, fresh=fresh, only_gaps=crowded)
                 if candidates and lending.is_careful(candidates[0][2]):
                     most = 1
-                if not candidates or not gather(state, topic, lending, candidates, take.max_bytes, now.unix_us, loan):
+                if not candidates or not gather(state, topic, lending, candidates, take.max_bytes, now, loan):
                     break
                 self._settle(topic, subscription, consumer, loan)
         except UNREAD as error:

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from clarion.broker.engine.clock import Now
 from clarion.broker.engine.share.keys import Keys
 from clarion.model.options import SubscriptionOptions
 from clarion.model.ranges import AckedRanges
 from clarion.model.spans import Span, Spans
 from clarion.store.port import ReturnedRow
 
+_ROUNDED_S = 1e-6  # that a moment may be off by reckoning with it
 _CAREFUL_ATTEMPTS = 2  # before the last: from then on a message is lent alone, so that it harms no others
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -66,7 +68,8 @@ class Lending:
         self.ready = Spans()  # to be lent, with the attempts made so far
         self.coming = Spans()  # given back, and lent again once that is on disk
         self.returned: dict[int, ReturnedRow] = {}
-        self.later: list[tuple[int, int]] = []  # (unix µs, offset) of what may come again then
+        self._due_s: dict[int, float] = {}  # when each of those may come again, on the clock that never jumps
+        self._later: list[tuple[float, int]] = []  # the same, the next first, of those that are nowhere else
         self._in_later: set[int] = set()
         self.keys = Keys() if options.order == "key" else None
         self._seen_end = 0  # all below is acked, ready, lent, blocked by its key, or comes later
@@ -104,15 +107,16 @@ class Lending:
         """Tell whether somebody is attached, or something must be remembered here."""
         return bool(self.consumers or self.waiting or (self.awaited and self._begun))
 
-    def begin(self, end: int, now_s: float, least_hold_s: float) -> bool:
+    def begin(self, end: int, now: Now, least_hold_s: float) -> bool:
         """Look at the backlog up to `end`, for the first time; says whether it was that."""
         if self._begun:
             return False
         self._begun = True
+        self._due_s = {row.offset: _due_s(row, now) for row in self.returned.values()}
         self._seen_end = end
         if self.awaited:
             self._holds = True
-            self.hold_until_s = now_s + max(self.options.lease_s, least_hold_s)
+            self.hold_until_s = now.monotonic_s + max(self.options.lease_s, least_hold_s)
         else:
             self.open_backlog()
         return True
@@ -153,7 +157,7 @@ class Lending:
         self.hold_until_s = None
         return gone, [loan for span in lost for loan in self._with_attempts(*span[:2])]
 
-    def see(self, end: int, now_us: int) -> None:
+    def see(self, end: int, now_s: float) -> None:
         """Take in what the topic has grown by, and what may come again by now."""
         if end > self._seen_end and not (self.keys is not None and self._holds):
             start = self.acked.next_unacked(self._seen_end)
@@ -162,8 +166,8 @@ class Lending:
                 self.ready.add(start, stop, 0)
                 start = self.acked.next_unacked(stop)
             self._seen_end = end
-        while self.later and self.later[0][0] <= now_us:
-            _, offset = heapq.heappop(self.later)
+        while self._later and self._later[0][0] <= now_s + _ROUNDED_S:
+            _, offset = heapq.heappop(self._later)
             row = self.returned.get(offset)
             self._in_later.discard(offset)
             if row is not None and not self.ready.within(offset, offset + 1):
@@ -321,6 +325,7 @@ class Lending:
         done = self._came_back(start, stop)
         for offset in done:
             del self.returned[offset]
+            self._due_s.pop(offset, None)
         if holder is not None:
             holder.held.take(start, stop)
         anybodys_stop = stop if holder is None else min(stop, gone_below)
@@ -355,9 +360,10 @@ class Lending:
                 consumer.held.add(*span)
         return [span for span in taken if attempt is None or span[2] == attempt]
 
-    def put_back(self, row: ReturnedRow) -> None:
+    def put_back(self, row: ReturnedRow, now: Now) -> None:
         """Have a message come again as its next attempt, once that is on disk and its time has come."""
         self.returned[row.offset] = row
+        self._due_s[row.offset] = _due_s(row, now)
         self.coming.add(row.offset, row.offset + 1, 0)
 
     def come_again(self, row: ReturnedRow) -> None:
@@ -370,7 +376,7 @@ class Lending:
         """Have a message that is nowhere else lent again when its time has come."""
         if row.offset not in self._in_later:
             self._in_later.add(row.offset)
-            heapq.heappush(self.later, (row.not_before_us, row.offset))
+            heapq.heappush(self._later, (self._due_s[row.offset], row.offset))
 
     def release(self, start: int, stop: int, attempt: int) -> None:
         """Have messages lent again as if they had not been lent."""
@@ -378,11 +384,15 @@ class Lending:
         for low, high in self._unacked(start, stop):
             self.ready.add(low, high, attempt - 1)
 
-    def next_due_us(self) -> int | None:
+    def next_due_s(self) -> float | None:
         """Give when the next message that was put off may come again."""
-        while self.later and self.later[0][1] not in self.returned:
-            self._in_later.discard(heapq.heappop(self.later)[1])
-        return self.later[0][0] if self.later else None
+        while self._later and self._later[0][1] not in self.returned:
+            self._in_later.discard(heapq.heappop(self._later)[1])
+        return self._later[0][0] if self._later else None
+
+
+def _due_s(row: ReturnedRow, now: Now) -> float:
+    return now.monotonic_s + max(0, row.not_before_us - now.unix_us) / 1e6
 
 
 def _steps(spans: Spans) -> list[int]:

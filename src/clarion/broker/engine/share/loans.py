@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clarion.broker.engine.reading import batches_of, cut, has_expired, opened
 from clarion.broker.engine.share.lending import Lending
-from clarion.broker.engine.state import State
+from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.topics import Topic
 from clarion.model.spans import Span
 from clarion.store.port import StoredBatch
@@ -74,7 +74,7 @@ class Loan:
 
 
 def gather(
-    state: State, topic: Topic, lending: Lending, candidates: list[Span], max_bytes: int, now_us: int, loan: Loan
+    state: State, topic: Topic, lending: Lending, candidates: list[Span], max_bytes: int, now: Now, loan: Loan
 ) -> bool:
     """Add candidates to a loan until it has enough bytes; False when that led nowhere.
 
@@ -85,7 +85,7 @@ def gather(
     for start, stop, attempt in candidates:
         for batch in batches_of(state, topic, start, stop, max_bytes):
             low, high = max(start, batch.first_offset), min(stop, batch.first_offset + batch.count)
-            if has_expired(batch, now_us):
+            if has_expired(batch, now):
                 loan.expire(low, high)
                 moved = True
             elif lending.keys is None:

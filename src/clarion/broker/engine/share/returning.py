@@ -34,7 +34,7 @@ class Returning:
                 if most and attempt >= most and self._burying.can_bury(topic):
                     dead.append(row)
                 else:
-                    self._put_back(topic, subscription, row)
+                    self._put_back(topic, subscription, row, now)
         if not dead:
             return
         settled = set(self._burying.bury(topic, subscription, dead, now))
@@ -42,17 +42,17 @@ class Returning:
             if row.offset in settled:
                 self.done(topic, subscription, row.offset, row.offset + 1, None)
             else:  # There was no room for it: it is tried again.
-                self._put_back(topic, subscription, row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US))
+                self._put_back(topic, subscription, row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US), now)
         self._subscribing.changed(topic, subscription)
         self._state.read_topics.add(topic)
 
-    def _put_back(self, topic: Topic, subscription: Subscription, row: ReturnedRow) -> None:
+    def _put_back(self, topic: Topic, subscription: Subscription, row: ReturnedRow, now: Now) -> None:
         assert subscription.lending is not None
         key = (topic.number, row.name, row.offset)
         changes = self._state.open.changes
         changes.gone_returned.discard(key)
         changes.returned[key] = row
-        subscription.lending.put_back(row)
+        subscription.lending.put_back(row, now)
         self._state.open.came_back.append((topic, subscription, row))
         self._subscribing.changed(topic, subscription)  # it is not lent any more, or it would count twice after a crash
 

@@ -79,7 +79,7 @@ class Sharing:
         if body.number <= consumer.last_take:
             self._lender.lend_again(topic, lending, consumer, take)
             return
-        lending.see(topic.visible_end, now.unix_us)
+        lending.see(topic.visible_end, now.monotonic_s)
         if self._lender.lend(topic, subscription, consumer, take, now):
             return
         if body.wait_ms <= 0:
@@ -322,16 +322,16 @@ class Sharing:
         """Look again when something that was put off may come, if somebody waits for it."""
         lending = subscription.lending
         assert lending is not None
-        due_us = lending.next_due_us()
-        if due_us is not None and lending.waiting:
-            self._timers.set(topic, subscription, now.monotonic_s + max(0, due_us - now.unix_us) / 1e6)
+        due_s = lending.next_due_s()
+        if due_s is not None and lending.waiting:
+            self._timers.set(topic, subscription, max(due_s, now.monotonic_s))
 
     # Lending.
 
     def _lending(self, topic: Topic, subscription: Subscription, now: Now) -> Lending:
         lending = subscription.lending
         assert lending is not None
-        if lending.begin(topic.visible_end, now.monotonic_s, self._state.limits.least_hold_s):
+        if lending.begin(topic.visible_end, now, self._state.limits.least_hold_s):
             if lending.keys is not None:
                 self._lender.claim_keys(topic, lending, [(row, row + 1, 0) for row in sorted(lending.returned)])
             if lending.hold_until_s is not None:
@@ -367,7 +367,7 @@ class Sharing:
     def _serve(self, topic: Topic, subscription: Subscription, now: Now) -> None:
         lending = subscription.lending
         assert lending is not None
-        lending.see(topic.visible_end, now.unix_us)
+        lending.see(topic.visible_end, now.monotonic_s)
         for token, take in list(lending.waiting.items()):
             if not lending.ready.total:
                 break

@@ -202,7 +202,7 @@ class Getting:
             start = max(0, get.position - batch.first_offset)
             stop = min(batch.count, start + left)
             reached = batch.first_offset + stop
-            if has_expired(batch, now.unix_us):
+            if has_expired(batch, now):
                 self._skip_expired(topic, subscription, batch.first_offset + start, reached)
                 continue
             left -= stop - start
