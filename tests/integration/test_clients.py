@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from tests.integration.broker_process import free_url
@@ -21,6 +24,7 @@ from clarion import (
     Publisher,
     Stager,
     Subscriber,
+    TunerSettings,
     commit_staged,
 )
 from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable
@@ -358,3 +362,69 @@ def test_one_thread_on_each_of_many_topics(url: str) -> None:
 
         _together(put, *[lambda t=topic: read(t) for topic in topics])
         assert counts == dict.fromkeys(topics, 500)
+
+
+# Arguments.
+
+
+WEST = timezone(timedelta(hours=-7))
+
+
+def _refused_calls(url: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What names the argument that is wrong, and the call that has it."""
+    wrong: Any = None
+    yield "buffer_bytes is a whole number, not '64MB'", lambda: Publisher(url, buffer_bytes="64MB")  # type: ignore[arg-type]
+    yield "block_s is a number of seconds, .* not '5s'", lambda: Publisher(url, block_s="5s")  # type: ignore[arg-type]
+    yield "outbox_bytes is at least", lambda: Publisher(url, outbox_bytes=5)
+    yield "outbox is a path", lambda: Publisher(url, outbox=5)  # type: ignore[arg-type]
+    yield "tuner is TunerSettings, not dict", lambda: Publisher(url, tuner={})  # type: ignore[arg-type]
+    yield "poll_min_s is a number, not '1s'", lambda: TunerSettings(poll_min_s="1s")  # type: ignore[arg-type]
+    yield "batch_size is a whole number, not 1.5", lambda: Publisher(url, batch_size=1.5)  # type: ignore[arg-type]
+    yield "timeout_s is a number of seconds", lambda: Admin(url, timeout_s=wrong)
+    yield "max_unacked is at least 1", lambda: Subscriber(url, "name", max_unacked=0)
+    yield "name is bytes or str, not int", lambda: Subscriber(url, 5)  # type: ignore[arg-type]
+    yield "a subscriber has a name", lambda: Subscriber(url)
+    yield "epoch is at least 0", lambda: Stager(url, "writer", -1)
+    with Publisher(url) as publisher, Subscriber(url, "argued", ack="explicit", timeout_s=60) as reader:
+        reader.subscribe("argued", shared=True, lease_s=None, max_attempts=None, order=None, expires_s=None)
+        yield "topic is bytes or str, not NoneType", lambda: publisher.put(wrong, b"x")
+        yield "payload is bytes or str, not dict", lambda: publisher.put("argued", {"a": 1})  # type: ignore[arg-type]
+        yield "payload is a text that is not Unicode", lambda: publisher.put("argued", "\ud800")
+        yield "key is bytes or str, not int", lambda: publisher.put("argued", b"x", key=5)  # type: ignore[arg-type]
+        yield "the name of a header is a str", lambda: publisher.request("argued", b"x", headers={b"a": b"b"})  # type: ignore[dict-item]
+        yield "ttl_s is a number of seconds", lambda: publisher.put("argued", b"x", ttl_s="1h")  # type: ignore[arg-type]
+        yield "is no time that can", lambda: publisher.put("argued", b"x", deliver_at=datetime.max.replace(tzinfo=WEST))
+        yield "timeout_s is a number of seconds", lambda: publisher.put("argued", b"x").result("5s")  # type: ignore[arg-type]
+        yield "timeout_s is at least 0", lambda: publisher.flush(-1)
+        yield "max_messages is at least 1, not 0", lambda: reader.get("argued", 0)
+        yield "max_messages is at most", lambda: reader.get("argued", 10**30)
+        yield "wait_s is a number of seconds, .* not None", lambda: reader.get("argued", wait_s=wrong)
+        yield "max_attempts is a whole number", lambda: reader.subscribe("argued", max_attempts="5")  # type: ignore[arg-type]
+        yield "an offset to start at is at least 0", lambda: reader.subscribe("argued", start=-1)
+        yield "start is .* not '10'", lambda: reader.subscribe("argued", start="10")  # type: ignore[arg-type]
+        (message, *_) = reader.get("argued", wait_s=60)
+        yield "delay_s is a number of seconds", lambda: message.nack("1m")  # type: ignore[arg-type]
+        yield "reason is a str", lambda: message.nack(reason=b"why")  # type: ignore[arg-type]
+        with reader.transaction() as tx:
+            yield "acks a Message or a MessageBatch", lambda: tx.ack([message])  # type: ignore[arg-type]
+            yield "expect is a whole number", lambda: tx.set("argued", b"x", expect="1")  # type: ignore[arg-type]
+            yield "a Message is replied to, not bytes", lambda: tx.reply(b"x", b"y")  # type: ignore[arg-type]
+        message.ack()
+        yield "cannot be pickled", lambda: pickle.dumps(publisher)
+        yield "cannot be pickled", lambda: pickle.dumps(reader)
+    with Admin(url) as admin:
+        yield "below is at least 0", lambda: admin.purge("argued", -1)
+        yield "max_messages is a whole number", lambda: admin.read("argued", 0, "5")  # type: ignore[arg-type]
+        yield "position, .* is a whole number", lambda: admin.browse("argued", "latest")  # type: ignore[arg-type]
+        yield "offsets is a list", lambda: admin.drop_dead("argued", 5)  # type: ignore[arg-type]
+        yield "each of offsets is a whole number", lambda: admin.drop_dead("argued", ["5"])  # type: ignore[list-item]
+        yield "a time is a datetime", lambda: admin.offset_at("argued", "today")  # type: ignore[arg-type]
+        yield "Expected `int`, got `str`", lambda: admin.configure_topic("argued", max_bytes="5GB")  # type: ignore[arg-type]
+    yield "timeout_s is a number of seconds", lambda: commit_staged(url, "argued", 1, timeout_s="5s")  # type: ignore[arg-type]
+    yield "the broker is told by its URL", lambda: commit_staged(5, "argued", 1)  # type: ignore[arg-type]
+
+
+def test_what_no_call_can_work_with_is_refused_by_name_and_breaks_nothing(url: str) -> None:
+    for named, call in _refused_calls(url):
+        with pytest.raises((TypeError, ValueError), match=named):
+            call()

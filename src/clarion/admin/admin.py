@@ -22,7 +22,7 @@ from clarion.admin.descriptions import (
     read_description,
     read_stats,
 )
-from clarion.model.arguments import seconds
+from clarion.model.arguments import as_list, seconds, whole
 from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
 from clarion.model.names import to_bytes, to_text
 from clarion.model.options import KEEP, TopicSettings, check_settings
@@ -107,6 +107,7 @@ class Admin:
         Give how many. A batch that reaches beyond the offset stays stored until the rest of it goes."""
         if below is None:  # named, so that a request repeated after a lost reply takes nothing that came since
             below = self.describe_topic(topic).next_offset
+        below = whole(below, "below")
         body = bodies.Purge(to_bytes(topic), below)
         return self._call(Kind.PURGE, body).read(bodies.Purged).messages
 
@@ -122,7 +123,7 @@ class Admin:
 
         Where those at the offset are no longer kept, raise MessagesGone with the gap.
         """
-        return take(self.browse(topic, position), max_messages)
+        return take(self.browse(topic, position), whole(max_messages, "max_messages"))
 
     def offset_at(self, topic: bytes | str, at: datetime) -> int:
         """Give the first offset of a topic that was committed at a time or later; its end where there is none."""
@@ -132,7 +133,9 @@ class Admin:
     def browse(self, topic: bytes | str, position: int | Literal["earliest"] = "earliest") -> Iterator[Message]:
         """As `read`, but one by one to the end of the topic."""
         topic = to_bytes(topic)
-        return self._from_earliest(topic) if position == "earliest" else browse(self._read, topic, position)
+        if position == "earliest":
+            return self._from_earliest(topic)
+        return browse(self._read, topic, whole(position, 'position, where it is not "earliest",'))
 
     # Subscriptions.
 
@@ -144,8 +147,8 @@ class Admin:
         *,
         shared: bool = False,
         order: Order | None = None,
-        lease_s: float = 15.0,
-        max_attempts: int = 5,
+        lease_s: float | None = None,
+        max_attempts: int | None = None,
         expires_s: float | None = None,
     ) -> bool:
         """Subscribe somebody, as `Subscriber.subscribe` does; False where that is done already, and stays so."""
@@ -204,7 +207,7 @@ class Admin:
         is no such topic."""
         topic = to_bytes(topic)
         try:
-            found = take(self._from_earliest(dead_letters_of(topic), DEAD_READER), limit)
+            found = take(self._from_earliest(dead_letters_of(topic), DEAD_READER), whole(limit, "limit"))
         except NoTopic:  # none was ever given up; but is there the topic itself?
             self.describe_topic(topic)
             return []
@@ -276,7 +279,11 @@ class Admin:
     def _dead(self, topic: bytes | str, action: str, offsets: Iterable[int] | None) -> Replayed:
         """Ask until all are done; the broker takes so many at a time, and says where the rest begins."""
         name = to_bytes(topic)
-        ranges = [(0, self._end_of_dead(name))] if offsets is None else as_ranges(list(offsets))
+        ranges = (
+            [(0, self._end_of_dead(name))]
+            if offsets is None
+            else as_ranges([whole(each, "each of offsets") for each in as_list(offsets, "offsets")])
+        )
         done = skipped = 0
         while ranges:  # none named would mean all
             asked = ranges[:_RANGES_AT_ONCE]
@@ -295,6 +302,6 @@ def _checked(settings: TopicChanges, retention: str | None) -> dict[str, Any]:
     changes = {name: value for name, value in settings.items() if value is not None}
     try:
         check_settings(msgspec.convert(changes, TopicSettings), retention or KEEP)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise TypeError(f"a topic cannot be set so: {error}") from None
     return changes

@@ -92,7 +92,7 @@ def seconds(value: Any, name: str, least: float = 0.0) -> float:
     return min(found, _FOR_EVER_S)
 
 
-def whole(value: Any, name: str, least: int = 0, most: int | None = None) -> int:
+def whole(value: Any, name: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """Return a whole number within its bounds."""
     try:
         found = operator.index(value)
@@ -100,7 +100,7 @@ def whole(value: Any, name: str, least: int = 0, most: int | None = None) -> int
         raise TypeError(f"{name} is a whole number, not {_shown(value)}") from None
     if found < least:
         raise ValueError(f"{name} is at least {least}, not {found}")
-    if most is not None and found > most:
+    if found > most:
         raise ValueError(f"{name} is at most {most}, not {found}")
     return found
 

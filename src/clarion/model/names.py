@@ -11,7 +11,12 @@ _PREFIX = "b64:"
 def to_bytes(value: bytes | str, what: str = "this") -> bytes:
     """Return the bytes of a name or payload: str is encoded as UTF-8, bytes-likes are copied, else TypeError."""
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{what} is a text that is not Unicode, and cannot be encoded as UTF-8: {value!r}"
+            ) from None
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(f"{what} is bytes or str, not {type(value).__name__}")
     return bytes(value)

@@ -29,7 +29,7 @@ from clarion.publisher.tuner.choosing import Tuning, with_batch_size
 from clarion.publisher.tuner.tracing import Trace
 from clarion.session.aio import AsyncSession
 from clarion.session.endings import Works, closed, watch
-from clarion.subscriber.messages import Message
+from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
 from clarion.wire.asking import reply_address
 from clarion.wire.frames import Kind
@@ -158,8 +158,9 @@ class AsyncPublisher:
         headers: Mapping[str, bytes | str] | None = None,
     ) -> AsyncReceipt:
         """Reply to a request, and give the receipt; see Publisher.reply."""
+        check_message(message)
         topic, reply_headers = reply_address(message.headers)
-        return await self.put(topic, payload, key, {**(headers or {}), **reply_headers})
+        return await self.put(topic, payload, key, {**(as_headers(headers) or {}), **reply_headers})
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable; raises as Publisher.flush does."""

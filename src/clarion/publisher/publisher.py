@@ -33,7 +33,7 @@ from clarion.publisher.tuner.tracing import Trace
 from clarion.session.endings import Works, closed, watch, watch_forks
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
-from clarion.subscriber.messages import Message
+from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
 from clarion.wire.asking import reply_address
 from clarion.wire.frames import Buffer, Kind
@@ -242,8 +242,9 @@ class Publisher:
     ) -> Receipt:
         """Reply to a request, and give the receipt; PermanentError if the message is none. Where nobody waits for the
         reply any more, the receipt has NoSubscriber; `flush` and `close` do not raise that."""
+        check_message(message)
         topic, reply_headers = reply_address(message.headers)
-        return self.put(topic, payload, key, {**(headers or {}), **reply_headers})
+        return self.put(topic, payload, key, {**(as_headers(headers) or {}), **reply_headers})
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable. Raises TimedOut, or the error of a message that was

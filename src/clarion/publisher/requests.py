@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from clarion.model.arguments import as_headers
 from clarion.model.errors import ClarionError, Closed, InvalidRequest, MessagesGone, RetryableError, TimedOut
 from clarion.model.names import to_bytes, to_text
 from clarion.model.options import SubscriptionOptions
@@ -332,7 +333,7 @@ def _new_inbox() -> tuple[bytes, list[tuple[Kind, bodies.Body]]]:
 
 
 def _request_headers(headers: _TextHeaders, reply_to: bytes, request: bytes) -> dict[str, bytes | str]:
-    return {**(headers or {}), REPLY_TO: reply_to, REQUEST: request}
+    return {**(as_headers(headers) or {}), REPLY_TO: reply_to, REQUEST: request}
 
 
 def _broken(error: Exception) -> ClarionError:

@@ -354,6 +354,9 @@ def _end_staged(broker: str | ThreadSession | None, body: bodies.CommitStaged, t
             return _end_staged(session, body, timeout_s)
         finally:
             session.close()
+    if not hasattr(broker, "call"):
+        raise TypeError(f"the broker is told by its URL, not by {type(broker).__name__}")
+    timeout_s = seconds(timeout_s, "timeout_s")
     reply = broker.call(Kind.COMMIT_STAGED, body, timeout_s=timeout_s, retry=True)
     done = reply.read(bodies.StagedCommitted)
     log.debug("epoch %d of %s: %d messages", body.epoch, to_text(body.writer), done.messages)
@@ -368,4 +371,4 @@ def _writer(writer: bytes | str) -> bytes:
 
 
 def _epoch(epoch: int) -> int:
-    return whole(epoch, "epoch", 0, (1 << 63) - 1)
+    return whole(epoch, "epoch")

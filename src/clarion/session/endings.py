@@ -19,7 +19,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from clarion.model.errors import ClarionError, Closed
 
@@ -39,6 +39,9 @@ class Works:
 
     def leave_loop(self) -> None:
         """Have the loop do nothing more for it."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled or copied: make one where it is used, in each process")
 
 
 class ForkAware(Protocol):

@@ -61,8 +61,8 @@ class AsyncSubscriber:
         *,
         shared: bool = False,
         order: Order | None = None,
-        lease_s: float = 15.0,
-        max_attempts: int = 5,
+        lease_s: float | None = None,
+        max_attempts: int | None = None,
         expires_s: float | None = None,
     ) -> bool:
         """Make a durable subscription; see Subscriber.subscribe."""

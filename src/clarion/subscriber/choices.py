@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+from clarion.model.arguments import seconds, whole
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
@@ -18,30 +19,37 @@ Order = Literal["key"]
 
 def check_choices(name: object, ack: str, delivery: str, max_unacked: int) -> None:
     """Raise ValueError for what is no choice of a subscriber."""
-    if not name:
+    if name is None or name in ("", b""):
         raise ValueError("a subscriber has a name: it is how the broker knows what it has read")
     if ack not in ("auto", "explicit") or delivery not in ("at-least-once", "at-most-once"):
         raise ValueError('ack is "auto" or "explicit", delivery "at-least-once" or "at-most-once"')
-    if not 1 <= max_unacked <= 1_000_000:
-        raise ValueError(f"max_unacked is 1 to 1000000, not {max_unacked}")
+    whole(max_unacked, "max_unacked", 1, 1_000_000)
 
 
 def start_fields(start: object) -> tuple[str, int]:
     """Give a subscription's start as the wire has it."""
     if isinstance(start, datetime):
         return "time", unix_us(start)
-    if isinstance(start, int):
-        return "offset", start
-    if start in ("new", "earliest"):
-        return str(start), 0
+    if isinstance(start, str) and start in ("new", "earliest"):
+        return start, 0
+    if hasattr(start, "__index__") and not isinstance(start, bool):
+        return "offset", whole(start, "an offset to start at")
     raise ValueError(f'start is "new", "earliest", an offset or a datetime, not {start!r}')
 
 
 def options_of(
-    shared: bool, order: str | None, lease_s: float, max_attempts: int, expires_s: float | None
+    shared: bool, order: str | None, lease_s: float | None, max_attempts: int | None, expires_s: float | None
 ) -> SubscriptionOptions:
-    """Give a subscription's options; raises InvalidRequest for what it cannot be."""
-    options = SubscriptionOptions(shared, order or "", lease_s, max_attempts, expires_s or 0.0)
+    """Return a subscription's options, the usual ones where there is None; TypeError, ValueError or InvalidRequest for
+    what it cannot be."""
+    usual = SubscriptionOptions()
+    options = SubscriptionOptions(
+        bool(shared),
+        "" if order is None else order,
+        usual.lease_s if lease_s is None else seconds(lease_s, "lease_s"),
+        usual.max_attempts if max_attempts is None else whole(max_attempts, "max_attempts"),
+        usual.expires_s if expires_s is None else seconds(expires_s, "expires_s"),
+    )
     check_options(options)
     return options
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from clarion.model.arguments import seconds
 from clarion.model.errors import PermanentError
 from clarion.model.ids import MessageId, pack_ids
 from clarion.model.names import to_text
@@ -91,7 +92,8 @@ class MessageBatch:
 
     def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
         """Give all of it back, as Message.nack does."""
-        self._claimed().nack(self.offsets.start, self.offsets.stop, delay_s, reason)
+        patience_s, text = seconds(delay_s, "delay_s"), _text(reason)
+        self._claimed().nack(self.offsets.start, self.offsets.stop, patience_s, text)
 
     def extend(self) -> Any:
         """Keep all of it for longer, as Message.extend does."""
@@ -218,6 +220,18 @@ def _copy(
 
     part = MessageBatch(topic, Batch.parse(packed), batch_offset, committed_at_us, start, stop, ack, attempt=attempt)
     return part
+
+
+def check_message(message: object) -> None:
+    """Raise TypeError for what is no message."""
+    if not isinstance(message, Message):
+        raise TypeError(f"a Message is replied to, not {type(message).__name__}")
+
+
+def _text(reason: str) -> str:
+    if not isinstance(reason, str):
+        raise TypeError(f"reason is a str, not {type(reason).__name__}")
+    return reason.encode(errors="replace").decode()
 
 
 def _first(part: MessageBatch) -> Message:

@@ -80,8 +80,8 @@ class Subscriber:
         *,
         shared: bool = False,
         order: Order | None = None,
-        lease_s: float = 15.0,
-        max_attempts: int = 5,
+        lease_s: float | None = None,
+        max_attempts: int | None = None,
         expires_s: float | None = None,
     ) -> bool:
         """Make a durable subscription that sees every message put from now on, or from `start` on: "earliest",
@@ -89,10 +89,10 @@ class Subscriber:
         where that one is shared and this is not, or the other way round.
 
         `shared`: several consumers use it, and each message goes to one of them, which holds it until it acks, gives it
-        back or gives no sign of life for `lease_s`; after `max_attempts` (0: never) it goes to the dead letters. With
-        order="key" messages of one key are worked on one at a time, in order. A subscription that nobody uses for
-        `expires_s` ends by itself. A topic such as alerts/* or alerts/# is a pattern: all topics that match, also new
-        ones, are subscribed to.
+        back or gives no sign of life for `lease_s` (None: 15); after `max_attempts` (None: 5; 0: never) it goes to the
+        dead letters. With order="key" messages of one key are worked on one at a time, in order. A subscription that
+        nobody uses for `expires_s` ends by itself. A topic such as alerts/* or alerts/# is a pattern: all topics that
+        match, also new ones, are subscribed to.
         """
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
         return self._works.run(self._reader.subscribing(topic, start, options))

@@ -10,7 +10,7 @@ from clarion.model.errors import ClarionError, PermanentError
 from clarion.model.names import to_bytes
 from clarion.subscriber.claim import Owner, Steps
 from clarion.subscriber.drafts import Draft
-from clarion.subscriber.messages import Message, MessageBatch
+from clarion.subscriber.messages import Message, MessageBatch, check_message
 from clarion.subscriber.steps import Ports
 from clarion.subscriber.transacting import Commit, Transacting
 from clarion.wire.asking import reply_address
@@ -79,8 +79,9 @@ class _Gathering:
         headers: _TextHeaders | None = None,
     ) -> None:
         """Have a reply put to a message that is a request; PermanentError where it is none."""
+        check_message(message)
         topic, needed = reply_address(message.headers)
-        self.put(topic, payload, key, {**(headers or {}), **needed})
+        self.put(topic, payload, key, {**(as_headers(headers) or {}), **needed})
 
     @property
     def offsets(self) -> tuple[int, ...]:

@@ -26,6 +26,8 @@ def ttl_ms(ttl_s: float | None) -> int:
 
 def unix_us(at: datetime) -> int:
     """Give a time in unix µs, exactly; a naive one is local time."""
+    if not isinstance(at, datetime):
+        raise TypeError(f"a time is a datetime, not {type(at).__name__}")
     try:
         since = at.astimezone(UTC) - _EPOCH
     except (OverflowError, ValueError, OSError):  # the first and last days that a datetime can have, in some zones

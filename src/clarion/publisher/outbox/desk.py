@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from clarion.model.arguments import whole
 from clarion.model.errors import BufferFull, TimedOut
 from clarion.publisher.outbox.errors import NoOutbox, OutboxUnusable
 from clarion.publisher.outbox.file import OutboxFile
@@ -25,8 +26,9 @@ LET_GO_S = 2.0  # how long a close waits for the disk
 
 def open_outbox(place: str | os.PathLike[str] | None, outbox_bytes: int) -> OutboxFile | None:
     """Open the outbox, if there is to be one; raises OutboxInUse or OutboxUnusable where that cannot be done."""
-    if outbox_bytes < LEAST_BYTES:
-        raise ValueError(f"outbox_bytes is at least {LEAST_BYTES}, not {outbox_bytes}")
+    whole(outbox_bytes, "outbox_bytes", LEAST_BYTES)
+    if place is not None and not isinstance(place, (str, os.PathLike)):
+        raise TypeError(f"outbox is a path, as a str or Path, not {type(place).__name__}")
     return None if place is None else OutboxFile(Path(place))
 
 

@@ -25,7 +25,7 @@ def make_tuner(
     on_sample: Callable[[Sample], None] | None = None,
 ) -> Tuner:
     """Make the tuner of a policy: one of `POLICIES`, or "auto" for the best of them."""
-    chosen = POLICIES.get(DEFAULT if policy == "auto" else policy)
+    chosen = POLICIES.get(DEFAULT if policy == "auto" else policy) if isinstance(policy, str) else None
     if chosen is None:
         raise ValueError(f'tuning is "auto" or one of {", ".join(POLICIES)}; not {policy!r}')
     return chosen(settings, now_s, on_sample)
@@ -33,4 +33,6 @@ def make_tuner(
 
 def with_batch_size(settings: TunerSettings, batch_size: int | None) -> TunerSettings:
     """Give the settings with another N to begin with, or as they are."""
+    if not isinstance(settings, TunerSettings):
+        raise TypeError(f"tuner is TunerSettings, not {type(settings).__name__}")
     return settings if batch_size is None else replace(settings, batch_size=batch_size)

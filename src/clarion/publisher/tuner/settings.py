@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 
 from clarion.model.ids import MAX_BATCH_MESSAGES
@@ -27,6 +27,11 @@ class TunerSettings:
     polls_on_arrival: bool = False  # whether a poll is due as soon as N are pending, not only when T_poll is over
 
     def __post_init__(self) -> None:
+        for setting in fields(self):
+            value, default = getattr(self, setting.name), setting.default
+            is_whole = isinstance(default, int)
+            if value is not default and not isinstance(value, int if is_whole else (int, float)):
+                raise TypeError(f"{setting.name} is a {'whole ' if is_whole else ''}number, not {value!r}")
         if not 1 <= self.batch_size_min <= self.batch_size <= self.batch_size_max:
             raise ValueError(
                 "batch sizes are at least 1, in the order batch_size_min, batch_size, batch_size_max; not"
