@@ -2,7 +2,7 @@
 
 Subscriber scaling: 5000 messages to 1 … 200 subscribers. Message scaling: 100 subscribers, 1000 … 20,000 messages.
 Every subscriber checks that it got every message once and in order. Memory: a broker under load on more topics than it
-keeps.
+keeps. What was measured goes to scaling.json, and `--redraw` draws the plots of it again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from matplotlib.ticker import FuncFormatter
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bench.peers.machine import describe, in_a_line
 from bench.processes import Role, running_broker
+from clarion.sim.reproduce.figures.style import COLOURS, saved
 
 SUBSCRIBERS = (1, 2, 5, 10, 20, 50, 100, 150, 200)
 MESSAGES = (1000, 2000, 5000, 10_000, 15_000, 20_000)
 READER_PROCESSES = 2
+TOPICS, TOPICS_IN_MEMORY = 2000, 500  # of the memory's run
+AFTERWARDS = 0.25  # of the load's time, for which the broker is watched when it is left alone
 
 
 def deliver(subscribers: int, messages: int) -> float:
@@ -39,18 +44,18 @@ def deliver(subscribers: int, messages: int) -> float:
         return float(max(reader.result()["end"] for reader in readers) - begin)
 
 
-def memory_over_time(seconds: float, topics: int, topics_in_memory: int) -> list[tuple[float, float]]:
+def memory_over_time(seconds: float) -> list[tuple[float, float]]:
     """Load a broker with more topics than it keeps in memory, then leave it alone; give (s, MB) over time."""
     samples: list[tuple[float, float]] = []
-    with running_broker(max_topics_in_memory=topics_in_memory, topic_unload_interval_s=2) as broker:
-        reader = Role("read_all", broker.url, topics=topics, seconds=seconds).ready()
-        writer = Role("load", broker.url, topics=topics, seconds=seconds, size=200).ready()
+    with running_broker(max_topics_in_memory=TOPICS_IN_MEMORY, topic_unload_interval_s=2) as broker:
+        reader = Role("read_all", broker.url, topics=TOPICS, seconds=seconds).ready()
+        writer = Role("load", broker.url, topics=TOPICS, seconds=seconds, size=200).ready()
         begin = time.perf_counter()
         reader.go()
         writer.go()
-        while time.perf_counter() - begin < 1.5 * seconds:
-            samples.append((time.perf_counter() - begin, broker.memory_bytes() / 1e6))
-            time.sleep(0.2)
+        while (passed_s := time.perf_counter() - begin) < (1 + AFTERWARDS) * seconds:
+            samples.append((round(passed_s, 2), round(broker.memory_bytes() / 1e6, 1)))
+            time.sleep(seconds / 150)
         reader.result()
         writer.result()
     return samples
@@ -68,88 +73,104 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/scaling"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--memory-seconds", type=float, default=20)
+    parser.add_argument("--memory-seconds", type=float, default=240)
+    parser.add_argument("--only", choices=["deliveries", "memory"], help="measure only these, and keep the others")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / "scaling.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() and (options.only or options.redraw) else {}
+    if not options.redraw:
+        machine = describe()
+        if options.only != "memory":
+            found["deliveries"] = {"machine": machine, **measure_deliveries(options.rounds)}
+        if options.only != "deliveries":
+            samples = memory_over_time(options.memory_seconds)
+            found["memory"] = {"machine": machine, "load_s": options.memory_seconds, "samples": samples}
+        file.write_text(json.dumps(found) + "\n")
+    report(options.out, found)
+
+
+def measure_deliveries(rounds: int) -> dict[str, Any]:
+    """Run both experiments; give the seconds of each round by subscribers, and by messages."""
     by_subscribers: dict[int, list[float]] = {}
     by_messages: dict[int, list[float]] = {}
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("scaling", total=options.rounds * (len(SUBSCRIBERS) + len(MESSAGES)))
-        for _ in range(options.rounds):
+        task = progress.add_task("scaling", total=rounds * (len(SUBSCRIBERS) + len(MESSAGES)))
+        for _ in range(rounds):
             for subscribers in SUBSCRIBERS:
-                by_subscribers.setdefault(subscribers, []).append(deliver(subscribers, 5000))
+                by_subscribers.setdefault(subscribers, []).append(round(deliver(subscribers, 5000), 4))
                 progress.advance(task)
             for messages in MESSAGES:
-                by_messages.setdefault(messages, []).append(deliver(100, messages))
+                by_messages.setdefault(messages, []).append(round(deliver(100, messages), 4))
                 progress.advance(task)
-    memory = memory_over_time(options.memory_seconds, topics=2000, topics_in_memory=500)
-    report(options.out, by_subscribers, by_messages, memory)
+    return {"subscribers": list(by_subscribers.items()), "messages": list(by_messages.items())}
 
 
-def report(
-    out: Path,
-    by_subscribers: dict[int, list[float]],
-    by_messages: dict[int, list[float]],
-    memory: list[tuple[float, float]],
-) -> None:
-    """Write plots and figures, and print what was seen."""
-    first = [(n * 5000.0, statistics.median(taken)) for n, taken in by_subscribers.items()]
-    second = [(100.0 * n, statistics.median(taken)) for n, taken in by_messages.items()]
-    table = Table("experiment", "deliveries", "seconds", "µs a delivery", title="Scaling (median of rounds)")
-    for n, (deliveries, seconds) in zip(by_subscribers, first, strict=True):
-        table.add_row(f"{n} subscribers", f"{deliveries:,.0f}", f"{seconds:.3f}", f"{1e6 * seconds / deliveries:.2f}")
-    for n, (deliveries, seconds) in zip(by_messages, second, strict=True):
-        table.add_row(f"{n:,} messages", f"{deliveries:,.0f}", f"{seconds:.3f}", f"{1e6 * seconds / deliveries:.2f}")
+def report(out: Path, found: dict[str, Any]) -> None:
+    """Draw the plots, and print what was seen."""
     console = Console()
-    console.print(table)
-    found: dict[str, Any] = {"memory_megabytes_highest": max(megabytes for _, megabytes in memory)}
-    for name, points in (("subscribers", first), ("messages", second)):
-        fixed_s, slope_s, explained = line_through(points)
-        found[name] = {"fixed_s": fixed_s, "us_a_delivery": 1e6 * slope_s, "explained": explained, "points": points}
-        console.print(
-            f"{name}: {fixed_s:.3f} s and {1e6 * slope_s:.2f} µs a delivery explain {explained:.1%} of the variance"
-        )
-    console.print(f"memory under load: at most {found['memory_megabytes_highest']:.0f} MB")
-    console.print("validity: every subscriber got every message once, in order")
-    (out / "scaling.json").write_text(json.dumps(found, indent=1))
-    draw(out, by_subscribers, by_messages, memory)
+    if "deliveries" in found:
+        first = [(n * 5000.0, statistics.median(taken)) for n, taken in found["deliveries"]["subscribers"]]
+        second = [(100.0 * n, statistics.median(taken)) for n, taken in found["deliveries"]["messages"]]
+        table = Table("experiment", "deliveries", "seconds", "µs a delivery", title="Scaling (median of rounds)")
+        for what, points in (("messages to n subscribers", first), ("n messages to 100 subscribers", second)):
+            for deliveries, seconds in points:
+                each_us = 1e6 * seconds / deliveries
+                table.add_row(what, f"{deliveries:,.0f}", f"{seconds:.3f}", f"{each_us:.2f}")
+        console.print(table)
+        for name, points in (("subscribers", first), ("messages", second)):
+            fixed_s, slope_s, explained = line_through(points)
+            console.print(
+                f"{name}: {fixed_s:.3f} s and {1e6 * slope_s:.2f} µs a delivery explain {explained:.1%} of the variance"
+            )
+        console.print("validity: every subscriber got every message once, in order")
+        draw_deliveries(out, found["deliveries"])
+    if "memory" in found:
+        highest = max(megabytes for _, megabytes in found["memory"]["samples"])
+        console.print(f"memory under load: at most {highest:.0f} MB")
+        draw_memory(out, found["memory"])
     console.print(f"plots are in {out}")
 
 
-def draw(
-    out: Path,
-    by_subscribers: dict[int, list[float]],
-    by_messages: dict[int, list[float]],
-    memory: list[tuple[float, float]],
-) -> None:
-    """Draw the document's figures 5, 6 and 2."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    for file, title, label, points in (
-        ("subscribers.png", "5000 messages to n subscribers", "subscribers", by_subscribers),
-        ("messages.png", "n messages to 100 subscribers", "messages", by_messages),
+def draw_deliveries(out: Path, found: dict[str, Any]) -> None:
+    """Draw the document's figures 5 and 6: how long deliveries take as they grow, beside growth in a line."""
+    for file, title, label in (
+        ("subscribers.png", "5,000 messages of 100 B, each to n subscribers", "subscribers"),
+        ("messages.png", "n messages of 100 B, each to 100 subscribers", "messages"),
     ):
-        figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+        points = dict(found[label])
         places = sorted(points)
         middle = [statistics.median(points[place]) for place in places]
-        axes.fill_between(places, [min(points[p]) for p in places], [max(points[p]) for p in places], alpha=0.2)
-        axes.plot(places, middle, marker="o", label="first put to last get (median, lowest to highest)")
-        axes.set(title=title, xlabel=label, ylabel="seconds", xlim=(0, None), ylim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.legend()
-        figure.savefig(out / file, dpi=120)
-        pyplot.close(figure)
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot([second for second, _ in memory], [megabytes for _, megabytes in memory])
-    axes.axvline(memory[-1][0] / 1.5, color="grey", linestyle="--", label="load ends")
-    axes.set(title="Memory of the broker over time", xlabel="seconds", ylabel="resident MB", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(out / "memory.png", dpi=120)
-    pyplot.close(figure)
+        lowest, highest = ([pick(points[place]) for place in places] for pick in (min, max))
+        fixed_s, slope_s, _ = line_through(list(zip(map(float, places), middle, strict=True)))
+        with saved(out / file, size=(7.6, 4.4), footer=in_a_line(found["machine"])) as (_, ((axes,),)):
+            axes.fill_between(places, lowest, highest, color=COLOURS["recheck"], alpha=0.2)
+            rounds = len(points[places[0]])
+            seen = f"put to the last get, every get acked (median of {rounds} rounds, lowest to highest)"
+            axes.plot(places, middle, marker="o", color=COLOURS["recheck"], label=seen)
+            line = [fixed_s + slope_s * place for place in places]
+            axes.plot(
+                places, line, "--", color="black", linewidth=1, label="in proportion: the straight line through it"
+            )
+            axes.set(title=title, xlabel=label, ylabel="seconds from first put to last get", xlim=(0, None))
+            axes.set_ylim(0, 1.25 * max(highest))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,.0f}"))
+            axes.legend(frameon=False, loc="upper left")
+
+
+def draw_memory(out: Path, found: dict[str, Any]) -> None:
+    """Draw the document's figure 2: the broker's memory under load, and after."""
+    seconds, megabytes = zip(*found["samples"], strict=True)
+    with saved(out / "memory.png", size=(7.6, 4.4), footer=in_a_line(found["machine"])) as (_, ((axes,),)):
+        axes.plot(seconds, megabytes, color=COLOURS["recheck"])
+        axes.axvline(found["load_s"], color="grey", linestyle="--", linewidth=1)
+        axes.annotate("load ends", (found["load_s"], 0), (-4, 6), textcoords="offset points", ha="right", color="grey")
+        axes.set(
+            title=f"Memory of a broker: messages of 200 B to {TOPICS:,} topics as fast as they go,\n"
+            f"{TOPICS_IN_MEMORY} topics kept in memory (max_topics_in_memory)",
+            xlabel="seconds", ylabel="resident MB", xlim=(0, None), ylim=(0, 1.15 * max(megabytes)),
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bench.growth.curves import AUTO
 from bench.growth.verdicts import Points, keeps_up, line_through, stays
+from bench.peers.machine import in_a_line
 from bench.peers.plots import short
 from bench.peers.tables import markdown, number
 from clarion.sim.reproduce.figures.style import COLOURS, saved
@@ -35,16 +36,16 @@ TITLES = {
                "few messages take on the disk."),
 }  # fmt: skip
 PANELS = [
-    ("size", "message size, bytes", "messages/s", {"put_per_s": "put", "get_per_s": "get"}),
-    ("size", "message size, bytes", "MB/s", {"put_megabytes_per_s": "put", "get_megabytes_per_s": "get"}),
-    ("batch", "batch size, messages", "messages/s", {"put_per_s": "put"}),
+    ("size", "message size, bytes", "messages/s", {"put_per_s": "put_many", "get_per_s": "get_batches"}),
+    ("size", "message size, bytes", "MB/s", {"put_megabytes_per_s": "put_many", "get_megabytes_per_s": "get_batches"}),
+    ("batch", "batch size, messages", "messages/s", {"put_per_s": "put_many"}),
     ("subscribers", "subscribers", "delivered/s", {"delivered_per_s": "all together"}),
     ("topics", "topics", "messages/s",
-     {"put_per_s": "put", "get_per_s": "get by name", "get_by_pattern_per_s": "get by pattern"}),
-    ("stored", "stored messages", "messages/s",
-     {"put_per_s": "put", "get_newest_per_s": "get newest", "get_oldest_per_s": "get oldest"}),
-    ("stored", "stored messages", "seconds to restart", {"ready_s": "until ready"}),
-    ("stored", "stored messages", "MB", {"memory_megabytes": "memory", "disk_megabytes": "disk"}),
+     {"put_per_s": "put_many", "get_per_s": "get_batches by name", "get_by_pattern_per_s": "by pattern"}),
+    ("stored", "stored messages of 10 B", "messages/s",
+     {"put_per_s": "put_many", "get_newest_per_s": "get_batches, newest", "get_oldest_per_s": "oldest"}),
+    ("stored", "stored messages of 10 B", "seconds to restart", {"ready_s": "until ready"}),
+    ("stored", "stored messages of 10 B", "MB", {"memory_megabytes": "memory", "disk_megabytes": "disk"}),
 ]  # fmt: skip
 SMALL_BATCHES_FROM = 1000  # topics, from which on nearly all batches are single portions
 _LINES = [COLOURS["recheck"], COLOURS["literal"], COLOURS["eager"]]
@@ -71,7 +72,7 @@ def write_report(results: dict[str, Any], out: Path) -> None:
         verdicts = [f"* {line}" for line in verdicts_of(curve, found)]
         parts += [f"## {title}", about, "\n".join(verdicts), _table(unit, found)]
     (out / "growth.md").write_text("\n\n".join(parts) + "\n")
-    draw(medians, out / "growth.png")
+    draw(medians, out / "growth.png", in_a_line(results["machine"]))
 
 
 def medians_of(points: list[dict[str, Any]]) -> Medians:
@@ -146,17 +147,18 @@ def _of_batch(found: Medians) -> list[str]:
     return said
 
 
-def draw(medians: dict[str, Medians], path: Path) -> None:
+def draw(medians: dict[str, Medians], path: Path, footer: str) -> None:
     """Draw small multiples, one for each panel that has points."""
     panels = [panel for panel in PANELS if panel[0] in medians]
     if not panels:
         return
     rows = math.ceil(len(panels) / 3)
-    with saved(path, rows, 3, size=(9.0, 2.5 * rows)) as (_, axes):
+    with saved(path, rows, 3, size=(9.6, 0.6 + 2.6 * rows), footer=footer) as (figure, axes):
+        figure.suptitle("How Clarion grows: one machine, acks after fsync, 100 B unless said otherwise", fontsize=11)
         places = list(axes.flat)
         for place, (curve, label, unit, names) in zip(places, panels, strict=False):
             _draw_panel(place, medians[curve], names)
-            place.set(title=unit, xlabel=label)
+            place.set(title=TITLES[curve][0], ylabel=unit, xlabel=label)
         for place in places[len(panels) :]:
             place.set_axis_off()
 

@@ -31,6 +31,8 @@ class Rounds:
     """The results of all rounds, asked figure by figure. A run that failed has no figures and counts nowhere."""
 
     def __init__(self, results: dict[str, Any]) -> None:
+        self.machine: dict[str, Any] = results["machine"]
+        self.count: int = results["rounds"]
         self._runs: list[dict[str, Any]] = results["runs"]
         self.missing: dict[str, str] = results["missing"]
         chosen = results["versions"].keys() | self.missing.keys()

@@ -8,9 +8,10 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bench.peers.figures import Figure, Rounds
+from bench.peers.machine import in_a_line
 from bench.peers.systems import System
 from clarion.sim.reproduce.figures.style import COLOURS, saved
 
@@ -36,20 +37,21 @@ def draw_rates(rounds: Rounds, path: Path) -> bool:
     systems = _in_order(rounds, [figure for _, figure in RATES])
     if not systems:
         return False
-    with saved(path, 2, 3, size=(WIDTH_INCHES, 1.3 + 2 * 0.235 * len(systems))) as (figure, axes):
+    size = (WIDTH_INCHES, 1.8 + 2 * 0.235 * len(systems))
+    with saved(path, 2, 3, size=size, footer=_footer(rounds)) as (figure, axes):
         places = list(axes.flat)
         for place, (title, what) in zip(places, RATES, strict=False):
             draw_panel(place, rounds, systems, title, what)
         for place in (places[1], places[2], places[4]):
             place.tick_params(labelleft=False)
         _explain(places[-1])
-        figure.suptitle("Messages a second", fontsize=11)
+        figure.suptitle("Messages a second, the same work for every system (longer is better)", fontsize=11)
     return True
 
 
 def draw_panel(place: Any, rounds: Rounds, systems: list[System], title: str, what: Figure) -> None:
     """Draw one bar for each system, from top to bottom."""
-    _name_rows(place, systems)
+    _name_rows(place, systems, "Clarion, put_many and get_batches")
     highest = 0.0
     for row, system in enumerate(systems):
         spread = rounds.spread(system.name, what)
@@ -62,7 +64,13 @@ def draw_panel(place: Any, rounds: Rounds, systems: list[System], title: str, wh
         highest = max(highest, spread.highest)
     place.set_title(title)
     place.set_xlim(0, 1.24 * (highest or 1.0))  # room for the numbers
-    place.tick_params(labelbottom=False)
+    place.xaxis.set_major_locator(MaxNLocator(4))
+    place.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: short(value)))
+
+
+def _footer(rounds: Rounds) -> str:
+    often = "one round" if rounds.count == 1 else f"medians of {rounds.count} rounds"
+    return f"{in_a_line(rounds.machine)}; everything on loopback, {often}"
 
 
 def _in_order(rounds: Rounds, figures: list[Figure]) -> list[System]:
@@ -77,9 +85,10 @@ def _label(place: Any, at: float, row: int, text: str, **more: Any) -> None:
     place.annotate(text, (at, row), (5, 0), textcoords="offset points", va="center", fontsize=8, **more)
 
 
-def _name_rows(place: Any, systems: list[System]) -> None:
-    """Name the rows, and put those whose ack comes before fsync on grey."""
-    place.set_yticks(range(len(systems)), [fill(system.title, _NAME_WIDTH) for system in systems])
+def _name_rows(place: Any, systems: list[System], ours: str) -> None:
+    """Name the rows, ours with the calls that were made, and put those whose ack comes before fsync on grey."""
+    titles = [ours if system.title == "Clarion" else system.title for system in systems]
+    place.set_yticks(range(len(systems)), [fill(title, _NAME_WIDTH) for title in titles])
     place.set_ylim(len(systems) - 0.4, -0.6)
     durable = sum(system.fsyncs for system in systems)
     if durable < len(systems):
@@ -127,12 +136,13 @@ def draw_latency(rounds: Rounds, path: Path) -> bool:
     systems = _in_order(rounds, [_latency(name, 50) for _, name in LATENCIES])
     if not systems:
         return False
-    with saved(path, 1, 2, size=(WIDTH_INCHES, 1.1 + 0.28 * len(systems))) as (figure, axes):
+    size = (WIDTH_INCHES, 1.6 + 0.28 * len(systems))
+    with saved(path, 1, 2, size=size, footer=_footer(rounds)) as (figure, axes):
         for place, (title, name) in zip(axes.flat, LATENCIES, strict=True):
             draw_latencies(place, rounds, systems, title, name)
         axes[0, 1].tick_params(labelleft=False)
         figure.suptitle(
-            "Milliseconds, one message of 100 B at a time, idle system: p50 ● and p99 ◆ (grey: ack before fsync)",
+            "One message of 100 B at a time, idle system: p50 ● and p99 ◆ (left is better; grey: ack before fsync)",
             fontsize=10,
         )
     return True
@@ -144,7 +154,7 @@ def _latency(name: str, percentile: int) -> Figure:
 
 def draw_latencies(place: Any, rounds: Rounds, systems: list[System], title: str, name: str) -> None:
     """Draw p50 and p99 of each system, from top to bottom."""
-    _name_rows(place, systems)
+    _name_rows(place, systems, "Clarion, put")
     place.set_xscale("log")
     found = {
         row: (half.median, most.median)
@@ -169,7 +179,7 @@ def draw_latencies(place: Any, rounds: Rounds, systems: list[System], title: str
     place.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     place.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
     place.xaxis.set_minor_locator(NullLocator())
-    place.set_title(title)
+    place.set(title=title, xlabel="milliseconds")
 
 
 def short(value: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bench.peers.figures import Figure, Rounds
 from bench.peers.goals import GOALS, judge
+from bench.peers.machine import in_a_line
 from bench.peers.plots import draw_panel
 from bench.peers.report import write_report
 from bench.peers.systems import SYSTEMS
@@ -168,11 +169,19 @@ def test_a_picture_has_each_number_in_the_row_of_its_system() -> None:
     titles = [label.get_text() for label in place.get_yticklabels()]
     said = {titles[text.xy[1]]: text.get_text() for text in place.texts}
     bars = {titles[round(bar.get_y() + bar.get_height() / 2)]: bar for bar in place.patches if bar.get_width() > 1}
+    ours = "Clarion, put_many and\nget_batches"  # rates are named by the calls that they belong to
     assert said == {
-        "Clarion": "5 M", "NATS JetStream": "33 k", "Redis Streams, always": "failed", "RabbitMQ stream": "missing",
+        ours: "5 M", "NATS JetStream": "33 k", "Redis Streams, always": "failed", "RabbitMQ stream": "missing",
     }  # fmt: skip
-    assert {title: bar.get_width() for title, bar in bars.items()} == {"Clarion": 5e6, "NATS JetStream": 33e3}
-    assert (bars["Clarion"].get_hatch(), bars["NATS JetStream"].get_hatch()) == (None, "////")
+    assert {title: bar.get_width() for title, bar in bars.items()} == {ours: 5e6, "NATS JetStream": 33e3}
+    assert (bars[ours].get_hatch(), bars["NATS JetStream"].get_hatch()) == (None, "////")
+    place.figure.draw_without_rendering()
+    assert {"0", "2 M", "4 M"} <= {label.get_text() for label in place.get_xticklabels()}
+
+
+def test_a_picture_names_the_machine() -> None:
+    machine = {"processor": "made up", "cores": 2, "memory_gb": 25, "file_system": "ext4", "fsync_ms_p50": 0.393}
+    assert in_a_line(machine) == "Measured on made up, 2 cores, 25 GB, ext4, a bare fsync 0.39 ms"
 
 
 def test_numbers_are_short() -> None:

@@ -11,7 +11,9 @@ import stat
 import sys
 import termios
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 _MOST_BYTES = 2**16  # handed over at once
 _PART = 8  # of what was taken so far is handed over at once
@@ -52,9 +54,10 @@ class RecordWriter:
         A reader that went away is BrokenPipeError, other trouble another OSError. Whatever ends it early, what was
         taken until then is told.
         """
+        ends = list(accumulate(map(len, records)))
         start = 0
         while start < len(records):
-            stop = self._stop(records, start)
+            stop = self._stop(ends, start)
             self._hand_over(records[start:stop], functools.partial(_shifted, on_taken, start))
             start = stop
 
@@ -66,16 +69,12 @@ class RecordWriter:
                 raise BrokenPipeError
             self._settle()
 
-    def _stop(self, records: Sequence[bytes], start: int) -> int:
+    def _stop(self, ends: Sequence[int], start: int) -> int:
         if self._ask_unread is None:
-            return len(records)
-        most, size, stop = max(1, self._taken // _PART), 0, start
-        while stop < len(records) and stop - start < most:
-            size += len(records[stop])
-            if size > _MOST_BYTES and stop > start:
-                break
-            stop += 1
-        return stop
+            return len(ends)
+        most_bytes = (ends[start - 1] if start else 0) + _MOST_BYTES
+        stop = min(start + self._taken // _PART, bisect_right(ends, most_bytes, start))
+        return max(stop, start + 1)
 
     def _hand_over(self, records: Sequence[bytes], on_taken: OnTaken) -> None:
         self._written_bytes = unread_bytes = 0
@@ -138,13 +137,7 @@ def write_records(descriptor: int, records: Sequence[bytes]) -> None:
 
 def count_whole(records: Sequence[bytes], written_bytes: int) -> int:
     """Give how many records lie wholly within so many bytes."""
-    count = 0
-    for record in records:
-        written_bytes -= len(record)
-        if written_bytes < 0:
-            break
-        count += 1
-    return count
+    return bisect_right(list(accumulate(map(len, records))), written_bytes) if written_bytes >= 0 else 0
 
 
 def _write(descriptor: int, data: memoryview) -> int:

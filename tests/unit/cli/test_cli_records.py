@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -143,17 +141,17 @@ def test_a_reader_that_goes_when_all_was_read_but_not_wanted_is_noticed(pipe: tu
     assert handing.told in (records, records[: len(records) - handing.writer.in_doubt])
 
 
-def test_others_who_write_to_the_same_pipe_do_not_hold_us_up(pipe: tuple[int, int]) -> None:
+def test_what_others_write_to_the_same_pipe_is_not_taken_for_ours(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
-    with subprocess.Popen(["yes", "other"], stdout=writing) as other:
-        try:
-            handing = Handing(writing, _RECORDS[:5])
-            until_s = time.monotonic() + _DEADLINE_S
-            while len(handing.told) < 5:
-                assert time.monotonic() < until_s
-                os.read(reading, 5000)
-        finally:
-            other.kill()
+    os.write(writing, b"other\n" * 500)  # unread when we begin
+    handing = Handing(writing, _RECORDS[:5])
+    assert os.read(reading, 2000) == (b"other\n" * 500)[:2000]
+    assert handing.told == []
+    got = b""
+    while not got.endswith(_RECORDS[4]):
+        got += os.read(reading, 600)
+        if got.count(b"other") < 300:
+            os.write(writing, b"other\n" * 50)
     handing.end()
     assert (handing.told, handing.error) == (_RECORDS[:5], None)
 

@@ -25,9 +25,9 @@ _LOOK: Any = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "a
 
 @contextmanager
 def saved(
-    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **more: Any
+    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], footer: str = "", **more: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Give a figure with its axes (always a two-dimensional array); it is written at the end."""
+    """Give a figure with its axes (always a two-dimensional array); it is written at the end, above its footer."""
     with rc_context(_LOOK):
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **more)
@@ -35,6 +35,8 @@ def saved(
             place.grid(axis="y", alpha=0.3, linewidth=0.6)
             place.set_axisbelow(True)
         yield figure, axes
+        if footer:
+            figure.supxlabel(footer, fontsize=8, color="#555555")
         figure.savefig(path, dpi=110)
 
 
