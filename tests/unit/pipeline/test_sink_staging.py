@@ -15,7 +15,7 @@ from tests.unit.session.answering import WELCOME, Answer, Answering, answering, 
 
 from clarion.model.errors import MessagesGone, NoSubscriber, TimedOut, TooLarge
 from clarion.model.options import TopicSettings
-from clarion.pipeline.sink import SinkOptions
+from clarion.pipeline.sink import SinkOptions, committing
 from clarion.pipeline.sink.committing import close, commit, drop, prepare, quiet_after, read_query_id
 from clarion.pipeline.sink.staging import RowStager, TaskStaged
 from clarion.wire import bodies
@@ -213,7 +213,23 @@ def test_an_abort_drops_or_closes_the_epoch_and_never_fails(caplog: pytest.LogCa
     assert "was not dropped" in caplog.text
 
 
-def test_an_abort_goes_on_dropping_while_tasks_that_were_not_stopped_yet_still_stage() -> None:
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, wait_s: float) -> None:
+        self.now_s += wait_s
+
+
+def test_an_abort_goes_on_dropping_while_tasks_that_were_not_stopped_yet_still_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committing, "time", Clock())
     dropped = iter([5, 0, 7, 0, 2])
 
     def answer(_request: Request) -> Answer:

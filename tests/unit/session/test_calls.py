@@ -11,7 +11,6 @@ from tests.unit.session.answering import Answer, Answering, answering, refused
 
 from clarion.model.errors import Busy, Closed
 from clarion.session import AsyncSession, Reply, ThreadSession
-from clarion.session.exchange import AGAIN_S
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
@@ -75,9 +74,16 @@ def test_other_refusals_are_final(ask: Callable[..., Reply]) -> None:
 
 
 @both
-def test_when_time_is_over_the_last_refusal_is_the_answer(ask: Callable[..., Reply]) -> None:
-    with answering(BusyFor(1000)) as broker, pytest.raises(Busy):
-        ask(broker, timeout_s=AGAIN_S * 2).read(bodies.Done)
+def test_when_time_would_be_over_the_last_refusal_is_the_answer(ask: Callable[..., Reply]) -> None:
+    again_s = iter([0.0, 0.0, 3600.0])
+
+    def answer(_request: Request) -> Answer:
+        return Kind.REFUSED, bodies.Refused(Code.BUSY, "because", next(again_s))
+
+    with answering(answer) as broker:
+        with pytest.raises(Busy):
+            ask(broker).read(bodies.Done)
+        assert broker.kinds() == [Kind.DELETE] * 3
 
 
 @pytest.mark.parametrize("reply", [None, (Kind.REFUSED, bodies.Refused(Code.BUSY, "because", 60.0))])

@@ -126,7 +126,7 @@ def test_an_idle_store_gives_back_room_that_nobody_asks_for(tmp_path: Path) -> N
 
 
 def test_keeping_house_comes_to_an_end(tmp_path: Path) -> None:
-    store = open_segmented(tmp_path, max_bytes=MAX_BYTES)
+    store = open_segmented(tmp_path, max_bytes=MAX_BYTES // 4, segment_bytes=SEGMENT_BYTES)
     maker = fill(store, commits=0, topics=2)
     while _put(store, maker, 1, 10) and _put(store, maker, 2, 10):  # as much is written about batches as of them
         pass
