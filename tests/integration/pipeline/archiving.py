@@ -81,8 +81,6 @@ def kept(rows: DataFrame) -> list[Kept]:
 
 def main(order: dict[str, Any]) -> None:
     """Archive, and die on the way."""
-    from tests.integration.pipeline.conftest import FAST_TO_START
-
     from clarion.pipeline.jobs.archive import archive
     from clarion.pipeline.session import start_session
 
@@ -93,7 +91,7 @@ def main(order: dict[str, Any]) -> None:
         if done.count(order["die_after"]) == order["times"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    spark = start_session("local[2]", settings={"spark.driver.extraJavaOptions": FAST_TO_START})
+    spark = start_session("local[2]")
     archive(spark, order["url"], order["topic"], order["lake"], max_rows=order["max_rows"], on_step=on_step)
 
 

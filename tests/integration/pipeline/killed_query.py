@@ -53,7 +53,7 @@ def run(order: dict[str, Any]) -> None:
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
             return Dying(SinkOptions.read(self.options), schema, overwrite=overwrite)
 
-    spark = start_session("local[2,3]", settings=order["settings"])
+    spark = start_session("local[2,3]")
     spark.dataSource.register(DyingSource)
     lines = spark.readStream.option("maxFilesPerTrigger", "1").text(order["lines"]).repartition(order["partitions"])
     query = lines.writeStream.format("clarion").options(**order["options"]).trigger(availableNow=True).start()

@@ -8,8 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,24 +16,12 @@ import psutil
 import pyspark
 from pyarrow import parquet
 from tests.integration.broker_process import ROOT, BrokerProcess
-from tests.integration.pipeline.conftest import FAST_TO_START
+from tests.integration.waiting import eventually
 
 from clarion import Admin, Publisher
 
-_WITHIN_S = 180.0
-_SMALL_JVMS = {
-    "spark.driver.extraJavaOptions": FAST_TO_START,
-    "spark.executor.extraJavaOptions": FAST_TO_START,
-    "spark.sql.shuffle.partitions": "2",
-    "spark.task.maxFailures": "8",
-}
-
-
-def _until(holds: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + _WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"{what}, not within {_WITHIN_S:g} s"
-        time.sleep(0.05)
+_WITHIN_S = 600.0
+_SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.task.maxFailures": "8"}
 
 
 def _environment() -> dict[str, str]:
@@ -54,7 +41,7 @@ def _start(order: dict[str, object], log: Path) -> subprocess.Popen[str]:
 def _standalone(folder: Path) -> Iterator[str]:
     """Run a master and a worker of Spark's own cluster on loopback; give the master's address."""
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    environment = _environment() | {"SPARK_DAEMON_JAVA_OPTS": FAST_TO_START, "SPARK_LOCAL_DIRS": str(folder / "local")}
+    environment = _environment() | {"SPARK_LOCAL_DIRS": str(folder / "local")}
     started: list[subprocess.Popen[bytes]] = []
     log = folder / "cluster.log"
 
@@ -64,8 +51,7 @@ def _standalone(folder: Path) -> Iterator[str]:
             started.append(subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said))
 
     def said(pattern: str) -> re.Match[str]:
-        _until(lambda: re.search(pattern, log.read_text()), f"the cluster did not say {pattern}")
-        found = re.search(pattern, log.read_text())
+        found = eventually(lambda: re.search(pattern, log.read_text()), f"the cluster says {pattern}", _WITHIN_S)
         assert found is not None
         return found
 
@@ -94,13 +80,13 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def test_an_executor_killed_in_the_middle_costs_no_row_and_doubles_none(broker: BrokerProcess, tmp_path: Path) -> None:
-    rows = 20_000
+    rows = 10_000
     with Admin(broker.url) as admin, Publisher(broker.url) as publisher:
         admin.configure_topic("in", retention="keep")
         publisher.put_many("in", [b"%d" % number for number in range(rows)])
         publisher.flush(60)
         order = {
-            "master": "local-cluster[2,1,1024]", "settings": _SMALL_JVMS, "url": broker.url, "from": "in", "to": "out",
+            "master": "local-cluster[2,1,1024]", "settings": _SETTINGS, "url": broker.url, "from": "in", "to": "out",
             "max_rows": 1000, "checkpoint": str(tmp_path / "checkpoint"),
         }  # fmt: skip
         driver = _start(order, tmp_path / "driver.log")
@@ -112,7 +98,7 @@ def test_an_executor_killed_in_the_middle_costs_no_row_and_doubles_none(broker: 
                 there = {row.topic: row for row in admin.topics()}
                 return there[b"out"].next_offset if b"out" in there else 0
 
-            _until(lambda: copied() > 0 or driver.poll() is not None, "no row was copied")
+            eventually(lambda: copied() > 0 or driver.poll() is not None, "rows are copied", _WITHIN_S)
             assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
             killed = _executors(driver.pid)[0]
             killed.send_signal(signal.SIGKILL)
@@ -135,7 +121,7 @@ def test_a_standalone_cluster_archives_by_one_command(broker: BrokerProcess, tmp
         publisher.flush(60)
     lake = tmp_path / "lake"
     with _standalone(tmp_path) as master:
-        settings = [word for name, value in _SMALL_JVMS.items() for word in ("--spark", f"{name}={value}")]
+        settings = [word for name, value in _SETTINGS.items() for word in ("--spark", f"{name}={value}")]
         command = [
             sys.executable, "-m", "clarion", "pipeline", "--master", master, "--ship", *settings,
             "archive", "in", "--to", str(lake), "--url", broker.url, "--json",

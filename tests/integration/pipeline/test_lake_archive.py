@@ -25,7 +25,7 @@ from clarion.pipeline.lake import compact, read_lake
 from clarion.pipeline.lake.layout import escape
 from clarion.pipeline.progress import Progress
 
-KILLED_WITHIN_S = 120.0
+KILLED_WITHIN_S = 600.0
 
 
 def _files(lake: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.waiting import paced
 from typer.testing import CliRunner, Result
 
 from clarion import Admin, Publisher, Subscriber
@@ -107,10 +108,11 @@ def test_a_job_on_two_topics_is_one_in_the_workload(spark: SparkSession, broker:
     assert set(told["traces"]) == {str(traces / "two%2Fa.csv"), str(traces / "two%2Fb.csv")}
 
 
+@paced
 def test_latency_is_told_by_subscription_and_kept_for_later(
-    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, pace_s: float
 ) -> None:
-    url, lake = broker.url, str(tmp_path / "lake")
+    url, lake = broker.url, str(tmp_path / f"lake {pace_s}")
     stop = threading.Event()
 
     def work() -> None:
@@ -127,7 +129,7 @@ def test_latency_is_told_by_subscription_and_kept_for_later(
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        told = _json("latency", "live", "--seconds", "2s", "--record", "clarion/deliveries", "--url", url)
+        told = _json("latency", "live", "--seconds", f"{2 * pace_s}s", "--record", "clarion/deliveries", "--url", url)
     finally:
         stop.set()
         worker.join()

@@ -22,7 +22,7 @@ def test_every_example_of_the_walk_runs_as_it_stands(spark: SparkSession, broker
     assert len(blocks) == 4
     subprocess.run(
         [sys.executable, str(ROOT / "examples" / "ztf" / "alerts.py"), "--alerts", "300", "--url", broker.url],
-        check=True, stdout=subprocess.DEVNULL, timeout=120,
+        check=True, stdout=subprocess.DEVNULL, timeout=600,
     )  # fmt: skip
     world: dict[str, object] = {}
     for block in blocks:

@@ -1,4 +1,4 @@
-"""A session of somebody who never heard of `register`: `python -m tests.integration.pipeline.unregistered URL JAVA`.
+"""A session of somebody who never heard of `register`: `python -m tests.integration.pipeline.unregistered URL`.
 
 It writes a table to a topic, reads it back, and prints as JSON what it found, and what it was told when it asked for
 what there is not.
@@ -25,15 +25,11 @@ def told(act: Callable[[], object]) -> str:
     return "nothing"
 
 
-def run(url: str, java_options: str) -> dict[str, Any]:
+def run(url: str) -> dict[str, Any]:
     """Write, read, and go wrong."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-    )
-    session = builder.config("spark.driver.extraJavaOptions", java_options).getOrCreate()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
 
     def topic(name: str, **options: str) -> DataFrame:
         return session.read.format("clarion").options(url=url, topic=name, **options).load()
