@@ -1,15 +1,24 @@
-"""Running the command line as a person does, in real processes."""
+"""Running the command line as a person does, in real processes.
+
+What is started and goes on is a process from its first moment. What runs to its end is forked from one that has
+loaded the commands, `python -m tests.integration.shell DESCRIPTOR`: most take less time than starting Python does.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,14 +79,7 @@ class Shell:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Done:
         """Run a command to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "clarion", *arguments],
-            input=stdin,
-            capture_output=True,
-            env=environment(CLARION_URL=self.url),
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        return _loaded().run(arguments, stdin, environment(CLARION_URL=self.url))
 
     def ok(self, *arguments: str, stdin: bytes = b"") -> bytes:
         """Run a command that must end well; give what it printed."""
@@ -91,13 +93,7 @@ class Shell:
 
 
 def run(*arguments: str, **more: str) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "clarion", *arguments],
-        capture_output=True,
-        env=environment(**more),
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    return _loaded().run(arguments, b"", environment(**more))
 
 
 def one_line(done: Done) -> str:
@@ -105,3 +101,84 @@ def one_line(done: Done) -> str:
     assert done.stdout == b""
     (line,) = done.stderr.decode().splitlines()
     return line
+
+
+class _Loaded:
+    """The process that has loaded the commands; it ends with this one."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(DEADLINE_S)
+        self._lock = threading.Lock()
+        with theirs:
+            command = [sys.executable, "-m", "tests.integration.shell", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+
+    def run(self, arguments: Sequence[str], stdin: bytes, environment: dict[str, str]) -> Done:
+        """Run a command to its end, in a process of its own."""
+        asked = json.dumps([arguments, environment, str(Path.cwd())]).encode()
+        with self._lock, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            theirs, ours = os.pipe()
+            socket.send_fds(self._socket, [asked], [theirs, out.fileno(), err.fileno()])
+            os.close(theirs)
+            giving = threading.Thread(target=_give, args=(ours, stdin))
+            giving.start()
+            try:
+                code = int(self._socket.recv(16))
+            except BaseException:
+                _loaded.cache_clear()
+                os.killpg(self._process.pid, signal.SIGKILL)
+                raise
+            finally:
+                giving.join()
+            out.seek(0)
+            err.seek(0)
+            return Done(arguments, code, out.read(), err.read())
+
+
+@functools.cache
+def _loaded() -> _Loaded:
+    return _Loaded()
+
+
+def _give(descriptor: int, content: bytes) -> None:
+    """Write to a pipe whose other end may be gone."""
+    with contextlib.suppress(BrokenPipeError), open(descriptor, "wb") as pipe:
+        pipe.write(content)
+
+
+def _serve(descriptor: int) -> None:
+    """Fork for each command that is asked for, and tell how it ended; in the child, run it as if it had just begun."""
+    import clarion.admin
+    import clarion.publisher
+    import clarion.subscriber  # noqa: F401 (commands import what they need when they run)
+    from clarion.cli.main import app, main
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        app(["put", "--help"], standalone_mode=False)  # which loads what commands need to read their arguments
+    asking = socket.socket(fileno=descriptor)
+    while (received := socket.recv_fds(asking, 1 << 20, 3))[0]:
+        asked, descriptors, _, _ = received
+        if not (child := os.fork()):
+            break
+        for each in descriptors:
+            os.close(each)
+        asking.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    else:
+        return
+    asking.close()
+    for place, each in enumerate(descriptors):
+        os.dup2(each, place)
+        os.close(each)
+    arguments, variables, folder = json.loads(asked)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = ["clarion", *arguments]
+    main()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -15,7 +15,7 @@ _QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @pytest.fixture(scope="session", autouse=True)
 def jvms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have JVMs start quickly, and keep temporary files where they go with the tests: those that are killed leave them."""
+    """Have JVMs start quickly, and keep temporary files where they go with the tests: who is killed leaves them."""
     os.environ["JDK_JAVA_OPTIONS"] = f"{_QUICK_TO_START} -Djava.io.tmpdir={tmp_path_factory.mktemp('jvm')}"
     yield
     del os.environ["JDK_JAVA_OPTIONS"]
