@@ -19,6 +19,7 @@ from tests.integration.shell import (
     run,
     running,
     stop,
+    without_waits,
 )
 from tests.integration.waiting import paced
 
@@ -157,13 +158,14 @@ def test_follow_lives_through_a_killed_broker(shell: Shell) -> None:
 
 def _pipe(shell: Shell, line: str) -> Done:
     """Run a line of the shell in which $CLARION is the command, with the exit code of the pipe's first part."""
-    return subprocess.run(
+    done = subprocess.run(
         ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,
         env=environment(CLARION_URL=shell.url, CLARION=f"{sys.executable} -m clarion"),
         timeout=DEADLINE_S,
         check=False,
     )
+    return Done(line, done.returncode, done.stdout, without_waits(done.stderr))
 
 
 def test_what_is_acked_is_what_the_reader_took(shell: Shell) -> None:

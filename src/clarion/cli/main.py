@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Annotated
 
 import typer
@@ -99,4 +101,14 @@ app.add_typer(reproduce_app, name="reproduce", rich_help_panel=_MODELS)
 
 def main() -> None:
     """Run the command line; it ends the process with the command's exit code."""
+    _leave_out_all_but(sys.argv[1] if len(sys.argv) > 1 else "")
+    gc.freeze()  # what is loaded stays until the end, and looking through it again then takes a while
     app(prog_name="clarion")
+
+
+def _leave_out_all_but(name: str) -> None:
+    """Where a command is named, have no others: making all of them ready takes longer than most take to run."""
+    commands = [command for command in app.registered_commands if command.name == name]
+    groups = [group for group in app.registered_groups if group.name == name]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
