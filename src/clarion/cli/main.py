@@ -30,7 +30,7 @@ from clarion.cli.subscriptions import subscriptions_app
 from clarion.cli.topics import topics_app
 from clarion.cli.up import up
 
-_HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost, and never repeated.
+_HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost; a living consumer gets it once.
 
 \b
 Start here:
