@@ -16,7 +16,7 @@ import zmq
 from tests.integration.conftest import StartBroker
 from tests.integration.waiting import DEADLINE_S, eventually
 
-from clarion import Admin, Publisher, Subscriber
+from clarion import Admin, MessagesUnreadable, Publisher, Subscriber
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies
 from clarion.wire.batch import _checksum, encode_batch
@@ -241,7 +241,7 @@ def test_absurd_numbers_of_one_who_transacts(url: str) -> None:
                 assert stranger.ask(Kind.PUT, [b"nobody", number, due], good)[0] in set(Kind)
 
 
-def _batch(registered: bodies.Registered, **changed: int) -> bytes:
+def _batch(registered: bodies.Registered, **changed: Any) -> bytes:
     header: dict[str, Any] = {"broker": registered.broker, "publisher": registered.publisher, "stamp": 1, "number": 1}
     return bytes(encode_batch([b"one", b"two"], **{**header, **changed}))
 
@@ -288,6 +288,82 @@ def test_a_batch_whose_columns_lie_is_never_more_than_its_publishers_own_harm(ur
         assert answer in (Kind.ACK, Kind.INVALID)
         if answer == Kind.ACK:
             assert len(reader.get("lies", max_messages=1, wait_s=30)) == 1
+
+
+def _unreadable(me: bodies.Registered, number: int, count: int = 3) -> bytes:
+    """Give a batch that the broker takes and nobody can open: what is compressed in it is no zstd frame."""
+    packed = bytearray(
+        encode_batch(
+            [b"x" * 200] * count, broker=me.broker, publisher=me.publisher, stamp=number, number=number, compressed=True
+        )
+    )
+    packed[64:68] = b"nope"
+    struct.pack_into("<Q", packed, 8, _checksum(packed))
+    return bytes(packed)
+
+
+@pytest.mark.parametrize("way", ["get", "stream", "pattern"])
+def test_a_batch_that_nobody_can_open_is_told_once_and_holds_no_reader_up(url: str, way: str) -> None:
+    topic = f"closed/{way}"
+    pattern = "closed/pattern/#" if way == "pattern" else topic
+    with harmless(url) as stranger, Subscriber(url, f"{way} reader") as reader, Publisher(url) as publisher:
+        reader.subscribe(pattern)
+        topic = topic if way != "pattern" else "closed/pattern/here"
+        _, packed = stranger.ask(Kind.REGISTER, bodies.Register(os.urandom(16)))
+        me = msgspec.msgpack.decode(packed, type=bodies.Registered)
+        publisher.put(topic, b"before").result(DEADLINE_S)
+        assert stranger.ask(Kind.PUT, bodies.Put(topic.encode()), _unreadable(me, 1))[0] == Kind.ACK
+        publisher.put(topic, b"after").result(DEADLINE_S)
+        heard: list[Any] = []
+        while len(heard) < 3:
+            try:
+                if way == "stream":
+                    heard += [next(iter(reader.stream(pattern))).payload]
+                else:
+                    heard += [message.payload for message in reader.get(pattern, wait_s=DEADLINE_S)]
+            except MessagesUnreadable as error:
+                heard.append((error.topic.decode(), error.start, error.stop, error.raw[64:68]))
+        assert heard == [b"before", (topic, 1, 4, b"nope"), b"after"]
+        reader.get(pattern, wait_s=0.0)
+        reader.flush_acks()
+    with Admin(url) as admin:
+        assert admin.describe_subscription(topic, f"{way} reader").lag == 0
+
+
+def test_a_batch_that_nobody_can_open_becomes_dead_letters_of_those_who_share(url: str) -> None:
+    with harmless(url) as stranger, Subscriber(url, "sharers", ack="explicit") as reader, Admin(url) as admin:
+        reader.subscribe("closed jobs", shared=True, max_attempts=2)
+        _, packed = stranger.ask(Kind.REGISTER, bodies.Register(os.urandom(16)))
+        me = msgspec.msgpack.decode(packed, type=bodies.Registered)
+        closed = _unreadable(me, 1)
+        assert stranger.ask(Kind.PUT, bodies.Put(b"closed jobs"), closed)[0] == Kind.ACK
+        told = 0
+        while admin.describe_subscription("closed jobs", "sharers").lag:
+            try:
+                assert reader.get("closed jobs", wait_s=0.2) == []
+            except MessagesUnreadable:
+                told += 1
+        assert told >= 2
+        letters = admin.dead_letters("closed jobs")
+        assert sorted(letter.payload for letter in letters) == [b"", b"", closed], "once for all of it"
+
+
+def test_headers_that_are_none_hold_no_reader_up(url: str) -> None:
+    """Neither a map of text to bytes: the message itself is there, and says so when its headers are asked for."""
+    with harmless(url) as stranger, Subscriber(url, "reader of headers") as reader:
+        reader.subscribe("headers")
+        _, packed = stranger.ask(Kind.REGISTER, bodies.Register(os.urandom(16)))
+        me = msgspec.msgpack.decode(packed, type=bodies.Registered)
+        lying = bytearray(_batch(me, headers=[{"n": b"1"}] * 2))
+        at = lying.index(_encode({"n": b"1"}))
+        lying[at] = 0xC1  # which is nothing in MessagePack
+        lying[lying.index(_encode({"n": b"1"})) + 2] = 0xFF  # no UTF-8
+        struct.pack_into("<Q", lying, 8, _checksum(lying))
+        assert stranger.ask(Kind.PUT, bodies.Put(b"headers"), bytes(lying))[0] == Kind.ACK
+        for message in reader.get("headers", wait_s=DEADLINE_S):
+            with pytest.raises(MessagesUnreadable, match="headers of message"):
+                message.headers  # noqa: B018
+        assert reader.get("headers", wait_s=0.0) == []
 
 
 def test_a_frame_beyond_the_limit_ends_the_connection_and_nothing_else(start_broker: StartBroker) -> None:

@@ -10,7 +10,7 @@ from clarion.model.errors import MessagesGone, PermanentError, StoredDataCorrupt
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges
 from clarion.session.exchange import Reply
-from clarion.subscriber.messages import Message, MessageBatch
+from clarion.subscriber.messages import Message, MessageBatch, unreadable
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.frames import Buffer, Kind
@@ -38,7 +38,11 @@ def browse(ask: AskRead, topic: bytes, position: int, name: bytes = b"") -> Iter
         reply = ask(bodies.Read(topic, position, PAGE_MESSAGES, PAGE_BYTES, name))
         parts, position, last = read_page(reply, topic, position, PAGE_MESSAGES)
         for part in parts:
-            yield from part.messages()
+            try:
+                messages = part.messages()
+            except BadBatch as error:
+                raise unreadable(part, error) from error
+            yield from messages
 
 
 def take(messages: Iterator[Message], most: int) -> list[Message]:

@@ -25,6 +25,7 @@ from clarion.cli.units import read_duration_s, read_some
 from clarion.model.errors import MessagesGone, NotSubscribed, Unreachable
 from clarion.model.names import to_text
 from clarion.model.topics import is_pattern
+from clarion.wire.batch import BadBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,6 +172,11 @@ def _print_all(
         if parts is None:
             continue
         for part in parts:
+            try:
+                part.batch.open()
+            except BadBatch as error:
+                _tell_unreadable(part, error)
+                continue
             writer.write(shape(part), _Settling(part, nack))
             printed += len(part)
         if not parts and writer.in_doubt:
@@ -187,6 +193,20 @@ def _tell_gap(gap: MessagesGone) -> None:
         f"offsets {gap.start} to {gap.stop - 1} of {name} are no longer kept; going on after them",
         code=MessagesGone.__name__, topic=name, start=gap.start, stop=gap.stop,
     )  # fmt: skip
+
+
+def _tell_unreadable(part: MessageBatch, error: BadBatch) -> None:
+    """Say that messages cannot be printed; they count as read, or of a shared subscription as tried."""
+    from clarion.subscriber.messages import unreadable
+
+    told = unreadable(part, error)
+    assert part.claim is not None
+    if part.claim.reading.stats()["shared"]:
+        part.nack(reason=str(told))
+    else:
+        part.ack()
+    name = to_text(told.topic)
+    note(f"{told}; going on after them", code=type(told).__name__, topic=name, start=told.start, stop=told.stop)
 
 
 class _Settling:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from clarion.model.errors import MessagesUnreadable
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
@@ -46,10 +47,17 @@ def describe_message(message: Message) -> dict[str, Any]:
         "offset": message.offset,
         "id": str(message.id),
         "key": None if message.key is None else value_text(message.key),
-        "headers": {name: value_text(value) for name, value in message.headers.items()},
+        "headers": _headers(message),
         "committed_at": message.committed_at.isoformat(),
         **payload_json(message.payload),
     }
+
+
+def _headers(message: Message) -> dict[str, str] | None:
+    try:
+        return {name: value_text(value) for name, value in message.headers.items()}
+    except MessagesUnreadable:  # they are no map of text to bytes; the rest of the message is to be seen
+        return None
 
 
 def payload_json(payload: bytes) -> dict[str, str]:

@@ -139,6 +139,19 @@ class StoredDataCorrupt(PermanentError):
     """What the broker stored for this topic is damaged, and is not served."""
 
 
+class MessagesUnreadable(StoredDataCorrupt):
+    """Messages came as their publisher packed them, and cannot be opened; text, `topic`, `start` and `stop` say which.
+
+    `raw` has the batch as it is stored. Once told, a reader that has its subscription to itself goes on after them, and
+    they count as read; of a shared subscription they were given back, and become dead letters in the end.
+    """
+
+    topic = b""
+    start = 0
+    stop = 0
+    raw = b""
+
+
 class VersionMismatch(PermanentError):
     """Client and broker speak no common version of the protocol."""
 

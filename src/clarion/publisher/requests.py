@@ -11,7 +11,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from clarion.model.arguments import as_headers
-from clarion.model.errors import ClarionError, Closed, InvalidRequest, MessagesGone, RetryableError, TimedOut
+from clarion.model.errors import (
+    ClarionError,
+    Closed,
+    InvalidRequest,
+    MessagesGone,
+    MessagesUnreadable,
+    RetryableError,
+    TimedOut,
+)
 from clarion.model.names import to_bytes, to_text
 from clarion.model.options import SubscriptionOptions
 from clarion.model.topics import REPLIES
@@ -36,7 +44,7 @@ _ACKED_TOGETHER_BYTES = 2**20
 _PAUSE_S = 0.1  # before reading goes on after a fault
 Reply = Message | ClarionError
 Tell = Callable[[Reply], None]
-_PASSING = (RetryableError, MessagesGone)
+_PASSING = (RetryableError, MessagesGone, MessagesUnreadable)
 _TextHeaders = Mapping[str, bytes | str] | None
 
 
@@ -64,7 +72,7 @@ class Expected:
         """Hand a reply to who waits for it; one that nobody waits for is counted and dropped."""
         try:
             request = message.headers.get(REQUEST, b"")
-        except BadBatch:
+        except MessagesUnreadable:
             log.warning("a reply on %s cannot be read, and is dropped", to_text(message.topic), exc_info=True)
             request = b""
         with self._lock:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from clarion.model.errors import StoredDataCorrupt
-from clarion.subscriber.messages import Message, MessageBatch
+from clarion.subscriber.messages import Message, MessageBatch, unreadable
 from clarion.wire.batch import BadBatch
 
 
@@ -117,8 +117,4 @@ def _open(part: MessageBatch) -> None:
     try:
         part.batch.open()
     except BadBatch as error:
-        first, last = part.offsets.start, part.offsets.stop - 1
-        raise StoredDataCorrupt(
-            f"the messages at offsets {first} to {last} cannot be unpacked: {error};"
-            " get_batches hands them out as they are"
-        ) from error
+        raise unreadable(part, error) from error

@@ -277,10 +277,11 @@ class Matching:
             self._move_to_end(reading)
             try:
                 parts = reading.take(min(share, most), opened=opened)
-            except StoredDataCorrupt:
-                if taken:
-                    break  # the next call hears of it
-                raise
+            except StoredDataCorrupt as error:
+                if not taken:
+                    raise
+                self.error = error  # the next call hears of it
+                break
             taken += parts
             most -= sum(map(len, parts))
         self._look_around(asked)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from clarion.model.arguments import seconds
-from clarion.model.errors import PermanentError
+from clarion.model.errors import MessagesUnreadable, PermanentError
 from clarion.model.ids import MessageId, pack_ids
 from clarion.model.names import to_text
 from clarion.wire.batch import BadBatch, Batch, Headers, slice_batch
@@ -165,12 +165,18 @@ class Message(msgspec.Struct, gc=False, eq=False):
     @property
     def key(self) -> bytes | None:
         """Its key."""
-        return self._batch.batch.key(self._place)
+        try:
+            return self._batch.batch.key(self._place)
+        except BadBatch as error:
+            raise unreadable(self.alone(), error) from error
 
     @property
     def headers(self) -> Headers:
         """Its headers; empty where there are none."""
-        return self._batch.batch.headers(self._place) or {}
+        try:
+            return self._batch.batch.headers(self._place) or {}
+        except BadBatch as error:
+            raise unreadable(self.alone(), error) from error
 
     @property
     def committed_at(self) -> datetime:
@@ -236,6 +242,17 @@ def _text(reason: str) -> str:
 
 def _first(part: MessageBatch) -> Message:
     return part.messages()[0]
+
+
+def unreadable(part: MessageBatch, error: BadBatch) -> MessagesUnreadable:
+    """Give the error that names messages that cannot be opened."""
+    first, last, topic = part.offsets.start, part.offsets.stop - 1, to_text(part.topic)
+    told = MessagesUnreadable(
+        f"offsets {first} to {last} of {topic}, from the message with id {part.batch.message_id(part.start)} on, cannot"
+        f" be unpacked: {error}. They are as their publisher packed them"
+    )
+    told.topic, told.start, told.stop, told.raw = part.topic, first, last + 1, bytes(part.batch.raw)
+    return told
 
 
 def arrow_columns(part: MessageBatch, pa: Any) -> list[pyarrow.Array]:

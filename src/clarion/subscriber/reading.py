@@ -244,7 +244,7 @@ class Reading:
         try:
             message = self.inbox.next_message()
         except StoredDataCorrupt as error:
-            self._give_back_unreadable(str(error))
+            self._pass_over_unreadable(str(error))
             raise
         if message is not None and fetch is not None:
             fetch.handed_out(1)
@@ -255,17 +255,22 @@ class Reading:
         try:
             parts = self.inbox.take(most, opened=opened)
         except StoredDataCorrupt as error:
-            self._give_back_unreadable(str(error))
+            self._pass_over_unreadable(str(error))
             raise
         if parts and self._fetch is not None:
             self._fetch.handed_out(sum(map(len, parts)))
         return parts
 
-    def _give_back_unreadable(self, reason: str) -> None:
-        """Where others share the subscription, have them, and then the dead letters, take what cannot be unpacked."""
+    def _pass_over_unreadable(self, reason: str) -> None:
+        """Have what cannot be unpacked hold nobody up. It is told now; where others share the subscription they, and
+        then the dead letters, take it, and otherwise it counts as read, as messages do that are gone."""
+        part = self.inbox.drop_first()
+        start, stop = part.offsets.start, part.offsets.stop
         if isinstance(self._fetch, Loans):
-            part = self.inbox.drop_first()
-            self._fetch.give_back(part.offsets.start, part.offsets.stop, 0.0, reason)
+            self._fetch.give_back(start, stop, 0.0, reason)
+        elif self._fetch is not None:
+            self._fetch.take_ack(start, stop)
+            self._acks.pump(self._ports.clock_s())
 
     def hand_out(self, start: int, stop: int) -> None:
         """Have a range acked by the next call."""

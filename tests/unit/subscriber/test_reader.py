@@ -10,6 +10,7 @@ from xxhash import xxh3_64_intdigest
 from clarion.model.errors import (
     InvalidRequest,
     LeaseLost,
+    MessagesUnreadable,
     NotSubscribed,
     StoredDataCorrupt,
     TimedOut,
@@ -199,20 +200,26 @@ def unreadable(payload: bytes) -> bytes:
     return bytes(raw)
 
 
-def test_what_cannot_be_unpacked_is_told_after_what_can_and_handed_out_only_as_a_batch() -> None:
+def test_what_cannot_be_unpacked_is_told_once_after_what_can_and_passed_over() -> None:
     reads = Reads()
     walk = reads.get(opened=True)
     reads.attach()
-    delivery = bodies.Delivery(((0, 5), (1, 5)), 2)
-    reads.one(Kind.GET).answer(Kind.MESSAGES, delivery, packed(b"0"), unreadable(b"1"))
+    delivery = bodies.Delivery(((0, 5), (1, 5), (2, 5)), 3)
+    reads.one(Kind.GET).answer(Kind.MESSAGES, delivery, packed(b"0"), unreadable(b"1"), packed(b"2"))
     assert payloads_of(walk.end()) == [b"0"]
-    for _ in range(2):
-        with pytest.raises(StoredDataCorrupt, match="offsets 1 to 1"):
-            reads.get(opened=True)
-    with pytest.raises(StoredDataCorrupt):
-        reads.reader.next_now(b"news")
-    (part,) = reads.get().end()
-    assert list(part.offsets) == [1]
+    with pytest.raises(MessagesUnreadable, match="offsets 1 to 1") as told:
+        reads.get(opened=True)
+    assert (told.value.start, told.value.stop, told.value.raw) == (1, 2, unreadable(b"1"))
+    assert payloads_of(reads.get(opened=True).end()) == [b"2"]
+
+
+def test_what_cannot_be_unpacked_is_handed_out_as_a_batch() -> None:
+    reads = Reads()
+    walk = reads.get()
+    reads.attach()
+    reads.one(Kind.GET).answer(Kind.MESSAGES, bodies.Delivery(((0, 5),), 1), unreadable(b"0"))
+    (part,) = walk.end()
+    assert list(part.offsets) == [0]
 
 
 def test_what_is_shared_and_cannot_be_unpacked_is_given_back_with_the_reason() -> None:

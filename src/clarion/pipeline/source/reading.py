@@ -18,8 +18,9 @@ from clarion.pipeline.source.options import SourceOptions
 from clarion.pipeline.source.positions import Range, Slice, check_number, check_store, without_lost
 from clarion.session.exchange import Reply
 from clarion.session.thread import ThreadSession
-from clarion.subscriber.messages import MessageBatch
+from clarion.subscriber.messages import MessageBatch, unreadable
 from clarion.wire import bodies
+from clarion.wire.batch import BadBatch
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 
 log = logging.getLogger("clarion.pipeline")
@@ -83,10 +84,22 @@ class _Reading:
                 position = page.position
                 if position < end:
                     ahead = self._ask(wanted.topic, position, end)
-                yield from page.parts
+                yield from filter(self._is_readable, page.parts)
                 continue
             if position < end:
                 ahead = self._ask(wanted.topic, position, end)
+
+    def _is_readable(self, part: MessageBatch) -> bool:
+        """Tell whether a batch can be opened; if not, that is an error, unless losses are allowed."""
+        try:
+            part.batch.open()
+        except BadBatch as error:
+            told = unreadable(part, error)
+            if self._options.fail_on_data_loss:
+                raise type(told)(f"{told}. The option failOnDataLoss=false leaves them out") from error
+            log.warning("%s; they are left out", told)
+            return False
+        return True
 
     def _ask(self, topic: bytes, position: int, end: int) -> _Ahead:
         most = min(end - position, _MOST_MESSAGES)

@@ -112,7 +112,7 @@ def _contents(batch: Batch, place: int) -> tuple[bytes, bytes | None, Headers]:
     try:
         payload, key = batch.payload(place), batch.key(place)
     except BadBatch:
-        return bytes(batch.raw), None, {}
+        return bytes(batch.raw) if place == 0 else b"", None, {}  # once for all of it: they are dead together
     try:
         return payload, key, dict(batch.headers(place) or {})
     except BadBatch:

@@ -12,7 +12,7 @@ from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.names import to_text
 from clarion.model.topics import DEAD_READER, dead_letters_of
 from clarion.wire import bodies
-from clarion.wire.batch import Batch, Headers, encode_batch
+from clarion.wire.batch import BadBatch, Batch, Headers, encode_batch
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
 
@@ -94,7 +94,11 @@ class Reviving:
         for offset in offsets:
             for batch in batches_of(self._state, grave, offset, offset + 1, _AT_ONCE_BYTES):
                 place, parsed = offset - batch.first_offset, Batch(batch.data)
-                headers = dict(parsed.headers(place) or {})
+                try:
+                    headers = dict(parsed.headers(place) or {})
+                except BadBatch:  # nobody knows where what somebody put here belongs; the others go back
+                    skipped += 1
+                    continue
                 home = headers.get(f"{PREFIX}topic", b""), headers.get(f"{PREFIX}subscription", b"")
                 topic = self._state.find_topic(home[0], now.monotonic_s) if home[0] else None
                 if topic is None or home[1] not in topic.subscriptions:
