@@ -12,6 +12,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _PIPELINE = "tests/integration/pipeline/"
+_JVMS_OF_THEIR_OWN = tuple(f"{_PIPELINE}test_{name}.py" for name in ("clusters", "demo_pipeline", "discovery"))
 
 # A shell has what it starts in the background ignore SIGINT, and so would every process that a test interrupts. One
 # that is handled here is as ever there.
@@ -33,10 +34,14 @@ if hasattr(providers, "_get_local_constants") and hasattr(providers, "GLOBAL_CON
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives a process a file of tests at a time, or everything that needs Spark, which then shares one JVM."""
+    """Gives a process a file of tests at a time, or everything that can share one JVM of Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _PIPELINE if nodeid.startswith(_PIPELINE) else nodeid.split("::", 1)[0]
+        return _PIPELINE if _shares_spark(nodeid) else nodeid.split("::", 1)[0]
+
+
+def _shares_spark(nodeid: str) -> bool:
+    return nodeid.startswith(_PIPELINE) and not nodeid.startswith(_JVMS_OF_THEIR_OWN)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,4 +52,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest alone."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_PIPELINE))
+    items.sort(key=lambda item: (not _shares_spark(item.nodeid), not item.nodeid.startswith(_PIPELINE)))

@@ -23,7 +23,7 @@ from clarion.publisher.outbox.aside import look
 
 TOPICS = ("news", "sport")
 _PATIENCE_S = 60.0
-_ROUNDS = 12
+_ROUNDS = 8
 
 
 def putting_process(url: str, outbox: str, log: str, first: int, seed: int) -> None:

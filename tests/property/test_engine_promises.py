@@ -198,7 +198,7 @@ class EnginePromises(Publishing, Subscribing):
 
 TestEnginePromises = EnginePromises.TestCase
 TestEnginePromises.settings = settings(
-    max_examples=400,
+    max_examples=250,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

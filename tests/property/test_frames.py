@@ -14,7 +14,7 @@ from clarion.wire import bodies
 from clarion.wire.frames import MAGIC, PREFIX, BadFrames, Kind, pack_frames
 from clarion.wire.requests import _BODIES, Request, parse_request, request_id_of
 
-many = settings(max_examples=500, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 whole_64 = st.integers(-(1 << 63), (1 << 64) - 1)
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | whole_64 | st.floats() | st.text(max_size=4) | st.binary(max_size=12),

@@ -9,7 +9,7 @@ from tests.property.plain_broker import runs
 
 from clarion.model import AckedRanges, MessageId, from_text, to_text
 
-many = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=250, deadline=None, derandomize=True, database=None)
 ids = st.builds(
     MessageId,
     st.integers(0, (1 << 32) - 1),
