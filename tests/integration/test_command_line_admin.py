@@ -186,7 +186,7 @@ def test_a_shared_subscription_is_read_by_many(shell: Shell) -> None:
     said = shell.ok("subscribe", "jobs", "--as", "workers", "--shared", "--lease", "30s", "--max-attempts", "3")
     assert said.decode() == (
         "workers subscribes to jobs, start new; shared: each message goes to one consumer,"
-        " taken back after 30s without a sign of life, given up after 3 attempts\n"
+        " taken back after 2m without a sign of life, given up after 3 attempts\n"
     )
     shell.ok("put", "jobs", "--lines", stdin=b"1\n2\n3\n")
     with running("get", "jobs", "--as", "workers", "--max", "1", CLARION_URL=shell.url) as getting:

@@ -143,15 +143,21 @@ def finish_all() -> None:
     be finished. Nothing can be put or got any more."""
     until_s = time.monotonic() + EXIT_S
     threading.excepthook = _without_closed(threading.excepthook)
-    for thread in list(_finishing.values()):
-        thread.join(max(0.0, until_s - time.monotonic()))
-    idle = [works for works in _open if works.loop is not None and not works.loop.is_running()]
-    for works in idle:
-        works.leave_loop()
-    if idle:
-        asyncio.run(_end_together(idle, until_s))
+    try:
+        for thread in list(_finishing.values()):
+            thread.join(max(0.0, until_s - time.monotonic()))
+        idle = [works for works in _open if works.loop is not None and not works.loop.is_running()]
+        for works in idle:
+            works.leave_loop()
+        if idle:
+            asyncio.run(_end_together(idle, until_s))
+    except KeyboardInterrupt:  # enough is enough: what is left is told, and given up
+        until_s = 0.0
     for works in list(_open):
-        _end(works, until_s)
+        try:
+            _end(works, until_s)
+        except KeyboardInterrupt:
+            until_s = 0.0
 
 
 async def _end_together(some: list[Works], until_s: float) -> None:
