@@ -40,9 +40,7 @@ class TellsUsage(TyperGroup):
         self, args: Any = None, *, standalone_mode: bool = True, **extra: Any
     ) -> Any:
         """Run the command line; in standalone mode it ends the process."""
-        global _says_json
-        _says_json = _JSON in (sys.argv[1:] if args is None else args)
-        if not (_says_json and standalone_mode):
+        if not (standalone_mode and _JSON in (sys.argv[1:] if args is None else args)):
             return super().main(args, standalone_mode=standalone_mode, **extra)
         try:
             code = super().main(args, standalone_mode=False, **extra)
@@ -77,6 +75,8 @@ def tells_errors(command: Callable[Parameters, None]) -> Callable[Parameters, No
             raise typer.Exit(ExitCode.ERROR) from None
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+        finally:
+            _says_json = False
 
     return told
 
