@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.property.driven_engine import Key, done
+from tests.property.driven_engine import Key, code_of, done
 from tests.property.plain_broker import PlainBatch, PlainBroker, PlainSubscription
 from tests.property.side_by_side import SideBySide
 
@@ -37,6 +37,8 @@ class Publishing(RuleBasedStateMachine):
     def register(self, place: int) -> None:
         nonce = self.nonces[place]
         key = self.both.ask(PEERS[0], Kind.REGISTER, bodies.Register(nonce))
+        if _is_refused_for_room(self.both, key):
+            return
         publisher = self.both.current.register(nonce)
 
         def check(reply: Reply) -> None:
@@ -132,9 +134,13 @@ class Subscribing(RuleBasedStateMachine):
         if old is not None:
             _expect_subscribed(both, key, topic, name, Kind.ALREADY_SUBSCRIBED, old.cursor())
             return
+        if _is_refused_for_room(both, key):
+            if not known:  # what is refused makes no topic
+                del both.current.topics[topic]
+            return
         if start == "offset" and at > end:
             both.expect_at_once(key, Kind.INVALID, Code.MALFORMED)
-            if not known:  # what is refused makes no topic
+            if not known:
                 del both.current.topics[topic]
             return
         if (reply := both.answers.get(key)) is not None and reply.kind == Kind.REFUSED:
@@ -260,6 +266,8 @@ class Subscribing(RuleBasedStateMachine):
     @rule(topic=topics, retention=st.sampled_from((UNTIL_READ, KEEP)))
     def configure(self, topic: bytes, retention: str) -> None:
         key = self.both.ask(PEERS[0], Kind.CONFIGURE, bodies.Configure(topic, retention))
+        if _is_refused_for_room(self.both, key):
+            return
         if topic in self.both.current.topics:
             plain = self.both.current.topics[topic]
             plain.ever_trimmed |= retention == UNTIL_READ
@@ -286,6 +294,16 @@ def _has_acked(broker: PlainBroker, body: bodies.Ack, born: int) -> bool:
         return True
     wanted = {offset for start, stop in body.acked for offset in range(start, stop)}
     return all(offset < found.start or offset in found.acked for offset in wanted)
+
+
+def _is_refused_for_room(both: SideBySide, key: Key) -> bool:
+    """Nothing new is made where only the disk's reserve is left."""
+    reply = both.answers.get(key)
+    if reply is None or code_of(reply) != Code.DISK_FULL:
+        return False
+    assert both.store.free_bytes() < 1 << 30 or both.capacity_changed
+    both.expect_at_once(key, Kind.REFUSED, Code.DISK_FULL)
+    return True
 
 
 def _expect_subscribed(both: SideBySide, key: Key, topic: bytes, name: bytes, kind: Kind, cursor: int) -> None:

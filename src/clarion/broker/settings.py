@@ -65,6 +65,12 @@ class BrokerSettings:
     max_subscriptions_per_topic: int = _setting(
         _DEFAULTS.max_subscriptions_per_topic, "subscriptions of a topic, at most", 1
     )
+    max_subscriptions: int = _setting(_DEFAULTS.max_subscriptions, "subscriptions of all topics together, at most", 1)
+    max_publishers: int = _setting(
+        _DEFAULTS.max_publishers,
+        "publishers at most; one that closes, or is silent for publisher_expiry_s, makes room",
+        1,
+    )
     max_waiting_gets: int = _setting(_DEFAULTS.max_waiting_gets, "gets that wait at the broker at one time", 1)
     max_acked_ranges: int = _setting(
         _DEFAULTS.max_acked_ranges, "ranges acked out of order that a subscription may have", 1
@@ -76,7 +82,9 @@ class BrokerSettings:
         _DEFAULTS.topic_max_bytes, "unread bytes of an until-read topic, beyond which puts are refused", 1024
     )
     disk_reserve_bytes: int = _setting(
-        _DEFAULTS.disk_reserve_bytes, "free disk space below which puts are refused, so that acks go on", 0
+        _DEFAULTS.disk_reserve_bytes,
+        "free disk space below which puts are refused, so that acks go on; at most an eighth of max_store_bytes",
+        0,
     )
     max_store_bytes: int = _setting(
         0, "bytes that log and index may take (36 MB more are for their own needs); 0: as many as the disk has", 0
@@ -129,6 +137,8 @@ class BrokerSettings:
         """Give the part that the engine needs."""
         names = {setting.name for setting in dataclasses.fields(Limits)}
         ours = {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+        if self.max_store_bytes:  # or a small store would be nothing but reserve
+            ours["disk_reserve_bytes"] = min(self.disk_reserve_bytes, self.max_store_bytes // 8)
         return Limits(**{name: value for name, value in ours.items() if name in names})
 
 

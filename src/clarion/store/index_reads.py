@@ -96,6 +96,12 @@ class Reads(StagedReads):
     def topic_count(self) -> int:
         return int(self._value("SELECT count(*) FROM topic"))
 
+    def subscription_count(self) -> int:
+        return int(self._value("SELECT count(*) FROM subscription"))
+
+    def publisher_count(self) -> int:
+        return int(self._value("SELECT count(*) FROM publisher"))
+
     def subscriptions(self, topic: int) -> list[SubscriptionRow]:
         rows = self._rows("SELECT * FROM subscription WHERE topic = ? ORDER BY name", (topic,))
         return [SubscriptionRow(*row) for row in rows]

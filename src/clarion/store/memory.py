@@ -192,6 +192,12 @@ class MemoryStore:
     def topic_count(self) -> int:
         return len(self._logs)
 
+    def subscription_count(self) -> int:
+        return len(self._subscriptions)
+
+    def publisher_count(self) -> int:
+        return len(self._publishers)
+
     def subscriptions(self, topic: int) -> list[SubscriptionRow]:
         return sorted(row for row in self._subscriptions.values() if row.topic == topic)
 

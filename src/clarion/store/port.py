@@ -304,6 +304,14 @@ class Store(Protocol):
         """Count topics."""
         ...
 
+    def subscription_count(self) -> int:
+        """Count the subscriptions of all topics."""
+        ...
+
+    def publisher_count(self) -> int:
+        """Count publishers."""
+        ...
+
     def subscriptions(self, topic: int) -> list[SubscriptionRow]:
         """Give all subscriptions of a topic."""
         ...

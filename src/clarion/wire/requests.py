@@ -43,6 +43,12 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.OPEN: bodies.Open,
 }
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
+# What decoding may cost: a body beyond this is refused unread, so that no request holds the broker up for long.
+_BODY_BYTES = 64 * 1024
+_LARGE_BODY_BYTES = 2**21  # of those that carry ranges, names or times of very many messages
+_WITH_LARGE_BODY = frozenset({
+    Kind.PUT, Kind.ACK, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.TRANSACT, Kind.COMMIT_STAGED, Kind.DEAD, Kind.OPEN,
+})  # fmt: skip
 WITH_BLOB = frozenset({Kind.PUT, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches
 # A transaction reads and writes, and registers to do so: these are welcome at every address.
 PUBLISHER_KINDS = frozenset({Kind.OPEN, Kind.PUT, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REPORT})
@@ -80,6 +86,9 @@ def parse_request(frames: Sequence[Buffer]) -> Request:
     wanted = 3 if kind in WITH_BLOB else 2
     if len(frames) != wanted:
         raise BadFrames(f"a {Kind(kind).name} has {wanted} frames, this has {len(frames)}")
+    most = _LARGE_BODY_BYTES if kind in _WITH_LARGE_BODY else _BODY_BYTES
+    if len(frames[1]) > most:
+        raise BadFrames(f"the body of a {Kind(kind).name} has at most {most} bytes, this has {len(frames[1])}")
     try:
         body = decode(frames[1])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from clarion.model.ids import RECEIPTS_KEPT
 
 MAX_NAME_BYTES = 1024  # of a topic or subscriber name
+ROW_BYTES = 1024  # that a topic, subscription or publisher takes on disk, about
+FULL_RETRY_S = 0.2  # before somebody who found the disk or a topic full tries again
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Limits:
     max_in_flight: int = RECEIPTS_KEPT
     max_topics: int = 1_000_000
     max_subscriptions_per_topic: int = 10_000
+    max_subscriptions: int = 1_000_000  # of all topics together
+    max_publishers: int = 1_000_000
     max_waiting_gets: int = 100_000
     max_acked_ranges: int = 10_000
     topic_max_bytes: int = 64 * 2**30  # unread bytes of an until-read topic

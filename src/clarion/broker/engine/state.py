@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from clarion.broker.engine.clock import Now as Now
-from clarion.broker.engine.limits import Limits
+from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.share.lending import Lending
 from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, WaitingGet, Writer
 from clarion.model.ids import stamp_from_unix_s
@@ -103,6 +103,8 @@ class State:
         self.next_publisher = self.store.last_publisher() + 1
         self.next_staged = self.store.last_staged() + 1
         self.topic_count = self.store.topic_count()
+        self.subscription_count = self.store.subscription_count()
+        self.publisher_count = self.store.publisher_count()
         self.read_topics: set[Topic] = set()  # where acks or unsubscribes may have freed batches
         self.cached: OrderedDict[Topic, None] = OrderedDict()  # topics with batches in memory, coldest first
         self.cached_bytes = 0
@@ -153,6 +155,18 @@ class State:
         topic = None if name is None else self.find_topic(name, now_s)
         return None if topic is None or topic.deleted or topic.number != number else topic
 
+    def has_room(self, size: int) -> bool:
+        """Tell whether so much may be stored without taking from the reserve, which is for acks, trims and deletes."""
+        return self.free_bytes - size >= self.limits.disk_reserve_bytes
+
+    def has_room_for_row(self) -> bool:
+        """Tell whether there is room for another topic, subscription or publisher; where there seems to be none, the
+        store is asked again."""
+        if not self.has_room(ROW_BYTES):
+            uncommitted = sum(group.bytes for group in self.groups() if group is not None)
+            self.free_bytes = max(self.free_bytes, self.store.free_bytes() - uncommitted)
+        return self.has_room(ROW_BYTES)
+
     def is_new(self, topic: Topic) -> bool:
         """Tell whether a topic is not on disk yet; its number may be another's after a crash."""
         return any(group and topic.number in group.changes.topics for group in self.groups())
@@ -167,6 +181,7 @@ class State:
             topic = Topic(TopicRow(self.next_topic, name, retention), (), now_s)
             self.next_topic += 1
             self.topic_count += 1
+            self.free_bytes -= ROW_BYTES
             self.topics[name] = topic
             self.open.changes.topics[topic.number] = topic.row()
             self.changed(topic)

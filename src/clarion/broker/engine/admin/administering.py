@@ -8,7 +8,7 @@ import msgspec
 
 from clarion.broker.engine.admin.describing import describe_subscriptions, describe_topic, listed
 from clarion.broker.engine.keep.removing import delete_topic, trim
-from clarion.broker.engine.limits import MAX_NAME_BYTES
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES
 from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches, refuse_unread
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.share.sharing import Sharing
@@ -54,6 +54,10 @@ class Administering:
             check_settings(settings, retention)
         except InvalidRequest as error:
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
+            return
+        if topic is None and not state.has_room_for_row():
+            text = "the broker's disk is full but for its reserve; no topic was made"
+            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
             return
         topic = state.make_topic(body.topic, retention, now)
         if topic is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clarion.broker.engine.limits import MAX_NAME_BYTES
+from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
 from clarion.broker.engine.publish.credit import grant_messages
 from clarion.broker.engine.publish.delaying import Delaying, expires_at_us, read_due
 from clarion.broker.engine.publish.room import FULL_RETRY_S, lacks_room
@@ -50,6 +50,16 @@ class Putting:
             if state.next_publisher >= 1 << 32:
                 state.refuse(waiter, Kind.REFUSED, Code.LIMIT, "this broker has given out all its publisher ids")
                 return
+            if state.publisher_count >= state.limits.max_publishers:
+                text = f"this broker has {state.limits.max_publishers} publishers, as many as it may (max_publishers)"
+                state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+                return
+            if not state.has_room_for_row():
+                text = "the broker's disk is full but for its reserve; nobody was registered"
+                state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
+                return
+            state.free_bytes -= ROW_BYTES
+            state.publisher_count += 1
             known = state.next_publisher
             state.next_publisher += 1
             state.registered[body.nonce] = known
@@ -69,6 +79,9 @@ class Putting:
         """Forget a publisher and its numbers."""
         state = self._state
         row = state.publishers.pop(publisher, None)
+        leaving = any(group and publisher in group.changes.gone_publishers for group in state.groups())
+        if not leaving and (row is not None or state.store.publisher(publisher) is not None):
+            state.publisher_count -= 1
         if row is not None:
             state.registered.pop(row.nonce, None)
         state.open.changes.publishers.pop(publisher, None)
@@ -136,6 +149,8 @@ class Putting:
         topic = state.find_topic(name, now.monotonic_s)
         if topic is None and state.limits.default_retention == UNTIL_READ and not state.is_awaited(name):
             return Code.NO_SUBSCRIBER, _unread(name)
+        if topic is None and not state.has_room_for_row():
+            return Code.DISK_FULL, "the broker's disk is full but for its reserve; no topic was made"
         topic = topic or state.make_topic(name, state.limits.default_retention, now)
         if topic is None:
             return Code.LIMIT, f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"

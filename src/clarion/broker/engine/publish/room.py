@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clarion.broker.engine.keep.removing import trim
+from clarion.broker.engine.limits import FULL_RETRY_S as FULL_RETRY_S
 from clarion.broker.engine.limits import Limits
 from clarion.broker.engine.reading import UNREAD, read_batches
 from clarion.broker.engine.state import State
@@ -12,8 +13,6 @@ from clarion.model.options import TRIM
 from clarion.store.port import UNTIL_READ
 from clarion.wire.refusals import Code
 
-FULL_RETRY_S = 0.2
-
 
 def bound_bytes(topic: Topic, limits: Limits) -> int:
     """Give the bytes that a topic may hold; 0 when there is no bound."""
@@ -22,7 +21,7 @@ def bound_bytes(topic: Topic, limits: Limits) -> int:
 
 def disk_is_full(state: State, size: int) -> bool:
     """Tell whether this would take from the reserve, which is for acks, trims and deletes."""
-    return state.free_bytes - size < state.limits.disk_reserve_bytes
+    return not state.has_room(size)
 
 
 def lacks_room(

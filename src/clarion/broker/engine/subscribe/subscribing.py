@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from clarion.broker.engine.limits import MAX_NAME_BYTES
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.errors import InvalidRequest
@@ -49,6 +49,9 @@ class Subscribing:
             text = f"offset {body.at} is beyond the end of {to_text(body.topic)}, which is not there yet"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
             return
+        known = state.find_topic(body.topic, now.monotonic_s)
+        if (known is None or body.name not in known.subscriptions) and not self._has_room(waiter):
+            return
         topic = state.make_topic(body.topic, state.limits.default_retention, now)
         if topic is None:
             text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
@@ -72,6 +75,21 @@ class Subscribing:
             self.add(topic, body.name, cursor, body.options, now)
             state.say_when_durable(waiter, Kind.ACK, bodies.Subscribed(cursor, body.options))
 
+    def _has_room(self, waiter: Waiter) -> bool:
+        """Refuse another subscription where the broker, or its disk, has no room for it."""
+        state = self._state
+        if state.subscription_count >= state.limits.max_subscriptions:
+            text = (
+                f"this broker has {state.limits.max_subscriptions} subscriptions, as many as it may (max_subscriptions)"
+            )
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            return False
+        if not state.has_room_for_row():
+            text = "the broker's disk is full but for its reserve; nothing was subscribed to"
+            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
+            return False
+        return True
+
     def _is_good(self, waiter: Waiter, body: bodies.Subscribe) -> bool:
         if not 0 < len(body.topic) <= MAX_NAME_BYTES or not 0 < len(body.name) <= MAX_NAME_BYTES:
             text = f"topic and subscriber name have 1 to {MAX_NAME_BYTES} bytes each"
@@ -94,6 +112,8 @@ class Subscribing:
         # Tokens begin at the time, so that a consumer of an ended subscription never holds one of its successor.
         made = Subscription(topic.number, name, AckedRanges(cursor), now.unix_us, b"", options, now.unix_us)
         topic.subscriptions[name] = made
+        state.subscription_count += 1
+        state.free_bytes -= ROW_BYTES
         state.open.changes.gone_subscriptions.discard((topic.number, name))
         self.changed(topic, made)
         state.counters["subscribed"] += 1
@@ -146,6 +166,7 @@ class Subscribing:
         key = (topic.number, subscription.name)
         state.open.dirty.pop(key, None)
         state.open.changes.gone_subscriptions.add(key)
+        state.subscription_count -= 1
         self.forget_returned(topic, subscription)  # it may be made again in the same group, and then begins anew
         state.changed(topic)
         state.read_topics.add(topic)

@@ -1,0 +1,84 @@
+"""Bounds of the whole broker: at each of them a request is refused with its name, and nothing is made."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.broker.asking import Asker, code_of
+
+from clarion.wire import bodies
+from clarion.wire.frames import BadFrames, Kind, pack_frames
+from clarion.wire.refusals import Code
+from clarion.wire.requests import parse_request
+
+NEWS = b"news"
+
+
+def register(asker: Asker, nonce: bytes) -> tuple[int, int] | None:
+    reply = asker.ask(Kind.REGISTER, bodies.Register(nonce))
+    return None if reply.kind == Kind.ACK else code_of(reply)
+
+
+def test_there_are_no_more_publishers_than_may_be_and_one_that_goes_makes_room() -> None:
+    asker = Asker(max_publishers=2)
+    for nonce in (b"the first", b"the second"):
+        assert register(asker, nonce) is None
+    assert register(asker, b"the third") == (Kind.REFUSED, Code.LIMIT)
+    assert register(asker, b"the first") is None, "it is there already"
+    asker.crash()
+    assert register(asker, b"the third") == (Kind.REFUSED, Code.LIMIT)
+    for _ in range(2):  # asked again, it makes no more room
+        asker.ask(Kind.FORGET, bodies.Forget(1))
+    assert register(asker, b"the third") is None
+    assert register(asker, b"the fourth") == (Kind.REFUSED, Code.LIMIT)
+
+
+def test_there_are_no_more_subscriptions_than_may_be_and_one_that_goes_makes_room() -> None:
+    asker = Asker(max_subscriptions=2)
+    assert asker.subscribe(NEWS, b"one").kind == asker.subscribe(b"other", b"two").kind == Kind.ACK
+    assert code_of(asker.subscribe(b"third", b"three")) == (Kind.REFUSED, Code.LIMIT)
+    assert asker.store.topic(b"third") is None
+    assert asker.subscribe(NEWS, b"one").kind == Kind.ALREADY_SUBSCRIBED
+    asker.crash()
+    assert code_of(asker.subscribe(NEWS, b"three")) == (Kind.REFUSED, Code.LIMIT)
+    asker.ask(Kind.DELETE, bodies.Delete(b"other"))
+    assert asker.subscribe(NEWS, b"three").kind == Kind.ACK
+    assert code_of(asker.subscribe(NEWS, b"four")) == (Kind.REFUSED, Code.LIMIT)
+
+
+def test_on_a_full_disk_nothing_new_is_made_and_what_is_there_goes_on() -> None:
+    asker = Asker(default_retention="keep")
+    asker.register(b"publisher nonce")
+    asker.subscribe(NEWS)
+    token = asker.attach(NEWS).token
+    asker.put(NEWS, asker.batch(1, 1, b"one"))
+    asker.store.capacity_bytes = asker.store.used_bytes() + asker.limits.disk_reserve_bytes + 100
+    asker.state.free_bytes = asker.store.free_bytes()
+    assert register(asker, b"another one") == (Kind.REFUSED, Code.DISK_FULL)
+    for request in (
+        asker.subscribe(b"new"),
+        asker.subscribe(NEWS, b"new"),
+        asker.ask(Kind.CONFIGURE, bodies.Configure(b"new", "keep")),
+    ):
+        assert code_of(request) == (Kind.REFUSED, Code.DISK_FULL)
+    opened = asker.ask(Kind.OPEN, bodies.Open((b"new", NEWS))).body
+    assert isinstance(opened, bodies.Opened)
+    assert [code for _, code, _ in opened.topics] == [Code.DISK_FULL, 0]
+    assert asker.store.topic(b"new") is None
+    assert register(asker, b"publisher nonce") is None
+    assert asker.subscribe(NEWS).kind == Kind.ALREADY_SUBSCRIBED
+    assert asker.ack(NEWS, token, (0, 1)).kind == Kind.ACK
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bodies.Ack(b"t", b"n", 1, tuple((place << 40, (place << 40) + 1) for place in range(200_000))),
+        bodies.Configure(b"t", changes={"x" * 100_000: 1}),
+        bodies.Subscribe(b"t", bytes(100_000)),
+    ],
+    ids=["ack", "configure", "subscribe"],
+)
+def test_a_body_that_would_take_long_to_read_is_refused_unread(body: bodies.Body) -> None:
+    kind = {bodies.Ack: Kind.ACK, bodies.Configure: Kind.CONFIGURE}.get(type(body), Kind.SUBSCRIBE)
+    with pytest.raises(BadFrames, match="at most"):
+        parse_request([bytes(frame) for frame in pack_frames(kind, 1, body, ())])
