@@ -4,9 +4,34 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 
 _PAIR = struct.Struct("<QQ")
+_MANY = 64  # ranges that are quicker merged with all others than added one by one
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same offsets in as few ranges as they need, lowest first."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def is_piled_up(ranges: Iterable[Sequence[int]], most: int) -> bool:
+    """Tell whether more than so many of the ranges have an offset in common."""
+    open_until: list[int] = []
+    for start, stop in sorted((each[0], each[1]) for each in ranges if each[0] < each[1]):
+        while open_until and open_until[0] <= start:
+            heappop(open_until)
+        heappush(open_until, stop)
+        if len(open_until) > most:
+            return True
+    return False
 
 
 class AckedRanges:
@@ -45,6 +70,17 @@ class AckedRanges:
             self.cursor = self._stops[0]
             del self._starts[0], self._stops[0]
         return True
+
+    def add_all(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Take ranges as acked, as one pass over all of them where they are many; say whether that was news."""
+        if len(ranges) < _MANY:
+            return sum(self.add(start, stop) for start, stop in ranges) > 0
+        before = self.cursor, self._starts, self._stops
+        together = merged([*self, *ranges, (0, self.cursor)])
+        self.cursor = together[0][1]
+        self._starts = [start for start, _ in together[1:]]
+        self._stops = [stop for _, stop in together[1:]]
+        return before != (self.cursor, self._starts, self._stops)
 
     def next_unacked(self, offset: int) -> int:
         """Give the first offset at or after `offset` that is not acked."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 Span = tuple[int, int, int]  # [start, stop) and its number
+_MANY = 64  # ranges that are quicker taken or added in one pass over all than one by one
 
 
 class Spans:
@@ -66,6 +67,54 @@ class Spans:
         self._numbers[first:last] = [number for _, _, number in left]
         self.total -= sum(high - low for low, high, _ in taken)
         return taken
+
+    def take_all(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+        """Remove what lies in ranges that are sorted and disjoint, as one pass where they are many; return it."""
+        if len(ranges) < _MANY:
+            return [span for start, stop in ranges for span in self.take(start, stop)]
+        taken: list[Span] = []
+        left: list[Span] = []
+        place = 0
+        for start, stop, number in self:
+            while place < len(ranges) and ranges[place][1] <= start:
+                place += 1
+            while place < len(ranges) and ranges[place][0] < stop:
+                low, high = max(start, ranges[place][0]), min(stop, ranges[place][1])
+                if start < low:
+                    left.append((start, low, number))
+                taken.append((low, high, number))
+                start = high
+                if ranges[place][1] > stop:
+                    break
+                place += 1
+            if start < stop:
+                left.append((start, stop, number))
+        self._set(left)
+        return taken
+
+    def add_all(self, spans: Sequence[Span]) -> None:
+        """Add ranges that overlap none of those here, nor each other, as one pass where they are many."""
+        if len(spans) < _MANY:
+            for span in spans:
+                self.add(*span)
+        else:
+            self._set(sorted([*self, *spans]))
+
+    def _set(self, spans: Iterable[Span]) -> None:
+        """Have these, which are sorted and disjoint, and no others."""
+        self.clear()
+        starts, stops, numbers = self._starts, self._stops, self._numbers
+        for start, stop, number in spans:
+            if start >= stop:
+                continue
+            self.total += stop - start
+            if stops and stops[-1] == start and numbers[-1] == number:
+                stops[-1] = stop
+            else:
+                assert not stops or stops[-1] <= start
+                starts.append(start)
+                stops.append(stop)
+                numbers.append(number)
 
     def within(self, start: int, stop: int) -> list[Span]:
         """Give what lies in [start, stop), cut to it."""

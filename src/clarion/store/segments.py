@@ -12,6 +12,7 @@ it asked for anew, which took longer than writing it. Who is that far behind rea
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -169,7 +170,7 @@ class Segments:
         """Give bytes of a segment, fewer where it ends."""
         descriptor = self._readers.get(number)
         if descriptor is None:
-            descriptor = self._readers[number] = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = self._readers[number] = self._open_to_read(number)
             if len(self._readers) > READERS_OPEN:
                 os.close(self._readers.popitem(last=False)[1])
         else:
@@ -177,6 +178,16 @@ class Segments:
         if number < self.number - self._kept_warm:  # who is far behind reads on
             self._read_ahead(descriptor, position, size)
         return os.pread(descriptor, size, position)
+
+    def _open_to_read(self, number: int) -> int:
+        """Open a segment; where there is no descriptor left, in place of the one that was read longest ago."""
+        while True:
+            try:
+                return os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno != errno.EMFILE or not self._readers:
+                    raise
+                os.close(self._readers.popitem(last=False)[1])
 
     def give_up(self, number: int) -> None:
         """Make a spare of a segment that holds nothing, or remove it; `reading` must be held."""

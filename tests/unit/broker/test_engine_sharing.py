@@ -403,3 +403,33 @@ def test_a_gap_in_the_hands_of_another_is_no_loss_to_it(asker: SharedAsker) -> N
     assert body_of(asker.renew(first, (1, 2)), bodies.Renewed).lost == ()
     assert asker.done(first, (1, 2)).kind == Kind.ACK
     assert asker.nack(first, (1, 2, 1)).kind == Kind.ACK
+
+
+def test_ranges_piled_on_each_other_are_refused_before_they_cost_anything(asker: SharedAsker) -> None:
+    asker.put_jobs(b"0", b"1", b"2")
+    token = asker.join()
+    assert len(asker.borrow(token)) == 3
+    piled = ((0, 3, 1),) * 5
+    for kind, body in [
+        (Kind.RENEW, bodies.Renew(JOBS, NAME, token, piled)),
+        (Kind.RETURN, bodies.Return(JOBS, NAME, token, piled, True)),
+        (Kind.DETACH, bodies.Detach(JOBS, NAME, token, ((0, 3),) * 5)),
+    ]:
+        assert code_of(asker.ask(kind, body)) == (Kind.INVALID, Code.MALFORMED)
+    twice = bodies.Renew(JOBS, NAME, token, ((0, 3, 1), (1, 2, 2)))
+    assert body_of(asker.ask(Kind.RENEW, twice), bodies.Renewed).lost == ()
+
+
+def test_very_many_ranges_in_any_order_are_taken_at_once(asker: SharedAsker) -> None:
+    asker.put_jobs(*[b"x"] * 1000)
+    token = asker.join(max_unacked=10_000)
+    assert len(asker.borrow(token, most=1000)) == 1000
+    odd = [(offset, offset + 1) for offset in range(1, 1000, 2)]
+    assert asker.done(token, *reversed(odd)).kind == Kind.ACK
+    even = tuple((offset, offset + 1, 1) for offset in range(998, 0, -2))
+    assert asker.ask(Kind.RETURN, bodies.Return(JOBS, NAME, token, even, False)).kind == Kind.ACK
+    again = asker.borrow(token, most=1000)
+    assert [offset for offset, _, _ in again] == list(range(2, 1000, 2))
+    everything = [(offset, offset + 1) for offset in range(999, -1, -1)]
+    assert asker.done(token, *everything).kind == Kind.ACK
+    assert asker.borrow(token) == []

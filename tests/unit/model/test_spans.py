@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.model.ranges import AckedRanges
+from clarion.model.ranges import AckedRanges, merged
 from clarion.model.spans import Span, Spans
 
 places = st.integers(0, 40)
@@ -57,3 +57,35 @@ def test_what_is_acked_within_a_range(cursor: int, ranges: list[tuple[int, int]]
     acked = AckedRanges(cursor, [(start, start + size) for start, size in ranges])
     found = [offset for start, stop in acked.within(low, high) for offset in range(start, stop)]
     assert found == [offset for offset in range(low, high) if offset in acked]
+
+
+def ranges_of(offsets: set[int]) -> list[tuple[int, int]]:
+    return merged((offset, offset + 1) for offset in offsets)
+
+
+many_offsets = st.sets(st.integers(0, 400), max_size=300)
+
+
+@given(many_offsets, many_offsets, st.integers(1, 3))
+def test_many_ranges_at_once_are_as_one_by_one(here: set[int], wanted: set[int], number: int) -> None:
+    at_once, one_by_one = Spans(), Spans()
+    at_once.add_all([(start, stop, start % number) for start, stop in ranges_of(here)])
+    for start, stop in ranges_of(here):
+        one_by_one.add(start, stop, start % number)
+    assert list(at_once) == list(one_by_one)
+    taken = at_once.take_all(ranges_of(wanted))
+    assert taken == [span for start, stop in ranges_of(wanted) for span in one_by_one.take(start, stop)]
+    assert (list(at_once), at_once.total) == (list(one_by_one), one_by_one.total)
+    at_once.add_all(taken)
+    assert as_offsets(list(at_once)) == {
+        o: start % number for start, stop in ranges_of(here) for o in range(start, stop)
+    }
+
+
+@given(many_offsets, many_offsets, st.integers(0, 300))
+def test_many_acks_at_once_are_as_one_by_one(here: set[int], acked: set[int], cursor: int) -> None:
+    at_once = AckedRanges(cursor, ranges_of(here))
+    one_by_one = AckedRanges(cursor, ranges_of(here))
+    news = [one_by_one.add(start, stop) for start, stop in ranges_of(acked)]
+    assert at_once.add_all(ranges_of(acked)) == any(news)
+    assert at_once == one_by_one

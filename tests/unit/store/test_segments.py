@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -197,4 +198,20 @@ def test_a_backlog_stays_on_disk_alone_and_is_read_from_there(tmp_path: Path, mo
     assert all(_pages_in_memory(cold) < _pages_in_memory(file) for file in warm)
     found = [batch.first_offset for batch in store.batches(1, 0, 1000, 1 << 30)]
     assert found == list(range(20))
+    store.close()
+
+
+def test_old_segments_are_read_with_few_descriptors(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path, **SETTINGS)
+    maker = fill(store, commits=0, topics=1)
+    _put(store, maker, 1, 30_000, times=40)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = set(map(int, os.listdir("/proc/self/fd")))
+    six_are_free = [number for number in range(soft) if number not in taken][6]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (six_are_free, hard))
+    try:
+        read = [store.batches(1, offset, 1, 1)[0].first_offset for offset in range(40)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert read == list(range(40))
     store.close()

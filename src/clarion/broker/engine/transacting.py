@@ -28,6 +28,7 @@ _GAP_RETRY_S = 0.02
 _NOT_FINAL = frozenset({Code.SHOW_HELD, Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY})  # the number is not used up
 _IN_MEMORY = 1000  # publishers whose numbers are at hand
 _MAX_PARTS = 10_000  # acks, puts and states each
+_MAX_RANGES = 65_536  # of all acks together
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(bodies.Transacted).decode
@@ -167,6 +168,8 @@ class Transacting:
     def _plan(self, body: bodies.Transact, blob: Buffer, now: Now) -> _Plan:
         if max(len(body.acks), len(body.puts), len(body.sets)) > _MAX_PARTS:
             raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction has at most {_MAX_PARTS} parts of each kind")
+        if sum(len(ack[3]) for ack in body.acks) > _MAX_RANGES:
+            raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction acks at most {_MAX_RANGES} ranges")
         acks = [self._plan_ack(*ack, now) for ack in body.acks]
         if body.puts or body.sets:
             self._check_news(acks)

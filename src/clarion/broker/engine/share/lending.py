@@ -8,6 +8,7 @@ to one that does not come counts as an attempt that failed.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import msgspec
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.share.keys import Keys
 from clarion.model.options import SubscriptionOptions
-from clarion.model.ranges import AckedRanges
+from clarion.model.ranges import AckedRanges, merged
 from clarion.model.spans import Span, Spans
 from clarion.store.port import ReturnedRow
 
@@ -217,9 +218,10 @@ class Lending:
 
     def _take_returned(self, spans: Spans, start: int, stop: int, attempt: int) -> None:
         """Leave out what came back already from an attempt (0: which is not known)."""
-        for offset in self._came_back(start, stop) if attempt else ():
-            if self.returned[offset].attempts >= attempt:
-                spans.take(offset, offset + 1)
+        came_back = self._came_back(start, stop) if attempt else []
+        spans.take_all(
+            merged((offset, offset + 1) for offset in came_back if self.returned[offset].attempts >= attempt)
+        )
 
     def _with_attempts(self, start: int, stop: int) -> list[Span]:
         """Give a range in pieces, each with the number of the attempt that it is lent for.
@@ -319,21 +321,24 @@ class Lending:
             start = self.acked.next_unacked(end)
         return runs
 
-    def ack(self, start: int, stop: int, holder: Consumer | None = None, gone_below: int = 0) -> tuple[bool, list[int]]:
-        """Take a range as done, held by one consumer or, as far as it is gone, by whomever; says whether that was news,
-        and gives the offsets that had come back before."""
-        done = self._came_back(start, stop)
+    def ack(
+        self, ranges: Sequence[tuple[int, int]], holder: Consumer | None = None, gone_below: int = 0
+    ) -> tuple[bool, list[int]]:
+        """Take ranges, sorted and disjoint, as done, held by one consumer or, as far as they are gone, by whomever;
+        says whether that was news, and gives the offsets that had come back before."""
+        done = self._came_back_in(ranges)
         for offset in done:
             del self.returned[offset]
             self._due_s.pop(offset, None)
+        anybodys = ranges
         if holder is not None:
-            holder.held.take(start, stop)
-        anybodys_stop = stop if holder is None else min(stop, gone_below)
-        for consumer in self.consumers.values() if start < anybodys_stop else ():
-            consumer.held.take(start, anybodys_stop)
-        self.ready.take(start, stop)
-        self.coming.take(start, stop)
-        return self.acked.add(start, stop), done
+            holder.held.take_all(ranges)
+            anybodys = [(start, min(stop, gone_below)) for start, stop in ranges if start < gone_below]
+        for consumer in self.consumers.values() if anybodys else ():
+            consumer.held.take_all(anybodys)
+        self.ready.take_all(ranges)
+        self.coming.take_all(ranges)
+        return self.acked.add_all(ranges), done
 
     def free_keys(self, start: int, stop: int) -> None:
         """Have the next messages lent whose keys were those of messages that are done, durably."""
@@ -350,15 +355,24 @@ class Lending:
             return [offset for offset in self.returned if start <= offset < stop]
         return [offset for offset in range(start, stop) if offset in self.returned]
 
+    def _came_back_in(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        if len(ranges) == 1 or sum(stop - start for start, stop in ranges) < len(self.returned):
+            return [offset for start, stop in ranges for offset in self._came_back(start, stop)]
+        starts = [start for start, _ in ranges]
+        places = ((offset, bisect_right(starts, offset) - 1) for offset in self.returned)
+        return [offset for offset, place in places if place >= 0 and offset < ranges[place][1]]
+
     # Coming back.
 
-    def give_back(self, consumer: Consumer, start: int, stop: int, attempt: int | None) -> list[Span]:
-        """Take a range from a consumer, where it is lent for that attempt (None: whichever); gives what it was."""
-        taken = consumer.held.take(start, stop)
-        for span in taken:
-            if attempt is not None and span[2] != attempt:
-                consumer.held.add(*span)
-        return [span for span in taken if attempt is None or span[2] == attempt]
+    def give_back(self, consumer: Consumer, ranges: Iterable[tuple[int, int, int | None]]) -> list[Span]:
+        """Take ranges from a consumer, where each is lent for that attempt (None: whichever); gives what they were."""
+        wanted = [
+            (low, high)
+            for start, stop, attempt in ranges
+            for low, high, lent_for in consumer.held.within(start, stop)
+            if attempt is None or attempt == lent_for
+        ]
+        return consumer.held.take_all(merged(wanted))
 
     def put_back(self, row: ReturnedRow, now: Now) -> None:
         """Have a message come again as its next attempt, once that is on disk and its time has come."""
@@ -378,11 +392,12 @@ class Lending:
             self._in_later.add(row.offset)
             heapq.heappush(self._later, (self._due_s[row.offset], row.offset))
 
-    def release(self, start: int, stop: int, attempt: int) -> None:
-        """Have messages lent again as if they had not been lent."""
-        self.coming.take(start, stop)
-        for low, high in self._unacked(start, stop):
-            self.ready.add(low, high, attempt - 1)
+    def release(self, spans: Sequence[Span]) -> None:
+        """Have messages, sorted and disjoint, lent again as if they had not been lent."""
+        self.coming.take_all([(start, stop) for start, stop, _ in spans])
+        self.ready.add_all(
+            [(low, high, attempt - 1) for start, stop, attempt in spans for low, high in self._unacked(start, stop)]
+        )
 
     def next_due_s(self) -> float | None:
         """Give when the next message that was put off may come again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clarion.broker.engine.share.burying import Burying
 from clarion.broker.engine.share.lending import Consumer
 from clarion.broker.engine.state import Now, State
@@ -40,7 +42,7 @@ class Returning:
         settled = set(self._burying.bury(topic, subscription, dead, now))
         for row in dead:
             if row.offset in settled:
-                self.done(topic, subscription, row.offset, row.offset + 1, None)
+                self.done(topic, subscription, [(row.offset, row.offset + 1)], None)
             else:  # There was no room for it: it is tried again.
                 self._put_back(topic, subscription, row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US), now)
         self._subscribing.changed(topic, subscription)
@@ -56,14 +58,16 @@ class Returning:
         self._state.open.came_back.append((topic, subscription, row))
         self._subscribing.changed(topic, subscription)  # it is not lent any more, or it would count twice after a crash
 
-    def done(self, topic: Topic, subscription: Subscription, start: int, stop: int, holder: Consumer | None) -> bool:
-        """Take a range as done, held by one consumer or by whomever; says whether that was news.
+    def done(
+        self, topic: Topic, subscription: Subscription, ranges: Sequence[tuple[int, int]], holder: Consumer | None
+    ) -> bool:
+        """Take ranges, sorted and disjoint, as done, held by one consumer or by whomever; says whether that was news.
 
         What the topic no longer has is taken from everybody: one consumer hears of it, and that is enough.
         """
         assert subscription.lending is not None
         changes = self._state.open.changes
-        news, came_back = subscription.lending.ack(start, stop, holder, topic.first_offset)
+        news, came_back = subscription.lending.ack(ranges, holder, topic.first_offset)
         for offset in came_back:
             key = (topic.number, subscription.name, offset)
             changes.returned.pop(key, None)
@@ -71,7 +75,7 @@ class Returning:
         if news:
             self._state.changed(topic)
             if subscription.lending.keys is not None or subscription.lending.waiting:
-                self._state.open.done.append((topic, subscription, start, stop))
+                self._state.open.done += [(topic, subscription, start, stop) for start, stop in ranges]
         return news
 
     def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
@@ -79,6 +83,6 @@ class Returning:
         if subscription.lending is None:
             subscription.acked.add(start, stop)
         else:
-            self.done(topic, subscription, start, stop, None)
+            self.done(topic, subscription, [(start, stop)], None)
         self._subscribing.changed(topic, subscription)
         self._state.read_topics.add(topic)

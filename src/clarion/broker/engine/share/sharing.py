@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence
 
 from clarion.broker.engine.share.lender import Lender
 from clarion.broker.engine.share.lending import Consumer, Lending, WaitingTake
@@ -12,6 +12,7 @@ from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing, moved, wrong_token
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.names import to_text
+from clarion.model.ranges import is_piled_up
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
@@ -21,6 +22,7 @@ LEFT = "the consumer left without an ack"
 NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
 _MAX_UNACKED = 1_000_000
 _MAX_RANGES = 65_536  # in one request
+_MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
 _MAX_REASON = 1000  # characters kept
 _LONGEST_DELAY_MS = 366 * 86_400_000
 
@@ -131,15 +133,12 @@ class Sharing:
             return
         topic, subscription, lending, consumer = found
         delay_us = 1000 * min(max(0, body.delay_ms), _LONGEST_DELAY_MS)
-        for start, stop, attempt in body.returned:
-            taken = lending.give_back(consumer, start, stop, attempt)
-            if body.counted:
-                self._returning.come_back(topic, subscription, taken, body.reason[:_MAX_REASON], delay_us, now)
-            else:
-                for span in taken:
-                    lending.release(*span)
-                if taken:  # so that it counts for nothing after a crash, either
-                    self._subscribing.changed(topic, subscription)
+        taken = lending.give_back(consumer, body.returned)
+        if body.counted:
+            self._returning.come_back(topic, subscription, taken, body.reason[:_MAX_REASON], delay_us, now)
+        elif taken:  # so that it counts for nothing after a crash, either
+            lending.release(taken)
+            self._subscribing.changed(topic, subscription)
         self._serve(topic, subscription, now)
         state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
@@ -158,23 +157,21 @@ class Sharing:
                 return
             consumer = subscription.lending.consumers.get(body.token)
             if consumer is not None:  # otherwise it is gone already
-                untouched = [
-                    span
-                    for start, stop in body.untouched
-                    for span in subscription.lending.give_back(consumer, start, stop, None)
-                ]
-                self._let_go(topic, subscription, consumer, LEFT, now)
                 lending = subscription.lending
-                for span in untouched:
-                    lending.coming.add(*span)
-                    state.open.released.append((topic, subscription, lending, span))
+                untouched = lending.give_back(consumer, ((start, stop, None) for start, stop in body.untouched))
+                self._let_go(topic, subscription, consumer, LEFT, now)
+                lending.coming.add_all(untouched)
+                state.open.released += [(topic, subscription, lending, span) for span in untouched]
         state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
-    def _fits(self, waiter: Waiter, ranges: Sized) -> bool:
-        if len(ranges) > _MAX_RANGES:
-            text = f"a request names at most {_MAX_RANGES} ranges, not {len(ranges)}"
+    def _fits(self, waiter: Waiter, ranges: Sequence[tuple[int, ...]]) -> bool:
+        fits = len(ranges) <= _MAX_RANGES and not is_piled_up(ranges, _MOST_OVERLAPPING)
+        if not fits:
+            text = (
+                f"a request names at most {_MAX_RANGES} ranges, of which {_MOST_OVERLAPPING} may overlap in one place"
+            )
             self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
-        return len(ranges) <= _MAX_RANGES
+        return fits
 
     # What acks and transactions need.
 
@@ -199,7 +196,9 @@ class Sharing:
         )
         return Kind.REFUSED, Code.LEASE_LOST, text
 
-    def not_held(self, topic: Topic, subscription: Subscription, token: int, acked: bodies.Ranges) -> Refusal | None:
+    def not_held(
+        self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]
+    ) -> Refusal | None:
         """Give how to refuse an ack of what the consumer does not hold; None when it holds it all."""
         lending = subscription.lending
         if lending is None:
@@ -213,14 +212,12 @@ class Sharing:
                 return Kind.REFUSED, Code.LEASE_LOST, text
         return None
 
-    def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: bodies.Ranges) -> bool:
-        """Take ranges as done by a consumer that holds them; says whether that was news."""
+    def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]) -> bool:
+        """Take ranges, sorted and disjoint, as done by a consumer that holds them; says whether that was news."""
         lending = subscription.lending
         assert lending is not None
         consumer = lending.consumers[token]
-        news = False
-        for start, stop in acked:
-            news = self._returning.done(topic, subscription, start, stop, consumer) or news
+        news = self._returning.done(topic, subscription, acked, consumer)
         if lending.waiting:  # they are looked at soon: what was acked made room for more
             self._timers.set(topic, subscription, 0.0)
         return news
@@ -246,7 +243,7 @@ class Sharing:
                 served[topic.name, subscription.name] = (topic, subscription)
         for topic, subscription, lending, span in group.released:
             if subscription.lending is lending:
-                lending.release(*span)
+                lending.release([span])
                 served[topic.name, subscription.name] = (topic, subscription)
         for topic, subscription, start, stop in group.done:
             if subscription.lending is not None:

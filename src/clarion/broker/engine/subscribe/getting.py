@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches, refuse_unread
 from clarion.broker.engine.share.sharing import Sharing
@@ -10,7 +11,7 @@ from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing, refuse_gone, taken_over
 from clarion.broker.engine.topics import Subscription, Topic, Waiter, WaitingGet
 from clarion.model.names import to_text
-from clarion.model.ranges import AckedRanges
+from clarion.model.ranges import AckedRanges, merged
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 from clarion.wire.refusals import Code
@@ -70,7 +71,7 @@ class Getting:
         state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
     def wrong_ack(
-        self, topic: Topic, subscription: Subscription, token: int, acked: bodies.Ranges, now: Now
+        self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]], now: Now
     ) -> tuple[int, int, str] | None:
         """Give how to refuse an ack; None when it is good."""
         problem = self._sharing.wrong_token(topic, subscription, token, now)
@@ -79,32 +80,34 @@ class Getting:
         if len(acked) > _MAX_ACK_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
             text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"
             return Kind.INVALID, Code.MALFORMED, text
+        acked = merged(acked)
         if not self._ranges_fit(subscription, acked):
             text = f"a subscription keeps at most {self._state.limits.max_acked_ranges} ranges above its cursor"
             return Kind.REFUSED, Code.LIMIT, text + "; ack its oldest messages first"
         return self._sharing.not_held(topic, subscription, token, acked)
 
-    def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: bodies.Ranges) -> None:
+    def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]) -> None:
         """Take ranges as done that `wrong_ack` found nothing against."""
         state = self._state
         cursor = subscription.acked.cursor
+        acked = merged(acked)
         if subscription.lending is not None:
             news = self._sharing.take_ack(topic, subscription, token, acked)
         else:
-            news = sum(subscription.acked.add(start, stop) for start, stop in acked) > 0
+            news = subscription.acked.add_all(acked)
         if news:
             self._subscribing.changed(topic, subscription)
             state.counters["acks"] += 1
         if subscription.acked.cursor > cursor:
             state.read_topics.add(topic)
 
-    def _ranges_fit(self, subscription: Subscription, acked: bodies.Ranges) -> bool:
+    def _ranges_fit(self, subscription: Subscription, acked: Sequence[tuple[int, int]]) -> bool:
         most = self._state.limits.max_acked_ranges
         if subscription.lending is not None:  # there what is lent is bounded, so that it can be acked in any order
             return True
         if len(subscription.acked) + len(acked) <= most + 1:
             return True
-        after = AckedRanges(subscription.acked.cursor, [*subscription.acked, *acked])
+        after = AckedRanges(subscription.acked.cursor, merged([*subscription.acked, *acked]))
         return len(after) <= max(most, len(subscription.acked))  # the broker itself acks what expired
 
     def get(self, waiter: Waiter, body: bodies.Get, now: Now) -> None:
