@@ -78,8 +78,8 @@ def test_what_could_not_be_stored_in_time_is_told_and_the_exit_code_is_4() -> No
             assert gateway.post("a", b"1", Prefer="respond-async").status == 202
         code, said = gateway.stop()
     assert code == 4
-    assert said[-1]["error"] == "TimedOut"
-    assert said[-1]["message"].startswith("3 messages were accepted and not confirmed")
+    assert said[-1]["error"]["code"] == "TimedOut"
+    assert said[-1]["error"]["message"].startswith("3 messages were accepted and not confirmed")
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
