@@ -83,12 +83,13 @@ def test_what_a_dead_consumer_held_comes_after_a_restart_too(broker: BrokerProce
 
 
 @pytest.mark.parametrize("at_once", [False, True])
+@paced
 def test_what_ends_consumer_and_broker_together_is_given_up_in_the_end(
-    start_broker: StartBroker, at_once: bool
+    start_broker: StartBroker, at_once: bool, pace_s: float
 ) -> None:
     """Each time both are killed while it is worked on: its attempts count all the same, but for the first perhaps."""
-    broker = start_broker(least_hold_s=0.1)
-    share(broker.url, "poison", lease_s=0.5, max_attempts=3)
+    broker = start_broker(f"data {pace_s}", least_hold_s=0.1)
+    share(broker.url, "poison", lease_s=pace_s / 2, max_attempts=3)
     put(broker.url, "poison", [b"x", b"y"])
     attempts: list[int] = []
     while True:
