@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,10 +11,10 @@ from contextlib import contextmanager
 import pytest
 from tests.integration.broker_process import BrokerDied, BrokerProcess, free_url
 from tests.integration.conftest import StartBroker
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
-from clarion import Admin, Publisher, Subscriber
-from clarion.model.errors import NoSubscriber
+from clarion import Admin, Message, Publisher, Subscriber
+from clarion.model.errors import NoSubscriber, StoreWentBack
 
 
 class Load:
@@ -256,3 +257,83 @@ def test_a_second_broker_on_the_same_folder_is_refused(broker: BrokerProcess) ->
 def test_a_second_broker_on_the_same_address_is_refused(broker: BrokerProcess, start_broker: StartBroker) -> None:
     with pytest.raises(BrokerDied, match="BadSettings"):
         start_broker(data="other", listen=broker.url)
+
+
+# A store that went back.
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_store_that_was_restored_is_noticed_by_those_who_saw_more(broker: BrokerProcess, overtaken: bool) -> None:
+    """Even where it has stored more since than they had seen."""
+    with (
+        Subscriber(broker.url, "reader", ack="explicit") as reader,
+        Publisher(broker.url) as publisher,
+        Admin(broker.url) as admin,
+    ):
+        reader.subscribe("news")
+        publisher.put_many("news", [b"%d" % place for place in range(10)]).result(DEADLINE_S)
+        assert len(_read(reader, 5)) == 5
+        before = admin.hello()
+        broker.stop()
+        copy = broker.data.with_name("copy")
+        shutil.copytree(broker.data, copy)
+        broker.start()
+        publisher.put_many("news", [b"lost"] * 5).result(DEADLINE_S)
+        assert len(_read(reader, 10)) == 10
+        broker.kill()
+        shutil.rmtree(broker.data)
+        copy.rename(broker.data)
+        if overtaken:
+            away = BrokerProcess(broker.data).start()
+            with Publisher(away.url) as other:
+                for _ in range(100):
+                    other.put("news", b"new").result(DEADLINE_S)
+            away.close()
+        broker.start()
+        with pytest.raises(StoreWentBack, match="older copy"):
+            reader.get("news", wait_s=DEADLINE_S)
+        with pytest.raises(StoreWentBack):
+            _flush_until_told(publisher)
+        publisher.put("news", b"after").result(DEADLINE_S)
+        expected = [b"5", b"6", b"7", b"8", b"9", *[b"new"] * (100 if overtaken else 0), b"after"]
+        assert [message.payload for message in _read(reader, len(expected))] == expected
+        after = admin.hello()
+        assert (after.store_uuid, after.timeline != before.timeline) == (before.store_uuid, True)
+        assert broker.said().count("the store went back") == 1
+        broker.restart()
+        publisher.put("news", b"again").result(DEADLINE_S)
+        assert [message.payload for message in _read(reader, 1)] == [b"again"], "it is told once"
+        publisher.flush(DEADLINE_S)
+        assert admin.hello().timeline == after.timeline
+
+
+def test_a_broker_that_lost_nothing_is_the_same_to_everybody(broker: BrokerProcess) -> None:
+    with (
+        Subscriber(broker.url, "reader", ack="explicit") as reader,
+        Publisher(broker.url) as publisher,
+        Admin(broker.url) as admin,
+    ):
+        reader.subscribe("news")
+        timeline = admin.hello().timeline
+        for place in range(5):
+            publisher.put("news", b"%d" % place).result(DEADLINE_S)
+            broker.restart()
+            assert [message.payload for message in _read(reader, 1)] == [b"%d" % place]
+        publisher.flush(DEADLINE_S)
+        assert admin.hello().timeline == timeline
+
+
+def _read(reader: Subscriber, count: int) -> list[Message]:
+    found: list[Message] = []
+    while len(found) < count:
+        got = reader.get("news", max_messages=count - len(found), wait_s=DEADLINE_S)
+        assert got
+        found += got
+    for message in found:
+        message.ack()
+    reader.flush_acks()
+    return found
+
+
+def _flush_until_told(publisher: Publisher) -> None:
+    eventually(lambda: publisher.flush(DEADLINE_S), "the publisher is told")

@@ -23,6 +23,7 @@ from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
+from clarion.wire.bodies.replies import TELLING
 from clarion.wire.frames import BadFrames, Kind, pack_frames
 from clarion.wire.refusals import Code
 from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
@@ -52,7 +53,7 @@ class Broker:
             settings.data, max_bytes=settings.max_store_bytes or None, crash_points=self._crash_points
         )
         try:
-            self._engine = Engine(self._store, settings.limits(), more_stats=self._stats)
+            self._engine = Engine(self._store, settings.limits(), start=os.urandom(16), more_stats=self._stats)
             self._transport = Transport(
                 listen=settings.listen,
                 publishers=settings.listen_publishers or None,
@@ -254,6 +255,8 @@ class Broker:
             delivered = delivered or reply.kind == Kind.MESSAGES
 
     def _send(self, reply: Reply) -> None:
+        if isinstance(reply.body, TELLING):
+            reply.body.sequence = self._store.sequence
         self._transport.send(reply.peer, pack_frames(reply.kind, reply.request_id, reply.body, reply.blobs))
 
     def _drain(self) -> None:
@@ -274,6 +277,8 @@ class Broker:
         now = self._clock.look(time.monotonic(), _running_s(), self._wall_us())
         for notice in self._clock.take_notices():
             log.warning("%s", notice)
+        for notice in self._engine.take_notices():
+            log.error("%s", notice)
         return now
 
 

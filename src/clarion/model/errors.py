@@ -152,6 +152,11 @@ class MessagesUnreadable(StoredDataCorrupt):
     raw = b""
 
 
+class StoreWentBack(PermanentError):
+    """The broker's store is not what this client spoke with before: it was restored from an older copy, or another one
+    is there. What was confirmed since that copy was made is gone; what was under way may be stored or not."""
+
+
 class VersionMismatch(PermanentError):
     """Client and broker speak no common version of the protocol."""
 

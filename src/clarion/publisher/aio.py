@@ -250,7 +250,7 @@ class _Works(Works):
         self._waiting: set[asyncio.Future[None]] = set()
         self._ending = False  # nothing more is accepted
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
-        self.session = AsyncSession(url, on_turn=self._on_turn)
+        self.session = AsyncSession(url, on_turn=self._on_turn, on_lost=self._on_lost)
         self.loop = self.session.loop
         try:
             file = open_outbox(outbox, outbox_bytes)
@@ -272,6 +272,9 @@ class _Works(Works):
         )
         self.requests = AsyncRequests(self.session)
         self.sending.greet()
+
+    def _on_lost(self, error: ClarionError) -> None:
+        self.sending.went_back(error)
 
     def _on_turn(self, now_s: float) -> float | None:
         wanted_s = self.sending.pump(now_s)

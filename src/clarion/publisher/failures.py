@@ -34,6 +34,10 @@ class Failures:
             self._last = error
         sheaf.end(error=error)
 
+    def tell(self, error: ClarionError) -> None:
+        """Have the next who asks told of something that befell no message in particular."""
+        self._last = error
+
     def take(self) -> ClarionError | None:
         """Give one error that nobody was told of, with how many messages failed; forget the rest."""
         failed = [sheaf for sheaf in self._unobserved if not sheaf.observed]
@@ -41,6 +45,6 @@ class Failures:
         error = failed[0].error if failed else self._last
         count = sum(sheaf.count for sheaf in failed) + self._unobserved_more
         self._unobserved_more, self._last = 0, None
-        if error is None:
-            return None
+        if error is None or not count:
+            return error
         return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")

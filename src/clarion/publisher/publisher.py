@@ -362,7 +362,7 @@ class _Works(Works):
         )
         self.desk = ThreadDesk(file, self.sending, outbox_bytes, self.lock, self._wake, self.wait_until)
         try:
-            self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+            self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
         except BaseException:
             self.desk.close()
             raise
@@ -390,6 +390,11 @@ class _Works(Works):
         # Called while the lock is held, by whoever handed a reply in.
         if self._waiting:
             self._changed.notify_all()
+
+    def _on_lost(self, error: ClarionError) -> None:
+        log.error("%s", error)
+        with self.lock:
+            self.sending.went_back(error)
 
     def _on_failure(self, error: ClarionError) -> None:
         with self.lock:

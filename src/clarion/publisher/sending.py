@@ -420,6 +420,14 @@ class Sending:
                 self.give_up(error)
         self._on_change()
 
+    def went_back(self, error: ClarionError) -> None:
+        """The store is not the one that was spoken with: fail what was sent and not answered, and start over there."""
+        for lane in self.lanes.values():
+            self._fail_lane(lane, error)
+        self._identity = None
+        self.failures.tell(error)
+        self._on_change()
+
     def give_up(self, error: ClarionError) -> None:
         """Fail everything that waits."""
         for lane in self.lanes.values():

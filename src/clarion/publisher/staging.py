@@ -192,7 +192,7 @@ class _Works(Works):
         self._ending = False  # nothing more is accepted
         self._closed = False
         self._staged: StagedPart | None = None
-        self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
         try:
             hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion stager")
             welcome = self._call(Kind.HELLO, hello).read(bodies.Welcome)
@@ -231,6 +231,11 @@ class _Works(Works):
             if self._staged.error is not None:
                 self.changed.notify_all()
             return wanted_s
+
+    def _on_lost(self, error: ClarionError) -> None:
+        with self.changed:
+            self.part.error = self.part.error or error  # what was staged may be gone
+            self.changed.notify_all()
 
     def _on_failure(self, error: ClarionError) -> None:
         with self.changed:

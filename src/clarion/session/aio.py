@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from clarion.model.errors import Closed, TimedOut, UsedAfterFork
+from clarion.model.errors import ClarionError, Closed, TimedOut, UsedAfterFork
 from clarion.session.backoff import Backoff
 from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.exchange import Exchange, OnReply, Reply
@@ -29,12 +29,20 @@ class AsyncSession:
     """Asks a broker from one event loop. It watches the socket's descriptor, which is edge-triggered: so after
     every send and receive it looks again whether something has come."""
 
-    def __init__(self, url: str | None, *, on_turn: Callable[[float], float | None] | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        on_turn: Callable[[float], float | None] | None = None,
+        on_lost: Callable[[ClarionError], None] | None = None,
+    ) -> None:
         self.url = url = broker_url(url)
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
         self._on_turn = on_turn or _no_turn
         self._exchange = Exchange()
+        if on_lost is not None:
+            self._exchange.on_lost = on_lost
         self._backoff = Backoff(random.random)
         self._context = zmq.Context()
         self._connection: Connection | None = None
@@ -73,9 +81,9 @@ class AsyncSession:
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
     ) -> None:
         """Send a request, now or when there is a connection; `on_reply` gets the answer on the event loop."""
-        connected = self._connection is not None
+        connected = self._connection is not None and not self._exchange.waits_to_send
         frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self.loop.time(), sent=connected)
-        if self._connection is not None:
+        if self._connection is not None and connected:
             self._connection.send(frames)
             self.wake()
 
@@ -139,7 +147,7 @@ class AsyncSession:
         self._connection = Connection(self._context, self.url)
         self.reconnects += 1
         self._watch(self._connection)
-        for frames in self._exchange.everything(now_s):
+        for frames in self._exchange.greeting(now_s):
             self._connection.send(frames)
         self.wake()
 
@@ -177,7 +185,7 @@ class AsyncSession:
             self._exchange.answer(frames)
             if self._closing:
                 return
-        for late in self._exchange.overdue(now_s):
+        for late in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
             connection.send(late)
         connection.look()
         if connection.lost:

@@ -10,15 +10,31 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from clarion.model.errors import ClarionError, InvalidRequest
+from clarion.model.errors import ClarionError, InvalidRequest, StoreWentBack
 from clarion.wire import bodies
-from clarion.wire.frames import BadFrames, Buffer, Kind, pack_frames, unpack_prefix
-from clarion.wire.refusals import RETRIED, error_of
+from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, BadFrames, Buffer, Kind, pack_frames, unpack_prefix
+from clarion.wire.refusals import RETRIED, Code, error_of
 
 _refused = msgspec.msgpack.Decoder(bodies.Refused)
 _REFUSALS = frozenset({Kind.INVALID, Kind.REFUSED, Kind.NO_SUBSCRIBER, Kind.NOT_SUBSCRIBED})
+_OF_NO_STORE = frozenset({Kind.HELLO, Kind.REGISTER, Kind.STATS})  # to be asked of whichever store there is
 AGAIN_S = 0.02  # before a refused request is sent again, at least
 BodyT = TypeVar("BodyT", bound=bodies.Body)
+
+
+class Seen:
+    """Which store a client spoke with last, and the highest commit of it that it was told of."""
+
+    __slots__ = ("sequence", "start", "store", "timeline")
+
+    def __init__(self) -> None:
+        self.store = self.start = b""
+        self.timeline = self.sequence = 0
+
+    def note(self, sequence: int) -> None:
+        """Take in what a reply told."""
+        if sequence > self.sequence and self.start:
+            self.sequence = sequence
 
 
 class Reply(NamedTuple):
@@ -32,6 +48,7 @@ class Reply(NamedTuple):
     body: Buffer
     blobs: Sequence[Buffer] = ()
     times_sent: int = 1  # the request that it answers
+    seen: Seen | None = None  # by this client
 
     def refusal(self) -> bodies.Refused | None:
         """Give the refusal, if it is one."""
@@ -53,7 +70,10 @@ class Reply(NamedTuple):
         if error is not None:
             raise error
         try:
-            return msgspec.msgpack.decode(self.body, type=body)
+            found = msgspec.msgpack.decode(self.body, type=body)
+            if self.seen is not None:
+                self.seen.note(getattr(found, "sequence", 0))
+            return found
         except msgspec.MsgspecError as bad:
             raise InvalidRequest(f"the broker's answer cannot be read: {bad}") from bad
 
@@ -84,6 +104,11 @@ class Exchange:
         self._next_check_s = 0.0
         self.resent = 0
         self.strays = 0
+        self.seen = Seen()
+        self.on_lost: Callable[[ClarionError], None] = lambda _error: None  # told before those who wait for an answer
+        self._hello = 0  # the id of the last greeting
+        self._greeting = False  # all else waits for the answer to that
+        self._released = False  # it is answered: now everything may be sent
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -119,7 +144,58 @@ class Exchange:
         if asked is None:
             self.strays += 1
             return
-        asked.on_reply(Reply(kind, frames[1], frames[2:], asked.times_sent))
+        asked.on_reply(Reply(kind, frames[1], frames[2:], asked.times_sent, self.seen))
+
+    # Who is there.
+
+    @property
+    def waits_to_send(self) -> bool:
+        """Whether nothing may be sent now: the broker has to say first which store it has."""
+        return self._greeting or self._released
+
+    def greeting(self, now_s: float) -> list[list[Buffer]]:
+        """Give what a new connection sends first: who was spoken with before and, where that is nobody, everything."""
+        self._asked.pop(self._hello, None)
+        self._greeting = self._released = False
+        everything = [] if self.seen.start else self.everything(now_s)
+        seen = self.seen
+        hello = bodies.Hello(
+            OLDEST_VERSION, PROTOCOL_VERSION, "clarion session", seen.store, seen.timeline, seen.start, seen.sequence
+        )
+        frames = self.ask(Kind.HELLO, hello, (), self._on_welcome, wait_s=0.0, now_s=now_s)
+        self._hello, self._greeting = self._last_id, bool(seen.start)
+        return [frames, *everything]
+
+    def take_released(self, now_s: float) -> list[list[Buffer]]:
+        """Give everything, once, when it may be sent."""
+        released, self._released = self._released, False
+        return self.everything(now_s) if released else []
+
+    def _on_welcome(self, reply: Reply) -> None:
+        self._released, self._greeting = self._greeting, False
+        try:
+            welcome = reply.read(bodies.Welcome)
+        except ClarionError:  # whoever asks something hears it
+            return
+        seen = self.seen
+        before = seen.store
+        if welcome.start:
+            seen.store, seen.timeline, seen.start = welcome.store_uuid, welcome.timeline, welcome.start
+            seen.sequence = welcome.sequence
+        if welcome.lost:
+            self._lose(another=welcome.store_uuid != before)
+
+    def _lose(self, *, another: bool) -> None:
+        """What waits for an answer was for a store that is gone."""
+        what = (
+            "another store answers at this address" if another else "the broker's store was restored from an older copy"
+        )
+        text = f"{what}: what it confirmed before may be gone, and whether this was done cannot be told"
+        self.on_lost(StoreWentBack(text))
+        refusal = msgspec.msgpack.encode(bodies.Refused(Code.WENT_BACK, text))
+        for request_id in [number for number, asked in self._asked.items() if asked.frames[0][3] not in _OF_NO_STORE]:
+            asked = self._asked.pop(request_id)
+            asked.on_reply(Reply(Kind.REFUSED, refusal, (), asked.times_sent))
 
     def everything(self, now_s: float) -> list[list[Buffer]]:
         """Give all requests without an answer, in order: a new connection sends them first."""
@@ -131,7 +207,7 @@ class Exchange:
 
     def overdue(self, now_s: float) -> list[list[Buffer]]:
         """Give the requests whose answer should have come by now, to be sent again."""
-        if now_s < self._next_check_s:
+        if now_s < self._next_check_s or self._greeting:
             return []
         self._next_check_s = now_s + self._resend_after_s / 4
         late = [asked for asked in self._asked.values() if asked.resend_at_s <= now_s]

@@ -43,6 +43,7 @@ class ThreadSession(Works):
         *,
         on_turn: Callable[[float], float | None] | None = None,
         on_failure: Callable[[ClarionError], None] | None = None,
+        on_lost: Callable[[ClarionError], None] | None = None,
     ) -> None:
         self.url = url = broker_url(url)
         self._on_failure = on_failure
@@ -50,6 +51,8 @@ class ThreadSession(Works):
         self._pid = os.getpid()
         self._on_turn = on_turn or _no_turn
         self._exchange = Exchange()
+        if on_lost is not None:
+            self._exchange.on_lost = on_lost
         self._backoff = Backoff(random.random)
         self._requests: deque[tuple[Kind, bodies.Body, Sequence[Buffer], OnReply, float]] = deque()
         self._asleep = False
@@ -183,6 +186,8 @@ class ThreadSession(Works):
         wakes = self._wake_out.fileno()
         poller.register(wakes, zmq.POLLIN)  # the first, so also the first of those ready
         self._watch(poller)
+        for frames in self._exchange.greeting(time.monotonic()):
+            self._connection.send(frames)
         wanted_s: float | None = None
         while not self._closing:
             self._asleep = True
@@ -200,7 +205,7 @@ class ThreadSession(Works):
             self._outage.look(self.connected, now_s)
             self._send_requests(now_s)
             if self._reconnect_at_s is None:
-                for frames in self._exchange.overdue(now_s):
+                for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
                     self._connection.send(frames)
             wanted_s = self._on_turn(now_s)
             self._send_requests(now_s)
@@ -244,13 +249,13 @@ class ThreadSession(Works):
         self._reconnect_at_s = None
         self.reconnects += 1
         self._watch(poller)
-        for frames in self._exchange.everything(now_s):
+        for frames in self._exchange.greeting(now_s):
             self._connection.send(frames)
 
     def _send_requests(self, now_s: float) -> None:
         while self._requests:
             kind, body, blobs, on_reply, wait_s = self._requests.popleft()
-            connected = self._reconnect_at_s is None
+            connected = self._reconnect_at_s is None and not self._exchange.waits_to_send
             frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=now_s, sent=connected)
             if connected:
                 self._connection.send(frames)

@@ -147,7 +147,7 @@ class _Works(Works):
     ) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
-        self.session = AsyncSession(url, on_turn=self._on_turn)
+        self.session = AsyncSession(url, on_turn=self._on_turn, on_lost=self._on_lost)
         self.loop = self.session.loop
         self.ports = Ports(
             ask=self.session.ask,
@@ -179,6 +179,9 @@ class _Works(Works):
             return result
         finally:
             steps.close()
+
+    def _on_lost(self, error: ClarionError) -> None:
+        self.reader.went_back(error)
 
     def _on_turn(self, now_s: float) -> float | None:
         return self.reader.pump(now_s)

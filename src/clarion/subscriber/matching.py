@@ -135,6 +135,10 @@ class Matching:
         reading.inbox.on_news[self] = lambda: self._on_news(reading)
         self._on_news(reading)
 
+    def went_back(self, error: ClarionError) -> None:
+        """The topics are those of another store from now on."""
+        self._version, self._known, self.error = 0, False, error
+
     def leave(self, reading: Reading) -> None:
         """A topic is no longer read."""
         if self.members.pop(reading.topic, None) is not None:

@@ -263,6 +263,16 @@ class Reader:
         if failure is not None:
             raise failure
 
+    def went_back(self, error: ClarionError) -> None:
+        """The store is not the one that was spoken with: whoever reads is told once, and goes on from its cursor."""
+        log.error("%s", error)
+        self.transacting.went_back()
+        for matching in self._matchings.values():
+            matching.went_back(error)
+        for reading in self._readings.values():
+            reading.went_back(error)
+        self._ports.on_change()
+
     def drop_all(self, error: ClarionError) -> None:
         """Let go of everything, the connection being gone."""
         for reading in self._readings.values():

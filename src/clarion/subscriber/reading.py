@@ -184,6 +184,13 @@ class Reading:
         self.notice = None
         self.inbox.tell_news()
 
+    def went_back(self, error: ClarionError) -> None:
+        """Nothing that is known of the subscription holds any more: attach anew, and begin where its cursor is."""
+        attached = self._claim is not None or self._nonce is not None
+        self.end(error)
+        if attached and not self.of_pattern:
+            self.error = error
+
     def _detach(self, claim: Claim) -> bodies.Detach:
         return bodies.Detach(self.topic, self.name, claim.token, tuple(merged(self.inbox.ranges())))
 

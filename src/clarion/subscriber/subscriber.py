@@ -194,7 +194,7 @@ class _Works(Works):
             timeout_s=timeout_s,
         )
         self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)
-        self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure)
+        self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
 
     def _check_usable(self) -> None:
         self.session.check_usable()
@@ -227,6 +227,10 @@ class _Works(Works):
                 on_reply(reply)
 
         self.session.ask(kind, body, on_reply_locked, blobs, wait_s)
+
+    def _on_lost(self, error: ClarionError) -> None:
+        with self.lock:
+            self.reader.went_back(error)
 
     def _on_failure(self, error: ClarionError) -> None:
         with self._changed:

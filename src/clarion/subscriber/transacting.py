@@ -249,6 +249,10 @@ class Transacting:
             self._send_again(*self._request)
         return None
 
+    def went_back(self) -> None:
+        """The publisher's id was of a store that is not there any more."""
+        self._identity = None
+
     # Leaving.
 
     def finishing(self, deadline_s: float) -> Steps[None]:

@@ -31,6 +31,7 @@ class Code(IntEnum):
     CONFLICT = 19
     NO_TOPIC = 20
     BUSY = 21
+    WENT_BACK = 99  # said by the client itself: the store is not the one it spoke with
     ALREADY_DONE = 22  # what a transaction acks is acked already
 
 
@@ -54,6 +55,7 @@ _ERRORS: dict[int, type[errors.ClarionError]] = {
     Code.CONFLICT: errors.VersionConflict,
     Code.NO_TOPIC: errors.NoTopic,
     Code.BUSY: errors.Busy,
+    Code.WENT_BACK: errors.StoreWentBack,
     Code.ALREADY_DONE: errors.AlreadyDone,
 }
 

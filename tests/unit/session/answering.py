@@ -53,6 +53,8 @@ def answering(answer: Callable[[Request], Answer]) -> Iterator[Answering]:
         while stop_out not in dict(poller.poll()):
             peer, *frames = socket.recv_multipart()
             request = parse_request(frames)
+            if isinstance(request.body, bodies.Hello) and request.body.client == "clarion session":
+                continue
             found.asked.append(request)
             reply = answer(request)
             if reply is not None:

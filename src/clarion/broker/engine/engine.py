@@ -24,7 +24,7 @@ from clarion.broker.engine.subscribe.patterns import Patterns
 from clarion.broker.engine.subscribe.subscribing import Subscribing
 from clarion.broker.engine.topics import Peer, Waiter
 from clarion.broker.engine.transacting import Transacting
-from clarion.store.port import Store
+from clarion.store.port import HistoryRow, Store
 from clarion.wire import bodies
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import Code
@@ -41,9 +41,16 @@ class Engine:
     """
 
     def __init__(
-        self, store: Store, limits: Limits | None = None, *, more_stats: Callable[[], Mapping[str, Any]] = dict
+        self,
+        store: Store,
+        limits: Limits | None = None,
+        *,
+        start: bytes = b"",
+        more_stats: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._more_stats = more_stats
+        self._start = start
+        self._notices: list[str] = []
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = State(store, limits or Limits())
@@ -76,6 +83,15 @@ class Engine:
             Kind.STAGE: self._staging.stage,
         }
         self._handlers = self._other_handlers()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have it on disk that the broker begins here, unless it is."""
+        state = self._state
+        self._timeline = state.identity.timeline
+        self._left: set[int] = set()  # timelines that were left, or met, since
+        if self._start and not any(row.start == self._start for row in state.store.history()):
+            state.open.changes.history.append(HistoryRow(self._start, self._timeline))
 
     def _other_handlers(self) -> dict[int, Any]:
         administering = Administering(self._state, self._subscribing, self._sharing, self._returning)
@@ -170,6 +186,8 @@ class Engine:
         assert state.in_flight is group
         state.in_flight = None
         state.counters["commits"] += 1
+        if group.changes.history:
+            state.identity = state.store.identity
         for nonce in [row.nonce for row in group.changes.publishers.values()]:
             state.registered.pop(nonce, None)
         grown = {}
@@ -228,6 +246,7 @@ class Engine:
         self._delaying.forget_all()
         self._staging.forget_all()
         self._patterns.failed(code, text)
+        self._begin()
         state.free_bytes = 0  # until housekeeping looks again: acks and trims now go without puts that do not fit
         for name in trims:  # a full disk needs them more than ever
             state.find_topic(name, 0.0)
@@ -240,11 +259,53 @@ class Engine:
             state.refuse(waiter, Kind.INVALID, Code.VERSION, text)
             return
         identity, limits = state.identity, state.limits
+        lost = bool(body.seen_start) and not self._is_of_here(body)
+        if lost and body.seen_store == identity.store_uuid:
+            self._leave_timeline(body)
         welcome = bodies.Welcome(
-            version, identity.broker, identity.store_uuid, identity.timeline,
-            limits.max_batch_bytes, limits.max_in_flight, limits.max_get_bytes,
+            version, identity.broker, identity.store_uuid, self._timeline,
+            limits.max_batch_bytes, limits.max_in_flight, limits.max_get_bytes, self._start, lost=lost,
         )  # fmt: skip
-        state.say(waiter, Kind.ACK, welcome)
+        state.say_when_durable(waiter, Kind.ACK, welcome)
+
+    def _is_of_here(self, seen: bodies.Hello) -> bool:
+        """Tell whether what a client has seen is of this store's past."""
+        store = self._state.store
+        if seen.seen_store != self._state.identity.store_uuid:
+            return False
+        starts = [row for row in store.history() if row.start]
+        its = [place for place, row in enumerate(starts) if row.start == seen.seen_start]
+        if not its:  # either it is of a past that is gone, or of one that is too long ago to be known
+            return bool(starts) and seen.seen_sequence < starts[0].sequence
+        following = its[-1] + 1
+        return seen.seen_sequence < (starts[following].sequence if following < len(starts) else store.sequence + 1)
+
+    def _leave_timeline(self, seen: bodies.Hello) -> None:
+        """The store went back behind what a client has seen: what comes from now on is another history, and has another
+        timeline, so that nobody takes it for what was there."""
+        state = self._state
+        known = {row.timeline for row in state.store.history()} | self._left
+        if seen.seen_timeline != self._timeline and seen.seen_timeline in known:
+            return  # of one that was left already; only this client did not hear of it yet
+        self._left |= {self._timeline, seen.seen_timeline}
+        before, known = self._timeline, known | self._left
+        self._timeline = int.from_bytes(self._start[:6]) or max(known)
+        while self._timeline in known:
+            self._timeline += 1
+        if seen.seen_timeline != before:
+            state.open.changes.history.append(HistoryRow(b"", seen.seen_timeline))
+        state.open.changes.history.append(HistoryRow(self._start, self._timeline))
+        state.counters["went_back"] += 1
+        self._notices.append(
+            f"the store went back: a client has seen commit {seen.seen_sequence} of timeline {seen.seen_timeline}, and"
+            f" that is not in this store, which is at commit {state.store.sequence}. Was an older copy restored? What"
+            f" was stored after it is gone. This is timeline {self._timeline} from now on; clients are told"
+        )
+
+    def take_notices(self) -> list[str]:
+        """Give what has to be told loudly, once."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def _stats(self, waiter: Waiter, body: bodies.AskStats, now: Now) -> None:
         self._state.say(waiter, Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reporting.publishers(now)}))

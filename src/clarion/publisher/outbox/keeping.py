@@ -128,6 +128,12 @@ class KeptSending(Saving):
             hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion publisher")
             self._ask(Kind.HELLO, hello, self._on_welcome)
 
+    def went_back(self, error: ClarionError) -> None:
+        """Ask who is there: what was numbered for another store, or another timeline, is in doubt then."""
+        self._greet_again()
+        self.failures.tell(error)
+        self._on_change()
+
     def give_up(self, error: ClarionError) -> None:
         """Tell everybody who waits; what is saved stays in the outbox."""
         if self.broken is None:  # it cannot register now: that may change

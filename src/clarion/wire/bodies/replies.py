@@ -20,6 +20,9 @@ class Welcome(Body):
     max_batch_bytes: int
     max_in_flight: int
     max_get_bytes: int
+    start: bytes = b""  # of the broker, random
+    sequence: int = 0  # of the last commit that is on disk; other replies tell it, too
+    lost: bool = False  # what the client has seen is not of this store's past: it went back, or is another one
 
 
 class Registered(Body):
@@ -43,6 +46,7 @@ class PutDone(Body):
     committed_at_us: int
     credit: int
     credit_s: float
+    sequence: int = 0
 
 
 class Attached(Body):
@@ -52,6 +56,7 @@ class Attached(Body):
     cursor: int
     acked: tuple[tuple[int, int], ...]
     options: SubscriptionOptions = SubscriptionOptions()
+    sequence: int = 0
 
 
 class Lent(Body):
@@ -60,6 +65,7 @@ class Lent(Body):
     batches: tuple[tuple[int, int], ...]
     lent: tuple[tuple[int, int, int], ...]  # start, stop, attempt
     waiting: int  # messages that could be lent now, beside these
+    sequence: int = 0
 
 
 class Renewed(Body):
@@ -77,6 +83,7 @@ class Transacted(Body):
     offsets: tuple[int, ...] = ()  # of the first message of each put
     versions: tuple[int, ...] = ()  # of each state that was set
     committed_at_us: int = 0
+    sequence: int = 0
 
 
 class StateIs(Body):
@@ -152,6 +159,7 @@ class Delivery(Body):
     batches: tuple[tuple[int, int], ...]
     end: int
     skip: Ranges = ()
+    sequence: int = 0
 
 
 class NoMessages(Body):
@@ -198,3 +206,6 @@ class Stats(Body):
 
 class Done(Body):
     """The request is done, and on disk."""
+
+
+TELLING = (Welcome, PutDone, Attached, Lent, Delivery, Transacted)  # those that tell the `sequence`

@@ -16,6 +16,10 @@ class Hello(Body):
     oldest_version: int
     newest_version: int
     client: str
+    seen_store: bytes = b""  # what the last Welcome of this client's said, and the highest sequence it was told since
+    seen_timeline: int = 0
+    seen_start: bytes = b""
+    seen_sequence: int = 0
 
 
 class Register(Body):
