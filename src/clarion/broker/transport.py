@@ -85,7 +85,9 @@ class Connection:
         self.handed = 0  # bytes that came in whole messages, with their framing
         self.messages = self.messages_seen = 0  # now, and at the last look
         self.queued = 0  # bytes that came and were not handed over at the last look
-        self.endless: tuple[int, int] | None = None  # since it gives no message: memory, and `queued`, at that time
+        self.endless: tuple[int, int] | None = (
+            None  # since it gives no message: memory beyond all queued bytes, and `queued`, then
+        )
 
     def counts(self) -> tuple[int, int] | None:
         """Return how many bytes were acknowledged by the peer, and received from it; None where nobody counts."""
@@ -314,19 +316,21 @@ class Transport:
                 queued = counts[1] - connection.handed
                 connection.queued = queued
                 is_endless = is_heard and not gave_message and queued > _SMALL_BYTES
-                connection.endless = (connection.endless or (memory_bytes, queued)) if is_endless else None
+                if not is_endless:
+                    connection.endless = None
                 if queued < 0 or (gave_message and queued < _SMALL_BYTES):  # greetings and heartbeats are no messages
                     connection.handed, connection.queued = counts[1], 0
                 elif is_endless:
                     endless.append(connection)
                 total += connection.queued
         self._received_bytes = total
+        unexplained = memory_bytes - total  # what all queues take beside their bytes, the frames of tiny ones above all
         for connection in endless:
-            assert connection.endless is not None
-            memory_grown, queue_grown = memory_bytes - connection.endless[0], connection.queued - connection.endless[1]
+            connection.endless = connection.endless or (unexplained, connection.queued)
+            memory_grown, queue_grown = unexplained - connection.endless[0], connection.queued - connection.endless[1]
             if connection.queued > self._max_frame_bytes + _IN_KERNEL_BYTES:
                 self._cut(connection, f"it sent {connection.queued} bytes without the end of a message")
-            elif _MUCH_GROWN_BYTES + 4 * queue_grown < memory_grown < _MEMORY_PER_BYTE * queue_grown:
+            elif _MUCH_GROWN_BYTES + 3 * queue_grown < memory_grown < _MEMORY_PER_BYTE * queue_grown:
                 self._cut(connection, "it sends a message of very many frames")
         if total > _RECEIVED_BYTES:
             every = [connection for door in self.doors for connection in door.connections.values()]
