@@ -108,3 +108,35 @@ def test_connections_beyond_the_limit_of_open_files_are_turned_away_and_the_brok
         newcomer = opened.enter_context(Publisher(url))
         newcomer.put("news", b"after").result(timeout_s=DEADLINE_S)
         assert [message.payload for message in admin.read("news")] == [b"before", b"meanwhile", b"after"]
+
+
+_FULL_QUEUE = """
+import select, socket, struct, sys, time
+from clarion.broker.transport import Transport
+from tests.integration.test_hostile_peers import stranger
+
+transport = Transport(listen="tcp://127.0.0.1:*", publishers=None, subscribers=None, max_batch_bytes=2**20)
+with stranger(transport.doors[0].url) as peer:
+    peer.setblocking(False)
+    try:
+        while True:
+            peer.send(b"\\0\\5hello" * 1000)
+    except BlockingIOError:
+        pass
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+ended = select.poll()
+ended.register(transport.doors[0].socket.FD)
+until_s = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until_s:
+    ended.poll(100)
+print(len(list(transport.receive(transport.doors[0], 10**6))))
+"""
+
+
+def test_a_peer_that_breaks_off_while_its_queue_is_full_does_not_end_the_broker() -> None:
+    """ZeroMQ asserts where it has a heartbeat of its own to send there; that comes every two seconds, if it does."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL_QUEUE, "2.5"], capture_output=True, check=False, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert int(done.stdout) >= 256

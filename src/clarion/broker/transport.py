@@ -29,9 +29,7 @@ from clarion.wire.requests import PUBLISHER_KINDS, SUBSCRIBER_KINDS
 log = logging.getLogger("clarion.broker")
 AnswerT = TypeVar("AnswerT")
 _AT_ONCE = int(zmq.NOBLOCK)
-_HEARTBEAT_MS = 2000
-_SILENCE_MS = 6000
-_MESSAGES_QUEUED_PER_PEER = 64
+_MESSAGES_QUEUED_PER_PEER = 256
 _ENVELOPE_BYTES = 64 * 1024
 _EXAMPLE = " An address looks like tcp://127.0.0.1:5590"
 _UNREAD_BYTES_PER_PEER = 8 * 2**20  # handed to ZeroMQ and not acknowledged by the peer's machine; beyond, replies wait
@@ -159,8 +157,13 @@ class Transport:
             zmq.SNDHWM: _MESSAGES_QUEUED_PER_PEER,
             zmq.RCVHWM: _MESSAGES_QUEUED_PER_PEER,
             zmq.MAXMSGSIZE: self._max_frame_bytes,
-            zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
-            zmq.HEARTBEAT_TIMEOUT: _SILENCE_MS,
+            # Peers send the heartbeats, and tell how long their silence may last. Where ZeroMQ sends them itself, one
+            # that is due at a connection that broke while its queue was full ends the process (an assertion).
+            zmq.HEARTBEAT_IVL: 0,
+            zmq.TCP_KEEPALIVE: 1,  # for peers that send none
+            zmq.TCP_KEEPALIVE_IDLE: 10,
+            zmq.TCP_KEEPALIVE_INTVL: 5,
+            zmq.TCP_KEEPALIVE_CNT: 3,
             zmq.BACKLOG: 1024,
             zmq.HANDSHAKE_IVL: 10_000,
         }
@@ -257,7 +260,7 @@ class Transport:
         peer.waiting.append(frames)
         if peer not in self._held_back:
             self._held_back[peer] = None
-            self._retry_s = _RETRY_S
+            self._retry_s, peer.stuck = _RETRY_S, 0
         self.counters["replies_held_back"] += 1
 
     def send_held_back(self) -> float | None:
@@ -267,6 +270,7 @@ class Transport:
             while peer.waiting and self._try(peer, peer.waiting[0]):
                 self._let_go(peer, peer.waiting.popleft())
                 self._retry_s = _RETRY_S
+                peer.stuck = 0
             if not peer.waiting:
                 del self._held_back[peer]
         return self._retry_s if self._held_back else None

@@ -89,6 +89,7 @@ class Connection:
             zmq.RCVHWM: 0,
             zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
             zmq.HEARTBEAT_TIMEOUT: _SILENCE_MS,
+            zmq.HEARTBEAT_TTL: _SILENCE_MS,  # after which the broker gives the connection up
             zmq.RECONNECT_IVL: 50,
             zmq.RECONNECT_IVL_MAX: 1000,
             zmq.CONNECT_TIMEOUT: 3000,
