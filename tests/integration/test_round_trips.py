@@ -234,7 +234,7 @@ def test_a_subscription_starts_where_it_asks_to(url: str) -> None:
         with Subscriber(url, "wrong") as reader:
             with pytest.raises(InvalidRequest):
                 reader.subscribe("starts", start=6)
-            with pytest.raises(InvalidRequest):
+            with pytest.raises(ValueError, match="at least 0"):
                 reader.subscribe("starts", start=-1)
             with pytest.raises(ValueError, match="start is"):
                 reader.subscribe("starts", start="sometime")  # type: ignore[arg-type]
