@@ -85,6 +85,20 @@ def test_a_replayed_dead_letter_goes_to_the_subscription_it_came_from_alone() ->
     assert asker.ask(Kind.DEAD, bodies.Dead(JOBS, "replay")).body == bodies.DeadDone(0, 0), "again is nothing more"
 
 
+def test_a_replayed_dead_letter_is_no_gap_for_others_when_it_is_done_and_gone() -> None:
+    asker = bury()
+    asker.subscribe(JOBS, b"other")
+    asker.ask(Kind.DEAD, bodies.Dead(JOBS, "replay"))
+    asker.put_jobs(b"later")
+    token, other = asker.join(), asker.attach(JOBS, b"other").token
+    assert [payload for _, payload, _ in asker.borrow(token)] == [b"poison", b"later"]
+    asker.done(token, (2, 4))
+    asker.tick(1)
+    asker.settle()
+    delivery = body_of(asker.get(JOBS, other, 2, name=b"other"), bodies.Delivery)
+    assert ([first for first, _ in delivery.batches], delivery.skip) == ([3], ((2, 3),))
+
+
 def test_dead_letters_can_be_dropped() -> None:
     asker = bury()
     assert asker.ask(Kind.DEAD, bodies.Dead(JOBS, "drop", ((0, 1),))).body == bodies.DeadDone(1, 0)

@@ -35,6 +35,7 @@ class WaitingGet(NamedTuple):
     max_messages: int
     max_bytes: int
     deadline_s: float
+    asked: int  # the position in the request: what the broker itself acked since may lie between the two
 
 
 class Subscription:

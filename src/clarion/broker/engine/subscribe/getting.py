@@ -129,6 +129,7 @@ class Getting:
             min(max(1, body.max_messages), limits.max_get_msgs),
             min(max(1, body.max_bytes), limits.max_get_bytes),
             now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
+            body.position,
         )
         if get.position < topic.visible_end:
             self._deliver(topic, subscription, get, now)
@@ -216,7 +217,7 @@ class Getting:
             envelopes.append((first_offset, batch.committed_at_us))
             blobs.append(data)
         state.counters["deliveries"] += 1
-        skip = tuple(subscription.acked.within(get.position, reached))
+        skip = tuple(subscription.acked.within(get.asked, reached))
         state.say(get.waiter, Kind.MESSAGES, bodies.Delivery(tuple(envelopes), topic.visible_end, skip), tuple(blobs))
 
     def _skip_expired(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
