@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-growth bench-publisher bench-pipeline torture scaling reproduce clean
+.PHONY: help setup demo test check format bench bench-peers bench-growth bench-publisher bench-pipeline torture powercuts scaling reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -49,6 +49,9 @@ bench-pipeline: setup ## Spark's source and sink in ratio to Parquet
 torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work
 	@$(PY) -m tests.integration.torture --kills 500
 	@$(PY) -m tests.integration.torture_sharing --kills 300
+
+powercuts: setup ## record what a broker writes and cut its power 20,000 times
+	@$(PY) -m tests.integration.power_cuts --cuts 20000
 
 scaling: setup ## the reliable-service document's experiments, with plots in out/scaling
 	@$(PY) -m bench.scaling --out out/scaling

@@ -49,11 +49,13 @@ class BrokerProcess:
         *,
         log: Path | None = None,
         within: Sequence[str] = (),
+        module: str = "tests.integration.broker_process",
         **settings: Any,
     ) -> None:
         self.data = data
         self._within = within  # the command that runs it, if any
         self._clock = data.with_name(data.name + ".clock")
+        self._module = module
         self.log = log or data.with_name(data.name + ".log")
         self._port = hold_port() if listen == _ANYWHERE else None
         if self._port is not None:
@@ -85,7 +87,7 @@ class BrokerProcess:
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._within, sys.executable, "-m", "tests.integration.broker_process", json.dumps(self.settings)],
+                [*self._within, sys.executable, "-m", self._module, json.dumps(self.settings)],
                 cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
         if wait:

@@ -24,6 +24,7 @@ from clarion.wire.frames import Kind
 
 SIZE = 48 << 20
 PAYLOAD_BYTES = 50_000
+LARGE = bytes(1_900_000)  # more than SQLite has room for in its log and in the reserve
 
 
 @pytest.fixture
@@ -63,7 +64,10 @@ def _refusal(url: str) -> BaseException | None:
     session = ThreadSession(url)
     try:
         nonce = bodies.Register(os.urandom(16))
-        identity = session.call(Kind.REGISTER, nonce, timeout_s=WAIT_S).read(bodies.Registered)
+        try:
+            identity = session.call(Kind.REGISTER, nonce, timeout_s=WAIT_S).read(bodies.Registered)
+        except DiskFull as error:
+            return error
         batch = encode_batch([_payload(0)], broker=identity.broker, publisher=identity.publisher, stamp=1, number=1)
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         session.ask(Kind.PUT, bodies.Put(b"full"), replies.put, [batch])
@@ -198,3 +202,46 @@ def test_a_disk_that_others_fill_stops_nothing_but_puts(disk: SmallDisk, small: 
             ack_all(consumer, take(consumer, "full", stored - 25))
         publisher.flush(WAIT_S)
         assert sorted(_numbers(receipts)) == list(range(len(receipts)))
+
+
+def test_a_change_that_sqlites_log_has_no_room_for_is_refused_and_the_broker_goes_on(disk: SmallDisk) -> None:
+    small = disk.broker(disk_reserve_bytes=1 << 20, max_state_bytes=4 << 20, stale_msg_interval_s=3600.0)
+    with worker(small.url, "reader") as reader, _publisher(small.url) as publisher:
+        reader.subscribe("full")
+        receipts = [publisher.put("full", _payload(place)) for place in range(10)]
+        publisher.flush(WAIT_S)
+        disk.fill()
+        if disk.is_real:
+            with (
+                Subscriber(small.url, "setter", timeout_s=3.0) as setter,
+                pytest.raises((DiskFull, TimedOut)),
+                setter.transaction() as transaction,
+            ):
+                transaction.set("large", LARGE)  # the log has room for it, the index has not
+        ack_all(reader, take(reader, "full", 5))
+        small.restart()
+        ack_all(reader, take(reader, "full", 5))
+        disk.relieve()
+        with Subscriber(small.url, "setter", timeout_s=WAIT_S) as setter:
+            with setter.transaction() as transaction:
+                transaction.set("large", LARGE)
+            assert setter.state("large").value == LARGE
+        assert _numbers(receipts) == list(range(10))
+
+
+def test_a_broker_starts_on_a_disk_that_was_filled_while_it_was_stopped_and_takes_acks(disk: SmallDisk) -> None:
+    small = disk.broker(disk_reserve_bytes=1 << 20)
+    with worker(small.url, "reader") as reader, _publisher(small.url) as publisher:
+        reader.subscribe("full")
+        receipts = [publisher.put("full", _payload(place)) for place in range(20)]
+        publisher.flush(WAIT_S)
+    assert small.stop() == 0
+    disk.fill()
+    small.start()
+    with worker(small.url, "reader") as reader:
+        for _ in range(3):
+            ack_all(reader, take(reader, "full", 5, most=1))
+        small.restart()
+        assert take_one(reader, "full").offset == 15
+    disk.relieve()
+    assert _numbers(receipts) == list(range(20))

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import apsw
 
 from clarion.model.errors import ClarionError, StoreCorrupt, StoreFailed, StoreFull, StoreUnavailable
 
+_SHM_BYTES = 64 << 10  # that SQLite makes the index of its log larger by, and some
 _DAMAGE = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
+
+
+START_AGAIN = (
+    "Start the broker again: it makes the index anew from the log, if that goes back to the beginning, and says "
+    "what to do if it does not"
+)
+
+
+class IndexDamaged(StoreCorrupt):
+    """The index is damaged; it can be made again from a log that has everything."""
+
+
+class IndexFull(StoreFull):
+    """The index has no room for a change, of which nothing was kept."""
 
 
 def is_damage(error: apsw.Error) -> bool:
@@ -17,12 +33,19 @@ def is_damage(error: apsw.Error) -> bool:
     return isinstance(error, apsw.CorruptError | apsw.NotADBError) or extended_code(error) in _DAMAGE
 
 
+def is_no_room(error: apsw.Error, file: Path) -> bool:
+    """Tell whether SQLite had no room; where it had none for the index of its log (-shm) it speaks of a failed disk."""
+    if isinstance(error, apsw.FullError):
+        return True
+    return extended_code(error) == apsw.SQLITE_IOERR_SHMSIZE and free_disk_bytes(file.parent) < _SHM_BYTES
+
+
 def typed(error: apsw.Error, file: Path) -> ClarionError:
     """Give the typed error for what SQLite said about the file."""
     if is_damage(error):
-        return StoreCorrupt(f"{file} is damaged ({described(error)}); nothing was changed. Restore a backup")
-    if isinstance(error, apsw.FullError):
-        return StoreFull(f"no room for the change in {file} ({described(error)}); nothing of it was kept. Free space")
+        return IndexDamaged(f"{file} is damaged ({described(error)}); nothing was changed. {START_AGAIN}")
+    if is_no_room(error, file):
+        return IndexFull(f"no room for the change in {file} ({described(error)}); nothing of it was kept. Free space")
     return StoreFailed(
         f"the disk failed under {file} ({described(error)}); what was acked before is kept, "
         "nothing more is acknowledged. Check the disk, then start the broker again"
@@ -38,6 +61,12 @@ def described(error: apsw.Error) -> str:
 def extended_code(error: apsw.Error) -> int:
     """Give the extended result code, 0 where there is none."""
     return int(getattr(error, "extendedresult", 0))
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Give what the file system under the folder still takes from an ordinary user."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -12,6 +12,7 @@ from clarion.store.failures import is_full
 
 DATABASE = "clarion.db"
 LOCK = "lock"
+NEW_DATABASE = "clarion.db.new"  # not yet whole
 RESERVE = "reserve"
 
 _log = logging.getLogger(__name__)
@@ -40,16 +41,30 @@ def take_folder(folder: Path) -> int:
     return lock
 
 
-def free_disk_bytes(folder: Path) -> int:
-    """Give what the file system under the folder still takes from an ordinary user."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
 def disk_bytes(folder: Path) -> int:
     """Give how large the file system under the folder is."""
     found = os.statvfs(folder)
     return found.f_blocks * found.f_frsize
+
+
+def suspect(database: Path, *, is_suspect: bool = True) -> None:
+    """Have it be remembered, as well as can be, that damage was met in a database, or that there is none any more."""
+    try:
+        if is_suspect:
+            _suspect_file(database).touch()
+        else:
+            _suspect_file(database).unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("that %s is damaged could not be noted: %s", database, error)
+
+
+def is_suspect(database: Path) -> bool:
+    """Tell whether damage was met in a database."""
+    return _suspect_file(database).exists()
+
+
+def _suspect_file(database: Path) -> Path:
+    return database.with_name(f"{database.name}.suspect")
 
 
 class Reserve:
@@ -78,8 +93,8 @@ class Reserve:
         return is_there
 
 
-def lengthen(file: Path, size: int) -> None:
-    """Make a file at least so long, with zeros, if there is room; what it holds stays.
+def lengthen(file: Path, size: int) -> bool:
+    """Make a file at least so long, with zeros, if there is room; what it holds stays. Says whether there was.
 
     Writing over what a file has is twice as fast to sync as writing beyond its end, where the file system must note
     the new length each time. The room also stays the file's own when the disk fills up. In a log of SQLite zeros are
@@ -96,6 +111,8 @@ def lengthen(file: Path, size: int) -> None:
                 raise
             _log.warning("%s was not lengthened: %s", file, error.strerror)
             os.ftruncate(opened.fileno(), found)
+            return False
+    return True
 
 
 def _make(folder: Path) -> None:

@@ -7,6 +7,7 @@ says up to which record the index has come.
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,8 @@ import apsw
 import apsw.sqlite_extra
 
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreTooNew
+from clarion.store.failures import IndexDamaged
+from clarion.store.folder import sync_folder
 from clarion.store.port import Identity
 from clarion.store.schema import SCHEMA_VERSION, take_steps
 
@@ -58,30 +61,81 @@ def load_checksum_vfs() -> str:
     return CHECKSUM_VFS
 
 
-def open_writer(file: Path, *, vfs: str, page_bytes: int, found: Identity | None) -> apsw.Connection:
-    """Open the index for writing, make it if it is new, and refuse what is damaged, foreign or of a newer version.
+def has_content(file: Path) -> bool:
+    """Tell whether there is an index, be it a whole one or not."""
+    return file.exists() and file.stat().st_size > 0
 
-    A new one is of the store whose identity the log was `found` to have, or of a new store.
+
+def make_index(file: Path, *, vfs: str, page_bytes: int, identity: Identity | None) -> apsw.Connection:
+    """Make an index of a store, or of a new one, and give a connection that writes to it."""
+    remove_files(file)
+    connection = connect(file, vfs)
+    try:
+        connection.reserve_bytes(reserve=CHECKSUM_BYTES)
+        connection.pragma("page_size", page_bytes)
+        connection.pragma("journal_mode", "wal")
+        connection.execute("BEGIN IMMEDIATE")
+        take_steps(connection)
+        made = identity or Identity(int.from_bytes(os.urandom(4)) or 1, os.urandom(16), 1)
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", made._asdict().items())
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def put_in_place(connection: apsw.Connection, new: Path, file: Path) -> Path | None:
+    """End a new index and have it be the index; what was there is kept aside, and its new name given.
+
+    At no moment is there an index that is not whole: a crash in between leaves none, and it is made once more.
     """
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # has SQLite remove its empty log, too
+    connection.close()
+    aside = None
+    if has_content(file):
+        names = (file.with_name(f"{file.name}.damaged-{number}") for number in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        file.rename(aside)
+        sync_folder(file.parent)  # A database without its log may be a mix of states; a log alone is nothing.
+    for rest in files_of(file)[1:]:
+        if rest.exists() and aside is not None and not rest.name.endswith("-shm"):
+            rest.rename(f"{aside}{rest.name.removeprefix(file.name)}")
+        else:
+            rest.unlink(missing_ok=True)
+    sync_folder(file.parent)
+    new.rename(file)
+    sync_folder(file.parent)
+    return aside
+
+
+def remove_files(file: Path) -> None:
+    """Have no database be there."""
+    for leftover in files_of(file):
+        leftover.unlink(missing_ok=True)
+
+
+def files_of(file: Path) -> list[Path]:
+    """Give the files that SQLite keeps of a database, that itself first."""
+    return [Path(f"{file}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
+
+
+def open_writer(file: Path, *, vfs: str) -> apsw.Connection:
+    """Open the index for writing; refuse what is damaged, foreign or of a newer version."""
     _check_header(file)
     moved = _moved_sequence(file, vfs)
     connection = connect(file, vfs)
     try:
-        is_new = not connection.pragma("schema_version")
-        if is_new:
-            connection.reserve_bytes(reserve=CHECKSUM_BYTES)
-            connection.pragma("page_size", page_bytes)
-            connection.pragma("journal_mode", "wal")
         _check_pages(connection, file)
         _check_version(connection, file)
-        if is_new:
-            _make_tables(connection, found or _new_identity())
         if connection.pragma("checksum_verification") != "1":
-            raise StoreCorrupt(f"{file} does not keep page checksums, so damage would go unseen; restore a backup")
+            raise IndexDamaged(f"{file} does not keep page checksums, so damage would go unseen")
         if connection.execute(_SEQUENCE).get < moved:
-            raise StoreCorrupt(
+            raise IndexDamaged(
                 f"{file}-wal is damaged: record {moved} of the log had been moved from it into {file.name}, and it "
-                "no longer holds that. The store was left as it is. Restore a backup"
+                "no longer holds that"
             )
         if connection.pragma("user_version") < SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
@@ -112,6 +166,12 @@ def connect(file: Path, vfs: str) -> apsw.Connection:
     connection.pragma("cache_size", -CACHE_KIB)
     connection.pragma("temp_store", "memory")
     return connection
+
+
+def read_secret(connection: apsw.Connection) -> bytes:
+    """Give the secret that the store's records are sealed with, if there is one yet."""
+    found = connection.execute("SELECT value FROM meta WHERE key = 'secret'").get
+    return bytes(found) if found else b""
 
 
 def read_identity(connection: apsw.Connection) -> Identity:
@@ -146,19 +206,14 @@ def _moved_sequence(file: Path, vfs: str) -> int:
 
 
 def _check_header(file: Path) -> None:
-    try:
-        with file.open("rb") as opened:
-            header = opened.read(100)
-    except FileNotFoundError:
-        return
-    if not header:
-        return
+    with file.open("rb") as opened:
+        header = opened.read(100)
     if len(header) < 100 or not header.startswith(_SQLITE_MAGIC):
-        raise StoreCorrupt(f"{file} is not a Clarion store, or its header is damaged; restore a backup")
+        raise IndexDamaged(f"{file} is not a Clarion store, or its header is damaged")
     if header[_RESERVED_AT] != CHECKSUM_BYTES:
-        raise StoreCorrupt(
+        raise IndexDamaged(
             f"{file} is not a Clarion store, or its header is damaged: "
-            f"it reserves {header[_RESERVED_AT]} bytes a page, not {CHECKSUM_BYTES}; restore a backup"
+            f"it reserves {header[_RESERVED_AT]} bytes a page, not {CHECKSUM_BYTES}"
         )
 
 
@@ -174,31 +229,19 @@ def _check_pages(connection: apsw.Connection, file: Path) -> None:
                 missing.discard(int.from_bytes(wal.read(4)))
     missing.discard(_LOCKED_BYTE // page_bytes + 1)  # This page SQLite never uses.
     if missing:
-        raise StoreCorrupt(f"{file} was cut short: page {min(missing)} of {pages} is missing. Restore a backup")
+        raise IndexDamaged(f"{file} was cut short: page {min(missing)} of {pages} is missing")
 
 
 def _check_version(connection: apsw.Connection, file: Path) -> None:
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
-    if (application, version, tables) == (0, 0, 0):
-        return  # made, and then the process died before its first commit
     if application != APPLICATION_ID:
-        raise StoreCorrupt(f"{file} is a database of something else (application id {application:#x}), not Clarion's")
+        raise StoreCorrupt(
+            f"{file} is a database of something else (application id {application:#x}), not Clarion's. It was left as "
+            "it is. Move it away, or use another data folder"
+        )
     if version > SCHEMA_VERSION:
         raise StoreTooNew(
             f"{file} has schema version {version}, this Clarion knows up to {SCHEMA_VERSION}; use a newer Clarion"
         )
     if version < 1:
         raise BadSettings(f"{file} has schema version {version}, which no Clarion wrote. Use another data folder")
-
-
-def _new_identity() -> Identity:
-    return Identity(int.from_bytes(os.urandom(4)) or 1, os.urandom(16), 1)
-
-
-def _make_tables(connection: apsw.Connection, identity: Identity) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    take_steps(connection)
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", identity._asdict().items())
-    connection.pragma("application_id", APPLICATION_ID)
-    connection.execute("COMMIT")

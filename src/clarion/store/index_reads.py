@@ -8,7 +8,7 @@ from contextlib import closing
 import apsw
 
 from clarion.model.errors import StoredDataCorrupt
-from clarion.store.failures import described, is_damage, typed
+from clarion.store.failures import described, is_damage
 from clarion.store.port import (
     Answer,
     HistoryRow,
@@ -22,7 +22,6 @@ from clarion.store.port import (
     TopicRow,
     TopicSummary,
 )
-from clarion.store.reading import damaged
 from clarion.store.records import Envelope
 from clarion.store.staged_reads import StagedReads
 from clarion.store.statements import to_unsigned
@@ -203,15 +202,15 @@ class Reads(StagedReads):
                 if first + count <= position:
                     continue
                 if expected > position and first != expected:
-                    raise damaged(_at(topic, expected), self.file, f"the next batch begins at {first}")
+                    raise self._unindexed(_at(topic, expected), f"the next batch begins at {first}")
                 expected = first + count
                 envelope = Envelope(topic, first, count, at_us, bytes_total, size, to_unsigned(checksum))
                 data = self._content(_at(topic, first), envelope, *place)
                 yield StoredBatch(topic, first, count, at_us, bytes_total, data, expires_at_us)
         except apsw.Error as error:
             if is_damage(error):
-                raise damaged(_at(topic, expected), self.file, described(error)) from error
-            raise typed(error, self.file) from error
+                raise self._unindexed(_at(topic, expected), described(error)) from error
+            raise self._typed(error) from error
 
 
 def _at(topic: int, offset: int) -> str:

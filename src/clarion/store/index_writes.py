@@ -72,6 +72,8 @@ def write_record(execute: Execute, record: Record) -> Growth:
     if entry.subscriptions:
         _ADD_SUBSCRIPTIONS.run(execute, [value for row in entry.subscriptions for value in row])
     _write_more(execute, entry)
+    if entry.secret:
+        execute("REPLACE INTO meta VALUES ('secret', ?)", (entry.secret,))
     if entry.history:
         _write_history(execute, record)
     if entry.clock_us:

@@ -50,7 +50,7 @@ class Mover:
         """Whether a segment is being emptied."""
         return self._segment != 0
 
-    def choose(self, rows: dict[int, SegmentRow], part: int) -> None:
+    def choose(self, rows: dict[int, SegmentRow], part: int, store: bytes, secret: bytes) -> None:
         """Take the emptiest segment, if one is less than one `part` full and none is under way."""
         if self._segment:
             return
@@ -63,8 +63,9 @@ class Mover:
             and row.number not in self._put_off
         ]
         if found:
-            self._segment = min(found, key=lambda row: row.batch_bytes).number
-            self._batches = self._stored_in(self._segment)
+            emptiest = min(found, key=lambda row: row.batch_bytes)
+            self._segment = emptiest.number
+            self._batches = self._stored_in(emptiest, store, secret)
 
     def next_batches(self) -> tuple[Entry, list[bytes]] | None:
         """Give an entry that moves some batches, and their content; None when there are none for now."""
@@ -109,11 +110,16 @@ class Mover:
         self._segment = 0
         self._batches = iter(())
 
-    def _stored_in(self, segment: int) -> Iterator[tuple[Envelope | StagedRow, bytes]]:
+    def _stored_in(self, row: SegmentRow, store: bytes, secret: bytes) -> Iterator[tuple[Envelope | StagedRow, bytes]]:
         """Give each batch of a segment as it is known now, with its content if it is still stored there."""
+        segment = row.number
         with mapped(self._segments.path(segment)) as view:
             at = 0
-            while record := record_at(view, at, segment=segment):
+            while at < row.end:
+                record = record_at(view, at, segment=segment, store=store, secret=secret, also_plain=True)
+                if record is None:
+                    _log.error("%s is damaged at byte %d", self._segments.path(segment), at)
+                    return
                 for written, position in record.places():
                     data = b""
                     batch = self._known_now(written, segment, position)

@@ -9,11 +9,14 @@ from typing import Any
 
 import apsw
 
-from clarion.model.errors import StoredDataCorrupt
-from clarion.store.failures import typed, unavailable
+from clarion.model.errors import ClarionError, StoredDataCorrupt
+from clarion.store.failures import START_AGAIN, is_damage, typed, unavailable
+from clarion.store.folder import suspect
 from clarion.store.port import StagedRow
 from clarion.store.records import Envelope, is_batch
 from clarion.store.segments import Segments
+
+_LOST = "Restore a backup, or trim the topic past it"
 
 
 class Reader:
@@ -31,7 +34,13 @@ class Reader:
         try:
             return self._reader.execute(statement, values).fetchall()
         except apsw.Error as error:
-            raise typed(error, self.file) from error
+            raise self._typed(error) from error
+
+    def _typed(self, error: apsw.Error) -> ClarionError:
+        """Give the typed error for what SQLite said; damage is remembered, so that the next start mends it."""
+        if is_damage(error):
+            suspect(self.file)
+        return typed(error, self.file)
 
     def _row(self, statement: str, values: tuple[Any, ...]) -> Any | None:
         rows = self._rows(statement, values)
@@ -51,7 +60,7 @@ class Reader:
                 if self._reader.in_transaction:
                     self._reader.execute("ROLLBACK")
         except apsw.Error as error:
-            raise typed(error, self.file) from error
+            raise self._typed(error) from error
 
     def _content(self, what: str, batch: Envelope | StagedRow, segment: int, position: int) -> bytes:
         """Read a batch; `reading` must be held since it was looked up.
@@ -66,12 +75,15 @@ class Reader:
         except OSError as error:
             raise unavailable(error, f"{self._segments.path(segment)} cannot be read") from error
         if reason is not None:
-            raise damaged(what, f"{self._segments.path(segment)} at byte {position}", reason)
+            raise damaged(what, f"{self._segments.path(segment)} at byte {position}", reason, _LOST)
         return data
 
+    def _unindexed(self, what: str, reason: str) -> StoredDataCorrupt:
+        """Give the error for a batch that the index should have and has not; that is remembered as damage."""
+        suspect(self.file)
+        return damaged(what, self.file, reason, START_AGAIN)
 
-def damaged(what: str, where: object, reason: str) -> StoredDataCorrupt:
+
+def damaged(what: str, where: object, reason: str, advice: str) -> StoredDataCorrupt:
     """Give the error for a batch that cannot be served."""
-    return StoredDataCorrupt(
-        f"{what} in {where} ({reason}); it is not served from there on. Restore a backup, or trim the topic past it"
-    )
+    return StoredDataCorrupt(f"{what} in {where} ({reason}); it is not served from there on. {advice}")

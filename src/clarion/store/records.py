@@ -2,8 +2,11 @@
 
 A record is a header of 64 bytes, the entry (msgpack: everything but the batches' content), and the batches as they
 were packed. The checksum in the header covers header and entry; the entry names each batch's own checksum, so the
-batches need not be hashed again. The header says which store, segment and place in the sequence it was written for,
-so what an older use of the same file left behind never passes for new.
+batches need not be hashed again. The header says which store, segment, byte and place in the sequence it was written
+for, so what an older use of the same file left behind never passes for new.
+
+The checksum begins with a secret of the store, so that nothing in a payload can pass for a record, wherever in a file a
+crash leaves it. The secret is told by a record without one: the first of a store, or of one that was older than this.
 """
 
 from __future__ import annotations
@@ -35,14 +38,16 @@ from clarion.store.port import (
 from clarion.wire.batch import BadBatch, Batch
 
 MAGIC = b"CLRL"
-RECORD_VERSION = 1
+PLAIN, SEALED = 1, 2  # versions of a record: without the store's secret in its checksum, and with it
+SECRET_BYTES = 8
 ALIGNMENT = 64  # of every record
 HEADER_BYTES = 64
 
-# magic, version, segment, bytes of the entry, sequence, bytes of the batches, store, reserved | checksum
-_HEADER = struct.Struct("<4sB3xIIQQ16s8x")
+# magic, version, segment, bytes of the entry, sequence, bytes of the batches, store, position if sealed | checksum
+_HEADER = struct.Struct("<4sB3xIIQQ16sQ")
 _CHECKSUM = struct.Struct("<Q")
 _PREFIX = struct.Struct("<4sB3xI")
+_OWNER = slice(32, 48)
 assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
 
 Bytes = bytes | bytearray | memoryview
@@ -71,7 +76,7 @@ class TopicPart(NamedTuple):
 
 
 class Entry(msgspec.Struct, array_like=True):
-    """What a record says; see Changes. The first record of a store has its identity.
+    """What a record says; see Changes. The first record of a store has its identity and its secret.
 
     New fields go to the end, and rows grow at theirs, with defaults: that is how older records are read.
     """
@@ -102,6 +107,7 @@ class Entry(msgspec.Struct, array_like=True):
     gone_topics: list[int] = []
     history: list[HistoryRow] = []  # their sequence is that of the record
     clock_us: int = 0
+    secret: bytes = b""  # records that follow are sealed with it
 
 
 class Record(NamedTuple):
@@ -195,32 +201,59 @@ class Draft:
         self.data_bytes = sum(envelope.size for envelope in entry.batches) + sum(row.size for row in entry.staged)
         self.size = _aligned(HEADER_BYTES + _padded(len(self.packed)) + self.data_bytes)
 
-    def at(self, *, segment: int, at: int, sequence: int, store: bytes) -> tuple[Record, bytes]:
-        """Give the record for its place, and the bytes that precede its batches."""
+    def at(self, *, segment: int, at: int, sequence: int, store: bytes, secret: bytes) -> tuple[Record, bytes]:
+        """Give the record for its place, and the bytes that precede its batches; without a secret it is a plain one."""
         packed = self.packed
-        fields = _HEADER.pack(
-            MAGIC, RECORD_VERSION, segment, len(packed), sequence, self.data_bytes, store
-        )  # fmt: skip
-        head = b"".join((fields, _CHECKSUM.pack(_checksum(fields, packed)), packed, bytes(-len(packed) % 8)))
+        version, place = (SEALED, at) if secret else (PLAIN, 0)
+        fields = _HEADER.pack(MAGIC, version, segment, len(packed), sequence, self.data_bytes, store, place)
+        head = b"".join((fields, _CHECKSUM.pack(_checksum(fields, packed, secret)), packed, bytes(-len(packed) % 8)))
         return Record(segment, at, sequence, self.entry, at + len(head), at + self.size), head
 
 
-def record_at(view: bytes | mmap, at: int, *, segment: int, store: bytes | None = None) -> Record | None:
-    """Read header and entry of the record that begins here, if there is one; its batches are not looked at.
+def record_at(
+    view: bytes | mmap, at: int, *, segment: int, store: bytes, secret: bytes, also_plain: bool = False
+) -> Record | None:
+    """Read header and entry of the record of a store that begins here, if there is one; its batches are not looked at.
 
-    Without `store` a record of any store will do.
+    With a secret it is a sealed one, or `also_plain`: for places where one is known to be. Without, it is a plain one.
     """
     fields = view[at : at + _HEADER.size]
-    if len(view) - at < HEADER_BYTES or not fields.startswith(_PREFIX.pack(MAGIC, RECORD_VERSION, segment)):
+    if len(view) - at < HEADER_BYTES or not fields.startswith(MAGIC):
         return None
-    _, _, _, entry_bytes, sequence, data_bytes, owner = _HEADER.unpack(fields)
+    _, version, number, entry_bytes, sequence, data_bytes, owner, place = _HEADER.unpack(fields)
+    if number != segment or owner != store:
+        return None
+    if version == PLAIN and (also_plain or not secret):
+        secret = b""
+    elif version != SEALED or not secret or place != at:
+        return None
     data_at = at + HEADER_BYTES + _padded(entry_bytes)
-    if data_at + data_bytes > len(view) or (store is not None and owner != store):
+    if data_at + data_bytes > len(view):
         return None
     packed = view[at + HEADER_BYTES : at + HEADER_BYTES + entry_bytes]
-    if _CHECKSUM.unpack_from(view, at + _HEADER.size)[0] != _checksum(fields, packed):
+    if _CHECKSUM.unpack_from(view, at + _HEADER.size)[0] != _checksum(fields, packed, secret):
         return None
     return Record(segment, at, sequence, _decode(packed), data_at, _aligned(data_at + data_bytes))
+
+
+def owner_at(view: bytes | mmap, at: int) -> bytes | None:
+    """Give the store that a header here names, whole or not; nothing where there never was one, None where it is none.
+
+    Where a record begins a file has zeros or a header, of its own use or of an earlier one: sectors are written whole.
+    """
+    header = view[at : at + HEADER_BYTES]
+    if not header.strip(b"\0"):
+        return b""
+    return header[_OWNER] if header.startswith(MAGIC) and len(header) == HEADER_BYTES else None
+
+
+def is_newer(view: bytes | mmap, at: int, *, segment: int, store: bytes) -> bool:
+    """Tell whether a record of a version that is not known here begins at this place."""
+    header = view[at : at + HEADER_BYTES]
+    if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+        return False
+    _, version, number, _, _, _, owner, _ = _HEADER.unpack(header[: _HEADER.size])
+    return bool(version > SEALED and number == segment and owner == store)
 
 
 def is_whole(view: bytes | mmap, record: Record) -> bool:
@@ -237,22 +270,24 @@ def is_batch(data: Bytes, envelope: Envelope | StagedRow) -> bool:
     return (batch.checksum, batch.count, len(data)) == (envelope.checksum, envelope.count, envelope.size)
 
 
-def later_record(view: bytes | mmap, at: int, *, segment: int, store: bytes, above: int) -> Record | None:
+def later_record(
+    view: bytes | mmap, at: int, *, segment: int, store: bytes, secret: bytes, above: int
+) -> Record | None:
     """Find a record at or after `at` whose sequence number is higher than `above`."""
-    prefix = _PREFIX.pack(MAGIC, RECORD_VERSION, segment)
+    prefix = _PREFIX.pack(MAGIC, SEALED if secret else PLAIN, segment)
     content = view[at:]
     found = content.find(prefix)
     while found >= 0:
         if (at + found) % ALIGNMENT == 0:
-            record = record_at(view, at + found, segment=segment, store=store)
+            record = record_at(view, at + found, segment=segment, store=store, secret=secret)
             if record is not None and record.sequence > above:
                 return record
         found = content.find(prefix, found + 1)
     return None
 
 
-def _checksum(fields: bytes, packed: bytes) -> int:
-    return xxh3_64_intdigest(packed, seed=xxh3_64_intdigest(fields))
+def _checksum(fields: bytes, packed: bytes, secret: bytes) -> int:
+    return xxh3_64_intdigest(packed, seed=xxh3_64_intdigest(fields, seed=int.from_bytes(secret, "little")))
 
 
 def _padded(size: int) -> int:

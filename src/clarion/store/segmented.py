@@ -6,22 +6,63 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import apsw
 
-from clarion.model.errors import BadSettings, ClarionError, FatalError, StoreFailed, StoreFull, StoreUnavailable
-from clarion.store.failures import described, disk_failed, disk_full, is_full, is_passing, typed, unavailable
-from clarion.store.folder import DATABASE, Reserve, disk_bytes, free_disk_bytes, lengthen, take_folder
-from clarion.store.index import SegmentRow, load_checksum_vfs, open_reader, open_writer, read_identity, read_segments
+from clarion.model.errors import (
+    BadSettings,
+    ClarionError,
+    FatalError,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreUnavailable,
+)
+from clarion.store.failures import (
+    IndexDamaged,
+    IndexFull,
+    described,
+    disk_failed,
+    disk_full,
+    free_disk_bytes,
+    is_full,
+    is_no_room,
+    is_passing,
+    typed,
+    unavailable,
+)
+from clarion.store.folder import (
+    DATABASE,
+    NEW_DATABASE,
+    Reserve,
+    disk_bytes,
+    is_suspect,
+    lengthen,
+    suspect,
+    take_folder,
+)
+from clarion.store.index import (
+    SegmentRow,
+    has_content,
+    load_checksum_vfs,
+    make_index,
+    open_reader,
+    open_writer,
+    put_in_place,
+    read_identity,
+    read_secret,
+    read_segments,
+    remove_files,
+)
 from clarion.store.index_reads import Reads
 from clarion.store.index_writes import write_record, write_segments
 from clarion.store.moving import HALF_EMPTY, NEARLY_EMPTY, Mover
 from clarion.store.port import Changes, Identity
-from clarion.store.records import Bytes, Draft, Entry, Record, data_of, entry_of
-from clarion.store.recovery import Recovery, check_applied, check_segments, identity_in
+from clarion.store.records import SECRET_BYTES, Bytes, Draft, Entry, Record, data_of, entry_of
+from clarion.store.recovery import Beginning, Place, Recovery, check_applied, check_owner, check_segments, look_at_log
 from clarion.store.segment_rows import SegmentRows
 from clarion.store.segments import Purpose, Segments
 
@@ -84,60 +125,137 @@ class SegmentedStore(Reads):
             raise
 
     def _open(self, vfs: str, segment_bytes: int, page_bytes: int, checkpoint_bytes: int) -> None:
+        self._vfs, self._segment_bytes, self._checkpoint_bytes = vfs, segment_bytes, checkpoint_bytes
+        self._log_bytes = checkpoint_bytes + checkpoint_bytes // 8  # room that SQLite's own log has for good
+        self._reserve = Reserve(self.path, self._log_bytes)
+        with self._told_in_opening():
+            log = look_at_log(self.path / LOG)
+            if not has_content(self.file) and log.is_blank:
+                new = self.file.with_name(NEW_DATABASE)
+                put_in_place(make_index(new, vfs=vfs, page_bytes=page_bytes, identity=None), new, self.file)
+                suspect(self.file, is_suspect=False)
+            elif not has_content(self.file):
+                self._make_again(log, f"{self.file} is missing", page_bytes)
+            elif is_suspect(self.file) and (problem := log.why_not_all()):
+                _log.error("%s was found to be damaged, and cannot be made again: %s", self.file, problem)
+            elif is_suspect(self.file):
+                self._make_again(log, f"{self.file} was found to be damaged while it was used", page_bytes)
         try:
-            found = identity_in(self.path / LOG, self.file)
-            with ExitStack() as opened:
-                self._writer = open_writer(self.file, vfs=vfs, page_bytes=page_bytes, found=found)
-                opened.callback(self._writer.close)
-                self._segments = Segments(self.path / LOG, segment_bytes=segment_bytes, may_grow=self._may_grow)
-                opened.callback(self._segments.close)
-                self._identity = read_identity(self._writer)
-                self._set_bounds(checkpoint_bytes)
-                self._recover()
-                super().__init__(open_reader(self.file, vfs=vfs), self.file, self._segments)
-                opened.pop_all()
+            with self._told_in_opening():
+                self._open_files()
+        except IndexFull:
+            if not self._reserve.drop():
+                raise
+            with self._told_in_opening():
+                self._open_files()
+        except IndexDamaged as damage:
+            with self._told_in_opening():
+                self._make_again(log, str(damage).partition(";")[0], page_bytes)
+                self._open_files()
+
+    @contextmanager
+    def _told_in_opening(self) -> Iterator[None]:
+        """Give typed errors for what opening meets."""
+        try:
+            yield
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EIO:
                 raise disk_failed(error, self.path) from error
+            if isinstance(error, OSError) and is_passing(error):
+                raise unavailable(error, f"{self.path} cannot be opened") from error
             raise BadSettings(f"{self.path} cannot be opened for writing: {error}; choose another folder") from error
+        except apsw.ConstraintError as error:
+            raise IndexDamaged(f"{self.file} does not fit the log beside it ({described(error)})") from error
         except apsw.Error as error:
             raise typed(error, self.file) from error
 
-    def _set_bounds(self, checkpoint_bytes: int) -> None:
+    def _open_files(self) -> None:
+        with ExitStack() as opened:
+            self._writer = open_writer(self.file, vfs=self._vfs)
+            opened.callback(self._writer.close)
+            self._segments = self._open_segments()
+            opened.callback(self._segments.close)
+            self._set_bounds()
+            self._recover()
+            super().__init__(open_reader(self.file, vfs=self._vfs), self.file, self._segments)
+            opened.pop_all()
+
+    def _open_segments(self) -> Segments:
+        return Segments(self.path / LOG, segment_bytes=self._segment_bytes, may_grow=self._may_grow)
+
+    def _make_again(self, log: Beginning, reason: str, page_bytes: int) -> None:
+        """Make the index again from the log, if that has everything; what there was of it is kept aside."""
+        problem = log.why_not_all()
+        if problem is not None:
+            raise StoreCorrupt(
+                f"{reason}, and it cannot be made again: {problem}. The store was left as it is. Put {self.file.name} "
+                f"back where you have it, or restore a backup of the whole folder; to begin anew, with nothing, use "
+                "another data folder"
+            )
+        _log.warning("%s: it is made again from the log in %s, which may take a while", reason, log.folder)
+        new = self.file.with_name(NEW_DATABASE)
+        with ExitStack() as opened:
+            opened.callback(remove_files, new)
+            self._writer = make_index(new, vfs=self._vfs, page_bytes=page_bytes, identity=log.identity)
+            opened.callback(self._writer.close)
+            self._segments = self._open_segments()
+            opened.callback(self._segments.close)
+            self._set_bounds()
+            self._apply_log()
+            if self._failure is not None:
+                raise StoreFailed(self._failure)
+            aside = put_in_place(self._writer, new, self.file)
+        suspect(self.file, is_suspect=False)
+        where = f"; what there was is kept as {aside}" if aside else ""
+        _log.warning("%s was made again from %d records of the log%s", self.file, self._sequence, where)
+
+    def _set_bounds(self) -> None:
         self._page_bytes: int = self._writer.pragma("page_size")
-        self._checkpoint_bytes = checkpoint_bytes
-        self._log_bytes = checkpoint_bytes + checkpoint_bytes // 8  # room that SQLite's own log has for good
-        self._reserve = Reserve(self.path, self._log_bytes)
-        self._writer.pragma("journal_size_limit", 2 * checkpoint_bytes)
+        self._writer.pragma("journal_size_limit", 2 * self._checkpoint_bytes)
         self._writer.set_wal_hook(self._wal_grew)
 
     def _recover(self) -> None:
         """Bring the index up to the end of the log and go on there."""
-        uuid = self._identity.store_uuid
+        end = self._apply_log()
+        for number in check_segments(self._segments, self._segment_rows.rows):  # a crash came between file and row
+            self._forget_segment(number)
+        if self._segments.numbers:
+            self._segments.go_on(end.segment, end.position)
+        self._durable_segment = 0  # Records of earlier segments are in the database for good.
+        self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
+        if self._failure is None and not self._secret:  # The record that tells a secret is the last without one.
+            identity = self._identity if self._sequence == 0 else None
+            self._write(Entry(identity=identity, secret=os.urandom(SECRET_BYTES)), [], Purpose.ACK)
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+        wal = Path(f"{self.file}-wal")
+        if not lengthen(wal, self._log_bytes) and self._reserve.drop():  # Others filled the disk while nobody was here.
+            lengthen(wal, self._log_bytes)
+        self._keep_reserve()
+        self._give_up_segments(self._segments.numbers)
+
+    def _apply_log(self) -> Place:
+        """Apply the records that the index has not got; gives where the log ends."""
+        self._identity = read_identity(self._writer)
         self._segment_rows = SegmentRows()
         self._segment_rows.settle(read_segments(self._writer))
         self._mover = Mover(self._segments, self._writer.execute)
-        start = check_applied(self._segments, self._segment_rows.rows, uuid, self.file)
-        recovery = Recovery(self._segments, start, uuid)
+        self._wal_frames = 0
+        rows, uuid, secret = self._segment_rows.rows, self._identity.store_uuid, read_secret(self._writer)
+        check_owner(self._segments, rows, uuid, self.file)
+        recovery = Recovery(self._segments, check_applied(self._segments, rows, uuid, secret, self.file), uuid, secret)
         for record in recovery.records():
-            rows = self._apply(record)
+            changed = self._apply(record)
             self._writer.execute("COMMIT")
-            self._segment_rows.settle(rows)
-        for number in check_segments(self._segments, self._segment_rows.rows):  # a crash came between file and row
-            self._forget_segment(number)
+            self._segment_rows.settle(changed)
+            if self._is_log_long():
+                self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._sequence = recovery.end.sequence
-        self._identity = read_identity(self._writer)  # a record may have begun a timeline
-        if self._segments.numbers:
-            self._segments.go_on(recovery.end.segment, recovery.end.position)
-        self._durable_segment = 0  # Records of earlier segments are in the database for good.
-        self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
-        if self._failure is None and self._sequence == 0:
-            self._write(Entry(identity=self._identity), [], Purpose.ACK)
-        if self._failure is not None:
-            raise StoreFailed(self._failure)
-        lengthen(Path(f"{self.file}-wal"), self._log_bytes)
-        self._keep_reserve()
-        self._give_up_segments(self._segments.numbers)
+        self._identity, self._secret = (
+            read_identity(self._writer),
+            read_secret(self._writer),
+        )  # records may tell of them
+        return recovery.end
 
     @property
     def identity(self) -> Identity:
@@ -179,14 +297,26 @@ class SegmentedStore(Reads):
             pass
 
     def _write(self, entry: Entry, data: Sequence[Bytes], purpose: Purpose) -> bool:
-        """Make an entry durable in the log and known to the index; says whether it began a segment."""
-        draft, segments = Draft(entry), self._segments
-        begins_segment = False
+        """Make an entry durable in the log and known to the index; says whether it begins a segment."""
+        draft = Draft(entry)
+        try:
+            record = self._write_draft(draft, data, purpose)
+        except IndexFull:
+            if not self._reserve.drop():
+                raise
+            record = self._write_draft(draft, data, purpose)
+        self._secret = entry.secret or self._secret
+        if entry.history:
+            self._identity = read_identity(self._writer)
+        return record.at == 0
+
+    def _write_draft(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> Record:
+        segments = self._segments
         try:
             self._check_room(purpose)
-            begins_segment = segments.make_room(draft.size, purpose)
+            segments.make_room(draft.size, purpose)
             place = {"segment": segments.number, "at": segments.position, "sequence": self._sequence + 1}
-            record, head = draft.at(**place, store=self._identity.store_uuid)
+            record, head = draft.at(**place, store=self._identity.store_uuid, secret=self._secret)
             segments.write([head, *data])
             rows = self._apply(record)
             if self._is_short_of_room:  # What SQLite has no room for is to show now, when all can be undone.
@@ -200,15 +330,25 @@ class SegmentedStore(Reads):
             raise
         try:
             segments.sync()
-            self._writer.execute("COMMIT")
+            self._commit_index()
+        except IndexFull:
+            raise
         except BaseException as error:
             raise self._in_doubt(error) from error
         segments.advance(record.end)
         self._sequence = record.sequence
         self._segment_rows.settle(rows)
-        if entry.history:
-            self._identity = read_identity(self._writer)
-        return begins_segment
+        return record
+
+    def _commit_index(self) -> None:
+        """Have the index take what the log has; where it has no room the log lets go of it: nobody knows of it yet."""
+        try:
+            self._writer.execute("COMMIT")
+        except apsw.Error as error:
+            if not is_no_room(error, self.file):
+                raise
+            self._undo()
+            raise self._explained(error) from error
 
     def _apply(self, record: Record) -> dict[int, SegmentRow]:
         """Begin a transaction and write a record's changes to the index; gives the segment rows that go with it."""
@@ -245,6 +385,8 @@ class SegmentedStore(Reads):
             told = disk_full(file) if is_full(error) else disk_failed(error, file)
         if isinstance(told, FatalError):
             self._failure = str(told)
+        if isinstance(told, IndexDamaged):
+            suspect(self.file)
         return told
 
     def _in_doubt(self, error: BaseException) -> StoreFailed:
@@ -308,12 +450,13 @@ class SegmentedStore(Reads):
                 self._keep_reserve()
             goes_on = self._give_up_dead() > 0
             if not self._mover.is_busy and (part := self._part_to_move(begins_segment, is_idle)):
-                self._mover.choose(self._segment_rows.rows, part)
+                self._mover.choose(self._segment_rows.rows, part, self._identity.store_uuid, self._secret)
             if self._failure is None and (moved := self._mover.next_batches()):
                 self._move(*moved)
                 goes_on = True
         except (OSError, apsw.Error, ClarionError) as error:
-            if isinstance(error, OSError) and is_passing(error):
+            is_for_now = isinstance(error, StoreFull | StoreUnavailable | apsw.FullError)
+            if is_for_now or (isinstance(error, OSError) and is_passing(error)):
                 _log.warning("keeping house in %s was put off: %s", self.path, error)
                 return False
             self._failure = self._failure or f"keeping house in {self.path} failed ({error}); start the broker again"
@@ -382,7 +525,7 @@ class SegmentedStore(Reads):
             self.checkpoints_put_off += 1
             _log.warning("a checkpoint of %s was put off: %s", self.file, described(error))
         except apsw.Error as error:
-            self._failure = str(typed(error, self.file))
+            self._failure = str(self._typed(error))
             _log.error("a checkpoint of %s failed: %s", self.file, described(error))
         else:
             if frames == moved:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ _AHEAD_BYTES = 4 << 20
 _AHEAD_PIECE_BYTES = 512 << 10
 _LEFT_BY_MOVES = 1 / 16  # of a segment, to acks when no other segment can be had
 _LEFT_BY_PUTS = 5 / 16  # so that a segment that is less than a quarter full can still be emptied
+_SEGMENT, _SPARE = re.compile(r"\d{10}\.seg"), re.compile(r"\d{10}-\d+\.spare")
 
 
 class Purpose(Enum):
@@ -49,6 +51,12 @@ class Purpose(Enum):
 def segment_name(number: int) -> str:
     """Give the name of a segment's file."""
     return f"{number:010d}.seg"
+
+
+def segment_numbers(folder: Path) -> list[int]:
+    """Give the segments that a folder has, oldest first; what else is there is nobody's business here."""
+    names = os.listdir(folder) if folder.exists() else []
+    return sorted(int(name[:10]) for name in names if _SEGMENT.fullmatch(name))
 
 
 class Segments:
@@ -67,18 +75,13 @@ class Segments:
         self.spare_bytes = 0
         self._may_grow = may_grow
         self._descriptor = self._folder = -1
-        self._sizes: dict[int, int] = {}
-        self._spares: list[Path] = []
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._kept_warm = max(_KEPT_WARM, _KEPT_WARM_BYTES // self.segment_bytes)
         if not folder.exists():
             folder.mkdir()
             sync_folder(folder.parent)
-        for file in sorted(folder.iterdir()):
-            if file.suffix == ".seg" and file.stem.isdigit():
-                self._sizes[int(file.stem)] = file.stat().st_size
-            elif file.suffix == ".spare":
-                self._spares.append(file)
+        self._sizes: dict[int, int] = {number: self.path(number).stat().st_size for number in segment_numbers(folder)}
+        self._spares = [folder / name for name in sorted(os.listdir(folder)) if _SPARE.fullmatch(name)]
         self.total_bytes = sum(self._sizes.values()) + self._count_spares()
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 

@@ -10,9 +10,19 @@ from pathlib import Path
 import apsw
 import pytest
 from tests.unit.store.failing_disk import Disk, failing
-from tests.unit.store.making import Maker, crash_image, everything, fill, open_segmented, put_everywhere, subscribe
+from tests.unit.store.making import (
+    SMALL_LOG,
+    Maker,
+    crash_image,
+    everything,
+    fill,
+    open_segmented,
+    put_everywhere,
+    subscribe,
+)
 
 from clarion.model.errors import StoreFailed, StoreFull, StoreUnavailable
+from clarion.store.folder import Reserve, lengthen
 from clarion.store.port import Changes
 from clarion.store.segmented import SegmentedStore
 
@@ -217,13 +227,10 @@ def test_a_commit_that_the_system_has_no_descriptor_or_memory_for_is_refused_and
     store.close()
 
 
-@pytest.mark.parametrize("error", [apsw.FullError, apsw.IOError])
-def test_what_the_index_cannot_take_is_in_the_log_and_there_after_opening_again(
-    tmp_path: Path, disk: Disk, error: type[apsw.Error]
-) -> None:
+def test_what_the_index_cannot_take_is_in_the_log_and_there_after_opening_again(tmp_path: Path, disk: Disk) -> None:
     store = open_segmented(tmp_path / "data", vfs=disk.vfs_name)
     maker = fill(store, topics=1)
-    disk.failing["write", "-wal"] = error
+    disk.failing["write", "-wal"] = apsw.IOError
     with pytest.raises(StoreFailed, match="has the change"):
         put_everywhere(store, maker, b"durable, not acked")
     disk.failing.clear()
@@ -235,6 +242,104 @@ def test_what_the_index_cannot_take_is_in_the_log_and_there_after_opening_again(
     assert again.topics(b"", 1)[0].topic.next_offset == 9
     put_everywhere(again, maker, b"going on")
     again.close()
+
+
+def test_what_the_index_has_no_room_for_is_refused_and_the_store_goes_on(tmp_path: Path, disk: Disk) -> None:
+    store = open_segmented(tmp_path / "data", vfs=disk.vfs_name, segment_bytes=64 << 10)
+    maker = fill(store, topics=1)
+    before = everything(store)
+    disk.failing["write", "-wal"] = apsw.FullError
+    for refused, size in enumerate((10, 10, 100_000)):  # the last begins a segment
+        with pytest.raises(StoreFull, match="nothing of it was kept"):
+            put_everywhere(store, copy.deepcopy(maker), bytes(size))
+        store.keep_house()
+        assert everything(store) == before
+        image = open_segmented(crash_image(store, tmp_path / f"image {size} {refused}"))
+        assert everything(image) == before
+        image.close()
+    disk.failing.clear()
+    put_everywhere(store, maker, b"there is room again")
+    after = everything(store)
+    assert after["topics"][0].topic.next_offset == 9
+    store.close()
+    again = open_segmented(tmp_path / "data")
+    assert everything(again) == after
+    again.close()
+
+
+def test_the_reserve_is_given_to_the_index_before_a_change_is_refused(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_segmented(tmp_path / "data", vfs=disk.vfs_name)
+    maker = fill(store, topics=1)
+    disk.failing["write", "-wal"] = apsw.FullError
+    whole = Reserve.drop
+
+    def drop(reserve: Reserve) -> bool:
+        disk.failing.clear()
+        return whole(reserve)
+
+    monkeypatch.setattr(Reserve, "drop", drop)
+    put_everywhere(store, maker, b"taken")
+    assert store.topics(b"", 1)[0].topic.next_offset == 9
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert everything(image) == everything(store)
+    image.close()
+    store.close()
+
+
+def test_a_segment_that_cannot_be_forgotten_for_want_of_room_stops_nothing(tmp_path: Path, disk: Disk) -> None:
+    store = open_segmented(tmp_path / "data", vfs=disk.vfs_name, segment_bytes=64 << 10)
+    maker = fill(store, commits=12, payload=bytes(30_000), topics=1)
+    trimming = Changes()
+    maker.trim(trimming, 1, maker.next_offset[1])
+    forget = store._forget_segment
+
+    def fail_then_forget(number: int) -> None:
+        disk.failing["write", "-wal"] = apsw.FullError
+        try:
+            forget(number)
+        finally:
+            disk.failing.clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_forget_segment", fail_then_forget)
+        store.commit(trimming)
+    put_everywhere(store, maker, b"going on")
+    before = everything(store)
+    store.close()
+    again = open_segmented(tmp_path / "data", segment_bytes=64 << 10)
+    assert everything(again) == before
+    again.close()
+
+
+def test_a_store_opens_on_a_disk_that_was_filled_meanwhile_and_takes_acks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_segmented(tmp_path)
+    fill(store, topics=1)
+    store.close()
+    room = 0
+    whole = Reserve.drop
+
+    def drop(reserve: Reserve) -> bool:
+        nonlocal room
+        room = 1
+        return whole(reserve)
+
+    def lengthened(file: Path, size: int) -> bool:
+        return bool(room) and lengthen(file, size)
+
+    monkeypatch.setattr(Reserve, "drop", drop)
+    monkeypatch.setattr("clarion.store.segmented.lengthen", lengthened)
+    monkeypatch.setattr("clarion.store.segmented.free_disk_bytes", lambda _: 0)
+    store = open_segmented(tmp_path)
+    assert (tmp_path / "clarion.db-wal").stat().st_size >= SMALL_LOG
+    assert not (tmp_path / "reserve").exists()
+    acking = Changes()
+    subscribe(acking, 1, b"reader", cursor=5)
+    store.commit(acking)
+    store.close()
 
 
 def test_what_the_index_has_no_room_for_on_a_short_disk_is_refused_and_undone(

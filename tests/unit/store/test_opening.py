@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -14,7 +17,10 @@ from tests.unit.store.making import crash_image, everything, fill, open_segmente
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreInUse, StoreTooNew
 from clarion.store.index import APPLICATION_ID, connect, load_checksum_vfs
 from clarion.store.port import KEEP, Changes, PublisherRow, TopicRow
+from clarion.store.records import Draft, Entry
 from clarion.store.schema import SCHEMA_VERSION
+
+_NOBODY = 65534
 
 
 def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
@@ -188,6 +194,205 @@ def test_a_hundred_thousand_topics_do_not_slow_opening(tmp_path: Path) -> None:
     assert opened._writer.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)[0] < 20  # pages read, of about a thousand
     assert opened.topic_count() == 100_000
     opened.close()
+
+
+# Files that are missing, or do not belong together: nothing is written over.
+
+
+FIRST = "log/0000000001.seg"
+Spoil = Callable[[Path, Path], None]
+
+
+def _flip_first_record(at: int) -> Spoil:
+    def flip(folder: Path, _: Path) -> None:
+        content = bytearray((folder / FIRST).read_bytes())
+        content[at] ^= 4
+        (folder / FIRST).write_bytes(content)
+        _lose_index(folder, folder)
+
+    return flip
+
+
+def _lose_index(folder: Path, _: Path) -> None:
+    for file in folder.glob("clarion.db*"):
+        file.unlink()
+
+
+def _lose_index_and_first_segment(folder: Path, _: Path) -> None:
+    _lose_index(folder, folder)
+    (folder / FIRST).unlink()
+
+
+def _lose_index_and_cut_first_segment(folder: Path, _: Path) -> None:
+    _lose_index(folder, folder)
+    (folder / FIRST).write_bytes((folder / FIRST).read_bytes()[:100])
+
+
+def _empty_index_and_garbage_in_log(folder: Path, _: Path) -> None:
+    (folder / "clarion.db").write_bytes(b"")
+    (folder / FIRST).write_bytes(b"garbage" * 1000)
+
+
+def _index_of_another(folder: Path, other: Path) -> None:
+    shutil.copy(other / "clarion.db", folder / "clarion.db")
+
+
+def _log_of_another(folder: Path, other: Path) -> None:
+    shutil.rmtree(folder / "log")
+    shutil.copytree(other / "log", folder / "log")
+
+
+def _lose_log(folder: Path, _: Path) -> None:
+    shutil.rmtree(folder / "log")
+
+
+def _empty_log(folder: Path, _: Path) -> None:
+    for file in (folder / "log").iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+
+
+def _segment_of_another(folder: Path, other: Path) -> None:
+    number = max(int(file.stem) for file in (folder / "log").glob("*.seg"))
+    shutil.copy(other / FIRST, folder / "log" / f"{number + 1:010d}.seg")
+
+
+def _garbage_for_a_segment(folder: Path, _: Path) -> None:
+    (folder / "log" / "0000000099.seg").write_bytes(b"something else" * 1000)
+
+
+def _another_newer_version(folder: Path, _: Path) -> None:
+    """Have the record at the end of the log be of a version that is not known here."""
+    store = open_segmented(folder)
+    file, at = store._segments.path(store._segments.number), store._segments.position
+    uuid = store.identity.store_uuid
+    store.close()
+    draft, place = Draft(Entry()), {"segment": int(file.stem), "at": at, "sequence": store.sequence + 1}
+    head = bytearray(draft.at(**place, store=uuid, secret=b"12345678")[1])
+    head[4] = 3
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(head)
+
+
+SPOILT: dict[str, Spoil] = {
+    **{f"index lost, bit flipped at {at}": _flip_first_record(at) for at in (0, 4, 9, 17, 40, 57, 70, 90)},
+    "index and first segment lost": _lose_index_and_first_segment,
+    "index lost and first segment cut": _lose_index_and_cut_first_segment,
+    "index empty and garbage in the log": _empty_index_and_garbage_in_log,
+    "index of another": _index_of_another,
+    "log of another": _log_of_another,
+    "log lost": _lose_log,
+    "log empty": _empty_log,
+    "segment of another": _segment_of_another,
+    "garbage for a segment": _garbage_for_a_segment,
+    "newer record": _another_newer_version,
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_what_cannot_be_read_or_does_not_belong_together_is_refused_and_not_written_over(
+    tmp_path: Path, spoil: str
+) -> None:
+    for name, payload in (("mine", b"m" * 20_000), ("other", b"o" * 100)):
+        store = open_segmented(tmp_path / name, segment_bytes=64 << 10)
+        fill(store, commits=4, payload=payload)
+        store.close()
+    SPOILT[spoil](tmp_path / "mine", tmp_path / "other")
+    before = _files(tmp_path / "mine")
+    for _ in range(2):
+        with pytest.raises((StoreCorrupt, StoreTooNew), match=str(tmp_path / "mine")):
+            open_segmented(tmp_path / "mine", segment_bytes=64 << 10)
+        assert _files(tmp_path / "mine") == before
+
+
+@pytest.mark.parametrize("lost", [("clarion.db",), ("reserve", "lock"), ("clarion.db", "lock", "reserve")])
+def test_what_can_be_made_again_is(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    store = open_segmented(tmp_path / "data")
+    fill(store)
+    identity, before = store.identity, everything(store)
+    image = crash_image(store, tmp_path / "image")
+    store.close()
+    for folder in (tmp_path / "data", image):  # of a killed broker SQLite's log stays, which alone is nothing
+        for name in lost:
+            (folder / name).unlink()
+        again = open_segmented(folder)
+        assert (again.identity, everything(again)) == (identity, before)
+        again.close()
+
+
+def test_a_log_that_was_never_written_to_becomes_a_store(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "lock").write_bytes(b"1\n")
+    (tmp_path / FIRST).write_bytes(bytes(1 << 20))
+    (tmp_path / "log" / "0000000002-0.spare").write_bytes(bytes(1 << 20))
+    store = open_segmented(tmp_path)
+    fill(store)
+    store.close()
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    others = (
+        "notes",
+        "log/notes",
+        "log/x.seg",
+        "log/theirs.spare",
+        "log/0000000001.seg.bak",
+        "log/1.seg",
+        "clarion.db~",
+    )
+    (tmp_path / "log").mkdir()
+    for name in others:
+        (tmp_path / name).write_bytes(name.encode() * 100)
+    maker = None
+    for _ in range(2):
+        store = open_segmented(tmp_path)
+        maker = maker or fill(store)
+        put_everywhere(store, maker, b"p" * 2_000_000)
+        store.close()
+        assert all((tmp_path / name).read_bytes() == name.encode() * 100 for name in others)
+
+
+@pytest.mark.parametrize(("path", "mode"), [("", 0o555), ("log", 0), (FIRST, 0), ("clarion.db", 0)])
+def test_files_that_may_not_be_read_or_written_are_no_missing_ones(path: str, mode: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "data"
+        store = open_segmented(folder)
+        fill(store)
+        store.close()
+        if path == FIRST:
+            (folder / "clarion.db").unlink()
+        (folder / path).chmod(mode)
+        assert _opened_by_nobody(Path(name)) in ("BadSettings", "StoreFailed")
+        assert {file.name for file in folder.iterdir()} <= {"clarion.db", "lock", "log", "reserve"}
+
+
+def _opened_by_nobody(folder: Path) -> str:
+    """Try to open the store in folder/data as a user who is nobody special; give the error's name."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = "opened"
+        try:
+            if os.geteuid() == 0:
+                for path in (folder, *folder.rglob("*")):
+                    os.chown(path, _NOBODY, _NOBODY)
+                os.setegid(_NOBODY)
+                os.seteuid(_NOBODY)
+            open_segmented(folder / "data").close()
+        except BaseException as error:  # noqa: BLE001 it is told by name
+            told = type(error).__name__
+        os.write(writes, told.encode())
+        os._exit(0)
+    os.close(writes)
+    os.waitpid(child, 0)
+    with os.fdopen(reads) as opened:
+        return opened.read()
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Give the files of a store with what is in them, but for what SQLite makes anew, and who has it locked."""
+    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(("lock", "-shm", "-wal")))
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def _change(folder: Path, statement: str) -> None:

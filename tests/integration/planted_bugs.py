@@ -1,0 +1,130 @@
+"""Bugs that lose data in a power cut and in nothing else, to be planted in a store: each must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import pytest
+
+from clarion.store import folder, index, recovery, segments
+from clarion.store.records import Bytes, Record
+from clarion.store.segmented import SegmentedStore
+from clarion.store.segments import Segments
+
+BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
+
+
+@contextmanager
+def planted(bug: str | None) -> Iterator[None]:
+    """Have this bug in the store, or none."""
+    with pytest.MonkeyPatch.context() as patch:
+        if bug:
+            BUGS[bug](patch)
+        yield
+
+
+def _bug(plant: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.MonkeyPatch], None]:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What is left out."""
+
+
+@_bug
+def new_segments_name_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Segments, "_sync_names", _nothing)
+
+
+@_bug
+def new_folders_name_not_synced(patch: pytest.MonkeyPatch) -> None:
+    for module in (folder, segments):
+        patch.setattr(module, "sync_folder", _nothing)
+
+
+@_bug
+def log_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Segments, "sync", _nothing)
+
+
+@_bug
+def log_synced_after_the_ack(patch: pytest.MonkeyPatch) -> None:
+    whole, write = Segments.sync, Segments.write
+
+    def sync_then_write(self: Segments, buffers: Sequence[Bytes]) -> None:
+        whole(self)
+        write(self, buffers)
+
+    patch.setattr(Segments, "sync", _nothing)
+    patch.setattr(Segments, "write", sync_then_write)
+
+
+@_bug
+def first_record_of_a_segment_not_synced(patch: pytest.MonkeyPatch) -> None:
+    whole = Segments.sync
+    patch.setattr(Segments, "sync", lambda self: whole(self) if self.position else None)
+
+
+@_bug
+def moved_batches_not_synced(patch: pytest.MonkeyPatch) -> None:
+    whole = SegmentedStore._move
+
+    def move(self: SegmentedStore, *moved: Any) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(Segments, "sync", _nothing)
+            whole(self, *moved)
+
+    patch.setattr(SegmentedStore, "_move", move)
+
+
+@_bug
+def index_checkpointed_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
+    whole = SegmentedStore._apply
+
+    def apply(self: SegmentedStore, record: Record) -> Any:
+        rows = whole(self, record)
+        self._writer.execute("COMMIT")
+        self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._writer.execute("BEGIN")
+        return rows
+
+    patch.setattr(SegmentedStore, "_apply", apply)
+
+
+@_bug
+def index_never_synced(patch: pytest.MonkeyPatch) -> None:
+    whole = index.connect
+
+    def connect(*place: Any) -> apsw.Connection:
+        connection = whole(*place)
+        connection.pragma("synchronous", "off")
+        return connection
+
+    patch.setattr(index, "connect", connect)
+
+
+@_bug
+def segments_given_up_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    whole = SegmentedStore._checkpoint
+
+    def checkpoint(self: SegmentedStore, mode: int) -> None:
+        if mode == apsw.SQLITE_CHECKPOINT_PASSIVE:
+            self._durable_segment = max(self._segment_rows.rows, default=0)
+        else:
+            whole(self, mode)
+
+    patch.setattr(SegmentedStore, "_checkpoint", checkpoint)
+
+
+@_bug
+def records_found_after_a_crash_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "_write_again", _nothing)
+
+
+@_bug
+def torn_records_taken_for_whole(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "is_whole", lambda *_: True)
