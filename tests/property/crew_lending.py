@@ -115,9 +115,10 @@ class CrewLending(DrivenEngine[PlainCrew]):
             reply = self.answers.get(key)
             if token <= self.moved_token and reply is not None and code_of(reply) == Code.MOVED:
                 code = Code.MOVED
-            self.expect_at_once(key, kind, code)
             if code == Code.SHOW_HELD:
+                self.expect_shown(key)
                 return True
+            self.expect_at_once(key, kind, code)
         if worker is not None and worker.token == token:
             lose(worker)
         return True
@@ -149,8 +150,8 @@ class CrewLending(DrivenEngine[PlainCrew]):
             if len(plain.attached) >= self.limits.max_consumers_per_subscription:
                 self.expect_at_once(key, Kind.REFUSED, Code.LIMIT)
                 return
-            plain.token += 1
-            token = plain.token
+            assert self.count > max(plain.token, *self.tokens, 0), "tokens only grow"
+            token = plain.token = self.count
             plain.attached[token] = (worker.nonce, worker.max_unacked)
             self.loans.attach(token, self.now_s)
         era, nonce = plain.era, worker.nonce

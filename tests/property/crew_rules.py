@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.property.crew_beside import CrewBeside
 from tests.property.crew_disk import CREW, WATCHER, WORK, dead_letters
 from tests.property.crew_workers import Worker, lose
-from tests.property.driven_engine import code_of, done
+from tests.property.driven_engine import code_of, done, subscribed
 from tests.property.plain_broker import runs
 from tests.property.plain_crew import Message, PlainCrew
 
@@ -121,11 +121,11 @@ class Work(RuleBasedStateMachine):
         cursor = len(plain.log) if start == "new" else both.first_offset
         for passed in range(plain.watched, cursor) if start == "earliest" and not self.trims else ():
             assert passed in plain.hidden or plain.is_expired(passed, both.now_us), "began after what is still needed"
-        plain.begin_at(cursor, both.now_us)
+        plain.begin_at(cursor, both.count)
         both.loans.forget(())
 
         def check(reply: Reply) -> None:
-            assert (reply.kind, reply.body) == (Kind.ACK, bodies.Subscribed(cursor, both.options))
+            assert subscribed(reply) == (Kind.ACK, bodies.Subscribed(cursor, both.options))
 
         both.expect(key, check, _is_of_era(plain.era))
 
@@ -159,7 +159,7 @@ class Work(RuleBasedStateMachine):
             both.expect_at_once(key, Kind.REFUSED, Code.GONE)
             return
         both.moved_token = plain.token
-        plain.begin_at({"new": len(plain.log), "earliest": first, "offset": at}[start], plain.token + 1)
+        plain.begin_at({"new": len(plain.log), "earliest": first, "offset": at}[start], both.count)
         self.turn_away(Kind.REFUSED, Code.MOVED)
         both.loans.forget(())
         both.expect(key, done, _is_of_era(plain.era))

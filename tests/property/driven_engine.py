@@ -130,6 +130,23 @@ class DrivenEngine(Generic[P]):
             assert durable(self.durable), f"answered before it was on disk: {reply}"
             check(reply)
 
+    def expect_shown(self, key: Key) -> None:
+        """Who has to show what it holds is told so, at the latest when it is on disk that the broker began anew."""
+
+        def check(reply: Reply) -> None:
+            assert is_reply(reply, Kind.REFUSED, Code.SHOW_HELD), f"SHOW_HELD was due, not {reply}"
+
+        reply = self.heard(key)
+        if reply is None:
+            self.asked[key] = Asked(check, lambda _: True)
+        else:
+            check(reply)
+
+    @property
+    def count(self) -> int:
+        """The engine's count, which is for it to choose."""
+        return int(self.engine._state.count)
+
     def next_stamp(self) -> int:
         self.last_stamp += 1
         return self.last_stamp
@@ -224,6 +241,12 @@ def code_of(reply: Reply) -> int:
 def is_reply(reply: Reply, kind: int, code: int) -> bool:
     """Tell whether a reply is of this kind and code."""
     return reply.kind == kind and code_of(reply) == code
+
+
+def subscribed(reply: Reply) -> tuple[int, bodies.Body]:
+    """Give how a SUBSCRIBE was answered, but for the broker's count."""
+    assert isinstance(reply.body, bodies.Subscribed), f"not subscribed: {reply}"
+    return reply.kind, bodies.Subscribed(reply.body.cursor, reply.body.options)
 
 
 def done(reply: Reply) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.property.driven_engine import Key, code_of, done
+from tests.property.driven_engine import Key, code_of, done, subscribed
 from tests.property.plain_broker import PlainBatch, PlainBroker, PlainSubscription
 from tests.property.side_by_side import SideBySide
 
@@ -308,6 +308,6 @@ def _is_refused_for_room(both: SideBySide, key: Key) -> bool:
 
 def _expect_subscribed(both: SideBySide, key: Key, topic: bytes, name: bytes, kind: Kind, cursor: int) -> None:
     def check(reply: Reply) -> None:
-        assert (reply.kind, reply.body) == (kind, bodies.Subscribed(cursor))
+        assert subscribed(reply) == (kind, bodies.Subscribed(cursor))
 
     both.expect(key, check, lambda durable: topic in durable.topics)

@@ -115,6 +115,9 @@ class OutboxClient(Client):
         self.deaths += 1
         if isinstance(self.job, Plan) and self.world.dice.random() < 0.5:
             self._perform(self.job)
+            gone = [sheaf for part in self.job.lanes for sheaf in part.gone if sheaf.refusal is not None]
+            # What was refused is told when its row is gone, here to a process that just died.
+            self.refused |= {payload for payload, sheaf in self.under_way.items() if sheaf in gone}
         self.job = None
         self.file.close()
         self.under_way.clear()

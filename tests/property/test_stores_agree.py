@@ -54,7 +54,7 @@ _of_staged = st.one_of(
     st.tuples(st.just("progress"), _place, st.none()),
     st.tuples(st.just("drop"), _place, st.none()),
     st.tuples(st.just("writer"), _place, st.sampled_from(WRITERS)),
-    st.tuples(st.just("forget_writer"), _place, st.sampled_from(WRITERS)),
+    st.tuples(st.just("decide"), _place, st.none()),
 )
 _of_others = st.one_of(
     st.tuples(st.just("publisher"), st.sampled_from(PUBLISHERS), _time),
@@ -180,12 +180,10 @@ class _Driver:
             changes.gone_staged.add(number)
 
     def _writer(self, changes: Changes, place: int, writer: bytes) -> None:
-        if writer not in changes.gone_writers:
-            changes.writers[writer] = WriterRow(writer, place, place, 100 * place)
+        changes.writers[writer] = WriterRow(writer, place, place, 100 * place, place)
 
-    def _forget_writer(self, changes: Changes, _: int, writer: bytes) -> None:
-        if writer not in changes.writers:
-            changes.gone_writers.add(writer)
+    def _decide(self, changes: Changes, _: int, __: None) -> None:
+        self.maker.decide(changes)
 
     def _publisher(self, changes: Changes, publisher: int, seen_at_us: int) -> None:
         if publisher not in changes.gone_publishers:

@@ -148,6 +148,9 @@ class Transacting(RuleBasedStateMachine):
             reply = both.answers.get(key)
             if code == Code.LEASE_LOST and reply is None and self.was_moved(request):
                 code = Code.MOVED
+            if code == Code.SHOW_HELD:
+                both.expect_shown(key)
+                return
             if kind == Kind.INVALID or code in NOT_FINAL:
                 both.expect_at_once(key, kind, code)
                 return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
@@ -105,10 +104,9 @@ class Admin:
     def purge(self, topic: bytes | str, below: int | None = None) -> int:
         """Forget a topic's messages, all or those below an offset, read or not: every subscription has them behind it.
         Give how many. A batch that reaches beyond the offset stays stored until the rest of it goes."""
-        if below is None:  # named, so that a request repeated after a lost reply takes nothing that came since
-            below = self.describe_topic(topic).next_offset
-        below = whole(below, "below")
-        body = bodies.Purge(to_bytes(topic), below)
+        below = None if below is None else whole(below, "below")
+        found = self.describe_topic(topic)  # what is meant, and not a topic or messages that come meanwhile
+        body = bodies.Purge(to_bytes(topic), found.next_offset if below is None else below, found.number)
         return self._call(Kind.PURGE, body).read(bodies.Purged).messages
 
     def delete_topic(self, topic: bytes | str) -> None:
@@ -198,7 +196,7 @@ class Admin:
         first message from a time on. What lies before counts as read, what lies after as unread. Its consumers
         follow by themselves, and can no longer ack what they hold."""
         kind, at = start_fields("new" if start == "end" else start)
-        self._call(Kind.SEEK, bodies.Seek(to_bytes(topic), to_bytes(name), kind, at, os.urandom(16))).read(bodies.Done)
+        self._call(Kind.SEEK, bodies.Seek(to_bytes(topic), to_bytes(name), kind, at)).read(bodies.Done)
 
     # Dead letters.
 

@@ -109,8 +109,8 @@ class BrokerSettings:
     staged_expiry_s: float = _setting(
         _DEFAULTS.staged_expiry_s, "after which staged batches that nobody committed are dropped", 1
     )
-    writer_expiry_s: float = _setting(
-        _DEFAULTS.writer_expiry_s, "silence after which the last epoch of a writer of staged batches is forgotten", 1
+    max_writers: int = _setting(
+        _DEFAULTS.max_writers, "writers of staged batches; the last epoch of each is remembered for good", 1
     )
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 MAX_BATCH_MESSAGES = 65_536  # the counter has 2 bytes
 RECEIPTS_KEPT = 64  # for each publisher and topic, at least; no client may have more batches in flight
+DECISIONS_KEPT = 16_384  # answers to requests that changed something, of all clients together
 STAMPS_PER_S = 64_000  # a stamp counts 1/64 ms
 STAMP_EPOCH_UNIX_S = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp())
 STAMP_LIMIT = 1 << 48

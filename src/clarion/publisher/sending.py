@@ -19,10 +19,11 @@ from clarion.publisher.lanes import Lane
 from clarion.publisher.reporting import Reporting
 from clarion.publisher.sheaf import HEADER_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
 from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
-from clarion.session.exchange import AGAIN_S, Reply
+from clarion.session.changes import hello
+from clarion.session.exchange import AGAIN_S, Count, Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
+from clarion.wire.frames import Kind
 from clarion.wire.refusals import RETRIED, Code, error_of
 
 Ask = Callable[..., None]
@@ -74,6 +75,8 @@ class Sending:
         self._opening = False
         self._open_at_s = 0.0
         self._identity: bodies.Registered | None = None
+        self._count = Count()
+        self._hello_at_s: float | None = None  # when to greet again a broker that could not answer
         self._registering = False
         self._register_at_s = 0.0
         self._last_stamp = 0
@@ -88,21 +91,32 @@ class Sending:
 
     def greet(self) -> None:
         """Ask the broker for its version and limits."""
-        hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion publisher")
         self._waits_for_welcome = True
         self._usual_batch_bytes, self.batch_bytes = self.batch_bytes, min(self.batch_bytes, _BEFORE_WELCOME_BYTES)
-        self._ask(Kind.HELLO, hello, self._on_welcome)
+        self._ask_hello()
+
+    def _ask_hello(self) -> None:
+        self._hello_at_s = None
+        self._ask(Kind.HELLO, hello("clarion publisher"), self._on_welcome)
 
     def _on_welcome(self, reply: Reply) -> None:
+        again_s = reply.again_after_s()
         try:
-            self.max_batch_bytes = reply.read(bodies.Welcome).max_batch_bytes
-            self.batch_bytes = min(self._usual_batch_bytes, self.max_batch_bytes - HEADER_BYTES)
-            self._waits_for_welcome = False
-            self._fail_too_large()
+            self._meet(reply.read(bodies.Welcome))
         except ClarionError as error:
-            self.broken = error
-            self.give_up(error)
+            if again_s is not None:
+                self._hello_at_s = self._clock_s() + again_s
+            else:
+                self.broken = error
+                self.give_up(error)
         self._on_change()
+
+    def _meet(self, welcome: bodies.Welcome) -> None:
+        self._count.note(welcome.count)
+        self.max_batch_bytes = welcome.max_batch_bytes
+        self.batch_bytes = min(self._usual_batch_bytes, self.max_batch_bytes - HEADER_BYTES)
+        self._waits_for_welcome = False
+        self._fail_too_large()
 
     def _fail_too_large(self) -> None:
         """Give up what gathered before the broker told how much it takes, where that is too much."""
@@ -201,9 +215,11 @@ class Sending:
 
     def pump(self, now_s: float) -> float | None:
         """Send what may be sent; give when to come back, if something waits for a time."""
-        wanted_s = inf
+        if self._hello_at_s is not None and now_s >= self._hello_at_s:
+            self._ask_hello()
         if self._waits_for_welcome:
-            return None
+            return self._hello_at_s
+        wanted_s = inf if self._hello_at_s is None else self._hello_at_s
         self._reporting.turn(self.lanes.values(), self.drops, now_s)
         if self._unopened and not self._opening:
             wanted_s = self._open(now_s)
@@ -406,7 +422,7 @@ class Sending:
     def _register(self) -> None:
         if not self._registering:
             self._registering = True
-            self._ask(Kind.REGISTER, bodies.Register(self._nonce()), self._on_registered)
+            self._ask(Kind.REGISTER, bodies.Register(self._nonce(), self._count.known or 0), self._on_registered)
 
     def _on_registered(self, reply: Reply) -> None:
         self._registering = False
@@ -414,7 +430,9 @@ class Sending:
             self._identity = reply.read(bodies.Registered)
         except ClarionError as error:
             refusal = reply.refusal()
-            if refusal is not None and refusal.code in RETRIED:
+            if refusal is not None and refusal.code == Code.STALE:  # an id that an earlier copy got is nobody's
+                self._count.start_over(refusal)
+            elif refusal is not None and refusal.code in RETRIED:
                 self._register_at_s = self._clock_s() + max(refusal.retry_after_s, AGAIN_S)
             else:
                 self.give_up(error)

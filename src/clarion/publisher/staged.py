@@ -16,6 +16,7 @@ from clarion.session.exchange import Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.frames import Kind
+from clarion.wire.refusals import RETRIED, Code
 
 Ask = Callable[..., None]
 
@@ -40,6 +41,8 @@ class StagedPart:
         batch_bytes: int,
         max_batch_bytes: int,
         compressed: bool,
+        count: int = 0,
+        nonce: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self._ask = ask
         self._clock_s = clock_s
@@ -54,6 +57,9 @@ class StagedPart:
         self._unfinished: dict[int, Sheaf | PackedSheaf] = {}  # by place, in order: full, and not stored
         self._unsent: deque[int] = deque()
         self._again: list[tuple[float, int]] = []  # refused for now, and when to send each again
+        self._in_doubt: set[int] = set()  # places of which a copy was sent that no answer is known to
+        self._count = count  # the broker's, as of which batches are staged
+        self._nonce = nonce
         self.places = 0  # given so far
         self._last_stamp = 0
         self.gathered_bytes = 0  # that no place was given to yet
@@ -159,14 +165,25 @@ class StagedPart:
     def _send(self, place: int) -> None:
         sheaf = self._unfinished[place]
         assert sheaf.packed is not None
-        body = bodies.Stage(sheaf.topic, self._writer, self._epoch, self._part, place)
+        body = bodies.Stage(sheaf.topic, self._writer, self._epoch, self._part, place, self._count)
         self._ask(Kind.STAGE, body, lambda reply: self._on_reply(place, reply), (sheaf.packed,))
 
     def _on_reply(self, place: int, reply: Reply) -> None:
         again_s = reply.again_after_s()
+        refusal = reply.refusal()
+        if reply.times_sent > 1:
+            self._in_doubt.add(place)
         if again_s is not None:
             self._again.append((self._clock_s() + again_s, place))
             return
+        if refusal is not None and place not in self._in_doubt:
+            if refusal.code == Code.STALE:
+                self._count = refusal.expected
+                self._again.append((self._clock_s(), place))
+                return
+            if refusal.code == Code.NO_TOPIC:
+                self._make_topic(place)
+                return
         try:
             done = reply.read(bodies.Staged)
         except ClarionError as error:
@@ -179,3 +196,19 @@ class StagedPart:
         else:
             self.messages += sheaf.count
             self.batches += 1
+
+    def _make_topic(self, place: int) -> None:
+        """Have a topic made that is not there, and stage on it then: a batch never makes one, as it may come late."""
+
+        def on_reply(reply: Reply) -> None:
+            refusal = reply.refusal()
+            if refusal is None or refusal.code in RETRIED:
+                self._again.append((self._clock_s() + (reply.again_after_s() or 0.0), place))
+            elif refusal.code == Code.STALE:
+                self._count = refusal.expected
+                self._make_topic(place)
+            else:
+                self.error = self.error or reply.error()
+
+        body = bodies.Configure(self._unfinished[place].topic, nonce=self._nonce(), as_of=self._count)
+        self._ask(Kind.CONFIGURE, body, on_reply)

@@ -208,6 +208,8 @@ class _Works(Works):
             in_flight=in_flight,
             batch_bytes=batch_bytes,
             max_batch_bytes=welcome.max_batch_bytes,
+            count=welcome.count,
+            nonce=lambda: os.urandom(16),
             **part,
         )
         self._bound_bytes = (in_flight + _GATHERED_BATCHES) * self.part.batch_bytes

@@ -12,6 +12,7 @@ import zmq
 
 from clarion.model.errors import ClarionError, Closed, TimedOut, UsedAfterFork
 from clarion.session.backoff import Backoff
+from clarion.session.changes import Change
 from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.exchange import Exchange, OnReply, Reply
 from clarion.wire import bodies
@@ -41,6 +42,7 @@ class AsyncSession:
         self.loop = asyncio.get_running_loop()
         self._on_turn = on_turn or _no_turn
         self._exchange = Exchange()
+        self.count = self._exchange.count
         if on_lost is not None:
             self._exchange.on_lost = on_lost
         self._backoff = Backoff(random.random)
@@ -88,14 +90,16 @@ class AsyncSession:
             self.wake()
 
     async def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
-        """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time."""
+        """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time. What
+        changes something, and is decided once, is so."""
         give_up_s = self.loop.time() + timeout_s
+        change = Change(kind, body, self.count, lambda: os.urandom(16))
         while True:
-            reply = await self._call_once(kind, body, timeout_s)
-            again_s = reply.again_after_s() if retry else None
+            reply = await self._call_once(*change.request(), timeout_s)
+            again_s = change.take(reply)
             left_s = give_up_s - self.loop.time()
-            if again_s is None or again_s >= left_s:
-                return reply
+            if again_s is None or again_s >= left_s or (again_s and not retry):
+                return change.last(reply)
             await asyncio.sleep(again_s)
             timeout_s = left_s - again_s
 

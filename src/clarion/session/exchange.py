@@ -81,6 +81,21 @@ class Reply(NamedTuple):
 OnReply = Callable[[Reply], None]
 
 
+class Count:
+    """The broker's count of decisions as a client knows it: 0 of one that has none, None before any was told."""
+
+    def __init__(self) -> None:
+        self.known: int | None = None
+
+    def note(self, count: int) -> None:
+        """Take in what an answer told."""
+        self.known = max(self.known or 0, count)
+
+    def start_over(self, refusal: bodies.Refused) -> None:
+        """Take what a refusal says it is now; that may be less, of another store."""
+        self.known = refusal.expected
+
+
 class _Asked:
     __slots__ = ("frames", "on_reply", "resend_at_s", "times_sent", "wait_s")
 
@@ -105,6 +120,7 @@ class Exchange:
         self.resent = 0
         self.strays = 0
         self.seen = Seen()
+        self.count = Count()
         self.on_lost: Callable[[ClarionError], None] = lambda _error: None  # told before those who wait for an answer
         self._hello = 0  # the id of the last greeting
         self._greeting = False  # all else waits for the answer to that
@@ -177,6 +193,7 @@ class Exchange:
             welcome = reply.read(bodies.Welcome)
         except ClarionError:  # whoever asks something hears it
             return
+        self.count.known = welcome.count
         seen = self.seen
         before = seen.store
         if welcome.start:

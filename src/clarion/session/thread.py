@@ -16,6 +16,7 @@ import zmq
 
 from clarion.model.errors import ClarionError, Closed, InvalidRequest, TimedOut, UsedAfterFork
 from clarion.session.backoff import Backoff
+from clarion.session.changes import Change
 from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.endings import Works, closed
 from clarion.session.exchange import Exchange, OnReply, Reply
@@ -51,6 +52,7 @@ class ThreadSession(Works):
         self._pid = os.getpid()
         self._on_turn = on_turn or _no_turn
         self._exchange = Exchange()
+        self.count = self._exchange.count
         if on_lost is not None:
             self._exchange.on_lost = on_lost
         self._backoff = Backoff(random.random)
@@ -103,14 +105,16 @@ class ThreadSession(Works):
         self.wake()
 
     def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
-        """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time."""
+        """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time. What
+        changes something, and is decided once, is so."""
         give_up_s = time.monotonic() + timeout_s
+        change = Change(kind, body, self.count, lambda: os.urandom(16))
         while True:
-            reply = self._call_once(kind, body, timeout_s)
-            again_s = reply.again_after_s() if retry else None
+            reply = self._call_once(*change.request(), timeout_s)
+            again_s = change.take(reply)
             left_s = give_up_s - time.monotonic()
-            if again_s is None or again_s >= left_s:
-                return reply
+            if again_s is None or again_s >= left_s or (again_s and not retry):
+                return change.last(reply)
             self._closed.wait(again_s)
             timeout_s = left_s - again_s
 

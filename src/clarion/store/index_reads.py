@@ -11,6 +11,7 @@ from clarion.model.errors import StoredDataCorrupt
 from clarion.store.failures import described, is_damage
 from clarion.store.port import (
     Answer,
+    Decision,
     HistoryRow,
     PatternRow,
     PublisherRow,
@@ -183,6 +184,25 @@ class Reads(StagedReads):
 
     def last_version(self) -> int:
         return int(self._value(_HIGHEST, ("last_version",)))
+
+    def count(self) -> int:
+        return int(self._value(_HIGHEST, ("count",)))
+
+    def last_stamp(self) -> int:
+        return int(self._value(_HIGHEST, ("stamp",)))
+
+    def decision(self, nonce: bytes) -> Decision | None:
+        return self._decision("WHERE nonce = ? ORDER BY place DESC LIMIT 1", (nonce,))
+
+    def first_decision(self) -> Decision | None:
+        return self._decision("ORDER BY place LIMIT 1", ())
+
+    def last_decision(self) -> int:
+        return int(self._value("SELECT coalesce(max(place), 0) FROM decision"))
+
+    def _decision(self, which: str, values: tuple[bytes, ...]) -> Decision | None:
+        found = self._row(f"SELECT * FROM decision {which}", values)
+        return None if found is None else Decision(*found)._replace(checksum=to_unsigned(found[3]))
 
     def patterns(self) -> list[PatternRow]:
         return [PatternRow(*row) for row in self._rows("SELECT * FROM pattern ORDER BY pattern, name")]

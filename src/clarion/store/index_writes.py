@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from clarion.model.ids import RECEIPTS_KEPT
+from clarion.model.ids import DECISIONS_KEPT, RECEIPTS_KEPT
 from clarion.store.index import SegmentRow
 from clarion.store.index_staged import forget_staged, move_staged, write_progress, write_releases, write_staged
-from clarion.store.port import Answer, Receipt, Trim
+from clarion.store.port import Answer, Decision, Receipt, Trim
 from clarion.store.records import Entry, Record
 from clarion.store.statements import Execute, Growth, Rows, grow, to_signed
 
@@ -26,11 +26,12 @@ _ADD_LOG = Rows("INSERT INTO log", 11)
 _ADD_RECEIPTS = Rows("INSERT INTO receipt", 8)
 _ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 10)
 _ADD_SEGMENTS = Rows("REPLACE INTO segment", 6)
-_ADD_WRITERS = Rows("REPLACE INTO writer", 4)
+_ADD_WRITERS = Rows("REPLACE INTO writer", 5)
 _ADD_ANSWERS = Rows("INSERT INTO answer", 4)
 _ADD_STATES = Rows("REPLACE INTO state", 3)
 _ADD_RETURNED = Rows("REPLACE INTO returned", 6)
 _ADD_PATTERNS = Rows("REPLACE INTO pattern", 3)
+_ADD_DECISIONS = Rows("INSERT INTO decision", 6)
 
 _HISTORY_KEPT = 1000  # rows
 _TRIMMED = "FROM log WHERE topic = ?1 AND first_offset < ?2 AND first_offset + count <= ?2"
@@ -78,6 +79,12 @@ def write_record(execute: Execute, record: Record) -> Growth:
         _write_history(execute, record)
     if entry.clock_us:
         execute("UPDATE meta SET value = ? WHERE key = 'clock_us'", (entry.clock_us,))
+    if entry.count:
+        execute(_HIGHEST, (entry.count, "count"))
+    if entry.stamp:
+        execute(_HIGHEST, (entry.stamp, "stamp"))
+    if entry.decisions:
+        _write_decisions(execute, entry.decisions)
     _forget(execute, entry, growth)
     for topic in entry.gone_topics:
         _forget_topic(execute, topic, growth)
@@ -162,6 +169,20 @@ def _write_answers(execute: Execute, answers: list[Answer]) -> None:
                 "DELETE FROM answer WHERE publisher = ? AND number <= ?",
                 (answer.publisher, answer.number - RECEIPTS_KEPT),
             )
+
+
+def _write_decisions(execute: Execute, decisions: list[Decision]) -> None:
+    values: list[Any] = []
+    for place, number, nonce, checksum, *rest in decisions:
+        values += (place, number, nonce, to_signed(checksum), *rest)
+    _ADD_DECISIONS.run(execute, values)
+    execute("DELETE FROM decision WHERE place <= ?", (decisions[-1].place - DECISIONS_KEPT,))
+
+
+def count_tokens(execute: Execute) -> None:
+    """See to it that the broker's count is beyond every token, also of records from when it was not counted."""
+    highest = execute("SELECT coalesce(max(token), 0) FROM subscription", ()).get
+    execute(_HIGHEST, (highest, "count"))
 
 
 def _forget(execute: Execute, entry: Entry, growth: Growth) -> None:

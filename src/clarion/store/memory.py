@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clarion.model.errors import StoreFull
-from clarion.model.ids import RECEIPTS_KEPT
+from clarion.model.ids import DECISIONS_KEPT, RECEIPTS_KEPT
 from clarion.store.port import (
     Answer,
     Changes,
+    Decision,
     HistoryRow,
     Identity,
     PatternRow,
@@ -67,7 +68,9 @@ class MemoryStore:
         self._patterns: dict[tuple[bytes, bytes], PatternRow] = {}
         self._history: list[HistoryRow] = []
         self._clock_us = self._sequence = 0
+        self._decisions: dict[bytes, Decision] = {}  # by nonce, oldest first
         self._last_topic = self._last_publisher = self._last_staged = self._last_version = 0
+        self._count = self._stamp = 0
 
     @property
     def identity(self) -> Identity:
@@ -109,6 +112,11 @@ class MemoryStore:
         self._states.update(changes.states)
         self._returned.update(changes.returned)
         self._patterns.update(changes.patterns)
+        for decision in changes.decisions:
+            assert decision.place == self.last_decision() + 1
+            self._decisions[decision.nonce] = decision
+            if len(self._decisions) > DECISIONS_KEPT:
+                del self._decisions[next(iter(self._decisions))]
         self._note_highest(changes)
         self._forget(changes)
         self._forget_topics(changes.gone_topics)
@@ -142,6 +150,8 @@ class MemoryStore:
         self._last_publisher = max(self._last_publisher, *changes.publishers, 0)
         self._last_staged = max(self._last_staged, *(row.number for row, _ in changes.staged), 0)
         self._last_version = max(self._last_version, *(row.version for row in changes.states.values()), 0)
+        self._count = max(self._count, changes.count)
+        self._stamp = max(self._stamp, changes.stamp)
 
     def _forget(self, changes: Changes) -> None:
         if changes.gone_subscriptions:
@@ -152,7 +162,6 @@ class MemoryStore:
             _remove(self._receipts, [pair for pair in self._receipts if pair[0] in changes.gone_publishers])
             _remove(self._answers, changes.gone_publishers)
         _remove(self._staged, changes.gone_staged)
-        _remove(self._writers, changes.gone_writers)
         _remove(self._states, changes.gone_states)
         _remove(self._returned, changes.gone_returned)
         _remove(self._patterns, changes.gone_patterns)
@@ -265,9 +274,23 @@ class MemoryStore:
     def writer(self, writer: bytes) -> WriterRow | None:
         return self._writers.get(writer)
 
-    def silent_writers(self, before_us: int, limit: int) -> list[bytes]:
-        found = sorted((row.seen_at_us, row.writer) for row in self._writers.values() if row.seen_at_us < before_us)
-        return [writer for _, writer in found[:limit]]
+    def writer_count(self) -> int:
+        return len(self._writers)
+
+    def decision(self, nonce: bytes) -> Decision | None:
+        return self._decisions.get(nonce)
+
+    def first_decision(self) -> Decision | None:
+        return next(iter(self._decisions.values()), None)
+
+    def last_decision(self) -> int:
+        return next(reversed(self._decisions.values())).place if self._decisions else 0
+
+    def count(self) -> int:
+        return self._count
+
+    def last_stamp(self) -> int:
+        return self._stamp
 
     def answers(self, publisher: int) -> list[Answer]:
         return list(self._answers.get(publisher, ()))

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 from clarion.model.options import KEEP, UNTIL_READ
 
 __all__ = [
-    "KEEP", "UNTIL_READ", "Answer", "Changes", "HistoryRow", "Identity", "PatternRow", "PublisherRow", "Receipt",
-    "Release", "ReturnedRow", "StagedBatch", "StagedRow", "StateRow", "Store", "StoredBatch", "SubscriptionRow",
-    "TopicRow", "TopicSummary", "Trim", "WriterRow",
+    "KEEP", "UNTIL_READ", "Answer", "Changes", "Decision", "HistoryRow", "Identity", "PatternRow", "PublisherRow",
+    "Receipt", "Release", "ReturnedRow", "StagedBatch", "StagedRow", "StateRow", "Store", "StoredBatch",
+    "SubscriptionRow", "TopicRow", "TopicSummary", "Trim", "WriterRow",
 ]  # fmt: skip
 
 
@@ -59,7 +59,7 @@ class SubscriptionRow(NamedTuple):
     name: bytes
     cursor: int
     acked: bytes
-    token: int  # of the consumer that attached last; grows by one each time
+    token: int  # the broker's count when a consumer attached last, or the subscription was made or sought
     nonce: bytes  # of that attach, so that asking again is not taking over
     options: bytes = b""  # what pack_options gives
     consumers: bytes = b""  # of a shared subscription: who is attached, packed by the engine
@@ -154,9 +154,21 @@ class WriterRow(NamedTuple):
     """A writer of staged batches, and the last epoch it committed."""
 
     writer: bytes
-    epoch: int
+    epoch: int  # -1: none yet
     messages: int  # that became visible with it
     seen_at_us: int
+    dropped: int = 0  # the broker's count when something that it had staged was dropped last
+
+
+class Decision(NamedTuple):
+    """What was answered to a request that changes something, so that the same request again changes nothing."""
+
+    place: int  # 1, 2, 3, … without a gap
+    number: int  # the broker's count when it was decided
+    nonce: bytes  # of the request
+    checksum: int  # of its kind and body
+    kind: int  # of the reply
+    body: bytes  # of the reply
 
 
 class Answer(NamedTuple):
@@ -223,7 +235,6 @@ class Changes:
     staged_progress: dict[int, tuple[int, int]] = field(default_factory=dict)  # by number: released, due_us
     gone_staged: set[int] = field(default_factory=set)
     writers: dict[bytes, WriterRow] = field(default_factory=dict)
-    gone_writers: set[bytes] = field(default_factory=set)
     answers: list[Answer] = field(default_factory=list)
     states: dict[bytes, StateRow] = field(default_factory=dict)
     gone_states: set[bytes] = field(default_factory=set)
@@ -234,11 +245,14 @@ class Changes:
     gone_topics: set[int] = field(default_factory=set)  # with all that is theirs, this change's own included
     history: list[HistoryRow] = field(default_factory=list)  # the timeline of the last start is the store's from now on
     clock_us: int = 0  # the broker's clock, where it is to be remembered
+    decisions: list[Decision] = field(default_factory=list)
+    count: int = 0  # the broker's, where it has grown
+    stamp: int = 0  # of the last batch that the broker itself packed, if any
 
     @property
     def is_light(self) -> bool:
         """Whether it is a few rows: what single puts and acks change, and nothing else."""
-        if len(self.batches) > _LIGHT_ROWS or len(self.subscriptions) > _LIGHT_ROWS:
+        if max(len(self.batches), len(self.subscriptions), len(self.decisions)) > _LIGHT_ROWS:
             return False
         return not any(getattr(self, name) for name in _HEAVY)
 
@@ -249,7 +263,7 @@ class Changes:
 
 
 _LIGHT_ROWS = 4
-_LIGHT = {"topics", "publishers", "batches", "receipts", "subscriptions", "clock_us"}
+_LIGHT = {"topics", "publishers", "batches", "receipts", "subscriptions", "clock_us", "decisions", "count"}
 _HEAVY = tuple(name for name in Changes.__slots__ if name not in _LIGHT)
 
 
@@ -383,8 +397,28 @@ class Store(Protocol):
         """Find a writer of staged batches."""
         ...
 
-    def silent_writers(self, before_us: int, limit: int) -> list[bytes]:
-        """Give writers not seen since a time."""
+    def writer_count(self) -> int:
+        """Count writers of staged batches."""
+        ...
+
+    def decision(self, nonce: bytes) -> Decision | None:
+        """Find what was answered to the request with this nonce: at least the last DECISIONS_KEPT are kept."""
+        ...
+
+    def first_decision(self) -> Decision | None:
+        """Give the oldest decision that is kept."""
+        ...
+
+    def last_decision(self) -> int:
+        """Give the place of the newest decision, 0 when there is none."""
+        ...
+
+    def count(self) -> int:
+        """Give the broker's count, the highest that a change said."""
+        ...
+
+    def last_stamp(self) -> int:
+        """Give the highest stamp of a batch that the broker itself packed, 0 when there is none."""
         ...
 
     def answers(self, publisher: int) -> list[Answer]:

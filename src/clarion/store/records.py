@@ -22,6 +22,7 @@ from xxhash import xxh3_64_intdigest
 from clarion.store.port import (
     Answer,
     Changes,
+    Decision,
     HistoryRow,
     Identity,
     PatternRow,
@@ -96,7 +97,7 @@ class Entry(msgspec.Struct, array_like=True):
     staged_progress: list[tuple[int, int, int]] = []  # number, released, due_us
     gone_staged: list[int] = []
     writers: list[WriterRow] = []
-    gone_writers: list[bytes] = []
+    gone_writers: list[bytes] = []  # by brokers that forgot them in time
     answers: list[Answer] = []
     states: list[StateRow] = []
     gone_states: list[bytes] = []
@@ -108,6 +109,9 @@ class Entry(msgspec.Struct, array_like=True):
     history: list[HistoryRow] = []  # their sequence is that of the record
     clock_us: int = 0
     secret: bytes = b""  # records that follow are sealed with it
+    decisions: list[Decision] = []
+    count: int = 0
+    stamp: int = 0
 
 
 class Record(NamedTuple):
@@ -172,12 +176,12 @@ def entry_of(changes: Changes) -> Entry:
         entry.patterns = list(changes.patterns.values())
     if changes.gone_returned:  # by acks, and so quite often
         entry.gone_returned = list(changes.gone_returned)
-    if changes.gone_states or changes.gone_writers or changes.gone_patterns or changes.gone_topics:
+    if changes.gone_states or changes.gone_patterns or changes.gone_topics:
         entry.gone_states = list(changes.gone_states)
-        entry.gone_writers = list(changes.gone_writers)
         entry.gone_patterns = list(changes.gone_patterns)
         entry.gone_topics = list(changes.gone_topics)
     entry.history, entry.clock_us = changes.history, changes.clock_us
+    entry.decisions, entry.count, entry.stamp = changes.decisions, changes.count, changes.stamp
     return entry
 
 

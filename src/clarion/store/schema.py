@@ -112,7 +112,20 @@ CREATE TABLE history (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO meta VALUES ('clock_us', 0);
 """
-_STEPS = (VERSION_1, VERSION_2, VERSION_3)
+
+# Tokens were counted for each subscription, and now for the whole broker.
+VERSION_4 = """
+ALTER TABLE writer ADD COLUMN dropped INTEGER NOT NULL DEFAULT 0;
+DROP INDEX writer_seen;
+CREATE TABLE decision (
+    place INTEGER PRIMARY KEY, number INTEGER NOT NULL, nonce BLOB NOT NULL, checksum INTEGER NOT NULL,
+    kind INTEGER NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE INDEX decision_nonce ON decision (nonce);
+INSERT INTO meta SELECT 'count', coalesce(max(token), 0) FROM subscription;
+INSERT INTO meta VALUES ('stamp', 0);
+"""
+_STEPS = (VERSION_1, VERSION_2, VERSION_3, VERSION_4)
 SCHEMA_VERSION = len(_STEPS)
 
 

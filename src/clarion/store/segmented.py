@@ -58,7 +58,7 @@ from clarion.store.index import (
     remove_files,
 )
 from clarion.store.index_reads import Reads
-from clarion.store.index_writes import write_record, write_segments
+from clarion.store.index_writes import count_tokens, write_record, write_segments
 from clarion.store.moving import HALF_EMPTY, NEARLY_EMPTY, Mover
 from clarion.store.port import Changes, Identity
 from clarion.store.records import SECRET_BYTES, Bytes, Draft, Entry, Record, data_of, entry_of
@@ -243,13 +243,16 @@ class SegmentedStore(Reads):
         self._wal_frames = 0
         rows, uuid, secret = self._segment_rows.rows, self._identity.store_uuid, read_secret(self._writer)
         check_owner(self._segments, rows, uuid, self.file)
-        recovery = Recovery(self._segments, check_applied(self._segments, rows, uuid, secret, self.file), uuid, secret)
+        start = check_applied(self._segments, rows, uuid, secret, self.file)
+        recovery = Recovery(self._segments, start, uuid, secret)
         for record in recovery.records():
             changed = self._apply(record)
             self._writer.execute("COMMIT")
             self._segment_rows.settle(changed)
             if self._is_log_long():
                 self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if recovery.end.sequence > start.sequence:
+            count_tokens(self._writer.execute)
         self._sequence = recovery.end.sequence
         self._identity, self._secret = (
             read_identity(self._writer),

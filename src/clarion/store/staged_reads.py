@@ -55,9 +55,8 @@ class StagedReads(Reader):
         found = self._row("SELECT * FROM writer WHERE writer = ?", (writer,))
         return WriterRow(*found) if found else None
 
-    def silent_writers(self, before_us: int, limit: int) -> list[bytes]:
-        statement = "SELECT writer FROM writer WHERE seen_at_us < ? ORDER BY seen_at_us, writer LIMIT ?"
-        return [row[0] for row in self._rows(statement, (before_us, limit))]
+    def writer_count(self) -> int:
+        return int(self._value("SELECT count(*) FROM writer"))
 
 
 def _row(found: tuple[Any, ...]) -> StagedRow:

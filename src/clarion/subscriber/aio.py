@@ -159,6 +159,7 @@ class _Works(Works):
             owner=self,
             url=self.session.url,
             timeout_s=timeout_s,
+            count=self.session.count,
         )
         self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)
 

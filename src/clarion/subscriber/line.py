@@ -42,7 +42,7 @@ class Line:
         ask: Ask,
         clock_s: Callable[[], float],
         on_lost: Callable[[bodies.Refused], None],
-        show: Callable[[], None],
+        show: Callable[[int], None],
     ) -> None:
         self._ask = ask
         self._clock_s = clock_s
@@ -76,7 +76,7 @@ class Line:
                 self._on_lost(refusal)
             elif refusal.code == Code.SHOW_HELD:
                 self._until_shown.append(later)
-                self.show()
+                self.show(refusal.expected)
             elif again and refusal.code in RETRIED:
                 self._later.append((self._clock_s() + (reply.again_after_s() or 0.0), later))
             else:
@@ -91,11 +91,11 @@ class Line:
         later = _Later(kind, send)
         send()
 
-    def show(self) -> None:
-        """Have it shown what is held, unless that is under way."""
+    def show(self, start: int) -> None:
+        """Have it shown what is held, to this start of the broker, unless that is under way."""
         if not self._showing:
             self._showing = True
-            self._show()
+            self._show(start)
 
     def ask_at_once(self, kind: Kind, body: bodies.Body, on_reply: OnReply) -> None:
         """Ask before everything else; every refusal is handed over, but that the token is lost."""

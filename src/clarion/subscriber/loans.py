@@ -46,6 +46,7 @@ class Loans:
         self._untried: set[int] = set()  # which of these were not worked on
         self._nacked: set[int] = set()  # which the application gave back, and counts on that
         self._returns = 0
+        self._releases = 0  # returns of what was not worked on
         self._releasing = False  # what is given back now may be lent to us again for the same attempt
         self._committing = Spans()  # in a transaction that is under way
         self._number = 1  # of the take under way, or the next one
@@ -243,7 +244,11 @@ class Loans:
         self._returning[number] = spans
         if not counted:
             self._untried.add(number)
-        body = bodies.Return(station.topic, station.name, self._claim.token, tuple(spans), counted, delay_ms, reason)
+        self._releases += not counted
+        body = bodies.Return(
+            station.topic, station.name, self._claim.token, tuple(spans), counted, delay_ms, reason,
+            0 if counted else self._releases,
+        )  # fmt: skip
 
         def answered(reply: Reply) -> None:
             self._returning.pop(number, None)
@@ -301,8 +306,8 @@ class Loans:
         body = bodies.Ack(station.topic, station.name, self._claim.token, ())
         station.line.ask(Kind.ACK, body, on_reply)
 
-    def show(self) -> None:
-        """Say what is held, which a broker that began anew cannot know.
+    def show(self, start: int) -> None:
+        """Say what is held, which a broker that began anew cannot know; `start` tells it from later starts.
 
         What was given back untried is not: nothing of that was stored, and it may be lent to another already. What was
         tried is: the broker knows by the attempt whether it came back before, and the request is repeated.
@@ -316,10 +321,16 @@ class Loans:
         returning = [span for spans in self._returning.values() for span in spans]
         acking = [(start, stop, 0) for start, stop in station.acks.ranges()]
         held = (*self._undecided, *self._committing, *returning, *acking)
-        body = bodies.Renew(station.topic, station.name, self._claim.token, held)
+        body = bodies.Renew(
+            station.topic, station.name, self._claim.token, held, start, self._number - 1, self._releases
+        )
         station.line.ask_at_once(Kind.RENEW, body, self._on_shown)
 
     def _on_shown(self, reply: Reply) -> None:
+        refusal = reply.refusal()
+        if refusal is not None and refusal.code == Code.SHOW_HELD:  # it began anew once more
+            self.show(refusal.expected)
+            return
         try:
             renewed = reply.read(bodies.Renewed)
         except ClarionError as error:

@@ -102,6 +102,7 @@ class Matching:
             self._known = True
             self._heard = max(self._heard, number)
             self._version = matched.version
+            self._ports.count.note(matched.count)
             self._follow(matched.topics)
         self._ports.on_change()
 

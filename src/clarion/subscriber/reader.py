@@ -10,7 +10,6 @@ from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
 from clarion.model.names import to_bytes, to_text
 from clarion.model.options import SubscriptionOptions
 from clarion.model.topics import is_pattern, matches
-from clarion.session.exchange import Reply
 from clarion.subscriber.choices import Start, check_same_use, start_fields
 from clarion.subscriber.claim import Steps
 from clarion.subscriber.drafts import State
@@ -22,7 +21,6 @@ from clarion.subscriber.steps import Ports
 from clarion.subscriber.transacting import Transacting
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 log = logging.getLogger("clarion.subscriber")
 MANY = 65_536
@@ -85,11 +83,12 @@ class Reader:
         topic = to_bytes(topic)
         kind, at = start_fields(start)
         body = bodies.Subscribe(topic, self.name, kind, at, options)
-        reply = yield from self._calling_while_busy(Kind.SUBSCRIBE, body)
+        reply = yield from self._ports.change(Kind.SUBSCRIBE, body)
+        found = reply.read(bodies.Subscribed)
+        self._ports.count.note(found.count)
         if reply.kind == Kind.ALREADY_SUBSCRIBED:
-            check_same_use(topic, self.name, options, reply.read(bodies.Subscribed).options)
+            check_same_use(topic, self.name, options, found.options)
             return False
-        reply.read(bodies.Subscribed)
         return True
 
     def unsubscribing(self, topic: bytes | str) -> Steps[bool]:
@@ -102,21 +101,12 @@ class Reader:
             self._on_left(reading)
         if matching is not None:
             matching.end()
-        reply = yield from self._calling_while_busy(Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, self.name))
+        reply = yield from self._ports.change(Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, self.name))
         try:
             reply.read(bodies.Done)
         except NotSubscribed:
             return False
         return True
-
-    def _calling_while_busy(self, kind: Kind, body: bodies.Body) -> Steps[Reply]:
-        give_up_s = self._ports.clock_s() + self._ports.timeout_s
-        while True:
-            reply = yield from self._ports.call(kind, body)
-            refusal = reply.refusal()
-            if refusal is None or refusal.code != Code.BUSY or self._ports.clock_s() >= give_up_s:
-                return reply
-            yield from self._ports.until(lambda: False, self._ports.clock_s() + (reply.again_after_s() or 0.0))
 
     def asking_state(self, name: bytes | str) -> Steps[State]:
         """Ask for a named state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clarion.model.errors import ClarionError, LeaseLost, PermanentError, StoredDataCorrupt
+from clarion.model.errors import ClarionError, LeaseLost, PermanentError, StoredDataCorrupt, TakenOver
 from clarion.model.names import to_text
 from clarion.session.exchange import OnReply, Reply
 from clarion.subscriber.acking import Acks, Range, merged, without
@@ -24,6 +24,7 @@ from clarion.wire.refusals import Code
 
 _ACK_AGAIN_S = 1.0  # where others must ack first
 _RANGES_TOLD = 10
+_AS_OF = frozenset({Code.STALE, Code.MOVED, Code.LEASE_LOST})  # to an attach: the subscription has changed meanwhile
 
 __all__ = ["Reading", "start_fields"]
 
@@ -72,9 +73,24 @@ class Reading:
             return
         self._wanted = (wait_s, messages)
         if self._nonce is None:
-            nonce = self._nonce = self._ports.nonce()
-            body = bodies.Attach(self.topic, self.name, nonce, self._settings.max_unacked)
-            self._ask(Kind.ATTACH, body, lambda reply: self._on_attached(nonce, reply))
+            self._attach()
+
+    def _attach(self) -> None:
+        nonce = self._nonce = self._ports.nonce()
+        if self._ports.count.known is None:
+            self._ports.greet(lambda error: self._on_greeted(nonce, error))
+        else:
+            self._on_greeted(nonce, None)
+
+    def _on_greeted(self, nonce: bytes, error: ClarionError | None) -> None:
+        if nonce != self._nonce:
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        as_of = self._ports.count.known or 0
+        body = bodies.Attach(self.topic, self.name, nonce, self._settings.max_unacked, as_of)
+        self._ask(Kind.ATTACH, body, lambda reply: self._on_attached(nonce, reply))
 
     def _ask(
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
@@ -89,8 +105,17 @@ class Reading:
         if nonce != self._nonce:
             return
         self._nonce = None
+        refusal = reply.refusal()
+        if refusal is not None and refusal.code in _AS_OF:
+            self._ports.count.start_over(refusal)
+            if refusal.code == Code.STALE and reply.times_sent > 1:
+                self._fail(TakenOver(refusal.text))  # before another took it, or after: who can tell
+            else:
+                self._attach()
+            return
         try:
             attached = reply.read(bodies.Attached)
+            self._ports.count.note(attached.token)
         except ClarionError as error:
             self._fail(error)
             self._changed()
@@ -109,16 +134,16 @@ class Reading:
         self.inbox.tell_news()
         self._ports.on_change()
 
-    def _show(self) -> None:
+    def _show(self, start: int) -> None:
         if isinstance(self._fetch, Loans):
-            self._fetch.show()
+            self._fetch.show(start)
         else:
             self._fail(PermanentError("the broker asks what is held of a subscription that is not shared"))
 
-    def show(self) -> None:
+    def show(self, start: int) -> None:
         """Say what is held, which a broker that began anew asked for."""
         if self._line is not None:
-            self._line.show()
+            self._line.show(start)
 
     def lose(self, claim: Claim, text: str) -> None:
         """The broker said, to a transaction, that something of it is lost: begin anew, so that nothing is in doubt."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from clarion.model.errors import TimedOut, Unreachable
-from clarion.session.exchange import Reply
+from clarion.model.errors import ClarionError, TimedOut, Unreachable
+from clarion.session.changes import Change, hello
+from clarion.session.exchange import Count, Reply
 from clarion.subscriber.claim import Owner, Steps
 from clarion.subscriber.line import Ask
 from clarion.wire import bodies
@@ -32,6 +33,9 @@ class Ports:
     url: str
     timeout_s: float
     numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of fetches, and of marks between them
+    count: Count = field(default_factory=Count)
+    welcome: bodies.Welcome | None = None
+    _greeting: list[Callable[[ClarionError | None], None]] = field(default_factory=list)  # who waits for the welcome
 
     def until(self, holds: Callable[[], bool], deadline_s: float) -> Steps[bool]:
         """Wait until something holds; False when the time was over first."""
@@ -55,6 +59,44 @@ class Ports:
         if not (yield from self.until(lambda: bool(replies), self.clock_s() + self.timeout_s)):
             raise TimedOut(f"the broker at {self.url} did not answer a {kind.name} within {self.timeout_s:g} s")
         return replies[0]
+
+    def change(self, kind: Kind, body: bodies.Body) -> Steps[Reply]:
+        """Ask for a change that is decided once, again while the broker is busy and there is time, and wait for the
+        answer."""
+        give_up_s = self.clock_s() + self.timeout_s
+        change = Change(kind, body, self.count, self.nonce)
+        while True:
+            reply = yield from self.call(*change.request())
+            again_s = change.take(reply)
+            again_at_s = self.clock_s() + (again_s or 0.0)
+            if again_s is None or again_at_s >= give_up_s:
+                return change.last(reply)
+            yield from self.until(lambda: False, again_at_s)
+
+    def greet(self, then: Callable[[ClarionError | None], None]) -> None:
+        """Have `then` called once the broker has said who it is and what it counts, with the error where it does not;
+        at once where it has."""
+        if self.welcome is not None:
+            then(None)
+            return
+        self._greeting.append(then)
+        if len(self._greeting) == 1:
+            self.ask(Kind.HELLO, hello("clarion subscriber"), self._on_welcome)
+
+    def _on_welcome(self, reply: Reply) -> None:
+        error: ClarionError | None = None
+        if reply.again_after_s() is not None:
+            self.ask(Kind.HELLO, hello("clarion subscriber"), self._on_welcome)
+            return
+        try:
+            self.welcome = reply.read(bodies.Welcome)
+            self.count.note(self.welcome.count)
+        except ClarionError as refused:
+            error = refused
+        waiting, self._greeting = self._greeting, []
+        for then in waiting:
+            then(error)
+        self.on_change()
 
     def no_answer(self) -> Unreachable:
         """Give the error of a broker that does not answer."""

@@ -195,6 +195,7 @@ class _Works(Works):
         )
         self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)
         self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
+        self.ports.count = self.session.count
 
     def _check_usable(self) -> None:
         self.session.check_usable()

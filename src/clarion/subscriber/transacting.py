@@ -21,7 +21,7 @@ from clarion.subscriber.claim import Steps
 from clarion.subscriber.drafts import Draft, Stamps
 from clarion.subscriber.steps import Ports
 from clarion.wire import bodies
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
+from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code, error_of
 
 _USES_NUMBER = frozenset({
@@ -56,8 +56,6 @@ class Transacting:
         self._stamps = Stamps()
         self._registering = False
         self._register_error: ClarionError | None = None
-        self._greeting = False
-        self._max_bytes: int | None = None
         self._identity: bodies.Registered | None = None
         self._number = 0
         self._current: Commit | None = None
@@ -106,37 +104,36 @@ class Transacting:
             raise TimedOut("an earlier transaction is not answered yet; nothing of this one was done")
         self._current = commit
         self._register_error = None
-        self._greet()
         self._register()
 
         def is_ready() -> bool:
-            return self._register_error is not None or (self._identity is not None and self._max_bytes is not None)
+            return self._register_error is not None or self._identity is not None
 
         if not (yield from self._ports.until(is_ready, deadline_s)):
             raise TimedOut(f"{self._ports.url} did not answer in time; nothing of this transaction was done")
         if self._register_error is not None:
             raise self._register_error
 
-    def _greet(self) -> None:
-        if self._max_bytes is None and not self._greeting:
-            self._greeting = True
-            hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion subscriber")
-            self._ports.ask(Kind.HELLO, hello, self._on_welcome)
-
-    def _on_welcome(self, reply: Reply) -> None:
-        self._greeting = False
-        try:
-            self._max_bytes = reply.read(bodies.Welcome).max_batch_bytes
-        except ClarionError as error:
-            self._register_error = error
-        self._ports.on_change()
-
     def _register(self) -> None:
         if self._identity is None and not self._registering:
             self._registering = True
-            self._ports.ask(Kind.REGISTER, bodies.Register(self._ports.nonce()), self._on_registered)
+            self._ports.greet(self._on_greeted)
+
+    def _on_greeted(self, error: ClarionError | None) -> None:
+        if error is None:
+            body = bodies.Register(self._ports.nonce(), self._ports.count.known or 0)
+            self._ports.ask(Kind.REGISTER, body, self._on_registered)
+        else:
+            self._registering = False
+            self._register_error = error
+            self._ports.on_change()
 
     def _on_registered(self, reply: Reply) -> None:
+        refusal = reply.refusal()
+        if refusal is not None and refusal.code == Code.STALE:  # an id that an earlier copy got is nobody's
+            self._ports.count.start_over(refusal)
+            self._on_greeted(None)
+            return
         self._registering = False
         again_s = reply.again_after_s()
         try:
@@ -159,11 +156,10 @@ class Transacting:
 
     def _pack(self, draft: Draft) -> None:
         assert self._identity is not None
-        assert self._max_bytes is not None
+        assert self._ports.welcome is not None
+        max_bytes = self._ports.welcome.max_batch_bytes
         try:
-            self._request = draft.pack(
-                self._identity, self._number + 1, self._stamps, self._ports.unix_s(), self._max_bytes
-            )
+            self._request = draft.pack(self._identity, self._number + 1, self._stamps, self._ports.unix_s(), max_bytes)
         except (TypeError, OverflowError) as error:
             raise InvalidRequest(f"this transaction cannot be packed, and was not sent: {error}") from error
         self._number += 1
@@ -188,7 +184,7 @@ class Transacting:
         elif refusal.code == Code.SHOW_HELD:
             for claim, _, _ in commit.draft.acks():
                 if claim.error is None:
-                    claim.reading.show()
+                    claim.reading.show(refusal.expected)
             self._again_at_s = self._ports.clock_s() + _SHOWN_S
         elif again_s is not None and refusal.code != Code.GAP:
             commit.refusal = reply.error()

@@ -33,6 +33,7 @@ class Code(IntEnum):
     BUSY = 21
     WENT_BACK = 99  # said by the client itself: the store is not the one it spoke with
     ALREADY_DONE = 22  # what a transaction acks is acked already
+    STALE = 23  # decided as of too long ago: things have changed, or a copy of it may be done and forgotten
 
 
 _ERRORS: dict[int, type[errors.ClarionError]] = {
@@ -57,6 +58,7 @@ _ERRORS: dict[int, type[errors.ClarionError]] = {
     Code.BUSY: errors.Busy,
     Code.WENT_BACK: errors.StoreWentBack,
     Code.ALREADY_DONE: errors.AlreadyDone,
+    Code.STALE: errors.InDoubt,
 }
 
 # A client sends the same request again after these; everything else it raises.

@@ -43,6 +43,11 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.OPEN: bodies.Open,
 }
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
+# Each is decided once: a nonce, and the count as of which, tell a copy that comes later (docs/protocol.md).
+DECIDED_KINDS = frozenset({
+    Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.REGISTER, Kind.CONFIGURE, Kind.SEEK, Kind.PURGE, Kind.DELETE, Kind.DEAD,
+    Kind.COMMIT_STAGED,
+})  # fmt: skip
 # What decoding may cost: a body beyond this is refused unread, so that no request holds the broker up for long.
 _BODY_BYTES = 64 * 1024
 _LARGE_BODY_BYTES = 2**21  # of those that carry ranges, names or times of very many messages
@@ -56,6 +61,11 @@ SUBSCRIBER_KINDS = frozenset({
     Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.ATTACH, Kind.GET, Kind.ACK, Kind.TAKE, Kind.RENEW, Kind.RETURN, Kind.DETACH,
     Kind.MATCHES,
 })  # fmt: skip
+
+
+def body_of(kind: int) -> type[bodies.Body]:
+    """Return what the body of a request of this kind is."""
+    return _BODIES[kind]
 
 
 class UnknownVersion(BadFrames):

@@ -183,12 +183,12 @@ def test_an_offset_is_asked_for_by_time(admin: Admin, answers: Answers) -> None:
 
 
 def test_purging_all_or_below_an_offset(admin: Admin, answers: Answers) -> None:
-    answers.add(bodies.Description(topic_values(b"orders", next_offset=7)))
-    answers.add(bodies.Purged(7))
-    answers.add(bodies.Purged(0))
+    for messages in (7, 0):
+        answers.add(bodies.Description(topic_values(b"orders", next_offset=7, number=5)))
+        answers.add(bodies.Purged(messages))
     assert admin.purge("orders") == 7
     assert admin.purge("orders", below=0) == 0
-    assert [body.below for body in answers.asked_for(Kind.PURGE)] == [7, 0]
+    assert [(body.below, body.number) for body in answers.asked_for(Kind.PURGE)] == [(7, 5), (0, 5)]
 
 
 @pytest.mark.parametrize(("told", "number"), [({"number": 5}, 5), ({}, 0)])

@@ -149,10 +149,10 @@ def test_a_deletion_asked_for_again_before_it_is_on_disk_is_answered_with_the_fi
     assert [asker.replies[key].body for key in keys] == [bodies.Done()] * 2
 
 
-@pytest.mark.parametrize("number", [-1, 2, 3, 1 << 64])
+@pytest.mark.parametrize("number", [-1, 0, 1000, 1 << 64])
 def test_a_number_that_is_anothers_or_nobodys_deletes_nothing(asker: Asker, number: int) -> None:
     asker.subscribe(b"other")
-    assert (number_of(asker), number_of(asker, b"other")) == (1, 2)
+    number = number or number_of(asker, b"other")
     for topic in (NEWS, b"nowhere"):
         reply = asker.ask(Kind.DELETE, bodies.Delete(topic, number))
         assert code_of(reply) == (Kind.REFUSED, Code.NO_TOPIC)

@@ -67,7 +67,7 @@ def test_a_pattern_subscribes_to_present_topics_from_its_start_and_to_no_others(
     for topic in (FIRE, FLOOD, OTHER):
         asker.put_many(topic, 1, 1, b"old")
     asker.subscribe(FIRE, b"reader", "earliest")
-    assert subscribe(asker).body == bodies.Subscribed(0)
+    assert body_of(subscribe(asker), bodies.Subscribed).cursor == 0
     assert (read(asker, FIRE), read(asker, FLOOD), read(asker, OTHER)) == ([b"old"], [], None)
     assert body_of(subscribe(asker, b"#", "earliest"), bodies.Subscribed)
     assert (read(asker, FLOOD), read(asker, OTHER)) == ([], [b"old"]), "who subscribes already stays where it is"
@@ -262,9 +262,24 @@ def test_a_version_that_is_not_known_is_answered_at_once(asker: Asker) -> None:
     version = matched(asker).version
     for other in (0, version - 1, version + 1, 1 << 60):
         assert wait(asker, other) in asker.replies
+
+
+def test_a_version_means_the_same_topics_in_every_life_of_the_broker(asker: Asker) -> None:
+    subscribe(asker)
+    asker.ask(Kind.CONFIGURE, bodies.Configure(FIRE, "keep"))
+    version = matched(asker).version
     asker.crash()
-    asker.now_s += 1
-    assert wait(asker, version) in asker.replies, "versions of an earlier life are none of this one"
+    asker.now_s -= 3600
+    key = wait(asker, version)
+    assert key not in asker.replies
+    asker.ask(Kind.CONFIGURE, bodies.Configure(FLOOD, "keep"))
+    assert body_of(asker.replies[key], bodies.Matched).version != version
+    asker.crash()
+    asker.ask(Kind.DELETE, bodies.Delete(FLOOD))
+    asker.ask(Kind.CONFIGURE, bodies.Configure(FLOOD, "keep"))
+    other = matched(asker)
+    assert other.topics == (FIRE, FLOOD)
+    assert other.version not in (version, body_of(asker.replies[key], bodies.Matched).version), "it is another topic"
 
 
 def test_a_wait_for_news_ends(asker: Asker) -> None:

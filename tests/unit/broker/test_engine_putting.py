@@ -348,8 +348,8 @@ def test_a_put_that_names_a_topic_is_never_taken_for_one_made_under_its_name_lat
         assert code_of(asker.ask(Kind.PUT, put, packed)) == (Kind.REFUSED, Code.NO_TOPIC)
         asker.crash()
     ((number, _, _),) = opened(asker, NEWS)
-    assert number == 2
-    assert asker.ask(Kind.PUT, bodies.Put(NEWS, topic_number=2), asker.batch(1, 1, b"new")).kind == Kind.ACK
+    assert number > 1
+    assert asker.ask(Kind.PUT, bodies.Put(NEWS, topic_number=number), asker.batch(1, 1, b"new")).kind == Kind.ACK
     row = asker.store.topic(NEWS)
     assert row is not None
     assert row.next_offset == 1

@@ -243,16 +243,19 @@ def test_what_nobody_commits_expires_by_epoch() -> None:
     assert commit(asker, 2).messages == 2, "an epoch that is still being written stays whole"
 
 
-def test_a_writer_is_forgotten_after_long_silence() -> None:
-    asker = Asker(writer_expiry_s=1000)
+def test_a_writer_is_never_forgotten_and_there_may_be_so_many() -> None:
+    asker = Asker(max_writers=2)
     asker.register()
     commit(asker, 7)
-    asker.tick(900)
-    asker.settle()
-    assert commit(asker, 7).already
-    asker.tick(200)
-    asker.settle()
-    assert not commit(asker, 7).already
+    asker.ask(Kind.COMMIT_STAGED, bodies.CommitStaged(b"another", 3))
+    body = bodies.CommitStaged(b"one too many", 1)
+    for _ in range(2):
+        assert code_of(asker.ask(Kind.COMMIT_STAGED, body)) == (Kind.REFUSED, Code.LIMIT)
+        asker.tick(100 * 365 * 86_400)
+        asker.settle()
+        assert commit(asker, 7).already
+        asker.crash()
+    assert not commit(asker, 8).already
 
 
 @pytest.mark.parametrize(

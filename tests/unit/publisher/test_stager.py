@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.session.answering import WELCOME, Answer, Answering, answering, refused
 
@@ -167,6 +168,9 @@ def test_a_commit_names_the_parts_that_count_and_may_be_repeated() -> None:
         finally:
             session.close()
         asked = broker.bodies(Kind.COMMIT_STAGED)
-    named = bodies.CommitStaged(b"writer", 4, (b"a", b"b"))
-    everything, dropped = bodies.CommitStaged(b"writer", 4), bodies.CommitStaged(b"writer", 4, drop=True)
-    assert asked == [named, named, everything, dropped]
+    assert [msgspec.structs.astuple(body)[:4] for body in asked] == [
+        (b"writer", 4, (b"a", b"b"), False),
+        (b"writer", 4, (b"a", b"b"), False),
+        (b"writer", 4, None, False),
+        (b"writer", 4, None, True),
+    ]

@@ -6,8 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import msgspec
 import pytest
-from tests.unit.session.answering import Answer, Answering, answering, refused
+from tests.unit.session.answering import WELCOME, Answer, Answering, answering, refused
 
 from clarion.model.errors import Busy, Closed
 from clarion.session import AsyncSession, Reply, ThreadSession
@@ -15,6 +16,8 @@ from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
 from clarion.wire.requests import Request
+
+COUNT = 7  # the broker's
 
 
 class BusyFor:
@@ -25,6 +28,8 @@ class BusyFor:
         self.code = code
 
     def __call__(self, request: Request) -> Answer:
+        if request.kind == Kind.HELLO:
+            return Kind.ACK, msgspec.structs.replace(WELCOME, count=COUNT)
         self.times -= 1
         return refused(self.code) if self.times >= 0 else (Kind.ACK, bodies.Done())
 
@@ -55,7 +60,9 @@ both = pytest.mark.parametrize("ask", [call, async_call])
 def test_a_busy_broker_is_asked_again_where_the_caller_wants_that(ask: Callable[..., Reply]) -> None:
     with answering(BusyFor(2)) as broker:
         assert ask(broker).read(bodies.Done) == bodies.Done()
-        assert broker.kinds() == [Kind.DELETE] * 3
+        assert broker.kinds() == [Kind.HELLO] + [Kind.DELETE] * 3
+        (body,) = {request.body.nonce for request in broker.asked[1:] if isinstance(request.body, bodies.Delete)}
+        assert len(body) == 16, "it is the same request each time"
 
 
 @both
@@ -70,20 +77,22 @@ def test_other_refusals_are_final(ask: Callable[..., Reply]) -> None:
         refusal = ask(broker).refusal()
         assert refusal is not None
         assert refusal.code == Code.LIMIT
-        assert broker.kinds() == [Kind.DELETE]
+        assert broker.kinds() == [Kind.HELLO, Kind.DELETE]
 
 
 @both
 def test_when_time_would_be_over_the_last_refusal_is_the_answer(ask: Callable[..., Reply]) -> None:
     again_s = iter([0.0, 0.0, 3600.0])
 
-    def answer(_request: Request) -> Answer:
+    def answer(request: Request) -> Answer:
+        if request.kind == Kind.HELLO:
+            return Kind.ACK, WELCOME
         return Kind.REFUSED, bodies.Refused(Code.BUSY, "because", next(again_s))
 
     with answering(answer) as broker:
         with pytest.raises(Busy):
             ask(broker).read(bodies.Done)
-        assert broker.kinds() == [Kind.DELETE] * 3
+        assert broker.kinds() == [Kind.HELLO] + [Kind.DELETE] * 3
 
 
 @pytest.mark.parametrize("reply", [None, (Kind.REFUSED, bodies.Refused(Code.BUSY, "because", 60.0))])

@@ -12,6 +12,7 @@ from clarion.store.port import (
     KEEP,
     Answer,
     Changes,
+    Decision,
     HistoryRow,
     PatternRow,
     PublisherRow,
@@ -60,6 +61,7 @@ class Maker:
     staged: dict[int, StagedRow] = field(default_factory=dict)
     last_topic: int = 0
     last_staged: int = 0
+    decided: int = 0
     clock_us: int = 1_700_000_000_000_000
 
     def topic(self, changes: Changes, name: bytes, retention: str = KEEP) -> int:
@@ -84,6 +86,15 @@ class Maker:
         checksum = Batch(bytes(data)).checksum
         changes.receipts.append(Receipt(publisher, topic, number, checksum, 0, first, self.clock_us, first + count))
         return batch
+
+    def decide(self, changes: Changes) -> Decision:
+        """Add what was answered to a request."""
+        self.decided += 1
+        changes.count, changes.stamp = 10 * self.decided, 7 * self.decided
+        checksum = (1 << 64) - self.decided if self.decided % 2 else self.decided
+        made = Decision(self.decided, changes.count, b"nonce %d" % self.decided, checksum, 5, b"%d" % self.decided)
+        changes.decisions.append(made)
+        return made
 
     def stage(
         self,
@@ -144,6 +155,7 @@ class Maker:
 def subscribe(changes: Changes, topic: int, name: bytes, cursor: int = 0, acked: bytes = b"") -> None:
     """Add or change a subscription."""
     changes.subscriptions[topic, name] = SubscriptionRow(topic, name, cursor, acked, 1, b"nonce of " + name)
+    changes.count = max(1, changes.count)
 
 
 def fill(store: Store, commits: int = 8, payload: bytes = b"payload", topics: int = 3) -> Maker:
@@ -179,7 +191,8 @@ def add_all_sorts(changes: Changes, maker: Maker, place: int) -> None:
         changes.staged_progress[delayed.number] = (1, delayed.due_us + 1)
     if place % 4 == 3:
         changes.gone_staged.add(maker.staged.pop(waiting[1]).number)
-    changes.writers[WRITERS[place % 2]] = WriterRow(WRITERS[place % 2], place, 4, place)
+    changes.writers[WRITERS[place % 2]] = WriterRow(WRITERS[place % 2], place, 4, place, place % 3)
+    maker.decide(changes)
     changes.answers.append(Answer(1, place + 1, (1 << 64) - 1 - place, b"answer %d" % place))
     changes.states[b"state %d" % (place % 3)] = StateRow(b"state %d" % (place % 3), b"v" * place, place + 1)
     if place % 3 == 2:
@@ -240,7 +253,9 @@ def everything(
         },
         "due": (store.first_due_us(), store.due(FOR_EVER_US, 1000)),
         "stale": store.stale_staged(FOR_EVER_US, 1000),
-        "writers": ([store.writer(writer) for writer in writers], store.silent_writers(FOR_EVER_US, 1000)),
+        "writers": ([store.writer(writer) for writer in writers], store.writer_count()),
+        "decisions": (store.count(), store.last_stamp(), store.first_decision(), store.last_decision()),
+        "decided": [store.decision(b"nonce %d" % place) for place in range(1, store.last_decision() + 1)],
         "answers": [store.answers(publisher)[-RECEIPTS_KEPT:] for publisher in publishers],
         "states": (states, [store.state(row.name) for row in states]),
         "returned": {topic: store.returned(topic) for topic in numbers},

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.store.making import ALL, Maker, all_batches, everything, fill, put_everywhere, subscribe
 
 from clarion.model.ids import RECEIPTS_KEPT
+from clarion.store import index_writes, memory
 from clarion.store.port import (
     KEEP,
     UNTIL_READ,
@@ -272,3 +273,24 @@ def test_room_is_given_back(store: Store) -> None:
     for _ in range(20):
         store.keep_house()
     assert store.used_bytes() < full - 2_000_000
+
+
+def test_the_last_decisions_are_found_by_their_nonce(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (memory, index_writes):
+        monkeypatch.setattr(module, "DECISIONS_KEPT", 3)
+    maker = Maker()
+    assert (store.first_decision(), store.last_decision(), store.decision(b"nonce 1"), store.count()) == (
+        None,
+        0,
+        None,
+        0,
+    )
+    made = []
+    for several in (1, 1, 3):
+        changes = Changes()
+        made += [maker.decide(changes) for _ in range(several)]
+        store.commit(changes)
+    assert (store.first_decision(), store.last_decision(), store.count()) == (made[2], 5, made[-1].number)
+    assert [store.decision(each.nonce) for each in made] == [None, None, *made[2:]]
+    store.commit(Changes(count=7))
+    assert store.count() == made[-1].number, "it never goes back"

@@ -31,7 +31,7 @@ def _stage_some(store: Store, topics: int = 1) -> tuple[Maker, list[StagedBatch]
 def test_nothing_is_staged_in_a_new_store(store: Store) -> None:
     assert (store.last_staged(), store.first_due_us(), store.staged_batch(1)) == (0, None, None)
     assert (store.staged(A, 1), store.due(FOR_EVER_US, 9), store.stale_staged(FOR_EVER_US, 9)) == ([], [], [])
-    assert (store.staged_totals(1), store.writer(A), store.silent_writers(FOR_EVER_US, 9)) == ((0, 0), None, [])
+    assert (store.staged_totals(1), store.writer(A), store.writer_count()) == ((0, 0), None, 0)
 
 
 def test_what_is_staged_is_stored_and_not_on_its_topic(store: Store) -> None:
@@ -195,15 +195,13 @@ def test_a_staged_batch_keeps_its_checksum(store: Store, checksum_seed: int) -> 
     assert store.staged_batch(1) == staged
 
 
-def test_writers_are_found_and_forgotten(store: Store) -> None:
+def test_writers_are_found_and_counted(store: Store) -> None:
     rows = {name: WriterRow(name, epoch, 5, 10 * epoch) for name, epoch in ((A, 3), (B, 1), (b"\xff", 2))}
     store.commit(Changes(writers=rows))
     assert store.writer(A) == rows[A]
-    assert store.silent_writers(30, 9) == [B, b"\xff"]
-    assert store.silent_writers(30, 1) == [B]
-    store.commit(Changes(writers={B: WriterRow(B, 4, 1, 99)}, gone_writers={A}))
-    assert (store.writer(A), store.writer(B)) == (None, WriterRow(B, 4, 1, 99))
-    assert store.silent_writers(FOR_EVER_US, 9) == [b"\xff", B]
+    store.commit(Changes(writers={B: WriterRow(B, 4, 1, 99, 7)}))
+    assert (store.writer(A), store.writer(B)) == (rows[A], WriterRow(B, 4, 1, 99, 7))
+    assert store.writer_count() == 3
 
 
 def test_what_is_staged_takes_room(store: Store) -> None:

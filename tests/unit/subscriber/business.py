@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.subscriber.talking import Asked, Talk, Walk
+from tests.unit.subscriber.talking import COUNT, Asked, Talk, Walk
 
 from clarion.subscriber.messages import Message
 from clarion.subscriber.transacting import Transacting
@@ -34,13 +34,13 @@ class Business(Talk):
 
     def register(self, publisher: int = PUBLISHER, max_batch_bytes: int = 10_000) -> None:
         """Answer what is asked before the first transaction."""
-        for asked in self.take_asked():
-            if asked.kind == Kind.HELLO:
-                asked.answer(Kind.ACK, bodies.Welcome(1, BROKER, b"", 0, max_batch_bytes, 1, 1))
-            elif asked.kind == Kind.REGISTER:
-                asked.answer(Kind.ACK, bodies.Registered(BROKER, publisher))
-            else:
-                self.asked.append(asked)
+        for kind, body in (
+            (Kind.HELLO, bodies.Welcome(1, BROKER, b"", 0, max_batch_bytes, 1, 1, count=COUNT)),
+            (Kind.REGISTER, bodies.Registered(BROKER, publisher)),
+        ):
+            for asked in [asked for asked in self.asked if asked.kind == kind]:
+                self.asked.remove(asked)
+                asked.answer(Kind.ACK, body)
 
     def send(self, transaction: Transaction) -> tuple[Walk[None], Asked]:
         """Commit it; give the request that is under way."""

@@ -20,6 +20,7 @@ from clarion.wire.frames import Buffer, Kind
 T = TypeVar("T")
 Ranges = tuple[tuple[int, int], ...]
 LEASE_S = 15.0
+COUNT = 100  # the broker's, when the client began
 
 
 class Asked(NamedTuple):
@@ -81,6 +82,7 @@ class World:
             url="tcp://here",
             timeout_s=10.0,
         )
+        self.ports.count.note(COUNT)
 
     def _nonce(self) -> bytes:
         self.nonces += 1

@@ -94,6 +94,30 @@ def test_what_is_held_is_shown_and_what_was_refused_asked_again() -> None:
     assert talk.one(Kind.ACK).body.acked == ((2, 3),)
 
 
+def test_what_is_shown_is_for_the_start_that_asked_and_makes_older_requests_come_too_late() -> None:
+    talk = Talk(shared=True)
+    talk.pick(Kind.TAKE).lend(0, 1, waiting=5)
+    for _ in range(2):  # untouched, and given back
+        talk.now_s += 2.0
+        talk.reading.pump(talk.now_s)
+        (returned,) = [asked for asked in talk.take_asked() if asked.kind == Kind.RETURN]
+        number = returned.body.number
+        returned.done()
+        talk.reading.want(0.0, 5)
+        talk.pick(Kind.TAKE).lend(0, 1, waiting=5)
+    assert number == 2, "those that are not counted are numbered"
+    (message, _) = talk.hand_out()
+    message.nack(delay_s=60)
+    returned = talk.pick(Kind.RETURN)
+    assert returned.body.number == 0, "those that are counted name the attempt"
+    returned.refuse(Code.SHOW_HELD, expected=33)
+    talk.pick(Kind.RENEW).refuse(Code.SHOW_HELD, expected=44)
+    renew = talk.pick(Kind.RENEW)
+    assert (renew.body.start, renew.body.taken, renew.body.released) == (44, 3, 2)
+    renew.answer(Kind.ACK, bodies.Renewed((), LEASE_S))
+    assert talk.pick(Kind.RETURN).body == returned.body
+
+
 def test_nothing_is_asked_until_what_is_held_was_shown() -> None:
     """Otherwise something could be lent that a late copy of what was shown lacks."""
     talk = Talk(shared=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.subscriber.talking import Talk, packed, payloads_of
+from tests.unit.subscriber.talking import COUNT, Talk, packed, payloads_of
 
 from clarion.model.errors import (
     DiskFull,
@@ -323,3 +323,38 @@ def test_a_topic_that_is_busy_is_asked_again_in_a_while() -> None:
     talk.reading.pump(talk.now_s)
     talk.one(Kind.GET).deliver(0, b"0")
     assert payloads_of(talk.reading.take(9)) == [b"0"]
+
+
+def test_the_broker_is_asked_for_its_count_before_the_first_attach() -> None:
+    talk = Talk(attached=False)
+    talk.ports.count.known = None
+    talk.reading.want(0.0, 5)
+    talk.one(Kind.HELLO).answer(Kind.ACK, bodies.Welcome(1, 1, b"", 1, 1, 1, 1, count=55))
+    assert talk.one(Kind.ATTACH).body.as_of == 55
+
+
+@pytest.mark.parametrize("code", [Code.STALE, Code.MOVED, Code.LEASE_LOST])
+def test_an_attach_that_was_sent_once_and_came_too_late_is_made_anew(code: Code) -> None:
+    talk = Talk(attached=False)
+    talk.reading.want(0.0, 5)
+    first = talk.one(Kind.ATTACH)
+    assert first.body.as_of == COUNT
+    first.refuse(code, expected=123)
+    (second,) = talk.asked
+    assert (second.body.as_of, second.body.nonce != first.body.nonce) == (123, True)
+    talk.attach()
+    talk.one(Kind.GET)
+
+
+@pytest.mark.parametrize("code", [Code.STALE, Code.MOVED, Code.LEASE_LOST])
+def test_an_older_consumer_takes_nothing_back_with_an_attach_that_was_sent_again(code: Code) -> None:
+    """Where nobody else has the subscription, or others share it, there is nothing to take."""
+    talk = Talk(attached=False)
+    talk.reading.want(0.0, 5)
+    talk.one(Kind.ATTACH).refuse(code, expected=123, times_sent=2)
+    if code == Code.STALE:
+        with pytest.raises(TakenOver):
+            talk.reading.raise_error()
+        assert talk.asked == []
+    else:
+        assert talk.one(Kind.ATTACH).body.as_of == 123

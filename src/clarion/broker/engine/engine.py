@@ -7,6 +7,7 @@ from typing import Any
 
 from clarion.broker.engine.admin.administering import Administering
 from clarion.broker.engine.admin.reporting import Reporting
+from clarion.broker.engine.deciding import Deciding
 from clarion.broker.engine.keep.housekeeping import Housekeeping
 from clarion.broker.engine.keep.removing import forget_deleted
 from clarion.broker.engine.keep.retention import Retention
@@ -28,7 +29,7 @@ from clarion.store.port import HistoryRow, Store
 from clarion.wire import bodies
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import Code
-from clarion.wire.requests import Request
+from clarion.wire.requests import DECIDED_KINDS, Request
 
 _CLOCK_EVERY_S = 30.0  # that the time is noted, as long as there is something to commit
 
@@ -54,6 +55,7 @@ class Engine:
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = State(store, limits or Limits())
+        self._deciding = Deciding(self._state)
         self._delaying = Delaying(self._state)
         self._putting = Putting(self._state, self._delaying)
         self._subscribing = Subscribing(self._state)
@@ -83,6 +85,7 @@ class Engine:
             Kind.STAGE: self._staging.stage,
         }
         self._handlers = self._other_handlers()
+        self._handlers |= {kind: self._deciding.once(self._handlers[kind], kind) for kind in DECIDED_KINDS}
         self._begin()
 
     def _begin(self) -> None:
@@ -190,6 +193,9 @@ class Engine:
             state.identity = state.store.identity
         for nonce in [row.nonce for row in group.changes.publishers.values()]:
             state.registered.pop(nonce, None)
+        if group.changes.count:
+            state.durable_count = group.changes.count
+            self._deciding.committed(group.changes.decisions)
         grown = {}
         for topic, _, _, batch in group.puts:
             if batch is not None:
@@ -242,6 +248,7 @@ class Engine:
                 state.refuse(Waiter(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=0.2)
         trims = {topic.name for topic in (*state.read_topics, *group.trimmed, *state.open.trimmed)}
         state.forget_all()
+        self._deciding.forget_all()
         self._transacting.forget_all()
         self._delaying.forget_all()
         self._staging.forget_all()
@@ -265,6 +272,7 @@ class Engine:
         welcome = bodies.Welcome(
             version, identity.broker, identity.store_uuid, self._timeline,
             limits.max_batch_bytes, limits.max_in_flight, limits.max_get_bytes, self._start, lost=lost,
+            count=state.durable_count,
         )  # fmt: skip
         state.say_when_durable(waiter, Kind.ACK, welcome)
 

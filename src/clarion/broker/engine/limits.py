@@ -46,4 +46,4 @@ class Limits:
     max_states: int = 100_000
     max_state_bytes: int = 65_536
     staged_expiry_s: float = 86_400.0
-    writer_expiry_s: float = 90 * 86_400.0
+    max_writers: int = 1_000_000

@@ -26,7 +26,8 @@ from clarion.store.port import (
 )
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
-from clarion.wire.frames import Buffer
+from clarion.wire.frames import Buffer, Kind
+from clarion.wire.refusals import Code
 
 _NOTED_WITHIN_S = 0.01
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
@@ -84,12 +85,12 @@ class State:
         self.counters: Counter[str] = Counter()
         self.out: list[Reply] = []
         self.free_bytes = store.free_bytes()
-        self._last_stamp = 0
         self.on_new_topic: Callable[[Topic, Now], None] = _nothing_to_do  # subscribes who waits for such topics
         self.is_awaited: Callable[[bytes], bool] = (
             _nobody  # whether a topic of this name would have a subscriber at once
         )
         self.on_topic_left: Callable[[Topic], None] = _nothing_to_do  # called when a subscription of it has ended
+        self.decide: Callable[[Any, int, bodies.Body], None]  # keeps the answer to what is decided once, and gives it
         self.forget_all()
 
     def forget_all(self) -> None:
@@ -99,9 +100,11 @@ class State:
         self.registered: dict[bytes, int] = {}  # by nonce, those whose registration is not yet in the store
         self.open = Group()
         self.in_flight: Group | None = None
-        self.next_topic = self.store.last_topic_number() + 1
         self.next_publisher = self.store.last_publisher() + 1
         self.next_staged = self.store.last_staged() + 1
+        self.count = self.durable_count = max(self.store.count(), self.store.last_topic_number())
+        self._last_stamp = self.store.last_stamp()
+        self._start = 0
         self.topic_count = self.store.topic_count()
         self.subscription_count = self.store.subscription_count()
         self.publisher_count = self.store.publisher_count()
@@ -115,8 +118,9 @@ class State:
         self.just_opened: tuple[StoredBatch, Batch] | None = None
 
     def next_stamp(self, now: Now) -> int:
-        """Give the stamp of the next batch that the broker itself packs."""
+        """Give the stamp of the next batch that the broker itself packs; no two have the same, whatever the clock."""
         self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(now.unix_us / 1e6))
+        self.open.changes.stamp = self._last_stamp
         return self._last_stamp
 
     def groups(self) -> tuple[Group | None, Group]:
@@ -178,8 +182,7 @@ class State:
         if topic is None:
             if self.topic_count >= self.limits.max_topics:
                 return None
-            topic = Topic(TopicRow(self.next_topic, name, retention), (), now_s)
-            self.next_topic += 1
+            topic = Topic(TopicRow(self.draw(), name, retention), (), now_s)
             self.topic_count += 1
             self.free_bytes -= ROW_BYTES
             self.topics[name] = topic
@@ -242,17 +245,46 @@ class State:
                 self.open.dirty[key] = subscription
                 self.changed(topic)
 
+    def draw(self) -> int:
+        """Count one more decision: a topic's number, a token, an answer that is kept. A restart goes on from the last
+        on disk."""
+        self.count += 1
+        self.open.changes.count = self.count
+        return self.count
+
+    def start_number(self) -> int:
+        """Return the number that tells this start of the broker from all others; durable before it is told."""
+        self._start = self._start or self.draw()
+        return self._start
+
     def say(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
-        """Answer now."""
+        """Answer now; where the request is decided once, when that is on disk."""
+        if waiter.asked is not None:
+            self.decide(waiter.asked, kind, body)
+            return
         self.out.append(Reply(waiter.peer, kind, waiter.request_id, body, blobs))
 
     def refuse(self, waiter: Waiter, kind: int, code: int, text: str, **more: Any) -> None:
         """Answer with a refusal now."""
         self.counters["refused"] += 1
+        if code == Code.SHOW_HELD:
+            more["expected"] = self.start_number()
+            if self._start > self.durable_count:
+                self.say_when_durable(waiter, kind, bodies.Refused(code, text, **more))
+                return
         self.say(waiter, kind, bodies.Refused(code, text, **more))
+
+    def refuse_stale(self, waiter: Waiter, what: str, code: Code = Code.STALE) -> None:
+        """Refuse what was decided as of too long ago, and tell as of what to decide now, once that is on disk."""
+        self.counters["refused"] += 1
+        text = f"{what}; nothing was done now, but if this was sent before, it may have been done then"
+        self.say_when_durable(waiter, Kind.REFUSED, bodies.Refused(code, text, expected=self.count))
 
     def say_when_durable(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
         """Answer once everything taken so far is on disk; now, if it is."""
+        if waiter.asked is not None:
+            self.decide(waiter.asked, kind, body)
+            return
         if self.open or self.in_flight:
             self.open.replies.append(Reply(waiter.peer, kind, waiter.request_id, body, blobs))
         else:

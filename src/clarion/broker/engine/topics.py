@@ -23,6 +23,7 @@ class Waiter(NamedTuple):
 
     peer: Peer
     request_id: int
+    asked: Any = None  # where the request is decided once (deciding.Asked): its answer is kept, and for others, too
 
 
 class WaitingGet(NamedTuple):
@@ -62,7 +63,7 @@ class Subscription:
         self.nonce = nonce
         self.options = options or SubscriptionOptions()
         self.seen_at_us = seen_at_us
-        self.lending = Lending(self.acked, self.options) if self.options.shared else None
+        self.lending = Lending(self.acked, self.options, token) if self.options.shared else None
         self.moved_token = 0  # of the last consumer from before a seek
         self._moved_by = b""
 
@@ -81,13 +82,13 @@ class Subscription:
             found.moved_token = row.token - 1
         return found
 
-    def move_to(self, cursor: int, nonce: bytes) -> None:
+    def move_to(self, cursor: int, nonce: bytes, token: int) -> None:
         """Begin anew elsewhere, for new consumers."""
         self.moved_token = self.token
-        self.token += 1
+        self.token = token
         self.nonce, self._moved_by = b"", nonce
         self.acked = AckedRanges(cursor)
-        self.lending = Lending(self.acked, self.options) if self.options.shared else None
+        self.lending = Lending(self.acked, self.options, token) if self.options.shared else None
 
     def is_moved_by(self, nonce: bytes) -> bool:
         """Tell whether it was this request that moved it last."""

@@ -76,7 +76,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches, each of them once: known by the query's id, which is in its checkpoint, and the batch's.
 
     A second query that runs on a copy of the checkpoint has the same id: what one of them has written, the other one
-    does not write. The broker remembers a query's last batch for `writer_expiry_s`, 90 days, after it.
+    does not write. The broker never forgets a query's last batch.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:

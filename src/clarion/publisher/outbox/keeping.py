@@ -20,7 +20,6 @@ from clarion.publisher.sending import USES_NUMBER
 from clarion.publisher.sheaf import HEADER_BYTES, Sheaf
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
 from clarion.wire.refusals import RETRIED, Code
 
 _REGISTER_AGAIN_S = 5.0
@@ -42,13 +41,9 @@ class KeptSending(Saving):
             self.max_batch_bytes = self._known_max_batch_bytes
             self.batch_bytes = min(self._usual_batch_bytes, self.max_batch_bytes - HEADER_BYTES)
 
-    def _on_welcome(self, reply: Reply) -> None:
-        super()._on_welcome(reply)
-        if self.broken is None:
-            self._meet(reply.read(bodies.Welcome))
-
     def _meet(self, welcome: bodies.Welcome) -> None:
         """Numbers belong to one store. Before another one is sent anything, what it may not have goes aside."""
+        super()._meet(welcome)
         self._here = Home(welcome.broker, welcome.store_uuid, welcome.timeline)
         if self._home == self._here:
             self._forgets |= self._old_publishers - self.identities()
@@ -125,8 +120,7 @@ class KeptSending(Saving):
         if self._settled:
             self._settled = False
             self._here = None
-            hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion publisher")
-            self._ask(Kind.HELLO, hello, self._on_welcome)
+            self._ask_hello()
 
     def went_back(self, error: ClarionError) -> None:
         """Ask who is there: what was numbered for another store, or another timeline, is in doubt then."""

@@ -23,6 +23,7 @@ class Welcome(Body):
     start: bytes = b""  # of the broker, random
     sequence: int = 0  # of the last commit that is on disk; other replies tell it, too
     lost: bool = False  # what the client has seen is not of this store's past: it went back, or is another one
+    count: int = 0  # of the broker's decisions: what a request that changes something is made `as_of`
 
 
 class Registered(Body):
@@ -130,6 +131,7 @@ class Matched(Body):
 
     version: int
     topics: tuple[bytes, ...]
+    count: int = 0  # as in Welcome
 
 
 class DeadDone(Body):
@@ -148,6 +150,7 @@ class Subscribed(Body):
 
     cursor: int
     options: SubscriptionOptions = SubscriptionOptions()
+    count: int = 0  # as in Welcome
 
 
 class Delivery(Body):

@@ -1,4 +1,9 @@
-"""The bodies of requests."""
+"""The bodies of requests.
+
+Those that change something, and are not numbered by a publisher or a consumer, carry a `nonce` and the broker's count
+`as_of` which the caller decided (Welcome tells it; 0: from before there was one). So the same request again, whenever
+it comes, changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,7 @@ class Register(Body):
     """Ask for a new publisher id. `nonce` makes a repeated request give the same id."""
 
     nonce: bytes
+    as_of: int = 0
 
 
 class Forget(Body):
@@ -66,22 +72,27 @@ class Subscribe(Body):
     start: str = "new"
     at: int = 0
     options: SubscriptionOptions = SubscriptionOptions()
+    nonce: bytes = b""
+    as_of: int = 0
 
 
 class Unsubscribe(Body):
-    """End a subscription."""
+    """End a subscription; one that was made, sought or attached to later than `as_of` is not meant."""
 
     topic: bytes
     name: bytes
+    nonce: bytes = b""
+    as_of: int = 0
 
 
 class Attach(Body):
-    """Become the consumer of a subscription; who had it before is taken over. `nonce` as in Register."""
+    """Become the consumer of a subscription; who had it before is taken over, unless that came later than `as_of`."""
 
     topic: bytes
     name: bytes
     nonce: bytes
     max_unacked: int = 10_000  # messages lent to this consumer at a time, of a shared subscription
+    as_of: int = 0
 
 
 class Get(Body):
@@ -114,6 +125,8 @@ class Configure(Body):
     topic: bytes
     retention: str = ""
     changes: dict[str, Any] = msgspec.field(default_factory=dict)
+    nonce: bytes = b""
+    as_of: int = 0
 
 
 class ListTopics(Body):
@@ -149,6 +162,9 @@ class Renew(Body):
     name: bytes
     token: int
     held: tuple[tuple[int, int, int], ...]  # start, stop, attempt
+    start: int = 0  # which start of the broker asked for this: `expected` of its SHOW_HELD; 0: whichever
+    taken: int = 0  # the last take that brought messages
+    released: int = 0  # the last Return that was not counted
 
 
 class Return(Body):
@@ -164,6 +180,7 @@ class Return(Body):
     counted: bool
     delay_ms: int = 0
     reason: str = ""
+    number: int = 0  # of those that are not counted, 1, 2, 3, …: the same again is done already
 
 
 class Detach(Body):
@@ -200,6 +217,7 @@ class Stage(Body):
     epoch: int
     part: bytes
     place: int
+    as_of: int = 0
 
 
 class CommitStaged(Body):
@@ -213,6 +231,8 @@ class CommitStaged(Body):
     parts: tuple[bytes, ...] | None = None
     drop: bool = False
     messages: int = -1
+    nonce: bytes = b""
+    as_of: int = 0
 
 
 class Describe(Body):
@@ -224,7 +244,7 @@ class Describe(Body):
 class Seek(Body):
     """Have a subscription go on elsewhere; `start` and `at` as in Subscribe, "new" being the end.
 
-    `nonce` as in Register: asked again, it does not move again.
+    One that was made, sought or attached to later than `as_of` is not meant.
     """
 
     topic: bytes
@@ -232,13 +252,17 @@ class Seek(Body):
     start: str
     at: int = 0
     nonce: bytes = b""
+    as_of: int = 0
 
 
 class Purge(Body):
-    """Forget a topic's messages below an offset (-1: all), for every subscription."""
+    """Forget a topic's messages below an offset (-1: all), for every subscription. `number` as in Delete."""
 
     topic: bytes
     below: int = -1
+    number: int = 0
+    nonce: bytes = b""
+    as_of: int = 0
 
 
 class Delete(Body):
@@ -249,6 +273,8 @@ class Delete(Body):
 
     topic: bytes
     number: int = 0
+    nonce: bytes = b""
+    as_of: int = 0
 
 
 class Read(Body):
@@ -284,6 +310,8 @@ class Dead(Body):
     topic: bytes
     action: str  # "replay" or "drop"
     offsets: Ranges = ()
+    nonce: bytes = b""
+    as_of: int = 0
 
 
 class Report(Body):

@@ -99,12 +99,14 @@ class Administering:
         if body.nonce and subscription.is_moved_by(body.nonce):
             state.say_when_durable(waiter, Kind.ACK, bodies.Done())
             return
+        if not self._subscribing.is_meant(waiter, topic, subscription, body.as_of):
+            return
         cursor = self._subscribing.start_of(waiter, topic, body.start, body.at)
         if cursor is None:
             return
         self._subscribing.forget_returned(topic, subscription)
         self._sharing.drop_consumers(topic, subscription)
-        subscription.move_to(cursor, body.nonce)
+        subscription.move_to(cursor, body.nonce, state.draw())
         self._subscribing.changed(topic, subscription)
         state.read_topics.add(topic)
         state.counters["sought"] += 1
@@ -118,6 +120,12 @@ class Administering:
             return
         topic = self._find(waiter, body.topic, now)
         if topic is None:
+            return
+        if body.number not in (0, topic.number):
+            text = (
+                f"the topic {to_text(body.topic)} that was meant (number {body.number}) was deleted; there is another"
+            )
+            state.refuse(waiter, Kind.REFUSED, Code.NO_TOPIC, text)
             return
         below = topic.visible_end if body.below == -1 else min(body.below, topic.visible_end)
         for subscription in topic.subscriptions.values():
@@ -137,7 +145,7 @@ class Administering:
         topic = state.find_topic(body.topic, now.monotonic_s)
         if body.number and (topic is None or topic.number != body.number):
             topic = None
-            if 0 < body.number < state.next_topic and not state.find_topic_by_number(body.number, now.monotonic_s):
+            if 0 < body.number <= state.count and not state.find_topic_by_number(body.number, now.monotonic_s):
                 state.say_when_durable(waiter, Kind.ACK, bodies.Done())
                 return
         if topic is None:

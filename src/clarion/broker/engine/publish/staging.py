@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import chain
+from typing import Any
 
 from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.broker.engine.publish.delaying import expires_at_us
@@ -38,6 +39,7 @@ class Staging:
         """Start from what is in the store."""
         self._epochs: OrderedDict[_Key, _Epoch] = OrderedDict()  # what is staged, of those asked for last
         self._rows = 0  # in memory
+        self._writers = self._state.store.writer_count()
 
     def committed(self, group: Group) -> None:
         """The group is on disk; with the topics it deleted went what was staged for them."""
@@ -61,13 +63,19 @@ class Staging:
         if body.epoch <= self._last_epoch(body.writer):
             state.say_when_durable(waiter, Kind.ACK, bodies.Staged(already=True))
             return
+        if body.as_of and state.find_topic(body.topic, now.monotonic_s) is None:
+            text = (
+                f"there is no topic {to_text(body.topic)} here; it may have been deleted, with what was staged for it"
+            )
+            state.refuse(waiter, Kind.REFUSED, Code.NO_TOPIC, text)
+            return
         topic = self._putting.topic_to_put(waiter, body.topic, now)
         if topic is None:
             return
         epoch = self._staged(body.writer, body.epoch)
         known = epoch.get((body.part, body.place))
         if known is None:
-            if not self._has_room(waiter, topic, batch):
+            if self._was_dropped(waiter, topic, body) or not self._has_room(waiter, topic, batch):
                 return
             self._keep(epoch, topic, body, batch, now)
         elif (known.topic, known.checksum) != (topic.number, batch.checksum):
@@ -86,6 +94,10 @@ class Staging:
             messages = last.messages if body.epoch == last.epoch else 0
             done = bodies.StagedCommitted(body.epoch, messages, already=True)
             state.say_when_durable(waiter, Kind.ACK, done)
+            return
+        if last is None and self._writers >= state.limits.max_writers:
+            text = f"this broker knows {self._writers} writers of staged batches, as many as it may (max_writers)"
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
             return
         rows = self._staged(body.writer, body.epoch)
         parts = None if body.parts is None else set(body.parts)
@@ -112,10 +124,10 @@ class Staging:
         self._drop(unwanted, now)
         self._forget_epoch((body.writer, body.epoch))
         if not body.drop:
-            row = WriterRow(body.writer, body.epoch, messages, now.unix_us)
-            state.open.changes.writers[body.writer] = row
-            state.open.changes.gone_writers.discard(body.writer)
+            self._note(body.writer, now, epoch=body.epoch, messages=messages)
             state.counters["epochs_committed"] += 1
+        elif unwanted:
+            self._note(body.writer, now, dropped=state.draw())
         done = bodies.StagedCommitted(body.epoch, found if body.drop else messages, already=False)
         state.say_when_durable(waiter, Kind.ACK, done)
 
@@ -130,12 +142,9 @@ class Staging:
             rows = self._staged(writer, number)
             if all(row.staged_at_us < before_us for row in rows.values()):
                 self._drop(list(rows.values()), now)
+                self._note(writer, now, dropped=state.draw())
                 state.counters["staged_expired"] += sum(row.count for row in rows.values())
                 self._forget_epoch((writer, number))
-        silent_us = now.silent_before_us(state.limits.writer_expiry_s)
-        for writer in state.store.silent_writers(silent_us, _STALE_AT_ONCE):
-            if not any(group and writer in group.changes.writers for group in state.groups()):
-                state.open.changes.gone_writers.add(writer)
 
     # Deciding.
 
@@ -154,6 +163,17 @@ class Staging:
         # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
         return self._putting.has_room(waiter, topic, len(batch.raw), count_delayed=False)
 
+    def _was_dropped(self, waiter: Waiter, topic: Topic, body: bodies.Stage) -> bool:
+        """Refuse a batch that may have been staged before, and dropped since, alone or with its topic."""
+        if not body.as_of:
+            return False
+        row = self._writer(body.writer)
+        if max(topic.number, row.dropped if row else 0) <= body.as_of <= self._state.count:
+            return False
+        what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
+        self._state.refuse_stale(waiter, what)
+        return True
+
     def _last_epoch(self, writer: bytes) -> int:
         row = self._writer(writer)
         return -1 if row is None else row.epoch
@@ -162,11 +182,8 @@ class Staging:
         """Give the last epoch that a writer committed, on disk or on its way there."""
         in_flight, opened = self._state.groups()
         for group in (opened, in_flight):
-            if group is not None:
-                if writer in group.changes.writers:
-                    return group.changes.writers[writer]
-                if writer in group.changes.gone_writers:
-                    return None
+            if group is not None and writer in group.changes.writers:
+                return group.changes.writers[writer]
         return self._state.store.writer(writer)
 
     def _staged(self, writer: bytes, epoch: int) -> _Epoch:
@@ -210,6 +227,13 @@ class Staging:
         self._rows += 1
         add_delayed(state, topic, size)
         state.counters["messages_staged"] += batch.count
+
+    def _note(self, writer: bytes, now: Now, **changes: Any) -> None:
+        """Note what a writer committed, or that something of it was dropped; that is never forgotten."""
+        row = self._writer(writer)
+        self._writers += row is None
+        row = row or WriterRow(writer, -1, 0, now.unix_us)
+        self._state.open.changes.writers[writer] = row._replace(seen_at_us=now.unix_us, **changes)
 
     def _show(self, row: StagedRow, now: Now) -> bool:
         """Have a staged batch appear on its topic; says whether that is there."""

@@ -42,7 +42,7 @@ class WaitingTake(NamedTuple):
 class Consumer:
     """One of those who share a subscription."""
 
-    __slots__ = ("deadline_s", "held", "last_loan", "last_take", "max_unacked", "nonce", "token")
+    __slots__ = ("deadline_s", "held", "last_loan", "last_release", "last_take", "max_unacked", "nonce", "token")
 
     def __init__(self, token: int, nonce: bytes, max_unacked: int, deadline_s: float) -> None:
         self.token = token
@@ -51,15 +51,17 @@ class Consumer:
         self.deadline_s = deadline_s
         self.held = Spans()  # with the attempt each is lent for
         self.last_take = 0
+        self.last_release = 0  # the number of what it gave back last without a count
         self.last_loan: list[tuple[int, int]] = []
 
 
 class Lending:
     """The loans of one shared subscription."""
 
-    def __init__(self, acked: AckedRanges, options: SubscriptionOptions) -> None:
+    def __init__(self, acked: AckedRanges, options: SubscriptionOptions, token: int = 0) -> None:
         self.acked = acked
         self.options = options
+        self.left_token = token  # the highest of those who were attached and are no more
         self.consumers: dict[int, Consumer] = {}
         self.awaited: dict[int, tuple[bytes, int]] = {}  # attached before a restart, not heard of since
         self._lent_before: dict[int, list[int]] = {}  # to those, as steps: see `_steps`
@@ -83,7 +85,8 @@ class Lending:
     def await_consumers(self, packed: bytes, lent: bytes) -> None:
         """Take who was attached before a restart, and what each was lent."""
         if packed:
-            self.awaited = {token: (nonce, max_unacked) for token, nonce, max_unacked in _decode(packed)}
+            self.awaited = {token: (nonce, max_unacked) for token, nonce, max_unacked in _decode(packed) if nonce}
+            self.left_token = max((token for token, nonce, _ in _decode(packed) if not nonce), default=0)
         if lent:
             self._lent_before = dict(_decode_lent(lent))
 
@@ -91,7 +94,7 @@ class Lending:
         """Give who is attached, for the store."""
         attached = [(each.token, each.nonce, each.max_unacked) for each in self.consumers.values()]
         attached += [(token, *rest) for token, rest in self.awaited.items()]
-        return _encode(attached) if attached else b""
+        return _encode([*attached, (self.left_token, b"", 0)])
 
     def pack_lent(self) -> bytes:
         """Give what each consumer is lent, for the store."""
@@ -153,6 +156,7 @@ class Lending:
                 for span in self._nobodys(low, high):
                     lost.take(*span[:2])
                     lost.add(*span)
+        self.left_token = max(self.left_token, *gone, 0)
         self.awaited.clear()
         self._lent_before.clear()
         self.hold_until_s = None
@@ -255,6 +259,7 @@ class Lending:
         self.waiting.pop(token, None)
         self.awaited.pop(token, None)
         self._lent_before.pop(token, None)
+        self.left_token = max(self.left_token, token)
         return self.consumers.pop(token, None)
 
     # Lending.

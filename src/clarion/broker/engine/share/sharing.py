@@ -51,8 +51,11 @@ class Sharing:
                 text = f"{most} consumers share {to_text(subscription.name)}, as many as may"
                 state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text + " (max_consumers_per_subscription)")
                 return
-            subscription.token += 1
-            token = subscription.token
+            if body.as_of and not lending.left_token <= body.as_of <= state.count:
+                what = f"consumers of {to_text(subscription.name)} on {to_text(topic.name)} came and went meanwhile"
+                state.refuse_stale(waiter, what, Code.LEASE_LOST)
+                return
+            token = subscription.token = state.draw()
             max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
             consumer = lending.attach(token, body.nonce, max_unacked, now.monotonic_s)
             self._timers.set(topic, subscription, consumer.deadline_s)
@@ -105,8 +108,9 @@ class Sharing:
         lending = subscription.lending
         if lending is not None:
             self._lending(topic, subscription, now)
-            if body.token in lending.awaited:
+            if body.token in lending.awaited and (not body.start or body.start == state.start_number()):
                 consumer = lending.show(body.token, now.monotonic_s)
+                consumer.last_take, consumer.last_release = body.taken, body.released
                 loans = lending.adopt(consumer, body.held, topic.visible_end)
                 for offset in self._lender.claim_keys(topic, lending, loans):
                     consumer.held.take(offset, offset + 1)  # its key is another message's
@@ -132,6 +136,11 @@ class Sharing:
         if found is None:
             return
         topic, subscription, lending, consumer = found
+        if body.number:
+            if body.number <= consumer.last_release:  # it is done already, and what was lent since is not meant
+                state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+                return
+            consumer.last_release = body.number
         delay_us = 1000 * min(max(0, body.delay_ms), _LONGEST_DELAY_MS)
         taken = lending.give_back(consumer, body.returned)
         if body.counted:

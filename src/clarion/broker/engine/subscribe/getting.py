@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches, refuse_unread
 from clarion.broker.engine.share.sharing import Sharing
 from clarion.broker.engine.state import Now, State
-from clarion.broker.engine.subscribe.subscribing import Subscribing, refuse_gone, taken_over
+from clarion.broker.engine.subscribe.subscribing import Subscribing, moved, refuse_gone, taken_over
 from clarion.broker.engine.topics import Subscription, Topic, Waiter, WaitingGet
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges, merged
@@ -44,7 +44,13 @@ class Getting:
             self._sharing.attach(waiter, topic, subscription, body, now)
             return
         if subscription.nonce != body.nonce:
-            subscription.token += 1
+            if body.as_of and not subscription.token <= body.as_of <= state.count:
+                if subscription.nonce:
+                    state.refuse_stale(waiter, taken_over(topic, subscription))
+                else:  # nobody has it: who asks anew takes it from nobody
+                    state.refuse_stale(waiter, moved(topic, subscription), Code.MOVED)
+                return
+            subscription.token = state.draw()
             subscription.nonce = body.nonce
             subscription.moved_token = 0  # whoever came before a seek is no longer asked to come again
             self._subscribing.changed(topic, subscription)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
+from xxhash import xxh3_64_intdigest
+
 from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.subscribe.scanning import Scanning
 from clarion.broker.engine.topics import Waiter
@@ -31,14 +33,37 @@ class _Waiting(NamedTuple):
 class _Matched:
     """The topics of one pattern, as far as they are on disk."""
 
-    def __init__(self, pattern: bytes, name: bytes, version: int) -> None:
+    def __init__(self, pattern: bytes, name: bytes) -> None:
         self.pattern = pattern
         self.name = name
-        self.version = version
+        self._hash = 0
         self.topics: dict[int, bytes] = {}
         self.is_known = False  # once all topics were looked at
         self.waiting: dict[object, _Waiting] = {}  # by peer
         self.asked_s = 0.0
+
+    def add(self, number: int, topic: bytes) -> None:
+        """Take in a topic."""
+        if number not in self.topics:
+            self._hash ^= _hash(number)
+        self.topics[number] = topic
+
+    def discard(self, number: int) -> bool:
+        """Leave a topic out; says whether it was there."""
+        if self.topics.pop(number, None) is None:
+            return False
+        self._hash ^= _hash(number)
+        return True
+
+    @property
+    def version(self) -> int:
+        """What tells these topics from others. It follows from their numbers alone, so it is the same after a restart;
+        it is never 0."""
+        return self._hash | 1
+
+
+def _hash(number: int) -> int:
+    return xxh3_64_intdigest(number.to_bytes(8, "little")) >> 1
 
 
 class Matching:
@@ -50,7 +75,7 @@ class Matching:
         self._matched: dict[_Key, _Matched] = {}
         self._by_name: dict[bytes, list[_Matched]] = {}
         self._deadlines: list[tuple[float, int, _Matched, _Waiting]] = []
-        self._last_version = self._parked = self._waiting = 0
+        self._parked = self._waiting = 0
         self._idle_at_s = 0.0
 
     def forget_all(self) -> None:
@@ -117,17 +142,17 @@ class Matching:
         for number, name in changes.subscriptions.keys() - changes.gone_subscriptions:
             for matched in self._by_name.get(name, ()):
                 if number not in matched.topics and matches(matched.pattern, names.get(number, b"")):
-                    matched.topics[number] = names[number]
+                    matched.add(number, names[number])
                     grown.add(matched)
         gone = {(number, name) for number, name in changes.gone_subscriptions if name in self._by_name}
         gone |= {(number, name) for number in changes.gone_topics for name in self._by_name}
         for number, name in gone:
             for matched in self._by_name[name]:
-                if matched.topics.pop(number, None) is not None:
+                if matched.discard(number):
                     grown.add(matched)
         for matched in grown:
             if matched.is_known:
-                self._tell(matched, now)
+                self._tell(matched)
 
     def expire(self, now: Now) -> None:
         """Answer those whose wait is over, and forget what nobody asks for any more."""
@@ -146,17 +171,17 @@ class Matching:
         return self._deadlines[0][0] if self._deadlines else None
 
     def _begin(self, key: _Key, now: Now) -> _Matched:
-        matched = self._matched[key] = _Matched(*key, self._next_version(now))
+        matched = self._matched[key] = _Matched(*key)
         self._by_name.setdefault(key[1], []).append(matched)
 
         def visit(summary: TopicSummary, _: Now) -> bool:
             if any(row.name == matched.name for row in summary.subscriptions):
-                matched.topics[summary.topic.number] = summary.topic.name
+                matched.add(summary.topic.number, summary.topic.name)
             return self._matched.get(key) is matched
 
-        def finish(now: Now) -> None:
+        def finish(_: Now) -> None:
             matched.is_known = True
-            self._tell(matched, now)
+            self._tell(matched)
 
         self._scanning.start(key[0], visit, finish, now)
         return matched
@@ -176,9 +201,8 @@ class Matching:
             self._deadlines = [entry for entry in self._deadlines if entry[3] in entry[2].waiting.values()]
             heapq.heapify(self._deadlines)
 
-    def _tell(self, matched: _Matched, now: Now) -> None:
+    def _tell(self, matched: _Matched) -> None:
         """Answer everybody who waits: the topics are others now."""
-        matched.version = self._next_version(now)
         for waiting in list(matched.waiting.values()):
             self._answer(matched, waiting)
 
@@ -189,9 +213,4 @@ class Matching:
 
     def _say(self, matched: _Matched, waiter: Waiter) -> None:
         topics = tuple(sorted(matched.topics.values()))
-        self._state.say(waiter, Kind.ACK, bodies.Matched(matched.version, topics))
-
-    def _next_version(self, now: Now) -> int:
-        """Versions follow the time, so that those of an earlier life of the broker do not come again."""
-        self._last_version = max(self._last_version + 1, now.unix_us)
-        return self._last_version
+        self._state.say(waiter, Kind.ACK, bodies.Matched(matched.version, topics, self._state.durable_count))

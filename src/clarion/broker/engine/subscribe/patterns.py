@@ -95,7 +95,7 @@ class Patterns:
             text = f"the subscription to {to_text(body.topic)} is just being ended; try again"
             state.refuse(waiter, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
         elif key in self._patterns:
-            subscribed = bodies.Subscribed(0, self._patterns[key])
+            subscribed = bodies.Subscribed(0, self._patterns[key], state.count)
             state.say_when_durable(waiter, Kind.ALREADY_SUBSCRIBED, subscribed)
         elif key in self._coming:
             self._coming[key][1].append(waiter)
@@ -151,7 +151,7 @@ class Patterns:
         state.open.changes.gone_patterns.discard(key)
         state.counters["patterns_subscribed"] += 1
         for waiter in waiters:
-            state.say_when_durable(waiter, Kind.ACK, bodies.Subscribed(0, options))
+            state.say_when_durable(waiter, Kind.ACK, bodies.Subscribed(0, options, state.count))
 
     def unsubscribe(self, waiter: Waiter, body: bodies.Unsubscribe, now: Now) -> None:
         """End the subscriptions to all topics that match; those stay that another pattern of the same name wants."""

@@ -62,7 +62,7 @@ class Subscribing:
             return
         existing = topic.subscriptions.get(body.name)
         if existing is not None:
-            subscribed = bodies.Subscribed(existing.acked.cursor, existing.options)
+            subscribed = bodies.Subscribed(existing.acked.cursor, existing.options, state.count)
             state.say_when_durable(waiter, Kind.ALREADY_SUBSCRIBED, subscribed)
             return
         most = topic.settings.max_subscriptions or state.limits.max_subscriptions_per_topic
@@ -73,7 +73,7 @@ class Subscribing:
         cursor = self.start_of(waiter, topic, body.start, body.at)
         if cursor is not None:
             self.add(topic, body.name, cursor, body.options, now)
-            state.say_when_durable(waiter, Kind.ACK, bodies.Subscribed(cursor, body.options))
+            state.say_when_durable(waiter, Kind.ACK, bodies.Subscribed(cursor, body.options, state.count))
 
     def _has_room(self, waiter: Waiter) -> bool:
         """Refuse another subscription where the broker, or its disk, has no room for it."""
@@ -109,8 +109,7 @@ class Subscribing:
     def add(self, topic: Topic, name: bytes, cursor: int, options: SubscriptionOptions, now: Now) -> Subscription:
         """Make a subscription from an offset on."""
         state = self._state
-        # Tokens begin at the time, so that a consumer of an ended subscription never holds one of its successor.
-        made = Subscription(topic.number, name, AckedRanges(cursor), now.unix_us, b"", options, now.unix_us)
+        made = Subscription(topic.number, name, AckedRanges(cursor), state.draw(), b"", options, now.unix_us)
         topic.subscriptions[name] = made
         state.subscription_count += 1
         state.free_bytes -= ROW_BYTES
@@ -155,7 +154,7 @@ class Subscribing:
             self.patterns.unsubscribe(waiter, body, now)
             return
         found = self.find(waiter, body.topic, body.name, now)
-        if found is not None:
+        if found is not None and self.is_meant(waiter, *found, body.as_of):
             self.end(*found, "the subscription was ended")
             self._state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
@@ -200,6 +199,14 @@ class Subscribing:
             state.refuse(waiter, kind, code, text)
             return None
         return topic, subscription
+
+    def is_meant(self, waiter: Waiter, topic: Topic, subscription: Subscription, as_of: int) -> bool:
+        """Refuse a request that was made before the subscription was made anew, sought or attached to."""
+        if not as_of or subscription.token <= as_of <= self._state.count:
+            return True
+        what = f"{to_text(subscription.name)} on {to_text(topic.name)} was made, moved or taken by a consumer meanwhile"
+        self._state.refuse_stale(waiter, what)
+        return False
 
     def _note_use(self, topic: Topic, subscription: Subscription, now: Now) -> None:
         expires_us = int(subscription.options.expires_s * 1e6)
