@@ -183,7 +183,7 @@ def test_a_subscription_is_deleted(shell: Shell) -> None:
 
 
 def test_a_shared_subscription_is_read_by_many(shell: Shell) -> None:
-    said = shell.ok("subscribe", "jobs", "--as", "workers", "--shared", "--lease", "30s", "--max-attempts", "3")
+    said = shell.ok("subscribe", "jobs", "--as", "workers", "--shared", "--lease", "2m", "--max-attempts", "3")
     assert said.decode() == (
         "workers subscribes to jobs, start new; shared: each message goes to one consumer,"
         " taken back after 2m without a sign of life, given up after 3 attempts\n"

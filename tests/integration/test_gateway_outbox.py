@@ -63,8 +63,8 @@ def test_what_is_left_at_the_end_stays_in_the_outbox(start_broker: StartBroker, 
         assert gateway.post("a", b"2", Prefer="respond-async").status == 202
         code, said = gateway.stop(signal.SIGINT)
     assert code == 4
-    assert "2 messages not confirmed" in said[-1]["message"]
-    assert f"kept in the outbox {tmp_path / 'outbox'}" in said[-1]["message"]
+    assert "2 messages not confirmed" in said[-1]["error"]["message"]
+    assert f"kept in the outbox {tmp_path / 'outbox'}" in said[-1]["error"]["message"]
     with socket.create_server(("127.0.0.1", 0)) as taken:  # what is kept does not hide why it cannot start
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run("publish", "--from-http", "--url", broker.url, "--listen", listen, *outbox)
