@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import msgspec
 import zmq
 
 from clarion.wire import bodies
@@ -32,7 +34,7 @@ class Answering:
         return [request.kind for request in self.asked]
 
     def bodies(self, kind: Kind) -> list[bodies.Body]:
-        return [request.body for request in self.asked if request.kind == kind]
+        return [_without_nonce(body) for body in [request.body for request in self.asked if request.kind == kind]]
 
 
 @contextmanager
@@ -69,3 +71,7 @@ def answering(answer: Callable[[Request], Answer]) -> Iterator[Answering]:
         stop_in.send(b"")
         thread.join()
         context.destroy(linger=0)
+
+
+def _without_nonce(body: Any) -> Any:
+    return msgspec.structs.replace(body, nonce=b"") if hasattr(body, "nonce") else body
