@@ -230,10 +230,10 @@ def test_an_abort_goes_on_dropping_while_tasks_that_were_not_stopped_yet_still_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(committing, "time", Clock())
-    dropped = iter([5, 0, 7, 0, 2])
+    dropped, otherwise = iter([5, 0, 7, 0, 2]), Script()
 
-    def answer(_request: Request) -> Answer:
-        return answered(next(dropped, 0))
+    def answer(request: Request) -> Answer:
+        return answered(next(dropped, 0)) if request.kind == Kind.COMMIT_STAGED else otherwise(request)
 
     with answering(answer) as broker:
         drop(options(broker), b"w", 4, quiet_s=0.5)
