@@ -28,14 +28,14 @@ from clarion.model.options import KEEP, TopicSettings, check_settings
 from clarion.model.topics import DEAD_READER, dead_letters_of, is_pattern, matches
 from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
 from clarion.session.endings import watch
-from clarion.session.exchange import Reply
+from clarion.session.exchange import Reply, Seen, hello
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.choices import Order, Start, check_same_use, options_of, start_fields
 from clarion.subscriber.drafts import State
 from clarion.subscriber.messages import Message
 from clarion.wire import bodies
 from clarion.wire.bodies import TopicRow
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
+from clarion.wire.frames import Kind
 from clarion.wire.moments import unix_us
 
 _PAGE = 1000
@@ -51,10 +51,9 @@ class Admin:
         self._session = ThreadSession(url)
         watch(self, self._session, self._session.url)
 
-    def hello(self) -> bodies.Welcome:
-        """Ask who answers: its version, ids and limits."""
-        hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion admin")
-        return self._call(Kind.HELLO, hello).read(bodies.Welcome)
+    def hello(self, seen: Seen | None = None) -> bodies.Welcome:
+        """Ask who answers: its version, ids and limits, and whether what was `seen` earlier is lost."""
+        return self._call(Kind.HELLO, hello("clarion admin", seen)).read(bodies.Welcome)
 
     def stats(self) -> dict[str, Any]:
         """Give the broker's counters since its start, and what it holds now; under "publishers" the PublisherReports

@@ -19,8 +19,7 @@ from clarion.publisher.lanes import Lane
 from clarion.publisher.reporting import Reporting
 from clarion.publisher.sheaf import HEADER_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
 from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
-from clarion.session.changes import hello
-from clarion.session.exchange import AGAIN_S, Count, Reply
+from clarion.session.exchange import AGAIN_S, Count, Reply, hello
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.frames import Kind

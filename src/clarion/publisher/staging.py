@@ -31,11 +31,11 @@ from clarion.publisher.sheaf import (
 )
 from clarion.publisher.staged import StagedPart
 from clarion.session.endings import Works, closed, watch
-from clarion.session.exchange import OnReply, Reply
+from clarion.session.exchange import OnReply, Reply, hello
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.columns import PackedColumn
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Buffer, Kind
+from clarion.wire.frames import Buffer, Kind
 
 log = logging.getLogger("clarion.publisher")
 _GATHERED_BATCHES = 4  # worth of bytes that gather, over all topics, before they leave without being full
@@ -194,8 +194,7 @@ class _Works(Works):
         self._staged: StagedPart | None = None
         self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
         try:
-            hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion stager")
-            welcome = self._call(Kind.HELLO, hello).read(bodies.Welcome)
+            welcome = self._call(Kind.HELLO, hello("clarion stager")).read(bodies.Welcome)
             self._identity = self._call(Kind.REGISTER, bodies.Register(os.urandom(16))).read(bodies.Registered)
         except BaseException:
             self.session.close()

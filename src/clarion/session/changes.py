@@ -12,16 +12,11 @@ from typing import Any
 import msgspec
 
 from clarion.model.errors import ClarionError, TimedOut
-from clarion.session.exchange import Count, Reply
+from clarion.session.exchange import Count, Reply, hello
 from clarion.wire import bodies
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
+from clarion.wire.frames import Kind
 from clarion.wire.refusals import RETRIED, Code
 from clarion.wire.requests import DECIDED_KINDS
-
-
-def hello(client: str) -> bodies.Hello:
-    """Return what to greet a broker with."""
-    return bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, client)
 
 
 class Change:

@@ -27,14 +27,22 @@ class Seen:
 
     __slots__ = ("sequence", "start", "store", "timeline")
 
-    def __init__(self) -> None:
-        self.store = self.start = b""
-        self.timeline = self.sequence = 0
+    def __init__(self, store: bytes = b"", timeline: int = 0, start: bytes = b"", sequence: int = 0) -> None:
+        self.store = store
+        self.timeline = timeline
+        self.start = start
+        self.sequence = sequence
 
     def note(self, sequence: int) -> None:
         """Take in what a reply told."""
         if sequence > self.sequence and self.start:
             self.sequence = sequence
+
+
+def hello(client: str, seen: Seen | None = None) -> bodies.Hello:
+    """Return what to greet a broker with; it says whether what was `seen` is of its past."""
+    seen = seen or Seen()
+    return bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, client, seen.store, seen.timeline, seen.start, seen.sequence)
 
 
 class Reply(NamedTuple):
@@ -174,12 +182,9 @@ class Exchange:
         self._asked.pop(self._hello, None)
         self._greeting = self._released = False
         everything = [] if self.seen.start else self.everything(now_s)
-        seen = self.seen
-        hello = bodies.Hello(
-            OLDEST_VERSION, PROTOCOL_VERSION, "clarion session", seen.store, seen.timeline, seen.start, seen.sequence
-        )
-        frames = self.ask(Kind.HELLO, hello, (), self._on_welcome, wait_s=0.0, now_s=now_s)
-        self._hello, self._greeting = self._last_id, bool(seen.start)
+        greeting = hello("clarion session", self.seen)
+        frames = self.ask(Kind.HELLO, greeting, (), self._on_welcome, wait_s=0.0, now_s=now_s)
+        self._hello, self._greeting = self._last_id, bool(self.seen.start)
         return [frames, *everything]
 
     def take_released(self, now_s: float) -> list[list[Buffer]]:

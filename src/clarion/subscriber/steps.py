@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from clarion.model.errors import ClarionError, TimedOut, Unreachable
-from clarion.session.changes import Change, hello
-from clarion.session.exchange import Count, Reply
+from clarion.session.changes import Change
+from clarion.session.exchange import Count, Reply, hello
 from clarion.subscriber.claim import Owner, Steps
 from clarion.subscriber.line import Ask
 from clarion.wire import bodies

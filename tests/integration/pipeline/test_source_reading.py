@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -250,6 +252,44 @@ def test_another_store_at_the_same_address_is_noticed(start_broker: StartBroker,
     broker.start()
     with pytest.raises(InvalidRequest, match=r"timeline 2 of the store, and .* has timeline 1"):
         stream.latestOffset(restored, ALL)
+
+
+def test_a_store_that_went_back_is_noticed_by_a_checkpoint_alone(broker: BrokerProcess, streams: Any) -> None:
+    """Nobody who lives has seen what is gone, and the store has more by now than the checkpoint has read."""
+    keep(broker.url, "t")
+    put(broker.url, "t", 5)
+    broker.stop()
+    copy = broker.data.with_name("copy")
+    shutil.copytree(broker.data, copy)
+    broker.start()
+    put(broker.url, "t", 5)
+    before = streams(broker.url, topic="t", start="earliest")
+    begun = before.initialOffset()
+    mark = json.loads(json.dumps(before.latestOffset(begun, ALL)))
+    planned = before.partitions(begun, mark)
+    before.stop()
+    broker.stop()
+    shutil.rmtree(broker.data)
+    copy.rename(broker.data)
+    broker.start()
+    put(broker.url, "t", 50)
+    after = streams(broker.url, topic="t", start="earliest")
+    with pytest.raises(InvalidRequest, match="it was restored from a copy"):  # a micro-batch that is to be repeated
+        list(after.read(planned[0]))
+    with pytest.raises(InvalidRequest, match="it was restored from a copy"):
+        after.latestOffset(mark, ALL)
+    assert broker.said().count("the store went back") == 1
+    again = after.latestOffset(after.initialOffset(), ALL)
+    assert again["topics"]["t"]["offset"] == 55
+
+
+def test_a_checkpoint_from_before_commits_were_noted_is_read_on(url: str, streams: Any) -> None:
+    keep(url, "older")
+    put(url, "older", 2)
+    stream = streams(url, topic="older", start="earliest")
+    mark = stream.initialOffset()
+    del mark["start"], mark["sequence"]
+    assert stream.latestOffset(mark, ALL)["topics"]["older"]["offset"] == 2
 
 
 def test_a_stream_reads_every_message_once_and_its_cursor_follows(url: str, streams: Any) -> None:

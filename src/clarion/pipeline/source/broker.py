@@ -13,6 +13,7 @@ from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubsc
 from clarion.model.names import to_text
 from clarion.model.topics import is_pattern, matches
 from clarion.pipeline.source.positions import Store, TopicNow
+from clarion.session.exchange import Seen
 from clarion.wire import bodies
 from clarion.wire.moments import unix_us
 
@@ -35,7 +36,12 @@ def told_away(url: str, timeout_s: float) -> Iterator[None]:
 
 def store_of(welcome: bodies.Welcome) -> Store:
     """Give which store a broker has."""
-    return Store(welcome.store_uuid.hex(), welcome.timeline)
+    return Store(welcome.store_uuid.hex(), welcome.timeline, welcome.start.hex(), welcome.sequence)
+
+
+def seen_of(store: Store) -> Seen:
+    """Give what to ask a broker with, whether that is of its store's past."""
+    return Seen(bytes.fromhex(store.uuid), store.timeline, bytes.fromhex(store.start), store.sequence)
 
 
 def now_of(told: TopicDescription) -> TopicNow:

@@ -48,7 +48,9 @@ class Mark:
             to_text(topic): {"number": place.number, "offset": place.offset, "from": place.begin}
             for topic, place in sorted(self.places.items())
         }
-        written = {"store": self.store.uuid, "timeline": self.store.timeline, "topics": topics}
+        store = self.store
+        seen = {"store": store.uuid, "timeline": store.timeline, "start": store.start, "sequence": store.sequence}
+        written = {**seen, "topics": topics}
         return written | ({"fresh": True} if self.fresh else {})
 
     @classmethod
@@ -59,7 +61,12 @@ class Mark:
                 from_text(topic): Place(int(one["number"]), int(one["offset"]), int(one.get("from", one["offset"])))
                 for topic, one in written["topics"].items()
             }
-            store = Store(str(written["store"]), int(written["timeline"]))
+            store = Store(
+                bytes.fromhex(written["store"]).hex(),
+                int(written["timeline"]),
+                bytes.fromhex(written.get("start", "")).hex(),
+                int(written.get("sequence", 0)),
+            )
             return cls(store, places, bool(written.get("fresh")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidRequest(

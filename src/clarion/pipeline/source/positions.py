@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from clarion.model.errors import InvalidRequest, MessagesGone
@@ -19,10 +19,13 @@ _GO_ON = "The option failOnDataLoss=false goes on without them"
 
 @dataclass(frozen=True)
 class Store:
-    """Which store, and which timeline of it: offsets mean something there alone."""
+    """Which store, and which timeline of it: offsets mean something there alone. By the broker's start and the commit
+    that were seen last, a broker tells whether its store went back since."""
 
     uuid: str  # hexadecimal digits
     timeline: int
+    start: str = field(default="", compare=False)  # hexadecimal digits; none where nobody noted it
+    sequence: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from clarion.admin.descriptions import read_description
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, TimedOut
 from clarion.model.names import to_text
 from clarion.pipeline.columns import to_record_batches
-from clarion.pipeline.source.broker import store_of, told_away
+from clarion.pipeline.source.broker import seen_of, store_of, told_away
 from clarion.pipeline.source.options import SourceOptions
 from clarion.pipeline.source.positions import Range, Slice, check_number, check_store, without_lost
-from clarion.session.exchange import Reply
+from clarion.session.exchange import Reply, hello
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.messages import MessageBatch, unreadable
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
+from clarion.wire.frames import Kind
 
 log = logging.getLogger("clarion.pipeline")
 _MOST_MESSAGES = 2**31  # the broker gives as many as it may
@@ -106,8 +106,8 @@ class _Reading:
         return _Ahead(self._session, bodies.Read(topic, position, most, self._page_bytes), self._options.timeout_s)
 
     def _check_store(self) -> None:
-        hello = bodies.Hello(OLDEST_VERSION, PROTOCOL_VERSION, "clarion pipeline")
-        welcome = self._call(Kind.HELLO, hello).read(bodies.Welcome)
+        greeting = hello("clarion pipeline", seen_of(self._what.store))
+        welcome = self._call(Kind.HELLO, greeting).read(bodies.Welcome)
         self._page_bytes = welcome.max_get_bytes
         check_store(self._what.store, store_of(welcome), self._options.url)
 

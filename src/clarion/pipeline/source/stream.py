@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from clarion.admin import Admin
 from clarion.admin.descriptions import TopicDescription
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic
 from clarion.pipeline.source.bounds import Bounds
-from clarion.pipeline.source.broker import find_topics, follow_with, now_of, offset_at, store_of, told_away
+from clarion.pipeline.source.broker import find_topics, follow_with, now_of, offset_at, seen_of, store_of, told_away
 from clarion.pipeline.source.marks import (
     Limits,
     Mark,
@@ -85,8 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until_s = time.monotonic() + _IDLE_S
         with told_away(self._options.url, self._options.timeout_s):
             while True:
-                store, found = self._look()
-                check_store(mark.store, store, self._options.url)
+                store, found = self._look(mark.store)
                 end, lost = advance(
                     mark,
                     map(now_of, found),
@@ -98,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _warn(lost)
                 self._follow(mark, end, found)
                 if end is not mark:
-                    return end.to_json()
+                    return replace(end, store=store).to_json()
                 if self._target is not None or not self._wait_for_news(found, until_s):
                     return start
 
@@ -144,10 +144,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._asked = Admin(self._options.url, timeout_s=self._options.timeout_s)
         return self._asked
 
-    def _look(self, *, named: bool = False) -> tuple[Store, list[TopicDescription]]:
-        """Ask which store it is, and for its topics; with `named`, those that are named must be there."""
-        store = store_of(self._admin.hello())
+    def _look(self, seen: Store | None = None, *, named: bool = False) -> tuple[Store, list[TopicDescription]]:
+        """Ask for the topics, and whether the store is still the one that was seen; with `named`, those that are named
+        must be there."""
+        before = store_of(self._admin.hello(None if seen is None else seen_of(seen)))
+        check_store(seen or before, before, self._options.url)
         found = find_topics(self._admin, self._options.topics, missing_ok=not named)
+        store = store_of(self._admin.hello())  # the offsets are of no later commit than this one
+        check_store(before, store, self._options.url)
         self._latest = end_of(store, map(now_of, found))
         return store, found
 
