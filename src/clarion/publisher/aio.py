@@ -359,7 +359,7 @@ class _Works(Works):
         except GeneratorExit:  # its loop is over before it is: the end of the program finishes it
             raise
         except BaseException:
-            left = await self._let_go(timeout_s, in_time)
+            left = await self._let_go(None, in_time)
             if left is not None:  # somebody lost patience
                 log.warning("closing a publisher: %s", left)
             raise

@@ -483,7 +483,7 @@ class _Works(Works):
             if in_time:
                 log.info("closing a publisher: %s", error)
         except BaseException:
-            left = self._let_go(timeout_s, in_time)
+            left = self._let_go(None, in_time)
             if left is not None:  # somebody lost patience
                 log.warning("closing a publisher: %s", left)
             raise
