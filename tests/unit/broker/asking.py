@@ -15,6 +15,7 @@ from clarion.wire.requests import Request
 BodyT = TypeVar("BodyT", bound=bodies.Body)
 PEER = b"peer"
 START_US = 1_700_000_000_000_000
+FIRST_TOPIC = 2  # the number of the first topic of a store, whose count begins with 1
 
 
 class NarrowStore(MemoryStore):

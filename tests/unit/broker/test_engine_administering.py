@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.broker.asking import START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asking import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.model.options import SubscriptionOptions, TopicSettings
@@ -126,20 +126,20 @@ def test_a_topic_is_described_with_everything_there_is_to_know(asker: Asker) -> 
     asker.ask(Kind.RETURN, bodies.Return(NEWS, WORKERS, token, returned, counted=True, delay_ms=60_000, reason="no"))
     asker.ask(Kind.PUT, bodies.Put(NEWS, 0, (START_US * 2).to_bytes(8, "little")), asker.batch(1, 5, b"later"))
     values = describe(asker)
-    times = [batch.committed_at_us for batch in asker.store.batches(1, 0, 99, 9999)]
+    times = [batch.committed_at_us for batch in asker.store.batches(FIRST_TOPIC, 0, 99, 9999)]
     reader, workers = values.pop("subscriptions")
     row = asker.store.topic(NEWS)
     assert row is not None
     assert values == {
         "topic": NEWS,
-        "number": 1,
+        "number": FIRST_TOPIC,
         "retention": "until-read",
         "settings": {name: getattr(TopicSettings(), name) for name in TopicSettings.__struct_fields__},
         "first_offset": 0,
         "next_offset": 4,
         "stored_bytes": row.stored_bytes,
         "staged_messages": 1,
-        "staged_bytes": asker.store.staged_totals(1)[1],
+        "staged_bytes": asker.store.staged_totals(FIRST_TOPIC)[1],
         "oldest_at_us": times[0],
     }
     assert (reader["cursor"], reader["lag"], reader["acked_ranges"]) == (1, 2, 1)
@@ -186,7 +186,7 @@ def test_an_offset_is_found_by_the_time_of_its_commit(asker: Asker) -> None:
 
     asker.now_s += 60
     asker.put_many(NEWS, 1, 5, b"4")
-    times = [batch.committed_at_us for batch in asker.store.batches(1, 0, 100, 1 << 20)]
+    times = [batch.committed_at_us for batch in asker.store.batches(FIRST_TOPIC, 0, 100, 1 << 20)]
     assert [find(at_us) for at_us in times] == [0, 1, 2, 3, 4]
     assert [find(times[3] + 1), find(times[4] + 1)] == [4, 5]
     assert [find(at_us) for at_us in (-(1 << 63), 0, (1 << 64) - 1)] == [0, 0, 5]
@@ -249,7 +249,7 @@ def test_a_subscription_goes_on_where_it_is_sought(asker: Asker, start: str, at:
 
 
 def test_a_subscription_is_sought_to_a_time(asker: Asker) -> None:
-    second = asker.store.batches(1, 1, 1, 1)[0].committed_at_us
+    second = asker.store.batches(FIRST_TOPIC, 1, 1, 1)[0].committed_at_us
     asker.ask(Kind.SEEK, bodies.Seek(NEWS, b"reader", "time", second))
     assert asker.attach(NEWS).cursor == 1
 
@@ -275,7 +275,7 @@ def test_what_was_lent_of_a_sought_subscription_is_no_longer_and_its_attempts_ar
     asker.ask(Kind.RETURN, bodies.Return(NEWS, WORKERS, token, ((0, 1, 1),), counted=True))
     asker.ask(Kind.SEEK, bodies.Seek(NEWS, WORKERS, "earliest"))
     assert code_of(asker.ack(NEWS, token, (1, 2), name=WORKERS)) == (Kind.REFUSED, Code.MOVED)
-    assert asker.store.returned(1) == []
+    assert asker.store.returned(FIRST_TOPIC) == []
     again = asker.attach(NEWS, WORKERS, nonce=b"another nonce").token
     assert body_of(take(asker, again, 1), bodies.Lent).lent == ((0, 4, 1),)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import Asker, body_of, code_of
+from tests.unit.broker.asking import FIRST_TOPIC, Asker, body_of, code_of
 from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker, lent_by
 
 from clarion.wire import batch as batches
@@ -153,7 +153,7 @@ def test_an_ack_of_a_gap_beside_what_is_acked_is_written() -> None:
     refused = body_of(asker.take(two), bodies.Refused)
     assert (refused.code, refused.gone) == (Code.GONE, (1, 4))
     asker.done(two, (1, 4))
-    row = next(row for row in asker.store.subscriptions(1) if row.name == NAME)
+    row = next(row for row in asker.store.subscriptions(FIRST_TOPIC) if row.name == NAME)
     assert (row.cursor, row.acked) == (0, (1).to_bytes(8, "little") + (4).to_bytes(8, "little"))
 
 

@@ -6,7 +6,7 @@ import struct
 from typing import Any, NoReturn
 
 import pytest
-from tests.unit.broker.asking import START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asking import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.model.errors import StoreUnavailable
@@ -94,7 +94,7 @@ def test_messages_of_one_batch_appear_one_after_the_other_and_keep_their_ids(ask
     blobs = asker.get(NEWS, asker.attach(NEWS).token).blobs
     assert [Batch.parse(bytes(blob)).message_id(0) for blob in blobs] == ids
     assert asker.store.first_due_us() is None
-    assert asker.store.staged_totals(1) == (0, 0)
+    assert asker.store.staged_totals(FIRST_TOPIC) == (0, 0)
 
 
 def test_a_batch_that_is_due_at_once_moves_without_being_written_again(asker: Asker) -> None:
@@ -195,7 +195,7 @@ def test_a_crash_while_messages_appear_neither_loses_nor_repeats_any(committed: 
     asker.crash()
     run_to(asker, 125.0)
     assert sorted(read(asker)) == [b"a", b"b", b"c"]
-    assert asker.store.staged_totals(1) == (0, 0)
+    assert asker.store.staged_totals(FIRST_TOPIC) == (0, 0)
 
 
 def test_a_failed_commit_while_messages_appear_is_made_up_for(asker: Asker) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 import pytest
-from tests.unit.broker.asking import START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asking import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
 
 from clarion.model.errors import StoreUnavailable
 from clarion.wire import bodies
@@ -47,7 +47,7 @@ def test_a_subscription_starts_where_it_asks(asker: Asker, start: str, at: int, 
 
 
 def test_a_subscription_from_a_time_sees_what_was_committed_since(asker: Asker) -> None:
-    second = asker.store.batches(1, 1, 1, 1)[0].committed_at_us
+    second = asker.store.batches(FIRST_TOPIC, 1, 1, 1)[0].committed_at_us
     assert body_of(asker.subscribe(NEWS, b"exact", "time", second), bodies.Subscribed).cursor == 1
     assert body_of(asker.subscribe(NEWS, b"after", "time", second + 1), bodies.Subscribed).cursor == 2
     assert body_of(asker.subscribe(NEWS, b"before", "time", -5), bodies.Subscribed).cursor == 0

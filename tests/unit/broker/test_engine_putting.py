@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from tests.unit.broker.asking import Asker, body_of, code_of
+from tests.unit.broker.asking import FIRST_TOPIC, Asker, body_of, code_of
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import RECEIPTS_KEPT
@@ -277,7 +277,7 @@ def test_messages_expire_after_their_own_time_to_live_or_the_topics(asker: Asker
     own = body_of(asker.ask(Kind.PUT, bodies.Put(NEWS, 2500), asker.batch(1, 2, b"own")), bodies.PutDone)
     asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, changes={"ttl_s": 0.0}))
     asker.put(NEWS, asker.batch(1, 3, b"never"))
-    expiries = [batch.expires_at_us for batch in asker.store.batches(1, 0, 9, 9999)]
+    expiries = [batch.expires_at_us for batch in asker.store.batches(FIRST_TOPIC, 0, 9, 9999)]
     assert expiries == [put.committed_at_us + 10_000_000, own.committed_at_us + 2_500_000, 0]
 
 
@@ -310,7 +310,7 @@ def opened(asker: Asker, *topics: bytes) -> tuple[tuple[int, int, str], ...]:
 
 def test_opening_tells_a_topics_number_and_makes_none_that_nobody_would_read(asker: Asker) -> None:
     (news, nobodys, pattern) = opened(asker, NEWS, b"nobody's", b"a/*")
-    assert news == (1, 0, "")
+    assert news == (FIRST_TOPIC, 0, "")
     assert nobodys[:2] == (0, Code.NO_SUBSCRIBER)
     assert pattern[:2] == (0, Code.MALFORMED)
     assert asker.store.topic(b"nobody's") is None
@@ -339,9 +339,9 @@ def test_opening_too_many_topics_at_once_or_beyond_the_brokers_bound_is_refused(
 
 def test_a_put_that_names_a_topic_is_never_taken_for_one_made_under_its_name_later(asker: Asker) -> None:
     packed = asker.batch(1, 1, b"one")
-    put = bodies.Put(NEWS, topic_number=1)
+    put = bodies.Put(NEWS, topic_number=FIRST_TOPIC)
     assert asker.ask(Kind.PUT, put, packed).kind == Kind.ACK
-    asker.ask(Kind.DELETE, bodies.Delete(NEWS, 1))
+    asker.ask(Kind.DELETE, bodies.Delete(NEWS, FIRST_TOPIC))
     assert code_of(asker.ask(Kind.PUT, put, packed)) == (Kind.REFUSED, Code.NO_TOPIC)
     asker.subscribe(NEWS)
     for _ in range(2):
@@ -356,8 +356,8 @@ def test_a_put_that_names_a_topic_is_never_taken_for_one_made_under_its_name_lat
 
 
 def test_a_put_is_asked_to_wait_while_its_topic_is_being_deleted(asker: Asker) -> None:
-    asker.send(Kind.DELETE, bodies.Delete(NEWS, 1))
-    key = asker.send(Kind.PUT, bodies.Put(NEWS, topic_number=1), asker.batch(1, 1, b"one"))
+    asker.send(Kind.DELETE, bodies.Delete(NEWS, FIRST_TOPIC))
+    key = asker.send(Kind.PUT, bodies.Put(NEWS, topic_number=FIRST_TOPIC), asker.batch(1, 1, b"one"))
     assert code_of(asker.replies[key]) == (Kind.REFUSED, Code.BUSY)
     assert [
         code for _, code, _ in body_of(asker.replies[asker.send(Kind.OPEN, bodies.Open((NEWS,)))], bodies.Opened).topics

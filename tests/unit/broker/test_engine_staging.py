@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asking import FIRST_TOPIC, Asker, body_of, code_of, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
@@ -120,7 +120,7 @@ def test_staging_for_an_epoch_that_is_committed_stores_nothing(asker: Asker) -> 
     asker.settle()
     assert asker.replies[key].body == bodies.Staged(already=True)
     assert stage(asker, 2, b"b", 0, b"later").body == bodies.Staged(already=True)
-    assert asker.store.staged_totals(1) == (0, 0)
+    assert asker.store.staged_totals(FIRST_TOPIC) == (0, 0)
     assert read(asker) == [b"0"]
 
 
@@ -141,7 +141,7 @@ def test_what_is_staged_and_not_on_disk_yet_counts_for_the_commit(asker: Asker) 
     assert all(asker.replies[key].body == bodies.Staged(already=False) for key in keys)
     assert asker.replies[done].body == bodies.StagedCommitted(1, 2, already=False)
     assert read(asker) == [b"0", b"1"]
-    assert asker.store.staged_totals(1) == (0, 0)
+    assert asker.store.staged_totals(FIRST_TOPIC) == (0, 0)
 
 
 def test_dropping_an_epoch_lets_it_be_staged_anew(asker: Asker) -> None:

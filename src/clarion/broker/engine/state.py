@@ -102,7 +102,8 @@ class State:
         self.in_flight: Group | None = None
         self.next_publisher = self.store.last_publisher() + 1
         self.next_staged = self.store.last_staged() + 1
-        self.count = self.durable_count = max(self.store.count(), self.store.last_topic_number())
+        # Never 0, which is what a request says that was made as of no count.
+        self.count = self.durable_count = max(1, self.store.count(), self.store.last_topic_number())
         self._last_stamp = self.store.last_stamp()
         self._start = 0
         self.topic_count = self.store.topic_count()
