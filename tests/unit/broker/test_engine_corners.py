@@ -94,13 +94,25 @@ def test_a_transaction_is_answered_though_its_publisher_left() -> None:
 
 
 def test_a_transaction_beyond_a_limit_uses_its_number_up() -> None:
-    asker = Asker(max_topics=1)
+    asker = Asker(max_topics=1, default_retention="keep")
     publisher = asker.register()
     asker.subscribe(NEWS)
     packed = asker.batch(publisher, 1, b"x")
     body = bodies.Transact(publisher, 1, (), ((b"new", len(packed), 0, b""),), ())
     assert code_of(asker.ask(Kind.TRANSACT, body, packed)) == (Kind.REFUSED, Code.LIMIT)
     assert asker.ask(Kind.TRANSACT, bodies.Transact(publisher, 2, (), (), ()), b"").kind == Kind.ACK
+
+
+@pytest.mark.parametrize(("retention", "code"), [("until-read", Code.NO_SUBSCRIBER), ("keep", Code.TOO_LARGE)])
+def test_a_refused_transaction_leaves_no_topic_behind(retention: str, code: Code) -> None:
+    asker = Asker(default_retention=retention, max_batch_bytes=200)
+    publisher = asker.register()
+    asker.subscribe(NEWS)
+    small, large = asker.batch(publisher, 1, b"x"), asker.batch(publisher, 2, bytes(200))
+    puts = ((b"one", len(small), 0, b""), (b"other", len(large), 0, b""))
+    body = bodies.Transact(publisher, 1, (), puts, ())
+    assert code_of(asker.ask(Kind.TRANSACT, body, small + large)) == (Kind.REFUSED, code)
+    assert [row.name for row, _ in asker.store.topics(b"", 10)] == [NEWS]
 
 
 @pytest.mark.parametrize("publisher", [0, -1, 1 << 63, (1 << 64) - 1])

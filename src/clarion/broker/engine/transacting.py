@@ -41,7 +41,7 @@ class _Refused(Exception):
 
 
 class _Put(NamedTuple):
-    topic: Topic
+    topic: bytes  # made, where it is not there, once nothing speaks against the whole
     batch: Batch
     ttl_ms: int
     due: bytes
@@ -177,24 +177,29 @@ class Transacting:
         return _Plan(acks, self._plan_puts(body, self._parse(body, blob), now), body.sets)
 
     def _plan_puts(self, body: bodies.Transact, batches: list[Batch], now: Now) -> list[_Put]:
+        state = self._state
         puts: list[_Put] = []
         sizes: dict[Topic, int] = {}
+        new: set[bytes] = set()
         for (name, _, ttl_ms, due), batch in zip(body.puts, batches, strict=True):
-            topic = self._state.make_topic(name, self._state.limits.default_retention, now)
-            if topic is None:
-                raise _Refused(Kind.REFUSED, Code.LIMIT, "this broker has as many topics as it may (max_topics)")
-            if topic.deleted:
+            topic = state.find_topic(name, now.monotonic_s)
+            if topic is not None and topic.deleted:
                 raise _Refused(Kind.REFUSED, Code.BUSY, f"{to_text(name)} is just being deleted; try again")
-            refusal = self._putting.wrong_put(topic, batch, due)
+            refusal = self._putting.wrong_put(name, topic, batch, due)
             if refusal is not None:
                 raise _Refused(*refusal)
-            puts.append(_Put(topic, batch, ttl_ms, due))
-            sizes[topic] = sizes.get(topic, 0) + len(batch.raw)
-        self._check_room(sizes, sum(len(value or b"") for _, value, _ in body.sets))
+            puts.append(_Put(name, batch, ttl_ms, due))
+            if topic is None:
+                new.add(name)
+            else:
+                sizes[topic] = sizes.get(topic, 0) + len(batch.raw)
+        if new and state.topic_count + len(new) > state.limits.max_topics:
+            raise _Refused(Kind.REFUSED, Code.LIMIT, "this broker has as many topics as it may (max_topics)")
+        size = sum(len(batch.raw) for batch in batches) + sum(len(value or b"") for _, value, _ in body.sets)
+        self._check_room(sizes, size)
         return puts
 
-    def _check_room(self, sizes: dict[Topic, int], state_bytes: int) -> None:
-        size = sum(sizes.values()) + state_bytes
+    def _check_room(self, sizes: dict[Topic, int], size: int) -> None:
         if size and disk_is_full(self._state, size):
             text = "the broker's disk is full but for its reserve; nothing of the transaction was done"
             raise _Refused(Kind.REFUSED, Code.DISK_FULL, text)
@@ -286,9 +291,14 @@ class Transacting:
     def _do(self, plan: _Plan, now: Now) -> bodies.Transacted:
         for ack in plan.acks:
             self._getting.take_ack(*ack)
-        offsets = tuple(self._putting.take_unnumbered(*put, now) for put in plan.puts)
+        offsets = tuple(self._put(put, now) for put in plan.puts)
         versions = tuple(self._set(name, value) for name, value, _ in plan.sets)
         return bodies.Transacted(0, "", offsets, versions, now.unix_us)
+
+    def _put(self, put: _Put, now: Now) -> int:
+        topic = self._state.make_topic(put.topic, self._state.limits.default_retention, now)
+        assert topic is not None
+        return self._putting.take_unnumbered(topic, put.batch, put.ttl_ms, put.due, now)
 
     def _set(self, name: bytes, value: bytes | None) -> int:
         changes = self._state.open.changes

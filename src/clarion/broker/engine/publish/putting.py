@@ -271,13 +271,21 @@ class Putting:
         expiry_us = expires_at_us(topic, ttl_ms, max(topic.last_commit_us, now.unix_us))
         return self._state.store_batch(topic, batch.raw, batch.count, now, expires_at_us=expiry_us)
 
-    def wrong_put(self, topic: Topic, batch: Batch, due: bytes) -> Refusal | None:
-        """Give how to refuse a batch that is put without a number of its own; None when it is good."""
+    def wrong_put(self, name: bytes, topic: Topic | None, batch: Batch, due: bytes) -> Refusal | None:
+        """Give how to refuse a batch that is put without a number of its own, on a topic that is there or is to be
+        made; None when it is good."""
         try:
             read_due(batch, due, now_us=0)
         except InvalidRequest as error:
             return Kind.INVALID, Code.MALFORMED, str(error)
-        return self._final_refusal(topic, batch)
+        if topic is not None:
+            return self._final_refusal(topic, batch)
+        limits = self._state.limits
+        if max(len(batch.raw), batch.plain_bytes) > limits.max_batch_bytes:
+            return Kind.REFUSED, Code.TOO_LARGE, _too_large(name, limits.max_batch_bytes)
+        if limits.default_retention == UNTIL_READ and not self._state.is_awaited(name):
+            return Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER, _unread(name)
+        return None
 
     def take_unnumbered(self, topic: Topic, batch: Batch, ttl_ms: int, due: bytes, now: Now) -> int:
         """Take a batch that `wrong_put` found nothing against; gives its first offset, -1 when it is for later."""
@@ -332,7 +340,11 @@ class Putting:
         state.say(waiter, Kind.ACK, body)
 
     def _too_large(self, topic: Topic) -> str:
-        return f"a batch for {to_text(topic.name)} has at most {self.max_batch_bytes(topic)} bytes"
+        return _too_large(topic.name, self.max_batch_bytes(topic))
+
+
+def _too_large(name: bytes, most: int) -> str:
+    return f"a batch for {to_text(name)} has at most {most} bytes"
 
 
 def _unread(name: bytes) -> str:
