@@ -208,7 +208,7 @@ class _Driver:
 
     def _pattern(self, changes: Changes, place: int, packed: bytes) -> None:
         if (b"a/*", bytes([place])) not in changes.gone_patterns:
-            changes.patterns[b"a/*", bytes([place])] = PatternRow(b"a/*", bytes([place]), packed)
+            changes.patterns[b"a/*", bytes([place])] = PatternRow(b"a/*", bytes([place]), packed, place)
 
     def _forget_pattern(self, changes: Changes, place: int, _: None) -> None:
         if (b"a/*", bytes([place])) not in changes.patterns:

@@ -194,6 +194,7 @@ class PatternRow(NamedTuple):
     pattern: bytes
     name: bytes
     options: bytes
+    number: int = 0  # the broker's count when it was made
 
 
 class TopicSummary(NamedTuple):

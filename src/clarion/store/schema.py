@@ -116,6 +116,7 @@ INSERT INTO meta VALUES ('clock_us', 0);
 # Tokens were counted for each subscription, and now for the whole broker.
 VERSION_4 = """
 ALTER TABLE writer ADD COLUMN dropped INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pattern ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
 DROP INDEX writer_seen;
 CREATE TABLE decision (
     place INTEGER PRIMARY KEY, number INTEGER NOT NULL, nonce BLOB NOT NULL, checksum INTEGER NOT NULL,

@@ -200,7 +200,9 @@ def add_all_sorts(changes: Changes, maker: Maker, place: int) -> None:
     changes.returned[topic, b"shared", place] = ReturnedRow(topic, b"shared", place, 1 + place, 9, "because \0 é")
     if place % 2:
         changes.gone_returned.add((topic, b"shared", place - 1))
-    changes.patterns[b"a/*", b"%d" % (place % 4)] = PatternRow(b"a/*", b"%d" % (place % 4), b"options %d" % place)
+    changes.patterns[b"a/*", b"%d" % (place % 4)] = PatternRow(
+        b"a/*", b"%d" % (place % 4), b"options %d" % place, place
+    )
     if place % 3 == 0:
         changes.history += [HistoryRow(b"start %d" % place, 1 + place), HistoryRow(b"", 70 + place)]
     changes.clock_us = maker.clock_us if place % 2 else 0

@@ -169,7 +169,7 @@ def test_a_states_version_never_comes_again(store: Store) -> None:
 
 
 def test_patterns_are_kept_changed_and_removed(store: Store) -> None:
-    rows = [PatternRow(b"a/#", b"x", b""), PatternRow(b"a/*", b"x", b"options"), PatternRow(b"a/*", b"y", b"")]
+    rows = [PatternRow(b"a/#", b"x", b""), PatternRow(b"a/*", b"x", b"options", 7), PatternRow(b"a/*", b"y", b"")]
     store.commit(Changes(patterns={row[:2]: row for row in reversed(rows)}))
     assert store.patterns() == rows
     changed = rows[0]._replace(options=b"others")

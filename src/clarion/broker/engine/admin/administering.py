@@ -13,7 +13,7 @@ from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.share.sharing import Sharing
 from clarion.broker.engine.state import Now, State
-from clarion.broker.engine.subscribe.subscribing import Subscribing, refuse_busy, refuse_gone
+from clarion.broker.engine.subscribe.subscribing import Subscribing, is_topic_meant, refuse_busy, refuse_gone
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
@@ -47,6 +47,8 @@ class Administering:
         topic = state.find_topic(body.topic, now.monotonic_s)
         if topic is not None and topic.deleted:
             refuse_busy(state, waiter, topic)
+            return
+        if topic is not None and not is_topic_meant(state, waiter, topic, body.as_of):
             return
         retention = body.retention or (topic.retention if topic else state.limits.default_retention)
         try:
@@ -127,6 +129,8 @@ class Administering:
             )
             state.refuse(waiter, Kind.REFUSED, Code.NO_TOPIC, text)
             return
+        if not body.number and not is_topic_meant(state, waiter, topic, body.as_of):
+            return
         below = topic.visible_end if body.below == -1 else min(body.below, topic.visible_end)
         for subscription in topic.subscriptions.values():
             if subscription.acked.cursor < below:
@@ -150,6 +154,8 @@ class Administering:
                 return
         if topic is None:
             self._refuse_none(waiter, body.topic)
+            return
+        if not body.number and not is_topic_meant(state, waiter, topic, body.as_of):
             return
         if not topic.deleted:
             delete_topic(state, self._subscribing, topic)

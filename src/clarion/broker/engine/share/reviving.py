@@ -8,6 +8,7 @@ from clarion.broker.engine.reading import UNREAD, batches_of, refuse_unread
 from clarion.broker.engine.share.burying import PREFIX
 from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.state import Now, State
+from clarion.broker.engine.subscribe.subscribing import is_topic_meant
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.names import to_text
 from clarion.model.topics import DEAD_READER, dead_letters_of
@@ -48,6 +49,8 @@ class Reviving:
             return
         if grave is None or reader is None:
             state.say_when_durable(waiter, Kind.ACK, bodies.DeadDone(0, 0))
+            return
+        if not is_topic_meant(state, waiter, grave, body.as_of):
             return
         offsets, following = self._wanted(grave, reader, body.offsets)
         if body.action == "drop":

@@ -44,6 +44,7 @@ class Patterns:
         self._patterns: dict[_Key, SubscriptionOptions] = {
             (row.pattern, row.name): unpack_options(row.options) for row in rows
         }
+        self._numbers: dict[_Key, int] = {(row.pattern, row.name): row.number for row in rows}
 
     def failed(self, code: Code, text: str) -> None:
         """Nothing that was under way was kept: tell those who wait for it to try again, and read what is there."""
@@ -147,7 +148,8 @@ class Patterns:
         self._made.pop(key, None)
         options, waiters = self._coming.pop(key)
         self._patterns[key] = options
-        state.open.changes.patterns[key] = PatternRow(*key, pack_options(options))
+        number = self._numbers[key] = state.draw()
+        state.open.changes.patterns[key] = PatternRow(*key, pack_options(options), number)
         state.open.changes.gone_patterns.discard(key)
         state.counters["patterns_subscribed"] += 1
         for waiter in waiters:
@@ -161,6 +163,8 @@ class Patterns:
             state.refuse(waiter, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
         elif key not in self._patterns:
             self._refuse_none(waiter, key)
+        elif body.as_of and self._numbers[key] > body.as_of:
+            state.refuse_stale(waiter, f"{to_text(body.name)} subscribed to the pattern {to_text(body.topic)} anew")
         elif key in self._going:
             self._going[key].append(waiter)
         else:
@@ -186,7 +190,7 @@ class Patterns:
 
     def _end(self, key: _Key) -> None:
         state = self._state
-        del self._patterns[key]
+        del self._patterns[key], self._numbers[key]
         state.open.changes.patterns.pop(key, None)
         state.open.changes.gone_patterns.add(key)
         self.matching.end(*key)

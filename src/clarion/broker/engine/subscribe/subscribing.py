@@ -264,6 +264,14 @@ def refuse_gone(state: State, waiter: Waiter, topic: Topic, start: int) -> None:
     state.refuse(waiter, Kind.REFUSED, Code.GONE, text, gone=gone)
 
 
+def is_topic_meant(state: State, waiter: Waiter, topic: Topic, as_of: int) -> bool:
+    """Refuse a request that was made before the topic was: it is for another that had the name, or for none."""
+    if not as_of or topic.number <= as_of:
+        return True
+    state.refuse_stale(waiter, f"the topic {to_text(topic.name)} was made meanwhile")
+    return False
+
+
 def refuse_busy(state: State, waiter: Waiter, topic: Topic) -> None:
     """Say that a topic is just being deleted."""
     text = f"{to_text(topic.name)} is just being deleted; try again"
