@@ -47,6 +47,18 @@ def test_who_waits_is_lent_what_comes(asker: SharedAsker) -> None:
     assert [lent_by(asker.replies[key]) for key in keys] == [[(0, b"0", 1), (1, b"1", 1)], [(2, b"2", 1)]]
 
 
+def test_a_take_that_comes_late_does_not_end_the_wait_of_a_newer_one(asker: SharedAsker) -> None:
+    asker.put_jobs(b"first")
+    token = asker.join()
+    first = bodies.Take(JOBS, NAME, token, 1, 100, 1 << 20, 0)
+    assert lent_by(asker.ask(Kind.TAKE, first)) == [(0, b"first", 1)]
+    waiting = asker.send(Kind.TAKE, bodies.Take(JOBS, NAME, token, 2, 100, 1 << 20, 5000))
+    assert lent_by(asker.ask(Kind.TAKE, first)) == [(0, b"first", 1)]
+    assert waiting not in asker.replies
+    asker.put_jobs(b"second")
+    assert lent_by(asker.replies[waiting]) == [(1, b"second", 1)]
+
+
 def test_a_wait_ends_with_nothing(asker: SharedAsker) -> None:
     token = asker.join()
     key = asker.send_take(token, wait_ms=2000)

@@ -79,11 +79,11 @@ class Sharing:
             min(max(1, body.max_bytes), limits.max_get_bytes),
             now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
         )
-        if consumer.token in lending.waiting:  # what it asked before is answered: a consumer waits once
-            self._stop_waiting(topic, subscription, consumer.token)
         if body.number <= consumer.last_take:
             self._lender.lend_again(topic, lending, consumer, take)
             return
+        if consumer.token in lending.waiting:  # what it asked before is answered: a consumer waits once
+            self._stop_waiting(topic, subscription, consumer.token)
         lending.see(topic.visible_end, now.monotonic_s)
         if self._lender.lend(topic, subscription, consumer, take, now):
             return
