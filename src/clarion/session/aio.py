@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from clarion.model.errors import ClarionError, Closed, TimedOut, UsedAfterFork
+from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.backoff import Backoff
-from clarion.session.changes import Change
+from clarion.session.changes import Change, no_answer
 from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.exchange import Exchange, OnReply, Reply
 from clarion.wire import bodies
@@ -89,6 +89,10 @@ class AsyncSession:
             self._connection.send(frames)
             self.wake()
 
+    def give_up(self, body: bodies.Body) -> None:
+        """Have a request not sent any more that nobody waits for."""
+        self._exchange.give_up(body)
+
     async def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
         """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time. What
         changes something, and is decided once, is so."""
@@ -110,7 +114,9 @@ class AsyncSession:
         try:
             return await asyncio.wait_for(answer, timeout_s)
         except TimeoutError:
-            raise TimedOut(f"the broker at {self.url} did not answer a {kind.name} within {timeout_s:g} s") from None
+            raise no_answer(self.url, kind, timeout_s) from None
+        finally:
+            self.give_up(body)  # answered, too late, or cancelled: nobody waits for it
 
     def wake(self) -> None:
         """Take a turn as soon as the event loop is free."""

@@ -19,6 +19,12 @@ from clarion.wire.refusals import RETRIED, Code
 from clarion.wire.requests import DECIDED_KINDS
 
 
+def no_answer(url: str, kind: Kind, timeout_s: float) -> TimedOut:
+    """Return the error of a call that was not answered in time, and is given up."""
+    unknown = "; whether it was done is not known, and it is not sent again" if kind in DECIDED_KINDS else ""
+    return TimedOut(f"the broker at {url} did not answer a {kind.name} within {timeout_s:g} s{unknown}")
+
+
 class Change:
     """One call's request, and what is to be asked until it is answered; a request that is not decided once is asked as
     it is."""

@@ -105,11 +105,18 @@ class Count:
 
 
 class _Asked:
-    __slots__ = ("frames", "on_reply", "resend_at_s", "times_sent", "wait_s")
+    __slots__ = ("body", "frames", "on_reply", "resend_at_s", "times_sent", "wait_s")
 
     def __init__(
-        self, frames: list[Buffer], on_reply: OnReply, wait_s: float, resend_at_s: float, times_sent: int
+        self,
+        body: bodies.Body,
+        frames: list[Buffer],
+        on_reply: OnReply,
+        wait_s: float,
+        resend_at_s: float,
+        times_sent: int,
     ) -> None:
+        self.body = body
         self.frames = frames
         self.on_reply = on_reply
         self.wait_s = wait_s
@@ -153,8 +160,14 @@ class Exchange:
         self._last_id += 1
         frames = pack_frames(kind, self._last_id, body, blobs)
         resend_at_s = now_s + wait_s + self._resend_after_s
-        self._asked[self._last_id] = _Asked(frames, on_reply, wait_s, resend_at_s, int(sent))
+        self._asked[self._last_id] = _Asked(body, frames, on_reply, wait_s, resend_at_s, int(sent))
         return frames
+
+    def give_up(self, body: bodies.Body) -> None:
+        """Forget a request that nobody waits for any more: it is not sent again, whatever becomes of a copy that was
+        sent. Done much later, it would undo what its caller, or somebody else, has decided since."""
+        for request_id in [number for number, asked in self._asked.items() if asked.body is body]:
+            del self._asked[request_id]
 
     def answer(self, frames: Sequence[Buffer]) -> None:
         """Hand a reply to who asked; what nobody asked for, or asked for twice, is counted and dropped."""

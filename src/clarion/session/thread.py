@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from clarion.model.errors import ClarionError, Closed, InvalidRequest, TimedOut, UsedAfterFork
+from clarion.model.errors import ClarionError, Closed, InvalidRequest, UsedAfterFork
 from clarion.session.backoff import Backoff
-from clarion.session.changes import Change
+from clarion.session.changes import Change, no_answer
 from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.endings import Works, closed
 from clarion.session.exchange import Exchange, OnReply, Reply
@@ -57,6 +57,7 @@ class ThreadSession(Works):
             self._exchange.on_lost = on_lost
         self._backoff = Backoff(random.random)
         self._requests: deque[tuple[Kind, bodies.Body, Sequence[Buffer], OnReply, float]] = deque()
+        self._given_up: deque[bodies.Body] = deque()
         self._asleep = False
         self._woken = False
         self._closing = False
@@ -104,6 +105,11 @@ class ThreadSession(Works):
         self._requests.append((kind, body, blobs, on_reply, wait_s))
         self.wake()
 
+    def give_up(self, body: bodies.Body) -> None:
+        """Have a request not sent any more that nobody waits for."""
+        self._given_up.append(body)
+        self.wake()
+
     def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
         """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time. What
         changes something, and is decided once, is so."""
@@ -133,9 +139,11 @@ class ThreadSession(Works):
             answered.wait(timeout_s)
         finally:
             self._calls.discard(answered)
+            if not replies:
+                self.give_up(body)
         if not replies:
             self.check_usable()
-            raise TimedOut(f"the broker at {self.url} did not answer a {kind.name} within {timeout_s:g} s")
+            raise no_answer(self.url, kind, timeout_s)
         return replies[0]
 
     def _end_calls(self) -> None:
@@ -204,6 +212,7 @@ class ThreadSession(Works):
             if events:
                 self._connection_turn(poller)
             now_s = time.monotonic()
+            self._forget_given_up(now_s)
             if self._reconnect_at_s is not None and now_s >= self._reconnect_at_s:
                 self._reconnect(poller, now_s)
             self._outage.look(self.connected, now_s)
@@ -255,6 +264,12 @@ class ThreadSession(Works):
         self._watch(poller)
         for frames in self._exchange.greeting(now_s):
             self._connection.send(frames)
+
+    def _forget_given_up(self, now_s: float) -> None:
+        if self._given_up:
+            self._send_requests(now_s)  # they are among those, or were sent before
+            while self._given_up:
+                self._exchange.give_up(self._given_up.popleft())
 
     def _send_requests(self, now_s: float) -> None:
         while self._requests:

@@ -159,6 +159,7 @@ class _Works(Works):
             owner=self,
             url=self.session.url,
             timeout_s=timeout_s,
+            give_up=self.session.give_up,
             count=self.session.count,
         )
         self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)

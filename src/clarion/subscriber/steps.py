@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from clarion.model.errors import ClarionError, TimedOut, Unreachable
-from clarion.session.changes import Change
+from clarion.model.errors import ClarionError, Unreachable
+from clarion.session.changes import Change, no_answer
 from clarion.session.exchange import Count, Reply, hello
 from clarion.subscriber.claim import Owner, Steps
 from clarion.subscriber.line import Ask
@@ -32,6 +32,7 @@ class Ports:
     owner: Owner
     url: str
     timeout_s: float
+    give_up: Callable[[bodies.Body], None] = lambda _body: None  # has a request not sent again
     numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of fetches, and of marks between them
     count: Count = field(default_factory=Count)
     welcome: bodies.Welcome | None = None
@@ -56,8 +57,12 @@ class Ports:
 
         self.check_usable()
         self.ask(kind, body, on_reply, blobs)
-        if not (yield from self.until(lambda: bool(replies), self.clock_s() + self.timeout_s)):
-            raise TimedOut(f"the broker at {self.url} did not answer a {kind.name} within {self.timeout_s:g} s")
+        try:
+            if not (yield from self.until(lambda: bool(replies), self.clock_s() + self.timeout_s)):
+                raise no_answer(self.url, kind, self.timeout_s)
+        finally:
+            if not replies:
+                self.give_up(body)
         return replies[0]
 
     def change(self, kind: Kind, body: bodies.Body) -> Steps[Reply]:

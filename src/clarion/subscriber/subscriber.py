@@ -192,6 +192,7 @@ class _Works(Works):
             owner=self,
             url=broker_url(url),
             timeout_s=timeout_s,
+            give_up=self._give_up,
         )
         self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)
         self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
@@ -228,6 +229,9 @@ class _Works(Works):
                 on_reply(reply)
 
         self.session.ask(kind, body, on_reply_locked, blobs, wait_s)
+
+    def _give_up(self, body: bodies.Body) -> None:
+        self.session.give_up(body)
 
     def _on_lost(self, error: ClarionError) -> None:
         with self.lock:

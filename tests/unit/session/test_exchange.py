@@ -51,6 +51,17 @@ def test_half_a_reply_leaves_the_request_to_be_sent_again() -> None:
     assert len(got) == 1
 
 
+def test_what_was_given_up_is_not_sent_again_nor_answered() -> None:
+    exchange, got = Exchange(), list[Reply]()
+    given_up = bodies.AskStats()
+    frames = exchange.ask(Kind.STATS, given_up, (), got.append, wait_s=0, now_s=0)
+    kept = ask(exchange, got)
+    exchange.give_up(given_up)
+    assert ids(exchange.everything(0.0)) == [kept]
+    exchange.answer(reply(unpack_prefix(bytes(frames[0]))[2]))
+    assert not got
+
+
 def test_a_new_connection_gets_everything_unanswered_in_order_and_unchanged() -> None:
     exchange, got = Exchange(), list[Reply]()
     frames = [exchange.ask(Kind.STATS, bodies.AskStats(), (), got.append, wait_s=0, now_s=0) for _ in range(4)]
