@@ -42,6 +42,7 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.FIND_OFFSET: bodies.FindOffset,
     Kind.OPEN: bodies.Open,
 }
+REQUEST_KINDS = frozenset(_BODIES)
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
 # Each is decided once: a nonce, and the count as of which, tell a copy that comes later (docs/protocol.md).
 DECIDED_KINDS = frozenset({

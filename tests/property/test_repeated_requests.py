@@ -1,0 +1,480 @@
+"""Any request of any kind may be repeated after any other: it is as if the repeat had not come, or it is refused.
+
+Two brokers are asked the same by everybody, and one of them hears earlier requests once more, frame by frame: on the
+same connection or another, right away or when the world has changed, after a restart or a commit that failed. From then
+on both must have the same on disk, lend the same, and give the same answers to all. Where the first copy was lost, so
+that the one that comes late is the first, both hear it, and nothing that was decided later is undone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from unittest import mock
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.property.repeating_clients import PATTERN, PLACES, Clients, Sent
+from tests.property.twin_brokers import LEASE_S, OneBroker, Told
+
+from clarion.broker.engine import Limits, Now
+from clarion.model.topics import dead_letters_of
+from clarion.store import memory
+from clarion.wire import bodies
+from clarion.wire.batch import Batch
+from clarion.wire.frames import Kind
+from clarion.wire.refusals import RETRIED, Code
+from clarion.wire.requests import REQUEST_KINDS
+
+# What a repeat may be answered beside a refusal, given what the first copy was.
+
+
+def _same(first: Told, again: Told) -> bool:
+    return first == again
+
+
+def _whatever_is(first: Told, again: Told) -> bool:
+    return True
+
+
+def _done(first: Told, again: Told) -> bool:
+    return again.kind == Kind.ACK
+
+
+def _same_place(first: Told, again: Told) -> bool:
+    one, other = first.read(bodies.PutDone), again.read(bodies.PutDone)
+    return (one.number, one.first_offset, one.committed_at_us) == (
+        other.number,
+        other.first_offset,
+        other.committed_at_us,
+    )
+
+
+def _same_token(first: Told, again: Told) -> bool:
+    return bool(first.read(bodies.Attached).token == again.read(bodies.Attached).token)
+
+
+def _of_same_loan(first: Told, again: Told) -> bool:
+    return again.kind == Kind.NO_MESSAGES or _lent(again) <= _lent(first)
+
+
+def _lent(told: Told) -> set[tuple[int, int]]:
+    return {(offset, attempt) for start, stop, attempt in told.read(bodies.Lent).lent for offset in range(start, stop)}
+
+
+# Their answers are kept with what they changed.
+DECIDED = frozenset({
+    Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.REGISTER, Kind.CONFIGURE, Kind.SEEK, Kind.PURGE, Kind.DELETE, Kind.DEAD,
+    Kind.COMMIT_STAGED,
+})  # fmt: skip
+RULES: dict[Kind, Callable[[Told, Told], bool]] = {
+    **dict.fromkeys(DECIDED, _same),
+    Kind.TRANSACT: _same,
+    Kind.PUT: _same_place,
+    Kind.ATTACH: _same_token,
+    Kind.TAKE: _of_same_loan,
+    Kind.STAGE: _done,
+    Kind.ACK: _done,
+    Kind.RETURN: _done,
+    Kind.RENEW: _done,
+    Kind.DETACH: _done,
+    Kind.FORGET: _done,
+    Kind.OPEN: _done,
+    Kind.REPORT: _done,
+    Kind.HELLO: _done,
+    **dict.fromkeys(
+        (Kind.GET, Kind.READ, Kind.TOPICS, Kind.STATS, Kind.STATE, Kind.DESCRIBE, Kind.MATCHES, Kind.FIND_OFFSET),
+        _whatever_is,
+    ),
+}
+# Declared exceptions (docs/protocol.md, "Once"): what these change when they come again is nobody's decision.
+MAKES_EMPTY_TOPICS = frozenset({Kind.OPEN})
+TELLS_IN_MEMORY = frozenset({Kind.REPORT})  # the older one is shown again, by STATS alone
+
+_KEPT_REFUSALS = frozenset({Kind.PUT, Kind.TRANSACT})  # some of theirs use a number up, and stay
+_FOR_NOW = RETRIED | {Code.STALE}
+_NOT_FINAL = _FOR_NOW | {Code.SHOW_HELD, Code.PUBLISHER_EXPIRED, Code.NO_TOPIC, Code.MALFORMED}
+_OFTEN = (
+    *[Kind.PUT] * 4, *[Kind.SUBSCRIBE] * 3, *[Kind.ATTACH] * 2, *[Kind.TAKE] * 3, *[Kind.RENEW] * 2, *[Kind.RETURN] * 2,
+    Kind.GET, Kind.ACK, Kind.ACK, Kind.TRANSACT, Kind.STAGE, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REGISTER,
+)  # fmt: skip
+_TOGETHER = (
+    (Kind.DELETE, Kind.SUBSCRIBE, Kind.PUT, Kind.ATTACH),
+    (Kind.UNSUBSCRIBE, Kind.SUBSCRIBE, Kind.PUT, Kind.ATTACH),
+    (Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.RETURN, Kind.TAKE),
+    (Kind.PUT, Kind.TAKE, Kind.RETURN, Kind.DEAD, Kind.PUT, Kind.TAKE, Kind.RETURN),
+    (Kind.STAGE, Kind.STAGE, Kind.COMMIT_STAGED, Kind.STAGE),
+)
+_LOST = (*sorted(DECIDED), Kind.ATTACH, Kind.STAGE, Kind.PUT, Kind.TRANSACT, Kind.ACK, Kind.TAKE, Kind.RETURN)
+_EVENTS = (
+    *["repeat"] * 6, *["lose"] * 3, *["overtake"] * 5, "late", "late", "hold", "begin", "fail", "crash", "crash stored",
+    "lapse", "tick", *["remake"] * 4,
+)  # fmt: skip
+_ACTIONS = (*sorted(REQUEST_KINDS), *_OFTEN, *_EVENTS)
+
+
+class Twins:
+    """Two brokers in step, and everybody who asks them."""
+
+    def __init__(self, retention: str) -> None:
+        self.now_s = 1000.0
+        limits = Limits(default_retention=retention, stale_msg_interval_s=0.1, least_hold_s=0.1, staged_expiry_s=4.0)
+        self.plain, self.other = OneBroker(limits), OneBroker(limits)
+        for each in (self.plain, self.other):
+            each.start(self.now)
+        self.clients = Clients(self.plain)
+        self.sent: list[Sent] = []
+        self.by_key: dict[tuple[bytes, int], Sent] = {}
+        self.held = 0  # steps for which nothing is committed
+        self.connections = self.steps = 0
+        self.repeated: Counter[int] = Counter()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_s, 1_700_000_000_000_000 + int(self.now_s * 1e6))
+
+    @property
+    def both(self) -> tuple[OneBroker, OneBroker]:
+        return self.plain, self.other
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        for each in self.both:
+            each.tick(self.now)
+        self.hear()
+
+    def set_up(self) -> None:
+        """Have somebody who puts, and subscriptions with consumers."""
+        for kind in (Kind.REGISTER, *[Kind.SUBSCRIBE] * 4, *[Kind.ATTACH] * 4, *[Kind.PUT] * 3):
+            self.take(kind, len(self.sent))
+
+    # Steps.
+
+    def take(self, action: int | str, seed: int) -> None:
+        self.steps += 1
+        dice = Random(f"{seed} {self.steps}")  # Hypothesis likes small numbers, and many alike
+        self.now_s += 0.001
+        if isinstance(action, int):
+            self.request(Kind(action), dice)
+        else:
+            getattr(self, action.replace(" ", "_"))(dice)
+        self.held = max(0, self.held - 1)
+        if not self.held:
+            self.settle()
+
+    def request(self, kind: Kind, dice: Random, *, losing: bool = False) -> None:
+        sent = self.clients.ask(kind, dice)
+        if sent is None:
+            return
+        if self.by_key.get((sent.peer, sent.request_id)) is sent:  # numbered, and made before: it comes first
+            self.again(sent, dice)
+            return
+        self.sent.append(sent)
+        self.by_key[sent.peer, sent.request_id] = sent
+        if not losing:
+            self.deliver(sent)
+            self.note_loans(sent)
+
+    def note_loans(self, sent: Sent) -> None:
+        """What is lent is written with whichever commit comes first: have it be the same one for both."""
+        if sent.kind in (Kind.TAKE, Kind.RENEW):
+            self.settle()
+            self.pass_time(0.02)
+            self.settle()
+
+    def deliver(self, sent: Sent) -> None:
+        """Have both take it."""
+        sent.state, sent.in_flight = "open", False
+        for each in self.both:
+            each.take(sent.peer, sent.frames, self.now)
+        self.hear()
+
+    def hear(self) -> None:
+        """Take in the first answers."""
+        for sent in [sent for sent in self.sent if sent.state == "open"]:
+            told = self.plain.answers.get((sent.peer, sent.request_id))
+            if told:
+                sent.answer = told[-1]
+                sent.state = "done" if _is_final(sent.kind, told[-1]) else "refused"
+                self.clients.hear(sent, told[-1])
+
+    def lose(self, dice: Random) -> None:
+        """Something is asked for, and does not come until later."""
+        self.request(dice.choice(_LOST), dice, losing=True)
+
+    def late(self, dice: Random) -> None:
+        """What was lost comes after all."""
+        lost = [sent for sent in self.sent if sent.state == "lost"]
+        if lost:
+            self.again(dice.choice(lost), dice)
+
+    def overtake(self, dice: Random) -> None:
+        """Something is asked for, and comes when what it is for was made anew."""
+        self.settle()
+        self.clients.aim = dice.choice(PLACES)
+        lost = len(self.sent)
+        self.request(dice.choice(_LOST), dice, losing=True)
+        for kind in dice.choice(_TOGETHER):
+            self.request(kind, dice)
+            self.settle()
+        self.clients.aim = None
+        for sent in self.sent[lost : lost + 1]:
+            self.again(sent, dice)
+
+    def repeat(self, dice: Random) -> None:
+        if self.sent:
+            places = (self.sent, self.sent[-6:])
+            self.again(dice.choice(dice.choice(places)), dice)
+
+    def remake(self, dice: Random) -> None:
+        """A topic, or a subscription, goes and comes again, with messages; or what else goes together."""
+        self.settle()
+        self.clients.aim = dice.choice(PLACES)
+        for kind in dice.choice(_TOGETHER):
+            self.request(kind, dice)
+            self.settle()
+        self.clients.aim = None
+
+    def hold(self, dice: Random) -> None:
+        self.held = 4
+
+    def begin(self, dice: Random) -> None:
+        """A commit is under way, and stays so for some steps."""
+        self.settle()
+        for kind in dice.choices(_OFTEN, k=2):
+            self.request(kind, dice)
+        self._begin()
+        self.held = 3
+
+    def _begin(self) -> None:
+        if self.plain.group is None and self.other.group is None:
+            for each in self.both:
+                each.begin_commit()
+            for sent in self.sent:
+                sent.in_flight = sent.state == "open"
+
+    def fail(self, dice: Random) -> None:
+        """A commit fails, and with it all that was taken since."""
+        self.settle()
+        for kind in dice.choices(_OFTEN, k=3):
+            self.request(kind, dice)
+        self._begin()
+        if self.plain.group is not None and self.other.group is not None:
+            for each in self.both:
+                each.fail_commit(self.now)
+            self.hear()
+        self.settle()
+
+    def crash(self, dice: Random) -> None:
+        self._crash()
+
+    def crash_stored(self, dice: Random) -> None:
+        """What was just asked is on disk, and nobody hears of it any more."""
+        self.settle()
+        for kind in dice.choices((*_OFTEN, *sorted(DECIDED)), k=3):
+            self.request(kind, dice)
+        self._begin()
+        for each in self.both:
+            each.reach_disk()
+        self._crash()
+
+    def _crash(self) -> None:
+        stored = self.plain.stored and self.plain.group is not None
+        self.check_answers()
+        for sent in self.sent:
+            if sent.state == "open":
+                sent.state = "stored" if stored and sent.in_flight and self._is_decided(sent) else "lost"
+        for each in self.both:
+            each.answers.clear()
+            each.start(self.now)
+        self.check_same()
+
+    def _is_decided(self, sent: Sent) -> bool:
+        """Tell whether more than a "not now" was on its way to who asked."""
+        nonce = getattr(sent.body, "nonce", b"")
+        return sent.kind not in DECIDED or self.plain.store.decision(nonce) is not None
+
+    def lapse(self, dice: Random) -> None:
+        self.pass_time(1.5 * LEASE_S)
+
+    def tick(self, dice: Random) -> None:
+        self.pass_time(0.2)
+
+    # Repeats.
+
+    def again(self, sent: Sent, dice: Random) -> None:
+        """Send the same frames once more."""
+        unused = sent.kind == Kind.TAKE and (
+            sent.state == "open" or (sent.answer is not None and sent.answer.kind == Kind.NO_MESSAGES)
+        )  # its number is used until it brings messages: it is the next one, too
+        if sent.state in ("lost", "refused") or unused or sent.kind in MAKES_EMPTY_TOPICS:
+            self.come_late(sent)
+            return
+        peer = sent.peer
+        if dice.random() < 0.5:
+            self.connections += 1
+            peer = b"connection %d" % self.connections
+            self.by_key[peer, sent.request_id] = sent
+        self.other.take(peer, sent.frames, self.now)
+        self.repeated[sent.kind] += 1
+        if not self.held:
+            self.settle()
+
+    def come_late(self, sent: Sent) -> None:
+        """It was not done before: both take it, and what was decided since stays."""
+        self.settle()
+        before = _snapshot(self.plain)
+        self.deliver(sent)
+        self.settle()
+        _check_newer(sent, before, _snapshot(self.plain))
+        self.note_loans(sent)
+
+    # Checks.
+
+    def settle(self) -> None:
+        news = [each.settle(self.now) for each in self.both]
+        if any(news):
+            self.hear()
+            self.check_answers()
+            self.check_same()
+
+    def check_answers(self) -> None:
+        """Everybody was given the same answers; who asked again, the first one's meaning, or a refusal."""
+        for key in self.plain.answers.keys() | self.other.answers.keys():
+            sent = self.by_key[key]
+            extra = self.other.answers.get(key, [])
+            if sent.kind != Kind.STATS:
+                for told in self.plain.answers.get(key, ()):
+                    assert told in extra, f"{sent} was answered {told} by one broker, and by the other {extra}"
+                    extra.remove(told)
+            for told in extra:
+                if told.refusal is None and sent.answer is not None:
+                    assert sent.answer.refusal is None, f"{sent} was refused, and asked again {told}"
+                    assert RULES[sent.kind](sent.answer, told), f"{sent} asked again was answered {told}"
+                elif told.refusal is not None and sent.answer is not None and sent.kind in DECIDED:
+                    assert told == sent.answer or told.refusal.code in _FOR_NOW, f"{sent} asked again: {told}"
+        for each in self.both:
+            each.answers.clear()
+
+    def check_same(self) -> None:
+        """Both have the same, as if nothing had been repeated."""
+        one, other = self.plain.durable(), self.other.durable()
+        for name, value in one.items():
+            assert value == other[name], f"{name} differs after a repeat"
+        assert self.plain.lent() == self.other.lent(), "what is lent differs after a repeat"
+        assert self.plain.engine._state.count == self.other.engine._state.count, "something was decided by a repeat"
+
+    def check_once(self) -> None:
+        """No message is stored twice, whatever was sent how often."""
+        for log in self.plain.store._logs.values():
+            parsed = [Batch(batch.data) for batch in log.batches]
+            payloads = Counter(payload for batch in parsed if batch.publisher for payload in batch.payloads())
+            assert not payloads or max(payloads.values()) == 1, f"stored twice: {payloads}"
+
+    def finish(self) -> None:
+        """Repeat everything there was, before and after a restart."""
+        dice = Random(0)
+        for _ in range(2):
+            self.held = 0
+            self.settle()
+            for sent in [sent for sent in self.sent if sent.state == "lost"]:
+                self.again(sent, dice)
+            for sent in [sent for sent in self.sent if sent.state in ("done", "stored")]:
+                self.again(sent, dice)
+            self.check_once()
+            self._crash()
+
+
+def _is_final(kind: Kind, told: Told) -> bool:
+    """Tell whether an answer stays what it is."""
+    refusal = told.refusal
+    if refusal is None:
+        return True
+    if kind in DECIDED:
+        return refusal.code not in _FOR_NOW
+    return kind in _KEPT_REFUSALS and refusal.code not in _NOT_FINAL
+
+
+def _snapshot(broker: OneBroker) -> dict[str, Any]:
+    store = broker.store
+    return {
+        "topics": {number: (log.row, tuple(log.batches)) for number, log in store._logs.items()},
+        "subscriptions": dict(store._subscriptions),
+        "publishers": dict(store._publishers),
+        "staged": dict(store._staged),
+        "states": dict(store._states),
+        "returned": dict(store._returned),
+        "patterns": dict(store._patterns),
+        "writers": dict(store._writers),
+    }
+
+
+def _check_newer(sent: Sent, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """What is refused has changed nothing; what is done has not touched what was made after it was asked for."""
+    told, kind, body = sent.answer, sent.kind, sent.body
+    assert told is not None or kind == Kind.TAKE, f"{sent} was not answered"
+    if told is not None and told.refusal is not None:
+        assert before == after, f"{sent} was refused, and changed something"
+    as_of = getattr(body, "as_of", 0)
+    if kind in MAKES_EMPTY_TOPICS:
+        for number, topic in after["topics"].items():
+            assert before["topics"].get(number, (topic[0], ())) == topic, "an OPEN changed a topic"
+    for name, row in before["writers"].items():
+        assert after["writers"][name].epoch >= row.epoch, f"{sent} took back what a writer committed"
+    if kind in (Kind.PURGE, Kind.DELETE, Kind.CONFIGURE, Kind.DEAD) and not getattr(body, "number", 0):
+        meant = dead_letters_of(body.topic) if isinstance(body, bodies.Dead) else getattr(body, "topic", b"")
+        newer = {
+            number: topic for number, topic in before["topics"].items() if number > as_of and topic[0].name == meant
+        }
+        kept = {number: topic for number, topic in after["topics"].items() if number in newer}
+        assert kept == newer, f"{sent} was for a topic that is gone, and changed a newer one"
+    if kind == Kind.UNSUBSCRIBE:
+        for key, row in before["patterns"].items():
+            assert row.number <= as_of or after["patterns"][key] == row, f"{sent} ended a newer pattern"
+    if kind in (Kind.UNSUBSCRIBE, Kind.SEEK, Kind.ATTACH) and getattr(body, "topic", b"") != PATTERN:
+        name = getattr(body, "name", b"")
+        newer = {
+            key: row for key, row in before["subscriptions"].items()
+            if row.token > as_of and row.name == name and not (kind == Kind.ATTACH and row.consumers)
+        }  # fmt: skip
+        kept = {key: row for key, row in after["subscriptions"].items() if key in newer}
+        assert kept == newer, f"{sent} undid what was decided later"
+
+
+_repeated: Counter[int] = Counter()
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(_ACTIONS), st.integers(0, 1 << 16)), min_size=30, max_size=60),
+    retention=st.sampled_from(("keep", "until-read")),
+    kept=st.sampled_from((4, 16_384)),
+)
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+def _play(steps: list[tuple[int | str, int]], retention: str, kept: int) -> None:
+    with mock.patch.object(memory, "DECISIONS_KEPT", kept):
+        twins = Twins(retention)
+        twins.set_up()
+        for action, seed in steps:
+            twins.take(action, seed)
+        twins.finish()
+        _repeated.update(twins.repeated)
+
+
+def test_any_request_may_be_repeated_after_any_other() -> None:
+    assert RULES.keys() == REQUEST_KINDS, "each kind of request needs a rule for its repeats"
+    _repeated.clear()
+    _play()
+    assert _repeated.keys() >= REQUEST_KINDS - MAKES_EMPTY_TOPICS, "not every kind was done, and repeated"
+
+
+def test_clients_ask_for_everything_there_is() -> None:
+    assert Twins("keep").clients.makers.keys() == REQUEST_KINDS
