@@ -77,8 +77,7 @@ class Deciding:
     def _begin(self, waiter: Waiter, kind: int, body: Changing) -> Waiter | None:
         """Return whom the answer is for where the request is to be done; otherwise answer it."""
         state = self._state
-        if not 8 <= len(body.nonce) <= 64:
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
+        if not state.is_nonce(waiter, body.nonce):
             return None
         checksum = xxh3_64_intdigest(_encode(body), seed=kind)
         asked = self._asked.get(body.nonce)

@@ -11,7 +11,7 @@ from clarion.broker.engine.deciding import Deciding
 from clarion.broker.engine.keep.housekeeping import Housekeeping
 from clarion.broker.engine.keep.removing import forget_deleted
 from clarion.broker.engine.keep.retention import Retention
-from clarion.broker.engine.limits import Limits
+from clarion.broker.engine.limits import FULL_RETRY_S, Limits
 from clarion.broker.engine.publish.delaying import Delaying
 from clarion.broker.engine.publish.putting import Putting
 from clarion.broker.engine.publish.staging import Staging
@@ -243,9 +243,9 @@ class Engine:
             for _, writer, receipt, _ in failed.puts:
                 if writer is not None and receipt is not None:
                     for waiter in writer.pending.pop(receipt.number, ()):
-                        state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=0.2)
+                        state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
             for reply in failed.replies:
-                state.refuse(Waiter(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=0.2)
+                state.refuse(Waiter(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
         trims = {topic.name for topic in (*state.read_topics, *group.trimmed, *state.open.trimmed)}
         state.forget_all()
         self._deciding.forget_all()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from clarion.model.ids import RECEIPTS_KEPT
 
 MAX_NAME_BYTES = 1024  # of a topic or subscriber name
+MAX_RANGES = 65_536  # of offsets that one request names
 ROW_BYTES = 1024  # that a topic, subscription or publisher takes on disk, about
-FULL_RETRY_S = 0.2  # before somebody who found the disk or a topic full tries again
+FULL_RETRY_S = 0.2  # before somebody who found the disk or a topic full, or whose commit failed, tries again
 
 
 @dataclass(frozen=True, slots=True)

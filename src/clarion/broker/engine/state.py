@@ -172,6 +172,24 @@ class State:
             self.free_bytes = max(self.free_bytes, self.store.free_bytes() - uncommitted)
         return self.has_room(ROW_BYTES)
 
+    def no_more_topics(self) -> str:
+        """Say why there is no other topic."""
+        return f"this broker has {self.limits.max_topics} topics, as many as it may (max_topics)"
+
+    def is_leaving(self, publisher: int) -> bool:
+        """Tell whether a publisher is forgotten, though the store may know it yet."""
+        in_flight = self.in_flight
+        return publisher in self.open.changes.gone_publishers or (
+            in_flight is not None and publisher in in_flight.changes.gone_publishers
+        )
+
+    def is_nonce(self, waiter: Waiter, nonce: bytes) -> bool:
+        """Refuse a nonce that cannot tell a request from all others."""
+        fits = 8 <= len(nonce) <= 64
+        if not fits:
+            self.refuse(waiter, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
+        return fits
+
     def is_new(self, topic: Topic) -> bool:
         """Tell whether a topic is not on disk yet; its number may be another's after a crash."""
         return any(group and topic.number in group.changes.topics for group in self.groups())

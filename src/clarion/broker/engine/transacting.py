@@ -9,9 +9,9 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.limits import MAX_NAME_BYTES
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES
 from clarion.broker.engine.publish.putting import Putting
-from clarion.broker.engine.publish.room import FULL_RETRY_S, disk_is_full, lacks_room
+from clarion.broker.engine.publish.room import lacks_room
 from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.subscribe.getting import Getting
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
@@ -28,7 +28,6 @@ _GAP_RETRY_S = 0.02
 _NOT_FINAL = frozenset({Code.SHOW_HELD, Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY})  # the number is not used up
 _IN_MEMORY = 1000  # publishers whose numbers are at hand
 _MAX_PARTS = 10_000  # acks, puts and states each
-_MAX_RANGES = 65_536  # of all acks together
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(bodies.Transacted).decode
@@ -137,7 +136,7 @@ class Transacting:
         """Nothing of a group was kept: tell those who wait for it to try again."""
         for _, _, _, waiters in group.transactions:
             for waiter in waiters:
-                self._state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=0.2)
+                self._state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
 
     def drop_publisher(self, publisher: int) -> None:
         """Forget a publisher's numbers."""
@@ -168,8 +167,8 @@ class Transacting:
     def _plan(self, body: bodies.Transact, blob: Buffer, now: Now) -> _Plan:
         if max(len(body.acks), len(body.puts), len(body.sets)) > _MAX_PARTS:
             raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction has at most {_MAX_PARTS} parts of each kind")
-        if sum(len(ack[3]) for ack in body.acks) > _MAX_RANGES:
-            raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction acks at most {_MAX_RANGES} ranges")
+        if sum(len(ack[3]) for ack in body.acks) > MAX_RANGES:
+            raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction acks at most {MAX_RANGES} ranges")
         acks = [self._plan_ack(*ack, now) for ack in body.acks]
         if body.puts or body.sets:
             self._check_news(acks)
@@ -194,13 +193,13 @@ class Transacting:
             else:
                 sizes[topic] = sizes.get(topic, 0) + len(batch.raw)
         if new and state.topic_count + len(new) > state.limits.max_topics:
-            raise _Refused(Kind.REFUSED, Code.LIMIT, "this broker has as many topics as it may (max_topics)")
+            raise _Refused(Kind.REFUSED, Code.LIMIT, state.no_more_topics())
         size = sum(len(batch.raw) for batch in batches) + sum(len(value or b"") for _, value, _ in body.sets)
         self._check_room(sizes, size)
         return puts
 
     def _check_room(self, sizes: dict[Topic, int], size: int) -> None:
-        if size and disk_is_full(self._state, size):
+        if size and not self._state.has_room(size):
             text = "the broker's disk is full but for its reserve; nothing of the transaction was done"
             raise _Refused(Kind.REFUSED, Code.DISK_FULL, text)
         for topic, size in sizes.items():

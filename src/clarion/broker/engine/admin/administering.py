@@ -63,8 +63,7 @@ class Administering:
             return
         topic = state.make_topic(body.topic, retention, now)
         if topic is None:
-            text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, state.no_more_topics())
             return
         if (topic.retention, topic.settings) != (retention, settings):
             topic.retention, topic.settings = retention, settings

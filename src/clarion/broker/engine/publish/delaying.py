@@ -6,7 +6,7 @@ import struct
 from bisect import bisect_right
 from collections import OrderedDict
 
-from clarion.broker.engine.publish.room import add_delayed, disk_is_full
+from clarion.broker.engine.publish.room import add_delayed
 from clarion.broker.engine.reading import UNREAD, count_unread
 from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.topics import Topic
@@ -140,7 +140,7 @@ class Delaying:
             size = 0
         else:
             part = self._cut(row, stop)
-            if part is None or disk_is_full(state, len(part)):
+            if part is None or not state.has_room(len(part)):
                 return None
             size = len(part)
             state.append(topic, part, stop - row.released, now, expires_at_us=expiry_us)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
 from clarion.broker.engine.publish.credit import grant_messages
 from clarion.broker.engine.publish.delaying import Delaying, expires_at_us, read_due
-from clarion.broker.engine.publish.room import FULL_RETRY_S, lacks_room
+from clarion.broker.engine.publish.room import lacks_room
 from clarion.broker.engine.state import Now, State, TakenPut
 from clarion.broker.engine.subscribe.subscribing import refuse_busy
 from clarion.broker.engine.topics import Topic, Waiter, Writer
@@ -39,13 +39,11 @@ class Putting:
     def register(self, waiter: Waiter, body: bodies.Register, now: Now) -> None:
         """Give a publisher id, durably; the same nonce gives the same id."""
         state = self._state
-        if not 8 <= len(body.nonce) <= 64:
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
+        if not state.is_nonce(waiter, body.nonce):
             return
         known = state.registered.get(body.nonce)
         if known is None and (row := state.store.publisher_by_nonce(body.nonce)) is not None:
-            leaving = any(group and row.publisher in group.changes.gone_publishers for group in state.groups())
-            known = None if leaving else row.publisher
+            known = None if state.is_leaving(row.publisher) else row.publisher
         if known is None:
             if state.next_publisher >= 1 << 32:
                 state.refuse(waiter, Kind.REFUSED, Code.LIMIT, "this broker has given out all its publisher ids")
@@ -79,8 +77,7 @@ class Putting:
         """Forget a publisher and its numbers."""
         state = self._state
         row = state.publishers.pop(publisher, None)
-        leaving = any(group and publisher in group.changes.gone_publishers for group in state.groups())
-        if not leaving and (row is not None or state.store.publisher(publisher) is not None):
+        if not state.is_leaving(publisher) and (row is not None or state.store.publisher(publisher) is not None):
             state.publisher_count -= 1
         if row is not None:
             state.registered.pop(row.nonce, None)
@@ -153,7 +150,7 @@ class Putting:
             return Code.DISK_FULL, "the broker's disk is full but for its reserve; no topic was made"
         topic = topic or state.make_topic(name, state.limits.default_retention, now)
         if topic is None:
-            return Code.LIMIT, f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
+            return Code.LIMIT, state.no_more_topics()
         if topic.deleted:
             return Code.BUSY, f"{to_text(name)} is just being deleted; try again"
         return topic
@@ -194,8 +191,7 @@ class Putting:
             return None
         topic = state.make_topic(name, state.limits.default_retention, now)
         if topic is None:
-            text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, state.no_more_topics())
             return None
         if topic.deleted:
             refuse_busy(state, waiter, topic)
@@ -215,10 +211,7 @@ class Putting:
         state = self._state
         known = 0 < publisher < state.next_publisher
         row = (state.publishers.get(publisher) or state.store.publisher(publisher)) if known else None
-        leaving = publisher in state.open.changes.gone_publishers or (
-            state.in_flight is not None and publisher in state.in_flight.changes.gone_publishers
-        )
-        if row is None or leaving:
+        if row is None or state.is_leaving(publisher):
             text = f"publisher {publisher} is not known here (closed, or silent for too long); register again"
             state.refuse(waiter, Kind.REFUSED, Code.PUBLISHER_EXPIRED, text)
             return False

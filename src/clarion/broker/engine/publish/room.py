@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from clarion.broker.engine.keep.removing import trim
-from clarion.broker.engine.limits import FULL_RETRY_S as FULL_RETRY_S
 from clarion.broker.engine.limits import Limits
 from clarion.broker.engine.reading import UNREAD, read_batches
 from clarion.broker.engine.state import State
@@ -19,11 +18,6 @@ def bound_bytes(topic: Topic, limits: Limits) -> int:
     return topic.settings.max_bytes or (limits.topic_max_bytes if topic.retention == UNTIL_READ else 0)
 
 
-def disk_is_full(state: State, size: int) -> bool:
-    """Tell whether this would take from the reserve, which is for acks, trims and deletes."""
-    return not state.has_room(size)
-
-
 def lacks_room(
     state: State, topic: Topic, size: int, *, on_disk: int | None = None, count_delayed: bool = True
 ) -> tuple[Code, str] | None:
@@ -32,7 +26,7 @@ def lacks_room(
     `on_disk` is what the request needs there, if more than this batch. What is delayed takes from the topic's bound,
     too. Where a topic may let go of its oldest batches, they do.
     """
-    if disk_is_full(state, size if on_disk is None else on_disk):
+    if not state.has_room(size if on_disk is None else on_disk):
         text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
         return Code.DISK_FULL, text
     bound = bound_bytes(topic, state.limits)

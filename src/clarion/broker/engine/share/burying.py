@@ -77,7 +77,7 @@ class Burying:
             stamp=state.next_stamp(now),
             number=0,
         )
-        if state.free_bytes - len(packed) < state.limits.disk_reserve_bytes:
+        if not state.has_room(len(packed)):
             return []
         grave = state.make_topic(dead_letters_of(topic.name), UNTIL_READ, now)
         if grave is None or grave.deleted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_RANGES
 from clarion.broker.engine.reading import UNREAD, batches_of, refuse_unread
 from clarion.broker.engine.share.burying import PREFIX
 from clarion.broker.engine.share.returning import Returning
@@ -20,8 +21,6 @@ from clarion.wire.refusals import Code
 _AT_ONCE = 1000  # dead letters in one request
 _AT_ONCE_BYTES = 4 << 20
 _EVERYTHING = 1 << 62
-_MAX_RANGES = 65_536
-_FULL_RETRY_S = 0.2
 
 
 class _Revived(NamedTuple):
@@ -43,8 +42,8 @@ class Reviving:
         state = self._state
         grave = state.find_topic(dead_letters_of(body.topic), now.monotonic_s)
         reader = grave.subscriptions.get(DEAD_READER) if grave else None
-        if body.action not in ("replay", "drop") or len(body.offsets) > _MAX_RANGES:
-            text = f"dead letters are replayed or dropped, not {body.action!r}, in at most {_MAX_RANGES} ranges"
+        if body.action not in ("replay", "drop") or len(body.offsets) > MAX_RANGES:
+            text = f"dead letters are replayed or dropped, not {body.action!r}, in at most {MAX_RANGES} ranges"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
             return
         if grave is None or reader is None:
@@ -66,9 +65,9 @@ class Reviving:
         if last is not None:
             following = last
         size = sum(len(each.payload) + len(each.key or b"") for found in homes.values() for each in found)
-        if state.free_bytes - size < state.limits.disk_reserve_bytes:
+        if not state.has_room(size):
             text = "the broker's disk is full but for its reserve; no dead letter was replayed"
-            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=_FULL_RETRY_S)
+            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
             return
         for (name, subscriber), revived in homes.items():
             self._revive(grave, reader, name, subscriber, revived, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.share.lender import Lender
 from clarion.broker.engine.share.lending import Consumer, Lending, WaitingTake
 from clarion.broker.engine.share.returning import Returning
@@ -21,7 +22,6 @@ LAPSED = "the consumer gave no sign of life within its lease"
 LEFT = "the consumer left without an ack"
 NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
 _MAX_UNACKED = 1_000_000
-_MAX_RANGES = 65_536  # in one request
 _MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
 _MAX_REASON = 1000  # characters kept
 _LONGEST_DELAY_MS = 366 * 86_400_000
@@ -174,11 +174,9 @@ class Sharing:
         state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
     def _fits(self, waiter: Waiter, ranges: Sequence[tuple[int, ...]]) -> bool:
-        fits = len(ranges) <= _MAX_RANGES and not is_piled_up(ranges, _MOST_OVERLAPPING)
+        fits = len(ranges) <= MAX_RANGES and not is_piled_up(ranges, _MOST_OVERLAPPING)
         if not fits:
-            text = (
-                f"a request names at most {_MAX_RANGES} ranges, of which {_MOST_OVERLAPPING} may overlap in one place"
-            )
+            text = f"a request names at most {MAX_RANGES} ranges, of which {_MOST_OVERLAPPING} may overlap in one place"
             self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
         return fits
 

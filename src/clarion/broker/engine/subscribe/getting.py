@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches, refuse_unread
 from clarion.broker.engine.share.sharing import Sharing
 from clarion.broker.engine.state import Now, State
@@ -16,7 +17,6 @@ from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 from clarion.wire.refusals import Code
 
-_MAX_ACK_RANGES = 65_536  # in one request
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
@@ -37,8 +37,7 @@ class Getting:
         if found is None:
             return
         topic, subscription = found
-        if not 8 <= len(body.nonce) <= 64:
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
+        if not state.is_nonce(waiter, body.nonce):
             return
         if subscription.lending is not None:
             self._sharing.attach(waiter, topic, subscription, body, now)
@@ -83,7 +82,7 @@ class Getting:
         problem = self._sharing.wrong_token(topic, subscription, token, now)
         if problem is not None:
             return problem
-        if len(acked) > _MAX_ACK_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
+        if len(acked) > MAX_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
             text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"
             return Kind.INVALID, Code.MALFORMED, text
         acked = merged(acked)

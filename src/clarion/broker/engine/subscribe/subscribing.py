@@ -54,8 +54,7 @@ class Subscribing:
             return
         topic = state.make_topic(body.topic, state.limits.default_retention, now)
         if topic is None:
-            text = f"this broker has {state.limits.max_topics} topics, as many as it may (max_topics)"
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, state.no_more_topics())
             return
         if topic.deleted:
             refuse_busy(state, waiter, topic)
