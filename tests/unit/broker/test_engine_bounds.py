@@ -45,6 +45,27 @@ def test_there_are_no_more_subscriptions_than_may_be_and_one_that_goes_makes_roo
     assert code_of(asker.subscribe(NEWS, b"four")) == (Kind.REFUSED, Code.LIMIT)
 
 
+def test_a_pattern_makes_no_more_subscriptions_than_may_be() -> None:
+    asker = Asker(max_subscriptions=2, default_retention="keep")
+    for topic in (b"a/1", b"a/2", b"a/3"):
+        asker.ask(Kind.CONFIGURE, bodies.Configure(topic))
+    key = asker.send(Kind.SUBSCRIBE, bodies.Subscribe(b"a/#", b"reader"))
+    asker.tick()
+    assert code_of(asker.replies[key]) == (Kind.REFUSED, Code.LIMIT)
+    asker.settle()
+    assert asker.state.subscription_count == asker.store.subscription_count() == 0
+
+
+@pytest.mark.parametrize(("own", "told"), [(0, "max_subscriptions_per_topic"), (1, "its max_subscriptions")])
+def test_who_is_beyond_a_topics_bound_is_told_which_it_is(own: int, told: str) -> None:
+    asker = Asker(max_subscriptions_per_topic=1)
+    asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, changes={"max_subscriptions": own}))
+    assert asker.subscribe(NEWS, b"one").kind == Kind.ACK
+    refused = asker.subscribe(NEWS, b"two").body
+    assert isinstance(refused, bodies.Refused)
+    assert (refused.code, refused.text) == (Code.LIMIT, f"news has 1 subscriptions, as many as it may ({told})")
+
+
 def test_on_a_full_disk_nothing_new_is_made_and_what_is_there_goes_on() -> None:
     asker = Asker(default_retention="keep")
     asker.register(b"publisher nonce")

@@ -125,10 +125,9 @@ class Patterns:
         topic = state.find_topic(name, now.monotonic_s)
         if topic is None or topic.deleted or body.name in topic.subscriptions:
             return True
-        most = topic.settings.max_subscriptions or state.limits.max_subscriptions_per_topic
-        if len(topic.subscriptions) >= most:
-            text = f"{to_text(name)} has {most} subscriptions, as many as it may (max_subscriptions)"
-            self._give_up((body.topic, body.name), text, now)
+        refusal = self._subscribing.lacks_room(topic)
+        if refusal is not None:
+            self._give_up((body.topic, body.name), *refusal, now)
             return False
         cursor = self._subscribing.start_of(self._coming[body.topic, body.name][1][0], topic, body.start, body.at)
         assert cursor is not None
@@ -136,10 +135,10 @@ class Patterns:
         self._made.setdefault((body.topic, body.name), []).append(name)
         return True
 
-    def _give_up(self, key: _Key, text: str, now: Now) -> None:
+    def _give_up(self, key: _Key, code: Code, text: str, now: Now) -> None:
         """Refuse a pattern, and end the subscriptions that were made for it so far."""
         for waiter in self._coming.pop(key)[1]:
-            self._state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            self._state.refuse(waiter, Kind.REFUSED, code, text)
         for name in self._made.pop(key, ()):
             self._end_at(name, key[1], now)
 

@@ -50,7 +50,10 @@ class Subscribing:
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
             return
         known = state.find_topic(body.topic, now.monotonic_s)
-        if (known is None or body.name not in known.subscriptions) and not self._has_room(waiter):
+        refusal = None if known is not None and body.name in known.subscriptions else self.lacks_room(known)
+        if refusal is not None:
+            retry_s = FULL_RETRY_S if refusal[0] == Code.DISK_FULL else 0.0
+            state.refuse(waiter, Kind.REFUSED, *refusal, retry_after_s=retry_s)
             return
         topic = state.make_topic(body.topic, state.limits.default_retention, now)
         if topic is None:
@@ -64,30 +67,27 @@ class Subscribing:
             subscribed = bodies.Subscribed(existing.acked.cursor, existing.options, state.count)
             state.say_when_durable(waiter, Kind.ALREADY_SUBSCRIBED, subscribed)
             return
-        most = topic.settings.max_subscriptions or state.limits.max_subscriptions_per_topic
-        if len(topic.subscriptions) >= most:
-            text = f"{to_text(topic.name)} has {most} subscriptions, as many as it may (max_subscriptions)"
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
-            return
         cursor = self.start_of(waiter, topic, body.start, body.at)
         if cursor is not None:
             self.add(topic, body.name, cursor, body.options, now)
             state.say_when_durable(waiter, Kind.ACK, bodies.Subscribed(cursor, body.options, state.count))
 
-    def _has_room(self, waiter: Waiter) -> bool:
-        """Refuse another subscription where the broker, or its disk, has no room for it."""
-        state = self._state
-        if state.subscription_count >= state.limits.max_subscriptions:
-            text = (
-                f"this broker has {state.limits.max_subscriptions} subscriptions, as many as it may (max_subscriptions)"
-            )
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
-            return False
+    def lacks_room(self, topic: Topic | None) -> tuple[Code, str] | None:
+        """Return how to refuse another subscription, to a topic or to one that is not made yet; None where the broker,
+        its disk and the topic have room."""
+        state, limits = self._state, self._state.limits
+        if state.subscription_count >= limits.max_subscriptions:
+            text = f"this broker has {limits.max_subscriptions} subscriptions, as many as it may (max_subscriptions)"
+            return Code.LIMIT, text
         if not state.has_room_for_row():
-            text = "the broker's disk is full but for its reserve; nothing was subscribed to"
-            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
-            return False
-        return True
+            return Code.DISK_FULL, "the broker's disk is full but for its reserve; nothing was subscribed to"
+        if topic is not None:
+            own = topic.settings.max_subscriptions
+            most = own or limits.max_subscriptions_per_topic
+            bound = "its max_subscriptions" if own else "max_subscriptions_per_topic"
+            if len(topic.subscriptions) >= most:
+                return Code.LIMIT, f"{to_text(topic.name)} has {most} subscriptions, as many as it may ({bound})"
+        return None
 
     def _is_good(self, waiter: Waiter, body: bodies.Subscribe) -> bool:
         if not 0 < len(body.topic) <= MAX_NAME_BYTES or not 0 < len(body.name) <= MAX_NAME_BYTES:
