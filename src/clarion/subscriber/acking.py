@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+
+from clarion.model.ranges import merged
 
 Range = tuple[int, int]
 _ACK_RANGES_AT_ONCE = 10_000
@@ -70,17 +72,6 @@ class Acks:
         self._sent = ()
         self._again_at_s = None
         self.total = 0
-
-
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Give the same offsets in as few ranges as they need, oldest first."""
-    found: list[Range] = []
-    for start, stop in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
-        else:
-            found.append((start, stop))
-    return found
 
 
 def without(ranges: list[Range], start: int, stop: int) -> list[Range]:

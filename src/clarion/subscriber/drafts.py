@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from clarion.model.errors import TooLarge
 from clarion.model.ids import MAX_BATCH_MESSAGES, stamp_from_unix_s
-from clarion.subscriber.acking import Range, merged
+from clarion.model.ranges import merged
+from clarion.subscriber.acking import Range
 from clarion.subscriber.claim import Claim
 from clarion.wire import bodies
 from clarion.wire.batch import Headers, encode_batch

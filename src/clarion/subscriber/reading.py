@@ -7,8 +7,9 @@ from typing import Any
 
 from clarion.model.errors import ClarionError, LeaseLost, PermanentError, StoredDataCorrupt, TakenOver
 from clarion.model.names import to_text
+from clarion.model.ranges import merged
 from clarion.session.exchange import OnReply, Reply
-from clarion.subscriber.acking import Acks, Range, merged, without
+from clarion.subscriber.acking import Acks, Range, without
 from clarion.subscriber.choices import start_fields
 from clarion.subscriber.claim import Claim, Steps
 from clarion.subscriber.fetching import FetchSettings, Station

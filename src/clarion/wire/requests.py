@@ -64,11 +64,6 @@ SUBSCRIBER_KINDS = frozenset({
 })  # fmt: skip
 
 
-def body_of(kind: int) -> type[bodies.Body]:
-    """Return what the body of a request of this kind is."""
-    return _BODIES[kind]
-
-
 class UnknownVersion(BadFrames):
     """The request is of a protocol version that is not spoken here."""
 

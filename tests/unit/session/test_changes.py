@@ -12,7 +12,7 @@ from clarion.session.exchange import Count, Reply
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
-from clarion.wire.requests import DECIDED_KINDS, body_of
+from clarion.wire.requests import _BODIES, DECIDED_KINDS
 
 DELETE = bodies.Delete(b"topic", 3)
 
@@ -44,7 +44,7 @@ def change(known: int | None = 7) -> tuple[Change, Count]:
 
 def test_what_is_decided_once_says_as_of_what() -> None:
     for kind in DECIDED_KINDS:
-        fields = body_of(kind).__struct_fields__
+        fields = _BODIES[kind].__struct_fields__
         assert {"nonce", "as_of"} <= set(fields), f"a {Kind(kind).name} is decided once, and does not say as of what"
     asked, _ = change()
     assert asked.request() == (Kind.DELETE, bodies.Delete(b"topic", 3, b"nonce 1", 7))

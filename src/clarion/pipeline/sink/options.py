@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -11,6 +10,7 @@ from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text, to_text
 from clarion.model.topics import is_pattern
+from clarion.session.connection import broker_url
 
 _KNOWN = ("url", "topic", "compression", "timeoutS", "batchBytes", "writer", "epoch")
 # What Spark itself hands on, beside what was meant for the sink.
@@ -50,7 +50,7 @@ class SinkOptions:
         if ("writer" in said) != ("epoch" in said):
             raise InvalidRequest("the options writer and epoch go together: they make a write idempotent")
         return cls(
-            url=check_connect(said.get("url") or os.environ.get("CLARION_URL") or DEFAULT_URL),
+            url=check_connect(broker_url(said.get("url") or None)),
             topic=_read_topic_name(said["topic"]) if "topic" in said else None,
             compression=_read_compression(said.get("compression", "none")),
             timeout_s=_read_number("timeoutS", said.get("timeouts", "60"), 0.001, 86_400),

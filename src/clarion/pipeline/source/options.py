@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from clarion.model.address import DEFAULT_URL, check_connect
+from clarion.model.address import check_connect
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text, to_text
 from clarion.model.topics import is_good_pattern, is_pattern
 from clarion.pipeline.columns import NAMES, message_columns
 from clarion.pipeline.source.bounds import Bounds, read_bounds
+from clarion.session.connection import broker_url
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -73,7 +73,7 @@ class SourceOptions:
         given = {name.lower(): str(value) for name, value in options.items()}
         _refuse_unknown(given)
         return cls(
-            url=check_connect(given.get("url") or os.environ.get("CLARION_URL") or DEFAULT_URL),
+            url=check_connect(broker_url(given.get("url") or None)),
             topics=_topics(given),
             start=_read(given, "start", lambda text: read_bounds("start", text)),
             end=_read(given, "end", lambda text: read_bounds("end", text)),

@@ -38,7 +38,6 @@ class Plan:
 
     changes: Changes = field(default_factory=Changes)
     lanes: list[LanePlan] = field(default_factory=list)
-    settles: bool = False  # afterwards it is known whom the numbers belong to
     retires: bool = False  # afterwards nothing is left
     forgets: set[int] = field(default_factory=set)  # publishers that no lane uses then
 
