@@ -36,9 +36,17 @@ def take_folder(folder: Path) -> int:
         raise StoreInUse(
             f"another broker (process {holder}) has the data folder {folder} open; stop it, or use another folder"
         ) from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    _sign(lock)
     return lock
+
+
+def _sign(lock: int) -> None:
+    """Note who holds the lock, for whoever finds it held; on a full disk they are not told."""
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        _log.warning("who holds the data folder could not be noted: %s", error.strerror)
 
 
 def disk_bytes(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.unit.store.making import crash_image, everything, fill, open_segmented, put_everywhere
 
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreInUse, StoreTooNew
+from clarion.store.folder import take_folder
 from clarion.store.index import APPLICATION_ID, connect, load_checksum_vfs
 from clarion.store.port import KEEP, Changes, PublisherRow, TopicRow
 from clarion.store.records import Draft, Entry
@@ -114,6 +116,22 @@ def test_another_process_is_refused_and_a_dead_one_leaves_no_lock(tmp_path: Path
         holder.kill()
         holder.wait()
     open_segmented(tmp_path).close()
+
+
+def test_a_disk_without_room_for_the_holders_name_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_segmented(tmp_path).close()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr("clarion.store.folder.os.pwrite", full)
+        lock = take_folder(tmp_path)
+    with pytest.raises(StoreInUse, match="process unknown"):
+        take_folder(tmp_path)
+    os.close(lock)
 
 
 def test_a_store_of_a_newer_version_is_refused_with_both_versions(tmp_path: Path) -> None:
