@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import socket
+import stat
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -171,7 +172,11 @@ class Transport:
             bound.setsockopt(option, value)
         door = Door(bound, url, closed_to)  # watched before the first caller comes
         try:
+            _refuse_taken_path(url)
             bound.bind(url)
+        except BadSettings:
+            _close(door, 0)
+            raise
         except zmq.ZMQError as error:
             _close(door, 0)
             hint = " Is another broker running there?" if error.errno == errno.EADDRINUSE else ""
@@ -422,6 +427,33 @@ def _connections_possible() -> int:
             f" {_LEAST_CONNECTIONS} connections are left. Raise the limit (`ulimit -n`)"
         )
     return possible
+
+
+def _refuse_taken_path(url: str) -> None:
+    """Refuse to listen where a file is, or somebody listens: ZeroMQ would remove what is there, and say nothing.
+
+    The socket of a broker that was killed is in nobody's way: it stays behind, and whoever calls there is refused.
+    """
+    path = url.removeprefix("ipc://")
+    if path == url or path.startswith("@"):  # which is a name alone, without a file
+        return
+    try:
+        found = os.lstat(path)
+    except OSError:  # there is none, or binding says why not
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise BadSettings(f"cannot listen on {url}: there is a file or folder of that name, and it is no socket")
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(path)
+        except ConnectionRefusedError:
+            return
+        except OSError as error:
+            said = error.strerror
+        else:
+            said = os.strerror(errno.EADDRINUSE)
+    raise BadSettings(f"cannot listen on {url}: {said}. Is another broker running there?")
 
 
 def _close(door: Door, linger_ms: int) -> None:
