@@ -101,6 +101,7 @@ def test_a_full_disk_refuses_puts_takes_all_else_and_loses_nothing_acked(disk: S
         # A batch of two may be refused where one message still fits: put single ones until none does.
         eventually(lambda: isinstance(_refusal(small.url), DiskFull), "the disk is full to the last message")
         _abandon(publisher)
+        assert "DISK_FULL: " in small.said(), "the log says so"
 
         # Acks and nacks, over a kill.
         stored_end = standing(admin, "full", "reader").lag

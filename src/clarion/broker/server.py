@@ -237,7 +237,6 @@ class Broker:
         if error is None:
             self._engine.committed(group, now)
         else:
-            log.error("nothing of a commit was kept: %s", error)
             code = Code.DISK_FULL if isinstance(error, StoreFull) else Code.BUSY
             self._engine.commit_failed(group, code, str(error))
 
@@ -277,8 +276,8 @@ class Broker:
         now = self._clock.look(time.monotonic(), _running_s(), self._wall_us())
         for notice in self._clock.take_notices():
             log.warning("%s", notice)
-        for notice in self._engine.take_notices():
-            log.error("%s", notice)
+        for level, text in self._engine.take_notices(now.monotonic_s):
+            log.log(level, "%s", text)
         return now
 
 

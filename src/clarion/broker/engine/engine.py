@@ -12,6 +12,7 @@ from clarion.broker.engine.keep.housekeeping import Housekeeping
 from clarion.broker.engine.keep.removing import forget_deleted
 from clarion.broker.engine.keep.retention import Retention
 from clarion.broker.engine.limits import FULL_RETRY_S, Limits
+from clarion.broker.engine.notices import Notice
 from clarion.broker.engine.publish.delaying import Delaying
 from clarion.broker.engine.publish.putting import Putting
 from clarion.broker.engine.publish.staging import Staging
@@ -51,7 +52,6 @@ class Engine:
     ) -> None:
         self._more_stats = more_stats
         self._start = start
-        self._notices: list[str] = []
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = State(store, limits or Limits())
@@ -257,6 +257,7 @@ class Engine:
         state.free_bytes = 0  # until housekeeping looks again: acks and trims now go without puts that do not fit
         for name in trims:  # a full disk needs them more than ever
             state.find_topic(name, 0.0)
+        state.notices.trouble(code, f"nothing of a commit was kept: {text}")
 
     def _hello(self, waiter: Waiter, body: bodies.Hello, now: Now) -> None:
         state = self._state
@@ -304,16 +305,15 @@ class Engine:
             state.open.changes.history.append(HistoryRow(b"", seen.seen_timeline))
         state.open.changes.history.append(HistoryRow(self._start, self._timeline))
         state.counters["went_back"] += 1
-        self._notices.append(
+        state.notices.tell(
             f"the store went back: a client has seen commit {seen.seen_sequence} of timeline {seen.seen_timeline}, and"
             f" that is not in this store, which is at commit {state.store.sequence}. Was an older copy restored? What"
             f" was stored after it is gone. This is timeline {self._timeline} from now on; clients are told"
         )
 
-    def take_notices(self) -> list[str]:
-        """Give what has to be told loudly, once."""
-        notices, self._notices = self._notices, []
-        return notices
+    def take_notices(self, now_s: float) -> list[Notice]:
+        """Return what is to be told in the log by now, and forget it."""
+        return self._state.notices.take(now_s)
 
     def _stats(self, waiter: Waiter, body: bodies.AskStats, now: Now) -> None:
         self._state.say(waiter, Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reporting.publishers(now)}))

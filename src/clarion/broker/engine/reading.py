@@ -38,7 +38,10 @@ def read_batches(state: State, topic: Topic, position: int, max_messages: int, m
 
 def count_unread(state: State, error: Exception) -> None:
     """Count a read that could not be done: something is damaged, or the system did not let it be read just now."""
-    state.counters["unavailable_reads" if isinstance(error, StoreUnavailable) else "corrupt_reads"] += 1
+    is_passing = isinstance(error, StoreUnavailable)
+    state.counters["unavailable_reads" if is_passing else "corrupt_reads"] += 1
+    if not isinstance(error, BadBatch):  # which is as its publisher packed it
+        state.notices.trouble(Code.BUSY if is_passing else Code.CORRUPT, str(error))
 
 
 def refuse_unread(state: State, waiter: Waiter, error: Exception) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.limits import ROW_BYTES, Limits
+from clarion.broker.engine.notices import Notices
 from clarion.broker.engine.share.lending import Lending
 from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, WaitingGet, Writer
 from clarion.model.ids import stamp_from_unix_s
@@ -83,6 +84,7 @@ class State:
         self.limits = limits
         self.identity = store.identity
         self.counters: Counter[str] = Counter()
+        self.notices = Notices()
         self.out: list[Reply] = []
         self.free_bytes = store.free_bytes()
         self.on_new_topic: Callable[[Topic, Now], None] = _nothing_to_do  # subscribes who waits for such topics
@@ -286,6 +288,7 @@ class State:
     def refuse(self, waiter: Waiter, kind: int, code: int, text: str, **more: Any) -> None:
         """Answer with a refusal now."""
         self.counters["refused"] += 1
+        self.notices.refused(code, text)
         if code == Code.SHOW_HELD:
             more["expected"] = self.start_number()
             if self._start > self.durable_count:
