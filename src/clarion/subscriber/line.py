@@ -78,7 +78,7 @@ class Line:
                 self._until_shown.append(later)
                 self.show(refusal.expected)
             elif again and refusal.code in RETRIED:
-                self._later.append((self._clock_s() + (reply.again_after_s() or 0.0), later))
+                self._put_off(later, reply)
             else:
                 on_reply(reply)
 
@@ -98,7 +98,7 @@ class Line:
             self._show(start)
 
     def ask_at_once(self, kind: Kind, body: bodies.Body, on_reply: OnReply) -> None:
-        """Ask before everything else; every refusal is handed over, but that the token is lost."""
+        """Ask before everything else; every refusal is handed over, but that the token is lost, or "not now"."""
 
         def answered(reply: Reply) -> None:
             refusal = reply.refusal()
@@ -106,10 +106,16 @@ class Line:
                 return
             if refusal is not None and refusal.code in _LOST:
                 self._on_lost(refusal)
+            elif refusal is not None and refusal.code in RETRIED:
+                self._put_off(later, reply)
             else:
                 on_reply(reply)
 
-        self._ask(kind, body, answered)
+        later = _Later(kind, lambda: self._ask(kind, body, answered))
+        later.send()
+
+    def _put_off(self, later: _Later, reply: Reply) -> None:
+        self._later.append((self._clock_s() + (reply.again_after_s() or 0.0), later))
 
     def puts_off(self, kind: Kind) -> bool:
         """Whether a request of a kind was refused for now, and is to be asked again."""

@@ -248,6 +248,11 @@ class Matching:
         """Whether the next call may have something to hear of."""
         return self._ended or self.error is not None or bool(self._troubled)
 
+    @property
+    def last_word(self) -> ClarionError | None:
+        """What a broker said that refuses something for now."""
+        return next((reading.last_word for reading in self.members.values() if reading.last_word is not None), None)
+
     def raise_error(self) -> None:
         """Raise what this call has to hear of; the next one goes on."""
         if self._ended:

@@ -182,7 +182,7 @@ class Reader:
             if now_s >= deadline_s and source.empty_since(mark):
                 return False
             if now_s >= give_up_s:
-                raise ports.no_answer()
+                raise source.last_word or ports.no_answer()
             # What is under way may be another caller's that waits longer: then an own one asks when time is up, but not
             # before what waited no longer than this had the time to come.
             if not (waits and deadline_s <= now_s < ask_again_s):

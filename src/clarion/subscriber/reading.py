@@ -56,6 +56,9 @@ class Reading:
         self._settings = settings
         self._on_answer = on_answer  # told so that it pumps, and for as long as that gives a moment to come back
         self._nonce: bytes | None = None  # while attaching
+        self._put_off: tuple[float, bodies.Attach] | None = None  # refused for now: when it is asked again, and what
+        self._attach_sent_twice = False
+        self.last_word: ClarionError | None = None  # of a broker that refuses it for now
         self._wanted = (0.0, 0)  # to be fetched once attached
         self._claim: Claim | None = None
         self._line: Line | None = None
@@ -78,6 +81,7 @@ class Reading:
 
     def _attach(self) -> None:
         nonce = self._nonce = self._ports.nonce()
+        self._attach_sent_twice = False
         if self._ports.count.known is None:
             self._ports.greet(lambda error: self._on_greeted(nonce, error))
         else:
@@ -90,8 +94,10 @@ class Reading:
             self._fail(error)
             return
         as_of = self._ports.count.known or 0
-        body = bodies.Attach(self.topic, self.name, nonce, self._settings.max_unacked, as_of)
-        self._ask(Kind.ATTACH, body, lambda reply: self._on_attached(nonce, reply))
+        self._ask_attach(bodies.Attach(self.topic, self.name, nonce, self._settings.max_unacked, as_of))
+
+    def _ask_attach(self, body: bodies.Attach) -> None:
+        self._ask(Kind.ATTACH, body, lambda reply: self._on_attached(body, reply))
 
     def _ask(
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
@@ -102,14 +108,19 @@ class Reading:
 
         self._ports.ask(kind, body, answered, blobs, wait_s)
 
-    def _on_attached(self, nonce: bytes, reply: Reply) -> None:
-        if nonce != self._nonce:
+    def _on_attached(self, body: bodies.Attach, reply: Reply) -> None:
+        if body.nonce != self._nonce:
             return
-        self._nonce = None
+        self._attach_sent_twice = self._attach_sent_twice or reply.times_sent > 1
+        again_s = reply.again_after_s()
+        if again_s is not None:  # what others asked meanwhile had no room, say; on a full disk readers make some
+            self._put_off, self.last_word = (self._ports.clock_s() + again_s, body), reply.error()
+            return
+        self._nonce = self.last_word = None
         refusal = reply.refusal()
         if refusal is not None and refusal.code in _AS_OF:
             self._ports.count.start_over(refusal)
-            if refusal.code == Code.STALE and reply.times_sent > 1:
+            if refusal.code == Code.STALE and self._attach_sent_twice:
                 self._fail(TakenOver(refusal.text))  # before another took it, or after: who can tell
             else:
                 self._attach()
@@ -203,7 +214,7 @@ class Reading:
         if self._claim is not None and self._line is not None:
             self._claim.error = error
             self._line.close()
-        self._claim = self._line = self._fetch = self._nonce = None
+        self._claim = self._line = self._fetch = self._nonce = self._put_off = self.last_word = None
         self.inbox.clear()
         self._handed = []
         self._acks.clear()
@@ -372,8 +383,11 @@ class Reading:
 
     def pump(self, now_s: float) -> float | None:
         """Do what is due by the clock; give when to come back."""
+        if self._put_off is not None and now_s >= self._put_off[0]:
+            body, self._put_off = self._put_off[1], None
+            self._ask_attach(body)
         if self._fetch is None or self._line is None:
-            return None
+            return None if self._put_off is None else self._put_off[0]
         self._settle()
         wanted = [self._line.pump(now_s), self._acks.pump(now_s), self._fetch.pump(now_s)]
         return min((moment_s for moment_s in wanted if moment_s is not None), default=None)

@@ -118,6 +118,21 @@ def test_what_is_shown_is_for_the_start_that_asked_and_makes_older_requests_come
     assert talk.pick(Kind.RETURN).body == returned.body
 
 
+def test_what_is_held_is_shown_again_where_the_broker_cannot_take_it_now() -> None:
+    talk = Talk(shared=True)
+    talk.lent(0, 1)
+    talk.reading.want(0.0, 5)
+    talk.one(Kind.TAKE).refuse(Code.SHOW_HELD, expected=33)
+    talk.one(Kind.RENEW).refuse(Code.DISK_FULL, retry_after_s=0.5)
+    talk.now_s += 0.5
+    talk.reading.pump(talk.now_s)
+    talk.reading.raise_error()
+    again = talk.one(Kind.RENEW)
+    assert again.body.held == ((0, 2, 1),)
+    again.answer(Kind.ACK, bodies.Renewed((), LEASE_S))
+    talk.one(Kind.TAKE)
+
+
 def test_nothing_is_asked_until_what_is_held_was_shown() -> None:
     """Otherwise something could be lent that a late copy of what was shown lacks."""
     talk = Talk(shared=True)

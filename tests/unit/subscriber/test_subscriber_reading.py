@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.subscriber.reads import Reads
 from tests.unit.subscriber.talking import COUNT, Talk, packed, payloads_of
 
 from clarion.model.errors import (
@@ -306,12 +307,44 @@ def test_answers_to_a_consumer_that_is_no_more_are_nobodys() -> None:
     assert talk.reading.buffered == 0
 
 
-def test_an_attach_refused_by_a_full_disk_is_a_retryable_error() -> None:
+@pytest.mark.parametrize("code", [Code.DISK_FULL, Code.BUSY])
+def test_an_attach_refused_for_now_is_asked_again_in_a_while(code: Code) -> None:
     talk = Talk(attached=False)
     talk.reading.want(0.0, 5)
-    talk.one(Kind.ATTACH).refuse(Code.DISK_FULL)
-    with pytest.raises(DiskFull):
+    refused = talk.one(Kind.ATTACH)
+    refused.refuse(code, retry_after_s=0.5)
+    talk.reading.raise_error()
+    talk.reading.want(0.0, 5)
+    assert talk.reading.pump(talk.now_s) == talk.now_s + 0.5
+    assert talk.asked == []
+    talk.now_s += 0.5
+    assert talk.reading.pump(talk.now_s) is None
+    assert talk.asked[0].body == refused.body
+    talk.attach()
+    talk.one(Kind.GET).deliver(0, b"0")
+    assert payloads_of(talk.reading.take(9)) == [b"0"]
+
+
+def test_of_an_attach_that_was_sent_again_before_it_was_refused_for_now_nobody_can_tell() -> None:
+    talk = Talk(attached=False)
+    talk.reading.want(0.0, 5)
+    talk.one(Kind.ATTACH).refuse(Code.BUSY, retry_after_s=0.5, times_sent=2)
+    talk.now_s += 0.5
+    talk.reading.pump(talk.now_s)
+    talk.one(Kind.ATTACH).refuse(Code.STALE, expected=COUNT + 2)
+    with pytest.raises(TakenOver):
         talk.reading.raise_error()
+
+
+def test_who_is_refused_for_now_for_as_long_as_it_waits_hears_why() -> None:
+    reads = Reads()
+    walk = reads.get()
+    reads.one(Kind.ATTACH).refuse(Code.DISK_FULL, retry_after_s=60.0)
+    reads.now_s = walk.until_s
+    assert not walk.go_on()
+    reads.now_s = walk.until_s
+    with pytest.raises(DiskFull):
+        walk.go_on()
 
 
 def test_a_topic_that_is_busy_is_asked_again_in_a_while() -> None:
