@@ -95,6 +95,16 @@ class AckedRanges:
         place = bisect_left(self._starts, offset)
         return min(stop, self._starts[place]) if place < len(self._starts) else stop
 
+    def unacked(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Give what of [start, stop) is not acked."""
+        runs: list[tuple[int, int]] = []
+        start = self.next_unacked(start)
+        while start < stop:
+            end = self.acked_until(start, stop)
+            runs.append((start, end))
+            start = self.next_unacked(end)
+        return runs
+
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Give what of [start, stop) is acked."""
         found = [(start, min(stop, self.cursor))] if start < self.cursor else []

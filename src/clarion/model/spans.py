@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 Span = tuple[int, int, int]  # [start, stop) and its number
-_MANY = 64  # ranges that are quicker taken or added in one pass over all than one by one
+_MANY = 64  # ranges that are quicker taken or added in one pass over all than one by one …
+_MANY_PART = 256  # … where they are also as many as this part of all
 
 
 class Spans:
@@ -70,7 +71,7 @@ class Spans:
 
     def take_all(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
         """Remove what lies in ranges that are sorted and disjoint, as one pass where they are many; return it."""
-        if len(ranges) < _MANY:
+        if len(ranges) < max(_MANY, len(self) // _MANY_PART):
             return [span for start, stop in ranges for span in self.take(start, stop)]
         taken: list[Span] = []
         left: list[Span] = []
@@ -94,7 +95,7 @@ class Spans:
 
     def add_all(self, spans: Sequence[Span]) -> None:
         """Add ranges that overlap none of those here, nor each other, as one pass where they are many."""
-        if len(spans) < _MANY:
+        if len(spans) < max(_MANY, len(self) // _MANY_PART):
             for span in spans:
                 self.add(*span)
         else:

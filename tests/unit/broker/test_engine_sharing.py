@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.broker.asking import body_of, code_of
 from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker, lent_by
 
+from clarion.model.spans import Spans
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.refusals import Code
@@ -445,3 +448,35 @@ def test_very_many_ranges_in_any_order_are_taken_at_once(asker: SharedAsker) -> 
     everything = [(offset, offset + 1) for offset in range(999, -1, -1)]
     assert asker.done(token, *everything).kind == Kind.ACK
     assert asker.borrow(token) == []
+
+
+def test_what_is_held_in_very_many_pieces_is_not_looked_through_for_each(
+    asker: SharedAsker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each single take or add moves all pieces behind it: one for each of them would hold the broker up for seconds."""
+    single: list[str] = []
+    for name in ("take", "add"):
+
+        def counted(spans: Spans, *span: int, name: str = name, one: Any = getattr(Spans, name)) -> Any:
+            single.append(name)
+            return one(spans, *span)
+
+        monkeypatch.setattr(Spans, name, counted)
+    asker.put_jobs(*[b"x"] * 4000)
+    token = asker.join(max_unacked=10_000)
+    assert len(asker.borrow(token, most=4000)) == 4000
+    even = [(offset, offset + 1) for offset in range(0, 4000, 2)]
+    odd = [(offset, offset + 1) for offset in range(1, 4000, 2)]
+    assert asker.done(token, *even).kind == Kind.ACK
+    assert body_of(asker.renew(token, *odd, *even), bodies.Renewed).lost == ()
+    asker.crash()
+    assert body_of(asker.renew(token, *odd), bodies.Renewed).lost == ()
+    assert asker.detach(token, *odd[:1000]).kind == Kind.ACK
+    token = asker.join(b"consumer 2", max_unacked=10_000)
+    again = asker.borrow(token, most=4000)
+    assert [attempt for _, _, attempt in again] == 1000 * [1] + 1000 * [2]
+    lost = body_of(asker.renew(token, *odd, *even, (4000, 4001)), bodies.Renewed).lost
+    assert lost == ((4000, 4001),)
+    assert asker.done(token, *odd[:1999]).kind == Kind.ACK
+    assert asker.done(token, (3999, 4000), *((offset, offset + 1) for offset in range(4000, 4100))).kind == Kind.INVALID
+    assert len(single) < 100

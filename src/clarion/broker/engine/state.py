@@ -64,11 +64,11 @@ class Group:
     dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)
     trimmed: list[Topic] = field(default_factory=list)
     transactions: list[tuple[int, int, bodies.Transacted, list[Waiter]]] = field(default_factory=list)
-    came_back: list[tuple[Topic, Subscription, ReturnedRow]] = field(
+    came_back: list[tuple[Topic, Subscription, list[ReturnedRow]]] = field(
         default_factory=list
     )  # lent again once this is on disk
     opened: list[tuple[Topic, Subscription, Lending]] = field(default_factory=list)  # whose backlog may be lent then
-    released: list[tuple[Topic, Subscription, Lending, Span]] = field(default_factory=list)
+    released: list[tuple[Topic, Subscription, Lending, list[Span]]] = field(default_factory=list)
     done: list[tuple[Topic, Subscription, int, int]] = field(default_factory=list)  # whose keys are free then
     bytes: int = 0
 

@@ -22,6 +22,7 @@ from clarion.model.spans import Span, Spans
 from clarion.store.port import ReturnedRow
 
 _ROUNDED_S = 1e-6  # that a moment may be off by reckoning with it
+_FEW = 64  # ranges that are quicker looked up one by one than with all that is held
 _CAREFUL_ATTEMPTS = 2  # before the last: from then on a message is lent alone, so that it harms no others
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -128,55 +129,41 @@ class Lending:
     def open_backlog(self) -> None:
         """Have everything lent that is not acked, held or put off."""
         self._holds = False
-        backlog = Spans()
-        start = self.acked.next_unacked(self.acked.cursor)
-        while start < self._seen_end:
-            stop = self.acked.acked_until(start, self._seen_end)
-            backlog.add(start, stop, 0)
-            start = self.acked.next_unacked(stop)
-        for consumer in self.consumers.values():
-            for low, high, _ in consumer.held:
-                backlog.take(low, high)
-        for low, high, _ in (*self.ready, *self.coming):
-            backlog.take(low, high)
+        free = self._taken()
+        free.add_all([span[:2] for span in self.ready])
         for row in self.returned.values():
-            if backlog.take(row.offset, row.offset + 1):
+            if row.offset not in free:
                 self._wait_for(row)
-        for span in backlog:
-            self.ready.add(*span)
+        free.add_all(merged((offset, offset + 1) for offset in self.returned))
+        self.ready.add_all([(start, stop, 0) for start, stop in free.unacked(0, self._seen_end)])
 
     def give_up_awaited(self) -> tuple[list[int], list[Span]]:
         """Stop waiting for those who did not come back; gives their tokens, and what was lent to them and is neither
         done nor anybody else's. The backlog is the caller's to open."""
-        gone, lost = list(self.awaited), Spans()
+        gone, taken = list(self.awaited), self._taken()
         if gone:
             self._suspect_below = self._seen_end
-        for start, stop in [span for token in gone for span in _ranges(self._lent_before.get(token, ()))]:
-            for low, high in self._unacked(start, min(stop, self._seen_end)):
-                for span in self._nobodys(low, high):
-                    lost.take(*span[:2])
-                    lost.add(*span)
+        lent = [span for token in gone for span in _ranges(self._lent_before.get(token, ()))]
+        lost = merged(span for start, stop in lent for span in taken.unacked(start, min(stop, self._seen_end)))
         self.left_token = max(self.left_token, *gone, 0)
         self.awaited.clear()
         self._lent_before.clear()
         self.hold_until_s = None
-        return gone, [loan for span in lost for loan in self._with_attempts(*span[:2])]
+        return gone, [loan for span in lost for loan in self._with_attempts(*span)]
 
     def see(self, end: int, now_s: float) -> None:
         """Take in what the topic has grown by, and what may come again by now."""
         if end > self._seen_end and not (self.keys is not None and self._holds):
-            start = self.acked.next_unacked(self._seen_end)
-            while start < end:
-                stop = self.acked.acked_until(start, end)
-                self.ready.add(start, stop, 0)
-                start = self.acked.next_unacked(stop)
+            self.ready.add_all([(start, stop, 0) for start, stop in self.acked.unacked(self._seen_end, end)])
             self._seen_end = end
+        due: list[Span] = []
         while self._later and self._later[0][0] <= now_s + _ROUNDED_S:
             _, offset = heapq.heappop(self._later)
             row = self.returned.get(offset)
             self._in_later.discard(offset)
             if row is not None and not self.ready.within(offset, offset + 1):
-                self.ready.add(offset, offset + 1, row.attempts)
+                due.append((offset, offset + 1, row.attempts))
+        self.ready.add_all(due)
 
     # Consumers.
 
@@ -203,52 +190,55 @@ class Lending:
         """Lend again what a consumer held before the restart, as far as nobody else has it, and it had not come back
         from this attempt already; gives the loans made."""
         made: list[Span] = []
+        taken = self._taken()
         for start, stop, attempt in held:
-            for low, high in self._unacked(start, min(stop, end, self._seen_end)):
-                free = self._nobodys(low, high)
-                self._take_returned(free, low, high, attempt)
-                loans = [loan for span in free for loan in self._with_attempts(*span[:2])]
-                self.lend(consumer, loans)
-                made += loans
+            for low, high in taken.unacked(start, min(stop, end, self._seen_end)):
+                for free in self._not_returned(low, high, attempt):
+                    made += self._with_attempts(*free)
+                    taken.add(*free)
+        made.sort()
+        self.lend(consumer, made)
         return made
 
-    def _nobodys(self, start: int, stop: int) -> Spans:
-        """Give what of an unacked range is held by nobody, nor just being given back."""
-        free = Spans([(start, stop, 0)])
-        for spans in (self.coming, *(consumer.held for consumer in self.consumers.values())):
-            for taken in spans.within(start, stop):
-                free.take(*taken[:2])
-        return free
+    def _taken(self) -> AckedRanges:
+        """Give what is acked, held by somebody, or just being given back."""
+        taken = AckedRanges(self.acked.cursor)
+        held = [span[:2] for consumer in self.consumers.values() for span in consumer.held]
+        taken.add_all(merged([*self.acked, *held, *(span[:2] for span in self.coming)]))
+        return taken
 
-    def _take_returned(self, spans: Spans, start: int, stop: int, attempt: int) -> None:
-        """Leave out what came back already from an attempt (0: which is not known)."""
+    def _not_returned(self, start: int, stop: int, attempt: int) -> list[tuple[int, int]]:
+        """Give what of a range did not come back yet from an attempt (0: which is not known)."""
         came_back = self._came_back(start, stop) if attempt else []
-        spans.take_all(
-            merged((offset, offset + 1) for offset in came_back if self.returned[offset].attempts >= attempt)
-        )
+        done = [(offset, offset + 1) for offset in came_back if self.returned[offset].attempts >= attempt]
+        return AckedRanges(start, merged(done)).unacked(start, stop) if done else [(start, stop)]
 
     def _with_attempts(self, start: int, stop: int) -> list[Span]:
         """Give a range in pieces, each with the number of the attempt that it is lent for.
 
         Nothing is lent again before it is on disk that it came back, so the attempts known here are all there were.
         """
-        spans = Spans([(start, stop, 1)])
-        for offset in self._came_back(start, stop):
-            spans.take(offset, offset + 1)
-            spans.add(offset, offset + 1, self.returned[offset].attempts + 1)
-        return list(spans)
+        found: list[Span] = []
+        for offset in sorted(self._came_back(start, stop)):
+            found += [(start, offset, 1), (offset, offset + 1, self.returned[offset].attempts + 1)]
+            start = offset + 1
+        return [span for span in (*found, (start, stop, 1)) if span[0] < span[1]]
 
     def lost(self, consumer: Consumer, held: Iterable[Span], gone_below: int) -> list[tuple[int, int]]:
         """Give what of this is neither held by the consumer, nor acked, gone, or come back from that attempt."""
-        missing: list[tuple[int, int]] = []
-        for start, stop, attempt in held:
-            for low, high in self._unacked(max(start, gone_below), stop):
-                left = Spans([(low, high, 0)])
-                for mine in consumer.held.within(low, high):
-                    left.take(*mine[:2])
-                self._take_returned(left, low, high, attempt)
-                missing += [span[:2] for span in left]
-        return missing
+        has = self._held_or_done(consumer, gone_below)
+        return [
+            span
+            for start, stop, attempt in held
+            for low, high in has.unacked(start, stop)
+            for span in self._not_returned(low, high, attempt)
+        ]
+
+    def _held_or_done(self, consumer: Consumer, gone_below: int) -> AckedRanges:
+        """Give what is acked, gone, or this consumer's."""
+        found = AckedRanges(max(self.acked.cursor, gone_below))
+        found.add_all(merged([*self.acked, *(span[:2] for span in consumer.held)]))
+        return found
 
     def hold_is_over(self) -> bool:
         """Tell whether everybody who was awaited has come."""
@@ -308,23 +298,21 @@ class Lending:
         return found
 
     def lend(self, consumer: Consumer, loans: list[Span]) -> None:
-        """Lend what is ready."""
-        for start, stop, attempt in loans:
-            self.ready.take(start, stop)
-            consumer.held.add(start, stop, attempt)
+        """Lend loans, sorted and disjoint, of what is ready."""
+        self.ready.take_all([span[:2] for span in loans])
+        consumer.held.add_all(loans)
 
-    def holds(self, consumer: Consumer, start: int, stop: int, gone_below: int) -> bool:
-        """Tell whether all of a range is this consumer's, acked, or gone."""
-        return all(consumer.held.covers(max(low, gone_below), high) for low, high in self._unacked(start, stop))
+    def not_held(
+        self, consumer: Consumer, ranges: Sequence[tuple[int, int]], gone_below: int
+    ) -> tuple[int, int] | None:
+        """Give the first of some ranges of which something is neither this consumer's, nor acked, nor gone."""
+        if len(ranges) < _FEW:
+            return next((span for span in ranges if not self._has_all(consumer, *span, gone_below)), None)
+        has = self._held_or_done(consumer, gone_below)
+        return next((span for span in ranges if has.unacked(*span)), None)
 
-    def _unacked(self, start: int, stop: int) -> list[tuple[int, int]]:
-        runs = []
-        start = self.acked.next_unacked(start)
-        while start < stop:
-            end = self.acked.acked_until(start, stop)
-            runs.append((start, end))
-            start = self.acked.next_unacked(end)
-        return runs
+    def _has_all(self, consumer: Consumer, start: int, stop: int, gone_below: int) -> bool:
+        return all(consumer.held.covers(max(low, gone_below), high) for low, high in self.acked.unacked(start, stop))
 
     def ack(
         self, ranges: Sequence[tuple[int, int]], holder: Consumer | None = None, gone_below: int = 0
@@ -379,17 +367,18 @@ class Lending:
         ]
         return consumer.held.take_all(merged(wanted))
 
-    def put_back(self, row: ReturnedRow, now: Now) -> None:
-        """Have a message come again as its next attempt, once that is on disk and its time has come."""
-        self.returned[row.offset] = row
-        self._due_s[row.offset] = _due_s(row, now)
-        self.coming.add(row.offset, row.offset + 1, 0)
+    def put_back(self, rows: Sequence[ReturnedRow], now: Now) -> None:
+        """Have messages come again as their next attempt, once that is on disk and their time has come."""
+        self.returned |= {row.offset: row for row in rows}
+        self._due_s |= {row.offset: _due_s(row, now) for row in rows}
+        self.coming.add_all([(row.offset, row.offset + 1, 0) for row in rows])
 
-    def come_again(self, row: ReturnedRow) -> None:
-        """That a message comes again is on disk."""
-        self.coming.take(row.offset, row.offset + 1)
-        if self.returned.get(row.offset) is row:
-            self._wait_for(row)
+    def come_again(self, rows: Sequence[ReturnedRow]) -> None:
+        """That messages come again is on disk."""
+        self.coming.take_all(merged((row.offset, row.offset + 1) for row in rows))
+        for row in rows:
+            if self.returned.get(row.offset) is row:
+                self._wait_for(row)
 
     def _wait_for(self, row: ReturnedRow) -> None:
         """Have a message that is nowhere else lent again when its time has come."""
@@ -401,7 +390,11 @@ class Lending:
         """Have messages, sorted and disjoint, lent again as if they had not been lent."""
         self.coming.take_all([(start, stop) for start, stop, _ in spans])
         self.ready.add_all(
-            [(low, high, attempt - 1) for start, stop, attempt in spans for low, high in self._unacked(start, stop)]
+            [
+                (low, high, attempt - 1)
+                for start, stop, attempt in spans
+                for low, high in self.acked.unacked(start, stop)
+            ]
         )
 
     def next_due_s(self) -> float | None:

@@ -28,34 +28,35 @@ class Returning:
     ) -> None:
         """Have tried messages come again as their next attempt, or bury those that had their last."""
         most = subscription.options.max_attempts
+        buries = most and self._burying.can_bury(topic)
         dead: list[ReturnedRow] = []
+        again: list[ReturnedRow] = []
         for start, stop, attempt in spans:
             self._state.counters["messages_returned"] += stop - start
-            for offset in range(start, stop):
-                row = ReturnedRow(topic.number, subscription.name, offset, attempt, now.unix_us + delay_us, reason)
-                if most and attempt >= most and self._burying.can_bury(topic):
-                    dead.append(row)
-                else:
-                    self._put_back(topic, subscription, row, now)
-        if not dead:
-            return
-        settled = set(self._burying.bury(topic, subscription, dead, now))
-        for row in dead:
-            if row.offset in settled:
-                self.done(topic, subscription, [(row.offset, row.offset + 1)], None)
-            else:  # There was no room for it: it is tried again.
-                self._put_back(topic, subscription, row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US), now)
-        self._subscribing.changed(topic, subscription)
-        self._state.read_topics.add(topic)
+            (dead if buries and attempt >= most else again).extend(
+                ReturnedRow(topic.number, subscription.name, offset, attempt, now.unix_us + delay_us, reason)
+                for offset in range(start, stop)
+            )
+        if dead:
+            settled = set(self._burying.bury(topic, subscription, dead, now))
+            for row in dead:
+                if row.offset in settled:
+                    self.done(topic, subscription, [(row.offset, row.offset + 1)], None)
+                else:  # There was no room for it: it is tried again.
+                    again.append(row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US))
+            self._subscribing.changed(topic, subscription)
+            self._state.read_topics.add(topic)
+        if again:
+            self._put_back(topic, subscription, again, now)
 
-    def _put_back(self, topic: Topic, subscription: Subscription, row: ReturnedRow, now: Now) -> None:
+    def _put_back(self, topic: Topic, subscription: Subscription, rows: list[ReturnedRow], now: Now) -> None:
         assert subscription.lending is not None
-        key = (topic.number, row.name, row.offset)
+        by_key = {(topic.number, row.name, row.offset): row for row in rows}
         changes = self._state.open.changes
-        changes.gone_returned.discard(key)
-        changes.returned[key] = row
-        subscription.lending.put_back(row, now)
-        self._state.open.came_back.append((topic, subscription, row))
+        changes.gone_returned.difference_update(by_key)
+        changes.returned |= by_key
+        subscription.lending.put_back(rows, now)
+        self._state.open.came_back.append((topic, subscription, rows))
         self._subscribing.changed(topic, subscription)  # it is not lent any more, or it would count twice after a crash
 
     def done(

@@ -170,7 +170,7 @@ class Sharing:
                 untouched = lending.give_back(consumer, ((start, stop, None) for start, stop in body.untouched))
                 self._let_go(topic, subscription, consumer, LEFT, now)
                 lending.coming.add_all(untouched)
-                state.open.released += [(topic, subscription, lending, span) for span in untouched]
+                state.open.released.append((topic, subscription, lending, untouched))
         state.say_when_durable(waiter, Kind.ACK, bodies.Done())
 
     def _fits(self, waiter: Waiter, ranges: Sequence[tuple[int, ...]]) -> bool:
@@ -210,14 +210,14 @@ class Sharing:
         lending = subscription.lending
         if lending is None:
             return None
-        consumer = lending.consumers[token]
-        for start, stop in acked:
-            if not lending.holds(consumer, start, stop, topic.first_offset):
-                text = (
-                    f"offsets {start} to {stop - 1} of {to_text(topic.name)} are not, or not all, lent to this consumer"
-                )
-                return Kind.REFUSED, Code.LEASE_LOST, text
-        return None
+        others = lending.not_held(lending.consumers[token], acked, topic.first_offset)
+        if others is None:
+            return None
+        text = (
+            f"offsets {others[0]} to {others[1] - 1} of {to_text(topic.name)} are not, or not all, lent to this"
+            " consumer"
+        )
+        return Kind.REFUSED, Code.LEASE_LOST, text
 
     def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]) -> bool:
         """Take ranges, sorted and disjoint, as done by a consumer that holds them; says whether that was news."""
@@ -240,17 +240,17 @@ class Sharing:
         Not before: after a crash the consumer that gave it back may still hold it, as far as the store knows.
         """
         served: dict[tuple[bytes, bytes], tuple[Topic, Subscription]] = {}
-        for topic, subscription, row in group.came_back:
+        for topic, subscription, rows in group.came_back:
             if subscription.lending is not None:
-                subscription.lending.come_again(row)
+                subscription.lending.come_again(rows)
                 served[topic.name, subscription.name] = (topic, subscription)
         for topic, subscription, lending in group.opened:
             if subscription.lending is lending:
                 lending.open_backlog()
                 served[topic.name, subscription.name] = (topic, subscription)
-        for topic, subscription, lending, span in group.released:
+        for topic, subscription, lending, spans in group.released:
             if subscription.lending is lending:
-                lending.release([span])
+                lending.release(spans)
                 served[topic.name, subscription.name] = (topic, subscription)
         for topic, subscription, start, stop in group.done:
             if subscription.lending is not None:
