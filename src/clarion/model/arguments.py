@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from clarion.model.names import to_bytes
@@ -21,9 +22,10 @@ _KEY_TYPES = {bytes, type(None)}
 _FOR_EVER_S = 1e9  # some 30 years: more than any clock function would take
 
 
-def as_list(values: Iterable[ValueT], name: str) -> Sequence[ValueT]:
+def as_list(values: Iterable[ValueT], name: str, most: int | None = None) -> Sequence[ValueT]:
     """Return the values as a list or tuple. An iterator is gone through to its end first: where that raises, nothing
-    was done. One text, bytes or mapping is refused: letters, numbers or names of it were hardly meant."""
+    was done. Where there is one for each of `most` payloads, it is not gone through beyond that, as it may have no end.
+    One text, bytes or mapping is refused: letters, numbers or names of it were hardly meant."""
     if isinstance(values, (list, tuple)):
         return values
     try:
@@ -34,7 +36,12 @@ def as_list(values: Iterable[ValueT], name: str) -> Sequence[ValueT]:
         raise TypeError(
             f"{name} is a list, or anything else that gives one after the other; not {_shown(values)[:60]}"
         ) from None
-    return list(iterator)
+    if most is None:
+        return list(iterator)
+    found = list(islice(iterator, most + 1))
+    if len(found) > most:
+        raise ValueError(f"there are {most} payloads and more {name} than that; nothing was queued")
+    return found
 
 
 def all_bytes(payloads: Iterable[bytes | str], name: str = "payloads") -> Sequence[bytes]:
@@ -45,11 +52,11 @@ def all_bytes(payloads: Iterable[bytes | str], name: str = "payloads") -> Sequen
     return [to_bytes(payload, f"each of {name}") for payload in payloads]
 
 
-def all_keys(keys: Iterable[bytes | str | None] | None) -> Sequence[bytes | None] | None:
-    """Return the keys of many messages, str encoded as UTF-8."""
+def all_keys(keys: Iterable[bytes | str | None] | None, count: int) -> Sequence[bytes | None] | None:
+    """Return the keys of `count` messages, str encoded as UTF-8; fewer of them are for `check_lengths`."""
     if keys is None:
         return None
-    keys = as_list(keys, "keys")
+    keys = as_list(keys, "keys", count)
     if set(map(type, keys)) <= _KEY_TYPES:
         return keys  # type: ignore[return-value]
     return [None if key is None else to_bytes(key, "each of keys") for key in keys]
@@ -67,9 +74,11 @@ def as_headers(headers: HeadersLike | None) -> Headers | None:
     return {name: to_bytes(value, f"header {name!r}") for name, value in headers.items()} or None
 
 
-def all_headers(headers: Iterable[HeadersLike | None] | None) -> list[Headers | None] | None:
-    """Return the headers of many messages, each as `as_headers` does."""
-    return None if headers is None else [as_headers(some) for some in as_list(headers, "headers of many messages")]
+def all_headers(headers: Iterable[HeadersLike | None] | None, count: int) -> list[Headers | None] | None:
+    """Return the headers of `count` messages, each as `as_headers` does; fewer of them are for `check_lengths`."""
+    if headers is None:
+        return None
+    return [as_headers(some) for some in as_list(headers, "headers of many messages", count)]
 
 
 def check_lengths(payloads: Sequence[object], **columns: Sequence[object] | None) -> None:

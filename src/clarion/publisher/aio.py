@@ -111,7 +111,8 @@ class AsyncPublisher:
     ) -> AsyncReceipts:
         """Queue many messages, in order, with no object for each; see Publisher.put_many."""
         topic, payloads, lives_ms = to_bytes(topic, "topic"), all_bytes(payloads), ttl_ms(ttl_s)
-        keys, packed_headers, due = all_keys(keys), all_headers(headers), all_due(deliver_at, len(payloads))
+        count = len(payloads)
+        keys, packed_headers, due = all_keys(keys, count), all_headers(headers, count), all_due(deliver_at, count)
         check_lengths(payloads, keys=keys, headers=packed_headers, deliver_at=due)
         parts: list[Part] = []
         start = 0

@@ -183,14 +183,16 @@ class Publisher:
         block_s: float | None = None,
     ) -> Receipts:
         """Queue many messages, in order, with no object for each. Whatever gives them one after the other will do, and
-        is gone through before anything is queued. Where the buffer fills up on the way, wait as `put` does; the
-        BufferFull then says in `accepted` how many are queued, and so does the TooLarge of one that is too large.
+        is gone through before anything is queued, so it has an end. Where the buffer fills up on the way, wait as `put`
+        does; the BufferFull then says in `accepted` how many are queued, and so does the TooLarge of one that is too
+        large.
 
         `keys` and `headers`, where given, have one, or None, for each; `deliver_at` is one moment for all, or one for
         each.
         """
         topic, payloads, lives_ms = to_bytes(topic, "topic"), all_bytes(payloads), ttl_ms(ttl_s)
-        keys, packed_headers, due = all_keys(keys), all_headers(headers), all_due(deliver_at, len(payloads))
+        count = len(payloads)
+        keys, packed_headers, due = all_keys(keys, count), all_headers(headers, count), all_due(deliver_at, count)
         check_lengths(payloads, keys=keys, headers=packed_headers, deliver_at=due)
         parts: list[Part] = []
         start = 0

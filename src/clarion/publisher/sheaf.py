@@ -244,7 +244,7 @@ def all_due(deliver_at: Moment | Iterable[Moment] | None, count: int) -> list[in
         return None
     if isinstance(deliver_at, (datetime, int, float)):
         return [due_us(deliver_at)] * count
-    return [due_us(moment) for moment in as_list(deliver_at, "deliver_at")]
+    return [due_us(moment) for moment in as_list(deliver_at, "deliver_at", count)]
 
 
 def check_settings(in_flight: int, batch_bytes: int, buffer_bytes: int, compression: str | None = None) -> None:

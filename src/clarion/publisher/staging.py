@@ -105,7 +105,7 @@ class Stager:
     ) -> None:
         """Stage many messages, in order; as `put` otherwise. What gives them is gone through before any is staged."""
         name, payloads = to_bytes(topic, "topic"), all_bytes(payloads)
-        keys, packed_headers = all_keys(keys), all_headers(headers)
+        keys, packed_headers = all_keys(keys, len(payloads)), all_headers(headers, len(payloads))
         check_lengths(payloads, keys=keys, headers=packed_headers)
         self._session.check_usable()
         start = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, as_list, seconds, whole
+from clarion.publisher.sheaf import all_due
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,9 @@ def test_one_thing_where_many_are_wanted_is_refused(one: Any) -> None:
             read(one)
     if one is not None:
         with pytest.raises(TypeError, match="keys is a list"):
-            all_keys(one)
+            all_keys(one, 1)
         with pytest.raises(TypeError, match="headers of many messages is a list"):
-            all_headers(one)
+            all_headers(one, 1)
 
 
 def test_what_raises_half_way_raises_as_it_is() -> None:
@@ -63,22 +64,39 @@ def test_what_is_neither_bytes_nor_text_is_named(wrong: Any) -> None:
         all_bytes([b"a", wrong])
     if wrong is not None:
         with pytest.raises(TypeError, match="each of keys is bytes or str"):
-            all_keys([None, wrong])
+            all_keys([None, wrong], 2)
         with pytest.raises(TypeError, match="header 'a' is bytes or str"):
             as_headers({"a": wrong})
 
 
 def test_keys_may_be_text_and_may_be_none() -> None:
     plain = [b"a", None]
-    assert all_keys(plain) is plain
-    assert all_keys(iter(["ä", None, b"c"])) == ["ä".encode(), None, b"c"]
-    assert all_keys(None) is None
+    assert all_keys(plain, 2) is plain
+    assert all_keys(iter(["ä", None, b"c"]), 3) == ["ä".encode(), None, b"c"]
+    assert all_keys(None, 3) is None
 
 
 @pytest.mark.parametrize("headers", [{b"a": "x"}, {5: b"x"}, [("a", "b")], "a=b", 5])
 def test_headers_are_a_mapping_of_text(headers: Any) -> None:
     with pytest.raises(TypeError, match=r"the name of a header is a str|headers are a mapping"):
         as_headers(headers)
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "name"),
+    [(all_keys, "k", "keys"), (all_headers, {"a": "b"}, "headers of many messages"), (all_due, 5.0, "deliver_at")],
+    ids=["keys", "headers", "deliver_at"],
+)
+def test_what_has_no_end_is_not_gone_through_beyond_the_payloads(
+    read: Callable[[Iterator[Any], int], Any], value: Any, name: str
+) -> None:
+    def endless() -> Iterator[Any]:  # as itertools.repeat, which would take all the memory there is
+        yield from [value] * 5
+        raise AssertionError("it was gone through far beyond the payloads")
+
+    with pytest.raises(ValueError, match=f"there are 2 payloads and more {name} than that; nothing was queued"):
+        read(endless(), 2)
+    assert len(read(iter([value] * 2), 2)) == 2
 
 
 def test_a_number_of_seconds_is_any_number_and_nothing_else() -> None:
