@@ -22,7 +22,10 @@ from clarion.wire.requests import DECIDED_KINDS
 def no_answer(url: str, kind: Kind, timeout_s: float) -> TimedOut:
     """Return the error of a call that was not answered in time, and is given up."""
     unknown = "; whether it was done is not known, and it is not sent again" if kind in DECIDED_KINDS else ""
-    return TimedOut(f"the broker at {url} did not answer a {kind.name} within {timeout_s:g} s{unknown}")
+    return TimedOut(
+        f"the broker at {url} did not answer a {kind.name} within {timeout_s:g} s{unknown}. Where no broker runs,"
+        " `clarion up` starts one"
+    )
 
 
 class Change:

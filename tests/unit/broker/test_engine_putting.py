@@ -107,6 +107,11 @@ def test_a_refusal_for_want_of_subscribers_uses_its_number_and_stays(asker: Aske
     assert body_of(asker.put(b"quiet", asker.batch(1, 2, b"two")), bodies.PutDone).first_offset == 0
 
 
+def test_a_refusal_for_want_of_subscribers_says_what_to_do(asker: Asker) -> None:
+    refused = body_of(asker.put(b"quiet", asker.batch(1, 1, b"one")), bodies.Refused)
+    assert refused.text.endswith("let somebody subscribe first, or set its retention to keep")
+
+
 def test_a_topic_that_keeps_needs_no_subscriber(asker: Asker) -> None:
     asker.ask(Kind.CONFIGURE, bodies.Configure(b"kept", "keep"))
     assert asker.put(b"kept", asker.batch(1, 1, b"one")).kind == Kind.ACK

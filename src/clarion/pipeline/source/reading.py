@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from clarion.admin.browsing import read_page
 from clarion.admin.descriptions import read_description
-from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, TimedOut
+from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic
 from clarion.model.names import to_text
 from clarion.pipeline.columns import to_record_batches
 from clarion.pipeline.source.broker import seen_of, store_of, told_away
 from clarion.pipeline.source.options import SourceOptions
 from clarion.pipeline.source.positions import Range, Slice, check_number, check_store, without_lost
+from clarion.session.changes import no_answer
 from clarion.session.exchange import Reply, hello
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.messages import MessageBatch, unreadable
@@ -149,7 +150,7 @@ class _Ahead:
         """Wait for the answer; one that says "not now" is asked for again while there is time."""
         if not self._answered.wait(self._timeout_s):
             self._session.check_usable()
-            raise TimedOut(f"the broker at {self._session.url} did not answer a READ within {self._timeout_s:g} s")
+            raise no_answer(self._session.url, Kind.READ, self._timeout_s)
         if self._replies[0].again_after_s() is None:
             return self._replies[0]
         return self._session.call(Kind.READ, self._body, timeout_s=self._timeout_s, retry=True)

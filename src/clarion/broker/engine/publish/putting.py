@@ -341,7 +341,10 @@ def _too_large(name: bytes, most: int) -> str:
 
 
 def _unread(name: bytes) -> str:
-    return f"nobody subscribes to {to_text(name)}, which keeps messages until they are read"
+    return (
+        f"nobody subscribes to {to_text(name)}, which keeps messages until they are read:"
+        " let somebody subscribe first, or set its retention to keep"
+    )
 
 
 def _nobody_else(_publisher: int) -> None:
