@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from tests.unit.publisher.test_stager import Script, staged
@@ -50,6 +50,29 @@ def test_keys_and_headers_of_columns_come_through(compression: Literal["zstd"] |
         assert batch.is_compressed == (compression is not None)
         assert [batch.key(place) for place in range(3)] == [b"k", b"", None]
         assert [batch.headers(place) for place in range(3)] == [None, {"h": b"v"}, None]
+
+
+@pytest.mark.parametrize(
+    ("count", "columns", "error"),
+    [
+        (2, ([b"a", b"b"],), TypeError),
+        (1, (None,), TypeError),
+        (0, (column([]),), ValueError),
+        (3, (column([b"a", b"b"]),), ValueError),
+        (1, (column([b"a"], b"\x01"),), ValueError),
+        (1, (column([b"a"]), column([b"k"])), ValueError),
+        (1, (column([b"a"]), None, column([b"", b""], b"\x00")), ValueError),
+    ],
+)
+def test_what_are_no_columns_of_so_many_is_refused_and_the_stager_goes_on(
+    count: int, columns: Any, error: type[Exception]
+) -> None:
+    with answering(Script()) as broker, Stager(broker.url, "writer", 0) as stager:
+        with pytest.raises(error, match=r"payloads|keys|headers|count"):
+            stager.put_columns("topic", count, *columns)
+        stager.put_columns("topic", 1, column([b"fits"]))
+        stager.flush()
+        assert [payloads for _, _, payloads in staged(broker)] == [[b"fits"]]
 
 
 def test_columns_that_no_batch_can_hold_are_too_large_and_leave_nothing_behind() -> None:
