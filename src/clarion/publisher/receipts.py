@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from clarion.model.ids import MessageId
+from clarion.model.names import to_text
 from clarion.publisher.sheaf import Part, Sheaf
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     _publisher: Publisher
     _sheaf: Sheaf
     _place: int
+
+    def __repr__(self) -> str:
+        return _shown(self, [(self._sheaf, self._place, self._place + 1)])
 
     def done(self) -> bool:
         """Whether the message is durable or refused; never blocks."""
@@ -67,6 +71,9 @@ class Receipts:
     def __len__(self) -> int:
         return sum(stop - start for _, start, stop in self._parts)
 
+    def __repr__(self) -> str:
+        return _shown(self, self._parts)
+
     def done(self) -> bool:
         """Whether all of it is durable or refused; never blocks."""
         return _all_done(self._publisher, self._parts)
@@ -99,6 +106,9 @@ class AsyncReceipts:
 
     def __len__(self) -> int:
         return sum(stop - start for _, start, stop in self._parts)
+
+    def __repr__(self) -> str:
+        return _shown(self, self._parts)
 
     def done(self) -> bool:
         """Whether all of it is durable or refused."""
@@ -172,3 +182,18 @@ def _offsets(parts: list[Part]) -> list[range]:
     for sheaf, _, _ in parts:
         sheaf.raise_error()
     return [found for sheaf, start, stop in parts if (found := sheaf.offsets(start, stop)) is not None]
+
+
+def _shown(receipt: object, parts: list[Part]) -> str:
+    """Return the receipt as it is printed: what became of its messages so far."""
+    count = sum(stop - start for _, start, stop in parts)
+    errors = [sheaf.error for sheaf, _, _ in parts if sheaf.error is not None]
+    if errors:
+        fate = f"refused, {type(errors[0]).__name__}"
+    elif not all(sheaf.done for sheaf, _, _ in parts):
+        fate = "not stored yet"
+    else:
+        found = [found for sheaf, start, stop in parts if (found := sheaf.offsets(start, stop)) is not None]
+        fate = f"stored at offset {found[0].start}" if found else "stored"
+    topic = f" for {to_text(parts[0][0].topic)}" if parts else ""
+    return f"{type(receipt).__name__}({count} message{'s' if count != 1 else ''}{topic}, {fate})"

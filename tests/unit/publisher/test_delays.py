@@ -146,6 +146,21 @@ def test_the_receipt_of_other_messages_has_its_offset() -> None:
     assert Receipts(None, [(sheaf, start, stop)]).offsets == [range(7, 9)]  # type: ignore[arg-type]
 
 
+def test_a_receipt_is_printed_as_what_became_of_its_messages() -> None:
+    talk = Talk()
+    sheaf, start, stop = talk.sending.add_many(TOPIC, [b"a", b"b"])
+    one, both = Receipt(None, sheaf, 1), Receipts(None, [(sheaf, start, stop)])  # type: ignore[arg-type]
+    assert repr(one) == f"Receipt(1 message for {TOPIC.decode()}, not stored yet)"
+    talk.store(talk.pump()[0], first_offset=7)
+    assert repr(one) == f"Receipt(1 message for {TOPIC.decode()}, stored at offset 8)"
+    assert repr(both) == f"Receipts(2 messages for {TOPIC.decode()}, stored at offset 7)"
+    refused = Sheaf(TOPIC)
+    refused.add(b"", None, None, 1)
+    refused.end(error=NoSubscriber("nobody"))
+    assert repr(Receipt(None, refused, 0)).endswith("refused, NoSubscriber)")  # type: ignore[arg-type]
+    assert repr(Receipts(None, [])) == "Receipts(0 messages, stored)"  # type: ignore[arg-type]
+
+
 def test_one_moment_is_for_all_and_a_sequence_for_each() -> None:
     assert all_due(None, 3) is None
     assert all_due(2.0, 3) == [2_000_000] * 3
