@@ -203,7 +203,8 @@ def test_what_cannot_be_written_is_told_and_not_acked(shell: Shell) -> None:
 
 def test_a_reader_that_went_away_ends_every_command_quietly(shell: Shell) -> None:
     shell.ok("subscribe", "alerts", "--as", "reader")
-    for command in ("topics", "topics --json", "stats", "stats --json --watch 10ms", "config", "config --json"):
+    watched = ("stats --watch 10ms", "stats --json --watch 10ms")
+    for command in ("topics", "topics --json", "stats", *watched, "config", "config --json"):
         gone = _pipe(shell, f"$CLARION {command} | true")
         assert (gone.returncode in (0, 141), gone.stderr) == (True, b"")
 

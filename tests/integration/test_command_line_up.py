@@ -141,6 +141,13 @@ def test_stats_can_be_watched(shell: Shell) -> None:
     with running("stats", "--watch", "0.1", "--json", CLARION_URL=shell.url) as watching:
         assert all("commits" in json.loads(read_line(watching)) for _ in range(2))
         assert stop(watching, signal.SIGINT)[0] == 130
+    with running("stats", "--watch", "0.1", CLARION_URL=shell.url) as watching:  # into a pipe, too, table by table
+        tables = 0
+        while tables < 2:
+            line = read_line(watching)
+            assert line, "it ended"
+            tables += line.startswith(b"since the start")
+        assert stop(watching, signal.SIGINT)[0] == 130
 
 
 def test_the_toml_of_config_starts_a_broker(tmp_path: Path) -> None:

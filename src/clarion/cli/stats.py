@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,11 +71,18 @@ def _watch(admin: Admin, watch_s: float) -> None:
 
     screen = console()
     before, before_s = admin.stats(), time.monotonic()
-    with Live(stats_tables(before, {}), console=screen, auto_refresh=False) as live:
+    shown = stats_tables(before, {})
+    # A file or pipe cannot be drawn over: there, one follows the other.
+    drawn = Live(shown, console=screen, auto_refresh=False) if screen.is_terminal else None
+    with drawn or nullcontext():
         while True:
+            if drawn is None:
+                screen.print(shown)
+            else:
+                drawn.update(shown, refresh=True)
             time.sleep(watch_s)
             now, now_s = admin.stats(), time.monotonic()
-            live.update(stats_tables(now, rates(before, now, now_s - before_s)), refresh=True)
+            shown = stats_tables(now, rates(before, now, now_s - before_s))
             before, before_s = now, now_s
 
 
