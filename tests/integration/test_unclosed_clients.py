@@ -320,6 +320,33 @@ def test_messages_streams_receipts_and_transactions_keep_their_client(url: str) 
 # Closed too late.
 
 
+def test_a_close_that_is_broken_off_tells_of_no_time_that_it_did_not_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken_off(_timeout_s: float | None) -> None:
+        raise KeyboardInterrupt
+
+    async def close_async() -> None:
+        publisher = AsyncPublisher(nowhere)
+        await publisher.put("topic", b"x")
+        closing = asyncio.create_task(publisher.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    nowhere = free_url()
+    publisher = Publisher(nowhere)
+    publisher.put("topic", b"x")
+    monkeypatch.setattr(publisher._works, "flush", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        publisher.close()
+    asyncio.run(close_async())
+    told = [record.getMessage() for record in caplog.records if "closing a publisher" in record.getMessage()]
+    assert len(told) == 2
+    assert all(text.startswith(f"closing a publisher: 1 message not confirmed by {nowhere}, and") for text in told)
+
+
 def test_a_close_that_times_out_says_how_much_was_given_up() -> None:
     async def close_async() -> None:
         publisher = AsyncPublisher(nowhere)
