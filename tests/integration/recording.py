@@ -1,9 +1,9 @@
 """Records what a process does to a folder, system call by system call: `python -m … LIVES FOLDER MARKS COMMAND…`.
 
 The command runs unchanged under ptrace, and a seccomp filter has only those calls stop that could change a file or make
-one durable, so it runs about as fast as usual. Each time a
-file is added to LIVES, with pickled `Call`s in the order in which the kernel did them. What
-the process writes to the file MARKS goes into the same order: that is how it tells what it has promised by then.
+one durable, so it runs about as fast as usual. Each time a file is added to LIVES, with pickled `Call`s in the order in
+which the kernel did them. What the process writes to the file MARKS goes into the same order: that is how it tells what
+it has promised by then.
 
 Nothing goes unseen: a call that could change the folder and is not understood here ends the recording with an error,
 and who replays it compares the outcome with the folder itself.
