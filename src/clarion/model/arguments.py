@@ -101,6 +101,11 @@ def seconds(value: Any, name: str, least: float = 0.0) -> float:
     return min(found, _FOR_EVER_S)
 
 
+def optional_seconds(value: Any, name: str) -> float | None:
+    """Return a number of seconds as `seconds` does, or None: as long as it takes, or as usual."""
+    return None if value is None else seconds(value, name)
+
+
 def whole(value: Any, name: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """Return a whole number within its bounds."""
     try:

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths, seconds, whole
+from clarion.model.arguments import (
+    all_bytes,
+    all_headers,
+    all_keys,
+    as_headers,
+    check_lengths,
+    optional_seconds,
+    seconds,
+    whole,
+)
 from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
 from clarion.model.names import to_bytes
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
@@ -165,16 +174,16 @@ class AsyncPublisher:
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable; raises as Publisher.flush does."""
-        await self._works.flush(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        await self._works.flush(optional_seconds(timeout_s, "timeout_s"))
 
     async def save(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on this machine's disk; see Publisher.save."""
         self._session.check_process()
-        await self._desk.save(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        await self._desk.save(optional_seconds(timeout_s, "timeout_s"))
 
     async def close(self, timeout_s: float | None = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection; raises as Publisher.close does."""
-        await self._works.close(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        await self._works.close(optional_seconds(timeout_s, "timeout_s"))
 
     async def __aenter__(self) -> AsyncPublisher:
         return self
@@ -226,15 +235,14 @@ class AsyncPublisher:
 
     async def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
         """Wait until messages are durable or refused."""
-        if timeout_s is not None:
-            timeout_s = seconds(timeout_s, "timeout_s")
+        timeout_s = optional_seconds(timeout_s, "timeout_s")
         if not await self._works.until(lambda: all(sheaf.done for sheaf, _, _ in parts), timeout_s):
             count = sum(stop - start for sheaf, start, stop in parts if not sheaf.done)
             raise not_confirmed(count, self._session.url, timeout_s)
 
     async def _wait_saved(self, sheaves: Sequence[Sheaf], timeout_s: float | None) -> None:
         self._session.check_process()
-        await self._desk.wait_saved(sheaves, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        await self._desk.wait_saved(sheaves, optional_seconds(timeout_s, "timeout_s"))
 
 
 class _Works(Works):

@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, check_lengths, seconds, whole
+from clarion.model.arguments import (
+    all_bytes,
+    all_headers,
+    all_keys,
+    as_headers,
+    check_lengths,
+    optional_seconds,
+    seconds,
+    whole,
+)
 from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
 from clarion.model.names import to_bytes
 from clarion.publisher.lanes import Lane
@@ -251,17 +260,17 @@ class Publisher:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is durable. Raises TimedOut, or the error of a message that was
         refused and whose receipt nobody asked."""
-        self._works.flush(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        self._works.flush(optional_seconds(timeout_s, "timeout_s"))
 
     def save(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on this machine's disk; needs an outbox. Raises TimedOut."""
         self._session.check_process()
-        self._desk.save(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        self._desk.save(optional_seconds(timeout_s, "timeout_s"))
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection. Raises TimedOut if that could not be
         done in time (None: it takes its time): then it says how much was given up, or is kept in the outbox."""
-        self._works.close(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        self._works.close(optional_seconds(timeout_s, "timeout_s"))
 
     def __enter__(self) -> Publisher:
         return self
@@ -336,7 +345,7 @@ class Publisher:
 
     def _wait_saved(self, sheaves: Sequence[Sheaf], timeout_s: float | None) -> None:
         self._session.check_process()
-        self._desk.wait_saved(sheaves, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        self._desk.wait_saved(sheaves, optional_seconds(timeout_s, "timeout_s"))
 
 
 class _Works(Works):

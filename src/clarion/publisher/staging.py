@@ -17,6 +17,7 @@ from clarion.model.arguments import (
     as_headers,
     as_list,
     check_lengths,
+    optional_seconds,
     seconds,
     whole,
 )
@@ -140,7 +141,7 @@ class Stager:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on disk; raise the typed error if it cannot be, TimedOut if that is not
         known in time."""
-        self._works.flush(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        self._works.flush(optional_seconds(timeout_s, "timeout_s"))
 
     def close(self) -> None:
         """Flush, and let go of the connection. What was staged stays until it is committed, dropped or expires."""

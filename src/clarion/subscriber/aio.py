@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from clarion.model.arguments import seconds, whole
+from clarion.model.arguments import optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed
 from clarion.model.names import to_bytes
 from clarion.session.aio import AsyncSession
@@ -91,7 +91,7 @@ class AsyncSubscriber:
     async def stream(self, topic: bytes | str, wait_s: float | None = None) -> AsyncIterator[Message]:
         """Give messages one by one, for ever, or until none came for `wait_s`; see Subscriber.stream."""
         topic = to_bytes(topic, "topic")
-        patience_s = None if wait_s is None else seconds(wait_s, "wait_s")
+        patience_s = optional_seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
             message = self._reader.next_now(topic)
@@ -112,11 +112,11 @@ class AsyncSubscriber:
 
     async def flush_acks(self, timeout_s: float | None = None) -> None:
         """Wait until every ack and nack made so far is durable."""
-        await self._works.run(self._reader.flushing(None if timeout_s is None else seconds(timeout_s, "timeout_s")))
+        await self._works.run(self._reader.flushing(optional_seconds(timeout_s, "timeout_s")))
 
     async def close(self, *, ack: bool = True, timeout_s: float | None = None) -> None:
         """Let go of the connection; see Subscriber.close."""
-        await self._works.close(ack, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        await self._works.close(ack, optional_seconds(timeout_s, "timeout_s"))
 
     async def __aenter__(self) -> AsyncSubscriber:
         return self

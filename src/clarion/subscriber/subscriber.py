@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from clarion.model.arguments import seconds, whole
+from clarion.model.arguments import optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes
 from clarion.session.connection import broker_url
@@ -120,7 +120,7 @@ class Subscriber:
         """Give messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
         when the next one is asked for. Leave it when you like: the next get goes on where it was left."""
         topic = to_bytes(topic, "topic")
-        patience_s = None if wait_s is None else seconds(wait_s, "wait_s")
+        patience_s = optional_seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
             with self._lock:
@@ -142,13 +142,13 @@ class Subscriber:
 
     def flush_acks(self, timeout_s: float | None = None) -> None:
         """Wait until every ack and nack made so far is durable."""
-        self._works.run(self._reader.flushing(None if timeout_s is None else seconds(timeout_s, "timeout_s")))
+        self._works.run(self._reader.flushing(optional_seconds(timeout_s, "timeout_s")))
 
     def close(self, *, ack: bool = True, timeout_s: float | None = None) -> None:
         """Let go of the connection, waiting for the broker as any call does, or for `timeout_s`. With `ack`, what was
         handed out is acked first, durably; without, only what was acked before is. What is still held of shared
         subscriptions goes to others."""
-        self._works.close(ack, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        self._works.close(ack, optional_seconds(timeout_s, "timeout_s"))
 
     def __enter__(self) -> Subscriber:
         return self
