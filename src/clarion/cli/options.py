@@ -12,7 +12,8 @@ from clarion.model.address import DEFAULT_URL as DEFAULT_URL
 from clarion.model.names import from_text
 
 DEFAULT_TIMEOUT_S = 5.0
-DEFAULT_TIMEOUT: float = "5s"  # type: ignore[assignment]  # as somebody would type it: the option's parser reads it
+# As somebody would type it: the option's parser reads it.
+DEFAULT_TIMEOUT: float = f"{DEFAULT_TIMEOUT_S:g}s"  # type: ignore[assignment]
 
 
 def read_name(text: str) -> bytes:

@@ -49,7 +49,10 @@ class Beginning(NamedTuple):
         missing = sorted(set(range(1, self.numbers[-1] + 1)) - set(self.numbers))
         if missing:
             gone = ", ".join(segment_name(number) for number in missing[:3]) + (", …" if len(missing) > 3 else "")
-            return f"the log in {self.folder} no longer goes back to its beginning ({gone} held nothing any more)"
+            return (
+                f"the log in {self.folder} no longer goes back to its beginning ({gone} not there: a segment "
+                "goes when all that it held was read)"
+            )
         if self.identity is None:
             return f"{self.folder / segment_name(1)} is damaged at byte 0, where it says which store it is of"
         return None

@@ -31,9 +31,9 @@ class Code(IntEnum):
     CONFLICT = 19
     NO_TOPIC = 20
     BUSY = 21
-    WENT_BACK = 99  # said by the client itself: the store is not the one it spoke with
     ALREADY_DONE = 22  # what a transaction acks is acked already
     STALE = 23  # decided as of too long ago: things have changed, or a copy of it may be done and forgotten
+    WENT_BACK = 99  # never on the wire, said by the client itself: the store is not the one it spoke with
 
 
 _ERRORS: dict[int, type[errors.ClarionError]] = {
