@@ -221,7 +221,7 @@ class Sending:
         wanted_s = inf if self._hello_at_s is None else self._hello_at_s
         self._reporting.turn(self.lanes.values(), self.drops, now_s)
         if self._unopened and not self._opening:
-            wanted_s = self._open(now_s)
+            wanted_s = min(wanted_s, self._open(now_s))
         for lane in list(self._busy):
             if lane.idle():
                 del self._busy[lane]

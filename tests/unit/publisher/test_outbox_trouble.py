@@ -332,3 +332,13 @@ def test_after_a_crash_numbered_rows_name_the_topic_that_they_were_numbered_for(
     assert sum(row.messages for row in look(keep.path).aside) == 1
     keep.put(b"b")
     assert [(asked.body.topic_number, asked.batch.number) for asked in keep.send()] == [(2, 1)]
+
+
+def test_a_greeting_that_is_refused_for_now_is_sent_again_in_time_though_topics_wait_to_be_opened(keep: Keep) -> None:
+    keep.put(b"a")
+    (asked,) = keep.pump()
+    asked.refuse(Code.NO_TOPIC)
+    keep.sending.add(b"other", b"b", None, None)
+    (greeting,) = keep.take(Kind.HELLO)
+    greeting.refuse(Code.BUSY, retry_after_s=0.5)
+    assert keep.sending.pump(keep.now_s) == keep.now_s + 0.5
