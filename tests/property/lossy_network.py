@@ -216,6 +216,10 @@ class ReadingClient(Client):
         self.ports = ports
         self.reading = Reading(topic, name, ports, settings)
 
+    def session_turn(self) -> None:
+        super().session_turn()
+        self.ports.pump(self.world.now_s)
+
     def _next_nonce(self) -> bytes:
         self._nonces += 1
         return b"%s %d" % (self._nonce, self._nonces)

@@ -272,7 +272,8 @@ class Reader:
 
     def pump(self, now_s: float) -> float | None:
         """Do what is due; give when to come back."""
-        wanted = [self.transacting.pump(now_s), *(matching.pump(now_s) for matching in self._matchings.values())]
+        wanted = [self._ports.pump(now_s), self.transacting.pump(now_s)]
+        wanted += [matching.pump(now_s) for matching in self._matchings.values()]
         for reading in list(self._timed):
             moment_s = reading.pump(now_s)
             if moment_s is None:

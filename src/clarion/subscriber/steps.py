@@ -37,6 +37,7 @@ class Ports:
     count: Count = field(default_factory=Count)
     welcome: bodies.Welcome | None = None
     _greeting: list[Callable[[ClarionError | None], None]] = field(default_factory=list)  # who waits for the welcome
+    _greet_at_s: float | None = None  # when to greet again a broker that could not answer
 
     def until(self, holds: Callable[[], bool], deadline_s: float) -> Steps[bool]:
         """Wait until something holds; False when the time was over first."""
@@ -86,12 +87,23 @@ class Ports:
             return
         self._greeting.append(then)
         if len(self._greeting) == 1:
-            self.ask(Kind.HELLO, hello("clarion subscriber"), self._on_welcome)
+            self._ask_hello()
+
+    def _ask_hello(self) -> None:
+        self._greet_at_s = None
+        self.ask(Kind.HELLO, hello("clarion subscriber"), self._on_welcome)
+
+    def pump(self, now_s: float) -> float | None:
+        """Greet again a broker that could not answer; return when to come back."""
+        if self._greet_at_s is not None and now_s >= self._greet_at_s:
+            self._ask_hello()
+        return self._greet_at_s
 
     def _on_welcome(self, reply: Reply) -> None:
         error: ClarionError | None = None
-        if reply.again_after_s() is not None:
-            self.ask(Kind.HELLO, hello("clarion subscriber"), self._on_welcome)
+        again_s = reply.again_after_s()
+        if again_s is not None:
+            self._greet_at_s = self.clock_s() + again_s
             return
         try:
             self.welcome = reply.read(bodies.Welcome)

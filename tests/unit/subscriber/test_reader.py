@@ -290,3 +290,16 @@ def test_a_state_is_its_value_and_version() -> None:
     assert asked.body.name == b"leader"
     asked.answer(Kind.ACK, bodies.StateIs(b"me", 7))
     assert walk.end() == State(b"me", 7)
+
+
+def test_a_broker_that_cannot_answer_a_greeting_is_greeted_again_after_the_time_it_asks_for() -> None:
+    reads = Reads()
+    reads.ports.count.known = None
+    reads.get()
+    reads.one(Kind.HELLO).refuse(Code.BUSY, retry_after_s=0.5)
+    assert reads.take_asked() == []
+    assert reads.reader.pump(reads.now_s) == reads.now_s + 0.5
+    reads.now_s += 0.5
+    assert reads.reader.pump(reads.now_s) is None
+    reads.one(Kind.HELLO).answer(Kind.ACK, bodies.Welcome(1, 1, b"", 1, 1, 1, 1, count=55))
+    assert reads.one(Kind.ATTACH).body.as_of == 55
