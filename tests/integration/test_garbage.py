@@ -344,6 +344,7 @@ def test_a_batch_that_nobody_can_open_becomes_dead_letters_of_those_who_share(ur
             except MessagesUnreadable:
                 told += 1
         assert told >= 2
+        eventually(lambda: len(admin.dead_letters("closed jobs")) == 3, "the last of them is on disk")
         letters = admin.dead_letters("closed jobs")
         assert sorted(letter.payload for letter in letters) == [b"", b"", closed], "once for all of it"
 
