@@ -455,13 +455,18 @@ def test_what_is_held_in_very_many_pieces_is_not_looked_through_for_each(
 ) -> None:
     """Each single take or add moves all pieces behind it: one for each of them would hold the broker up for seconds."""
     single: list[str] = []
-    for name in ("take", "add"):
 
-        def counted(spans: Spans, *span: int, name: str = name, one: Any = getattr(Spans, name)) -> Any:
+    def counted(name: str) -> Any:
+        one = getattr(Spans, name)
+
+        def call(spans: Spans, *span: int) -> Any:
             single.append(name)
             return one(spans, *span)
 
-        monkeypatch.setattr(Spans, name, counted)
+        return call
+
+    for name in ("take", "add"):
+        monkeypatch.setattr(Spans, name, counted(name))
     asker.put_jobs(*[b"x"] * 4000)
     token = asker.join(max_unacked=10_000)
     assert len(asker.borrow(token, most=4000)) == 4000
