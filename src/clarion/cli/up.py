@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clarion.cli.exit_codes import ExitCode, exit_code_of
-from clarion.cli.failures import tells_errors
+from clarion.cli.failures import end_cleanly_on_sigterm, tells_errors
 from clarion.cli.options import AsJson
 from clarion.cli.output import print_json
 from clarion.model.errors import BadSettings, ClarionError
@@ -117,7 +117,12 @@ def serve(settings: BrokerSettings, *, as_json: bool) -> None:
     log_json_lines(settings.log_level)
     log = logging.getLogger("clarion.broker")
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    broker = Broker(settings)
+    end_cleanly_on_sigterm()  # the first process of a container would not even hear it, and opening may take a while
+    try:
+        broker = Broker(settings)
+    except (KeyboardInterrupt, SystemExit):
+        log.info("stopped before it was ready; nothing was taken, and everything is as it was")
+        return
     broker.handle_signals()
     facts: dict[str, Any] = {"data": str(settings.data), "pid": os.getpid()}
 

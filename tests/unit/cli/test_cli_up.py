@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -21,10 +23,20 @@ def _undo() -> Iterator[None]:
     root = logging.getLogger()
     before = root.handlers[:], root.level, sys.getswitchinterval()
     root.handlers.clear()
+    handlers = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _end),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),  # it may be ignored here
+    }
     yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     root.handlers[:], root.level = before[:2]
     logging.captureWarnings(False)
     sys.setswitchinterval(before[2])
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise AssertionError(f"signal {number} would have ended the process, or not have been heard at all")
 
 
 class _FailingBroker:
@@ -55,3 +67,18 @@ def test_a_failure_while_running_is_logged_and_ends_the_process(
     last = msgspec.json.decode(err.splitlines()[-1])
     assert last["level"] == "critical"
     assert str(error).strip("'") in last["message"] + last.get("exception", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_store_is_opened_is_heard(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def opening(_: BrokerSettings) -> NoReturn:
+        signal.raise_signal(number)
+        raise AssertionError("it was not")
+
+    monkeypatch.setattr(clarion.broker, "Broker", opening)
+    serve(BrokerSettings(), as_json=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "stopped before it was ready" in msgspec.json.decode(err)["message"]
