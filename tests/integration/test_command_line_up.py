@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.shell import (
     ANYWHERE,
+    DEADLINE_S,
     Shell,
     one_line,
     read_line,
@@ -30,6 +31,22 @@ def test_up_says_in_one_line_that_it_is_ready_and_sigterm_drains_it(tmp_path: Pa
     assert {"time", "level", "logger", "message"} <= set(logs[0])
     assert logs[0]["message"] == "ready"
     assert "stopped" in logs[-1]["message"]
+
+
+@pytest.mark.parametrize(
+    "service", [("up", "--listen", ANYWHERE), ("publish", "--from-http", "--listen", "127.0.0.1:0")]
+)
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_a_service_whose_ready_line_reaches_nobody_goes_on(
+    tmp_path: Path, service: tuple[str, ...], how: tuple[str, ...]
+) -> None:
+    with running(*service, *how, CLARION_DATA=str(tmp_path)) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert any(b"standard output takes nothing (Broken pipe); going on" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
 
 
 def test_up_tells_programs_where_it_listens(tmp_path: Path) -> None:

@@ -148,6 +148,16 @@ def note(text: str, **facts: Any) -> None:
         print(f"clarion: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
+@contextmanager
+def announcing() -> Iterator[None]:
+    """Let a service go on where what it says on standard output when it is ready reaches nobody."""
+    try:
+        yield
+    except OSError as error:
+        _write_no_more()
+        logging.getLogger("clarion").warning("standard output takes nothing (%s); going on", error.strerror)
+
+
 def _tell(kind: str, **facts: Any) -> None:
     import msgspec
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clarion.cli.exit_codes import ExitCode
-from clarion.cli.failures import note, tells_errors
+from clarion.cli.failures import announcing, note, tells_errors
 from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
 from clarion.cli.output import counted, print_json, readable_bytes
 from clarion.cli.units import read_size, read_some, read_some_time_s
@@ -188,10 +188,11 @@ def run(settings: GatewaySettings, log_level: str, *, as_json: bool) -> None:
     def on_ready(address: str) -> None:
         facts = {"listen": address, "broker": settings.url, "pid": os.getpid()}
         logging.getLogger("clarion.web").info("ready", extra=facts)
-        if as_json:
-            print_json({"event": "ready", **facts})
-        else:
-            _say_ready(settings, address)
+        with announcing():
+            if as_json:
+                print_json({"event": "ready", **facts})
+            else:
+                _say_ready(settings, address)
 
     left = asyncio.run(serve(settings, on_ready))
     if left:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clarion.cli.exit_codes import ExitCode, exit_code_of
-from clarion.cli.failures import end_cleanly_on_sigterm, tells_errors
+from clarion.cli.failures import announcing, end_cleanly_on_sigterm, tells_errors
 from clarion.cli.options import AsJson
 from clarion.cli.output import print_json
 from clarion.model.errors import BadSettings, ClarionError
@@ -128,10 +128,11 @@ def serve(settings: BrokerSettings, *, as_json: bool) -> None:
 
     def on_ready(urls: list[str]) -> None:
         log.info("ready", extra={"urls": urls, **facts})
-        if as_json:
-            print_json({"event": "ready", "urls": urls, **facts})
-        else:
-            print(f"clarion: ready on {', '.join(urls)} (data in {settings.data}, pid {os.getpid()})", flush=True)
+        with announcing():
+            if as_json:
+                print_json({"event": "ready", "urls": urls, **facts})
+            else:
+                print(f"clarion: ready on {', '.join(urls)} (data in {settings.data}, pid {os.getpid()})", flush=True)
 
     try:
         broker.run(on_ready)
