@@ -29,6 +29,7 @@ from clarion.publisher.outbox.threads import ThreadDesk
 from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.requests import Requests
 from clarion.publisher.sheaf import (
+    MESSAGE_MEMORY_BYTES,
     OVERHEAD_BYTES,
     Part,
     Sheaf,
@@ -57,7 +58,7 @@ class Publisher:
     """Puts messages on topics of the broker at `url`. Safe from many threads; close it, or use `with`. Without a `url`
     it is the one in the environment, CLARION_URL, or the usual address.
 
-    `buffer_bytes` bounds what waits here for the broker; `block_s` is how long a put waits for room in it.
+    `buffer_bytes` bounds the memory of what waits here for the broker; `block_s` is how long a put waits for room.
     `in_flight` batches of a topic are under way at a time; meanwhile the next one gathers. When a batch leaves, and how
     much it gathers, the publisher tunes by itself; tuning="fixed" with a `batch_size` waits for so many messages, for
     `tuner.wait_s` at most. `tuner` has all settings of it by name; `tuning` and `trace` show what it does.
@@ -146,7 +147,7 @@ class Publisher:
                     ):
                         payloads.append(payload)
                         sheaf.size += size
-                        sending.buffered_bytes += size
+                        sending.buffered_bytes += size + MESSAGE_MEMORY_BYTES
                         return Receipt(self, sheaf, place)
         return self._put_the_long_way(topic, payload, key, headers, ttl_s, deliver_at, wait, block_s)
 

@@ -17,7 +17,7 @@ from clarion.model.topics import is_pattern
 from clarion.publisher.failures import Failures
 from clarion.publisher.lanes import Lane
 from clarion.publisher.reporting import Reporting
-from clarion.publisher.sheaf import HEADER_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
+from clarion.publisher.sheaf import HEADER_BYTES, LANE_MEMORY_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
 from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
 from clarion.session.exchange import AGAIN_S, Count, Reply, hello
 from clarion.wire import bodies
@@ -80,7 +80,7 @@ class Sending:
         self._register_at_s = 0.0
         self._last_stamp = 0
         self.broken: ClarionError | None = None
-        self.buffered_bytes = 0
+        self.buffered_bytes = 0  # of memory, roughly
         self.failures = Failures()
         self.drops = 0  # messages that found the buffer full, and were refused
         self._reporting = Reporting(ask, nonce(), self.tuning)
@@ -138,7 +138,9 @@ class Sending:
         """Take one message."""
         size = message_bytes(payload, key, headers)
         sheaf = self._gathering(topic, 1, size, ttl_ms, delayed=due_us is not None)
+        before = sheaf.memory_bytes if sheaf.count else 0
         place = sheaf.add(payload, key, headers, size, due_us or 0)
+        self.buffered_bytes += sheaf.memory_bytes - before
         return sheaf, place, place + 1
 
     def add_many(
@@ -154,7 +156,9 @@ class Sending:
         """Take messages that fit into one batch (see `chunk_end`), all of them bytes (see `all_bytes`)."""
         size = packed_bytes(payloads, keys, headers)
         sheaf = self._gathering(topic, len(payloads), size, ttl_ms, delayed=due is not None)
+        before = sheaf.memory_bytes if sheaf.count else 0
         place = sheaf.extend(payloads, keys, size, headers=headers, due=due or ())
+        self.buffered_bytes += sheaf.memory_bytes - before
         return sheaf, place, place + len(payloads)
 
     def chunk_end(
@@ -178,10 +182,11 @@ class Sending:
             )
         lane = self.lanes.get(topic) or self._new_lane(topic)
         sheaf = lane.sheaf_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
+        if not sheaf.count and lane not in self._busy:
+            sheaf.more_memory_bytes += LANE_MEMORY_BYTES
         self._busy[lane] = None
         if lane.topic_number is None:
             self._unopened[lane] = None
-        self.buffered_bytes += size
         return sheaf
 
     def _new_lane(self, topic: bytes) -> Lane:
@@ -403,7 +408,7 @@ class Sending:
 
     def _release(self, sheaf: Sheaf) -> None:
         """Let go of a sheaf's place in memory."""
-        self.buffered_bytes -= sheaf.size
+        self.buffered_bytes -= sheaf.memory_bytes
 
     def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
         self._release(sheaf)

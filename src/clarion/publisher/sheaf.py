@@ -15,6 +15,14 @@ from clarion.wire.moments import Moment, due_us, pack_due
 OVERHEAD_BYTES = 16  # of a message in the packed batch, at most, without key and headers
 HEADER_BYTES = 128  # more than a batch has beside its messages
 _HEADER_OVERHEAD_BYTES = 16  # of each header in the packed map, at most
+# What waits takes more memory than it will take in its batch: objects, and their places in lists, about so large.
+MESSAGE_MEMORY_BYTES = 48
+_KEY_MEMORY_BYTES = 48
+_DUE_MEMORY_BYTES = 40
+_HEADERS_MEMORY_BYTES = 240  # a dict
+_HEADER_MEMORY_BYTES = 96  # a name and a value in it
+_SHEAF_MEMORY_BYTES = 512
+LANE_MEMORY_BYTES = 1536  # the topic's lane with its tuner, where that is kept for this sheaf
 COMPRESSIONS = (None, "zstd")
 ValueT = TypeVar("ValueT")
 
@@ -27,9 +35,9 @@ class Sheaf:
     """
 
     __slots__ = (
-        "_count", "_moved", "broker", "done", "due", "error", "first_offset", "headers", "in_doubt", "keys", "most",
-        "number", "observed", "on_done", "packed", "packed_due", "payloads", "plain", "publisher", "refused", "sent_s",
-        "size", "stamp", "topic", "ttl_ms",
+        "_count", "_moved", "broker", "done", "due", "error", "first_offset", "headers", "in_doubt", "keys",
+        "more_memory_bytes", "most", "number", "observed", "on_done", "packed", "packed_due", "payloads", "plain",
+        "publisher", "refused", "sent_s", "size", "stamp", "topic", "ttl_ms",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
@@ -44,6 +52,7 @@ class Sheaf:
         self._count = 0  # once sealed
         self._moved: list[int] | None = None  # once sealed and sorted: from the place of adding to that in the batch
         self.size = 0  # bytes it will take, roughly
+        self.more_memory_bytes = _SHEAF_MEMORY_BYTES  # beside its size and its messages' objects
         self.broker = self.publisher = self.stamp = self.number = 0
         self.packed: bytearray | None = None
         self.packed_due = b""
@@ -61,16 +70,24 @@ class Sheaf:
         """How many messages it holds."""
         return self._count or len(self.payloads)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of the publisher's memory while its messages gather, roughly."""
+        return self.size + MESSAGE_MEMORY_BYTES * self.count + self.more_memory_bytes
+
     def add(self, payload: bytes, key: bytes | None, headers: Headers | None, size: int, due_us: int = 0) -> int:
         """Add one message; give its place."""
         place = len(self.payloads)
         self.payloads.append(payload)
         if key is not None or self.keys is not None:
             self._keys(place).append(key)
+            self.more_memory_bytes += _KEY_MEMORY_BYTES
         if headers is not None or self.headers is not None:
             self._headers(place).append(headers)
+            self.more_memory_bytes += _headers_memory_bytes(headers)
         if self.due is not None:
             self.due.append(due_us)
+            self.more_memory_bytes += _DUE_MEMORY_BYTES
         self.size += size
         return place
 
@@ -88,11 +105,14 @@ class Sheaf:
         self.payloads.extend(payloads)
         if keys is not None or self.keys is not None:
             self._keys(place).extend(keys if keys is not None else [None] * len(payloads))
+            self.more_memory_bytes += _KEY_MEMORY_BYTES * len(payloads)
         if headers is not None or self.headers is not None:
             self._headers(place).extend(headers if headers is not None else [None] * len(payloads))
+            self.more_memory_bytes += sum(map(_headers_memory_bytes, headers or ()))
         if self.due is not None:
             assert len(due) == len(payloads)
             self.due.extend(due)
+            self.more_memory_bytes += _DUE_MEMORY_BYTES * len(payloads)
         self.size += size
         return place
 
@@ -216,6 +236,10 @@ def part_of(column: Sequence[ValueT] | None, start: int, stop: int) -> Sequence[
 
 def _headers_bytes(headers: Headers) -> int:
     return sum(len(name.encode()) + len(value) + _HEADER_OVERHEAD_BYTES for name, value in headers.items())
+
+
+def _headers_memory_bytes(headers: Headers | None) -> int:
+    return 0 if headers is None else _HEADERS_MEMORY_BYTES + _HEADER_MEMORY_BYTES * len(headers)
 
 
 def chunk_end(

@@ -25,7 +25,11 @@ class Ending(NamedTuple):
 
 
 class Feed(AsyncPublisher):
-    """Puts messages, and tells when they have ended."""
+    """Puts messages, and tells when they have ended. How much may wait is the intake's business, which takes whole
+    requests or nothing of them."""
+
+    def _has_room(self) -> bool:
+        return True
 
     @property
     def largest_bytes(self) -> int:

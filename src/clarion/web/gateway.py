@@ -45,7 +45,7 @@ class Gateway:
         self._settings = settings
         self._feed = Feed(
             settings.url,
-            buffer_bytes=2 * settings.buffer_bytes,  # the intake's bound is met first, and for whole requests
+            buffer_bytes=2 * settings.buffer_bytes,  # half of it for what is read back from an outbox
             compression="zstd" if settings.compress else None,
             outbox=settings.outbox,
             outbox_bytes=settings.outbox_bytes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -333,3 +335,32 @@ def test_the_newest_unfinished_sheaf_of_each_lane_is_last_to_be_done() -> None:
     (gathering,) = talk.add(b"b")
     assert flying is not gathering
     assert talk.sending.unfinished() == [gathering]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda _number: {},
+        lambda number: {"key": b"key %d" % number},
+        lambda number: {"headers": {"name": b"value %d" % number, f"name {number}": b""}},
+        lambda number: {"ttl_ms": 1 + number},
+        lambda number: {"due_us": 2**50 + number},
+        lambda number: {"topic": b"topic %d" % number},
+    ],
+    ids=["plain", "keys", "headers", "ttl", "due", "topics"],
+)
+def test_what_gathers_takes_no_more_memory_than_is_counted(more: Callable[[int], dict[str, Any]]) -> None:
+    talk = Talk()
+    talk.sending.add(TOPIC, b"", None, None)
+    tracemalloc.start()
+    try:
+        before_bytes, counted_bytes = tracemalloc.get_traced_memory()[0], talk.sending.buffered_bytes
+        for number in range(3000):
+            given = {"topic": TOPIC, "payload": b"payload %d" % number, "key": None, "headers": None, **more(number)}
+            talk.sending.add(**given)
+        taken_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
+    finally:
+        tracemalloc.stop()
+    counted_bytes = talk.sending.buffered_bytes - counted_bytes
+    assert taken_bytes < 1.25 * counted_bytes
+    assert counted_bytes < 3 * taken_bytes, "nor is room left unused without need"

@@ -44,7 +44,7 @@ def test_a_message_too_large_for_the_broker_fails_when_that_is_known() -> None:
     assert not small.done
     with pytest.raises(TooLarge):
         large.raise_error()
-    assert talk.sending.buffered_bytes == small.size
+    assert talk.sending.buffered_bytes == small.memory_bytes
 
 
 def test_afterwards_batches_are_as_large_as_usual_or_as_the_broker_takes() -> None:

@@ -141,7 +141,7 @@ class KeptSending(Saving):
         )
         for lane in self._kept_lanes():
             for sheaf in lane.take_unsaved():
-                self.buffered_bytes -= sheaf.size
+                self.buffered_bytes -= sheaf.memory_bytes
                 self.failures.end(sheaf, error)
         for sheaf in list(self._live.values()):
             if not sheaf.done:

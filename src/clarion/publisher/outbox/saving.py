@@ -238,7 +238,7 @@ class Saving(Sending):
     def _apply(self, part: LanePlan) -> None:
         lane = part.lane
         for sheaf in part.saved:
-            self.buffered_bytes -= sheaf.size
+            self.buffered_bytes -= sheaf.memory_bytes
         for sheaf in part.gone:
             self.kept_bytes -= 0 if sheaf.aside is not None else sheaf.size
         before = lane.loaded_bytes
@@ -331,7 +331,7 @@ class Saving(Sending):
         if sheaf.saved:
             self._unload(lane, sheaf)
         else:
-            self.buffered_bytes -= sheaf.size
+            self.buffered_bytes -= sheaf.memory_bytes
 
     def _unload(self, lane: KeptLane, sheaf: KeptSheaf) -> None:
         lane.loaded_bytes -= sheaf.size
