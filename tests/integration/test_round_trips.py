@@ -106,7 +106,7 @@ def test_whatever_gives_messages_one_after_the_other_can_be_put(url: str) -> Non
         with pytest.raises(ZeroDivisionError):
             publisher.put_many("any", half())
         for keys in (["k"], iter(["k"] * 3)):
-            with pytest.raises(ValueError, match=r"there are 2 payloads and [13] keys; nothing was queued"):
+            with pytest.raises(ValueError, match=r"there are 2 payloads and (1 keys|more keys than that); nothing"):
                 publisher.put_many("any", [b"a", b"b"], keys=keys)
         with pytest.raises(TypeError, match="the name of a header is a str"):
             publisher.put("any", b"a", headers={b"name": b"v"})  # type: ignore[dict-item]
