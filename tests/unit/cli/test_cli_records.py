@@ -129,16 +129,19 @@ def test_a_reader_that_goes_away_is_credited_with_no_more_than_it_took(wanted: i
 
 def test_a_reader_that_goes_when_all_was_read_but_not_wanted_is_noticed(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
-    records = _RECORDS[:100]
-    handing = Handing(writing, records)
+    writer, told, records = RecordWriter(writing), list[tuple[int, int]](), _RECORDS[:100]
+    taking = threading.Thread(target=writer.write, args=(records, lambda *span: told.append(span)), daemon=True)
+    taking.start()
     got = b""
-    while got.count(b"\n") < 90:
-        got += os.read(reading, 2**16)
     while got.count(b"\n") < 100:
         got += os.read(reading, 2**16)
+    taking.join(_DEADLINE_S)
     os.close(reading)
-    handing.end()
-    assert handing.told in (records, records[: len(records) - handing.writer.in_doubt])
+    in_doubt = writer.in_doubt
+    with pytest.raises(BrokenPipeError):
+        writer.finish()
+    assert in_doubt > 0
+    assert (told[0][0], told[-1][1], writer.in_doubt) == (0, 100 - in_doubt, in_doubt)
 
 
 def test_what_others_write_to_the_same_pipe_is_not_taken_for_ours(pipe: tuple[int, int]) -> None:
