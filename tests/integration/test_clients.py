@@ -396,6 +396,9 @@ def _refused_calls(url: str) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "is no time that can", lambda: publisher.put("argued", b"x", deliver_at=datetime.max.replace(tzinfo=WEST))
         yield "timeout_s is a number of seconds", lambda: publisher.put("argued", b"x").result("5s")  # type: ignore[arg-type]
         yield "timeout_s is at least 0", lambda: publisher.flush(-1)
+        yield "block_s is a number of seconds", lambda: publisher.put("to argue", "x", block_s="5s")  # type: ignore[arg-type]
+        yield "block_s is a number of seconds", lambda: publisher.put_many("argued", ["x"], block_s="5s")  # type: ignore[arg-type]
+        yield "topic is bytes or str, not list", lambda: reader.subscribe(["argued"])  # type: ignore[arg-type]
         yield "max_messages is at least 1, not 0", lambda: reader.get("argued", 0)
         yield "max_messages is at most", lambda: reader.get("argued", 10**30)
         yield "wait_s is a number of seconds, .* not None", lambda: reader.get("argued", wait_s=wrong)

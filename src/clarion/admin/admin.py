@@ -72,7 +72,9 @@ class Admin:
         """Make the topic if it is not there, and set what it keeps: messages until every subscriber has read them,
         or for ever, within the bounds that `settings` names. What is not named stays as it is; 0 is no bound."""
         changes = _checked(settings, retention)
-        self._call(Kind.CONFIGURE, bodies.Configure(to_bytes(topic), retention or "", changes)).read(bodies.Done)
+        self._call(Kind.CONFIGURE, bodies.Configure(to_bytes(topic, "topic"), retention or "", changes)).read(
+            bodies.Done
+        )
 
     def topics(self) -> Iterator[TopicRow]:
         """Give every topic with its subscriptions, by name."""
@@ -86,7 +88,7 @@ class Admin:
 
     def describe_topic(self, topic: bytes | str) -> TopicDescription:
         """Tell everything about a topic; NoTopic where there is none."""
-        reply = self._call(Kind.DESCRIBE, bodies.Describe(to_bytes(topic)))
+        reply = self._call(Kind.DESCRIBE, bodies.Describe(to_bytes(topic, "topic")))
         return read_description(reply.read(bodies.Description).values)
 
     def usage(self) -> list[TopicUsage]:
@@ -105,13 +107,13 @@ class Admin:
         Give how many. A batch that reaches beyond the offset stays stored until the rest of it goes."""
         below = None if below is None else whole(below, "below")
         found = self.describe_topic(topic)  # what is meant, and not a topic or messages that come meanwhile
-        body = bodies.Purge(to_bytes(topic), found.next_offset if below is None else below, found.number)
+        body = bodies.Purge(to_bytes(topic, "topic"), found.next_offset if below is None else below, found.number)
         return self._call(Kind.PURGE, body).read(bodies.Purged).messages
 
     def delete_topic(self, topic: bytes | str) -> None:
         """Forget a topic with its messages and subscriptions; NoTopic where there is none."""
         number = self.describe_topic(topic).number  # so that a request repeated after a lost reply takes no newer one
-        self._call(Kind.DELETE, bodies.Delete(to_bytes(topic), number)).read(bodies.Done)
+        self._call(Kind.DELETE, bodies.Delete(to_bytes(topic, "topic"), number)).read(bodies.Done)
 
     def read(
         self, topic: bytes | str, position: int | Literal["earliest"] = "earliest", max_messages: int = 100
@@ -124,12 +126,12 @@ class Admin:
 
     def offset_at(self, topic: bytes | str, at: datetime) -> int:
         """Give the first offset of a topic that was committed at a time or later; its end where there is none."""
-        body = bodies.FindOffset(to_bytes(topic), unix_us(at))
+        body = bodies.FindOffset(to_bytes(topic, "topic"), unix_us(at))
         return self._call(Kind.FIND_OFFSET, body).read(bodies.OffsetIs).offset
 
     def browse(self, topic: bytes | str, position: int | Literal["earliest"] = "earliest") -> Iterator[Message]:
         """As `read`, but one by one to the end of the topic."""
-        topic = to_bytes(topic)
+        topic = to_bytes(topic, "topic")
         if position == "earliest":
             return self._from_earliest(topic)
         return browse(self._read, topic, whole(position, 'position, where it is not "earliest",'))
@@ -149,7 +151,7 @@ class Admin:
         expires_s: float | None = None,
     ) -> bool:
         """Subscribe somebody, as `Subscriber.subscribe` does; False where that is done already, and stays so."""
-        topic, name = to_bytes(topic), to_bytes(name)
+        topic, name = to_bytes(topic, "topic"), to_bytes(name, "name")
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
         kind, at = start_fields("new" if start == "end" else start)
         reply = self._call(Kind.SUBSCRIBE, bodies.Subscribe(topic, name, kind, at, options))
@@ -161,7 +163,7 @@ class Admin:
 
     def unsubscribe(self, topic: bytes | str, name: bytes | str) -> bool:
         """End a subscription; what only it still needed is let go. Gives False where there was none."""
-        reply = self._call(Kind.UNSUBSCRIBE, bodies.Unsubscribe(to_bytes(topic), to_bytes(name)))
+        reply = self._call(Kind.UNSUBSCRIBE, bodies.Unsubscribe(to_bytes(topic, "topic"), to_bytes(name, "name")))
         try:
             reply.read(bodies.Done)
         except NotSubscribed:
@@ -170,7 +172,7 @@ class Admin:
 
     def subscriptions(self, topic: bytes | str | None = None) -> Iterator[SubscriptionDescription]:
         """Tell every subscription, or those of one topic (NoTopic where there is none), or of a pattern."""
-        wanted = None if topic is None else to_bytes(topic)
+        wanted = None if topic is None else to_bytes(topic, "topic")
         if wanted is not None and not is_pattern(wanted):
             yield from self.describe_topic(wanted).subscriptions
             return
@@ -184,7 +186,7 @@ class Admin:
 
     def describe_subscription(self, topic: bytes | str, name: bytes | str) -> SubscriptionDescription:
         """Tell everything about a subscription; NoTopic or NotSubscribed where there is none."""
-        topic, name = to_bytes(topic), to_bytes(name)
+        topic, name = to_bytes(topic, "topic"), to_bytes(name, "name")
         for one in self.describe_topic(topic).subscriptions:
             if one.name == name:
                 return one
@@ -195,14 +197,14 @@ class Admin:
         first message from a time on. What lies before counts as read, what lies after as unread. Its consumers
         follow by themselves, and can no longer ack what they hold."""
         kind, at = start_fields("new" if start == "end" else start)
-        self._call(Kind.SEEK, bodies.Seek(to_bytes(topic), to_bytes(name), kind, at)).read(bodies.Done)
+        self._call(Kind.SEEK, bodies.Seek(to_bytes(topic, "topic"), to_bytes(name, "name"), kind, at)).read(bodies.Done)
 
     # Dead letters.
 
     def dead_letters(self, topic: bytes | str, limit: int = 100) -> list[DeadLetter]:
         """Give the messages of a topic that were given up after too many attempts, oldest first; NoTopic where there
         is no such topic."""
-        topic = to_bytes(topic)
+        topic = to_bytes(topic, "topic")
         try:
             found = take(self._from_earliest(dead_letters_of(topic), DEAD_READER), whole(limit, "limit"))
         except NoTopic:  # none was ever given up; but is there the topic itself?
@@ -223,7 +225,7 @@ class Admin:
 
     def state(self, name: bytes | str) -> State:
         """Give a named state: its value and version; None and 0 where it is not set."""
-        told = self._call(Kind.STATE, bodies.AskState(to_bytes(name))).read(bodies.StateIs)
+        told = self._call(Kind.STATE, bodies.AskState(to_bytes(name, "name"))).read(bodies.StateIs)
         return State(told.value, told.version)
 
     def commit_staged(
@@ -275,7 +277,7 @@ class Admin:
 
     def _dead(self, topic: bytes | str, action: str, offsets: Iterable[int] | None) -> Replayed:
         """Ask until all are done; the broker takes so many at a time, and says where the rest begins."""
-        name = to_bytes(topic)
+        name = to_bytes(topic, "topic")
         ranges = (
             [(0, self._end_of_dead(name))]
             if offsets is None

@@ -220,10 +220,11 @@ class AsyncPublisher:
         return self._trace.of(to_bytes(topic, "topic"))
 
     async def _room(self, wait: bool, block_s: float | None) -> None:
+        block_s = optional_seconds(block_s, "block_s")
         self._works.check_usable()
         if self._has_room():
             return
-        patience_s = (self._block_s if block_s is None else seconds(block_s, "block_s")) if wait else 0.0
+        patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
         drained = await self._works.until(self._has_room, patience_s)
         self._works.check_usable()
         if not drained:

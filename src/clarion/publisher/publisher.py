@@ -167,6 +167,7 @@ class Publisher:
         key = None if key is None else to_bytes(key, "key")
         packed_headers = None if headers is None else as_headers(headers)
         lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
+        block_s = optional_seconds(block_s, "block_s")
         self._session.check_usable()
         with self._lock:
             self._check_usable()
@@ -201,6 +202,7 @@ class Publisher:
         each.
         """
         topic, payloads, lives_ms = to_bytes(topic, "topic"), all_bytes(payloads), ttl_ms(ttl_s)
+        block_s = optional_seconds(block_s, "block_s")
         count = len(payloads)
         keys, packed_headers, due = all_keys(keys, count), all_headers(headers, count), all_due(deliver_at, count)
         check_lengths(payloads, keys=keys, headers=packed_headers, deliver_at=due)
@@ -324,7 +326,7 @@ class Publisher:
 
     def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
         # Called with the lock held; it is given away while this thread waits.
-        patience_s = (self._block_s if block_s is None else seconds(block_s, "block_s")) if wait else 0.0
+        patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
         self._lock.release()
         try:
             drained = self._works.wait_until(self._has_room, patience_s)

@@ -131,7 +131,7 @@ class Stager:
 
         Headers are packed msgpack, a map of text to bytes each. TooLarge where the batch is: see `batch_bytes`.
         """
-        sheaf = PackedSheaf(to_bytes(topic), count, payloads, keys, headers)
+        sheaf = PackedSheaf(to_bytes(topic, "topic"), count, payloads, keys, headers)
         self._session.check_usable()
         with self._changed:
             self._works.wait_for_room()

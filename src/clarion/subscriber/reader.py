@@ -80,7 +80,7 @@ class Reader:
 
     def subscribing(self, topic: bytes | str, start: Start, options: SubscriptionOptions) -> Steps[bool]:
         """Make a subscription; False where there was one already."""
-        topic = to_bytes(topic)
+        topic = to_bytes(topic, "topic")
         kind, at = start_fields(start)
         body = bodies.Subscribe(topic, self.name, kind, at, options)
         reply = yield from self._ports.change(Kind.SUBSCRIBE, body)
@@ -93,7 +93,7 @@ class Reader:
 
     def unsubscribing(self, topic: bytes | str) -> Steps[bool]:
         """End a subscription; False where there was none."""
-        topic = to_bytes(topic)
+        topic = to_bytes(topic, "topic")
         matching = self._matchings.pop(topic, None)
         for name in [name for name in self._readings if name == topic or (is_pattern(topic) and matches(topic, name))]:
             reading = self._readings[name]
@@ -110,7 +110,7 @@ class Reader:
 
     def asking_state(self, name: bytes | str) -> Steps[State]:
         """Ask for a named state."""
-        reply = yield from self._ports.call(Kind.STATE, bodies.AskState(to_bytes(name)))
+        reply = yield from self._ports.call(Kind.STATE, bodies.AskState(to_bytes(name, "name")))
         found = reply.read(bodies.StateIs)
         return State(found.value, found.version)
 
