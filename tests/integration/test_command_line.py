@@ -168,6 +168,13 @@ def _pipe(shell: Shell, line: str) -> Done:
     return Done(line, done.returncode, done.stdout, without_waits(done.stderr))
 
 
+def test_following_ends_when_nobody_reads_it_any_more(shell: Shell) -> None:
+    shell.ok("subscribe", "alerts", "--as", "reader")
+    shell.ok("put", "alerts", "first")
+    gone = _pipe(shell, "$CLARION get alerts --as reader --follow | head -1")
+    assert (gone.returncode, gone.stdout, gone.stderr) == (141, b"first\n", b"")
+
+
 def test_what_is_acked_is_what_the_reader_took(shell: Shell) -> None:
     lines = [b"%08d" % number for number in range(100_000)]
     shell.ok("subscribe", "alerts", "--as", "reader")

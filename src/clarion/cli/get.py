@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clarion.subscriber import MessageBatch, Subscriber
 
 _MANY = 65_536
-_FOLLOW_WAIT_S = 30.0
+_FOLLOW_WAIT_S = 2.0  # then it looks whether anybody still reads what it prints
 
 
 @tells_errors
@@ -164,6 +164,7 @@ def _print_all(
         except Unreachable:
             if not follow or not answered:
                 raise
+            writer.check_reader()
             continue  # for ever: the client itself has told, once
         except MessagesGone as gap:
             _tell_gap(gap)
@@ -183,6 +184,8 @@ def _print_all(
             writer.finish()
         elif not parts and not follow:
             break
+        elif not parts:
+            writer.check_reader()
     writer.finish()
     return printed
 

@@ -69,6 +69,11 @@ class RecordWriter:
                 raise BrokenPipeError
             self._settle()
 
+    def check_reader(self) -> None:
+        """Raise BrokenPipeError where whoever reads went away."""
+        if self._poll.poll(0):
+            raise BrokenPipeError
+
     def _stop(self, ends: Sequence[int], start: int) -> int:
         if self._ask_unread is None:
             return len(ends)
@@ -93,8 +98,7 @@ class RecordWriter:
         left_bytes = before_bytes = self._unread_bytes()
         pause_s = _FIRST_PAUSE_S
         while left_bytes:
-            if self._poll.poll(0):
-                raise BrokenPipeError
+            self.check_reader()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             now_bytes = self._unread_bytes()
