@@ -109,6 +109,7 @@ def test_an_address_in_use_is_refused(shell: Shell, tmp_path: Path) -> None:
         (("--set", "max_topics=many"), "max_topics is a whole number, not 'many'"),
         (("--set", "max_topics=0"), "max_topics is at least 1, not 0"),
         (("--set", "max_topic=5"), "there is no setting 'max_topic'; did you mean max_topics?"),
+        (("--data", ""), "data is a path, not ''"),
         (("--log-level", "loud"), "log_level is debug, info, warning or error, not 'loud'"),
         (("--listen", "nowhere"), "'nowhere' is not an address to listen on"),
         (("--listen", "tcp://127.0.0.1:80x"), "'tcp://127.0.0.1:80x' is not an address to listen on"),

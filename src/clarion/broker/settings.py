@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ _OF_KUBERNETES = re.compile(
     r"|(?P<link>PORT(?:_[0-9]+_(?:TCP|UDP|SCTP))?)|PORT_[0-9]+_(?:TCP|UDP|SCTP)_(?:PROTO|PORT|ADDR))"
 )
 LEAST_STORE_BYTES = 2**20
+_MOST = 2**53  # of anything: ZeroMQ and SQLite have no more than 64 bits for what is reckoned from it
 _DEFAULTS = Limits()
 
 
@@ -115,23 +116,9 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
-            least = setting.metadata["least"]
-            value = getattr(self, setting.name)
-            if least is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                raise BadSettings(f"{setting.name} is {_kind(setting.default)}, not {value!r}")
-            if least is not None and not math.isfinite(value):
-                raise BadSettings(f"{setting.name} is a finite number, not {value:g}")
-            if least is not None and value < least:
-                raise BadSettings(f"{setting.name} is at least {least:g}, not {value:g}")
-        if 0 < self.max_store_bytes < LEAST_STORE_BYTES:
-            raise BadSettings(f"max_store_bytes is 0 or at least {LEAST_STORE_BYTES}, not {self.max_store_bytes}")
-        for name in ("listen", "listen_publishers", "listen_subscribers"):
-            if getattr(self, name) or (name == "listen" and not (self.listen_publishers and self.listen_subscribers)):
-                check_listen(getattr(self, name))
-        if self.default_retention not in ("until-read", "keep"):
-            raise BadSettings(f"default_retention is until-read or keep, not {self.default_retention!r}")
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise BadSettings(f"log_level is debug, info, warning or error, not {self.log_level!r}")
+            _check(setting.name, getattr(self, setting.name))
+        if not self.listen and not (self.listen_publishers and self.listen_subscribers):
+            _check_address("listen", self.listen)
 
     def limits(self) -> Limits:
         """Give the part that the engine needs."""
@@ -150,13 +137,27 @@ def load_settings(
     In the environment a setting is CLARION_ and its name in capitals. Sizes and durations are numbers of bytes and
     seconds, or texts with units: 64MB, 64MiB, 500ms, 7d.
     """
-    values: dict[str, Any] = {}
+    found: dict[str, tuple[Any, str]] = {}  # with where it is from, as far as whoever typed it may not know
     known = {setting.name for setting in dataclasses.fields(BrokerSettings)}
     if file is not None:
-        values.update(_read_file(file, known))
-    values.update(_read_environment(environment, known))
-    values.update({name: value for name, value in flags.items() if value is not None})
-    return BrokerSettings(**{name: _convert(name, value) for name, value in values.items()})
+        found |= {name: (value, f" (in {file})") for name, value in _read_file(file, known).items()}
+    for name, text in _read_environment(environment, known).items():
+        found[name] = text, f" ({_variable(name)} in the environment)"
+    found |= {name: (value, "") for name, value in flags.items() if value is not None}
+    values = {}
+    for name, (value, where) in found.items():
+        try:
+            values[name] = _convert(name, value)
+            _check(name, values[name])
+        except BadSettings as error:
+            raise BadSettings(f"{error}{where}") from error
+    return BrokerSettings(**values)
+
+
+def did_you_mean(name: str) -> str:
+    """Return which setting was likely meant by a name that is none, as a question; empty where none is like it."""
+    close = difflib.get_close_matches(name.lower(), BrokerSettings.__dataclass_fields__, n=1)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def _read_file(file: Path, known: set[str]) -> dict[str, Any]:
@@ -167,8 +168,17 @@ def _read_file(file: Path, known: set[str]) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSettings(f"{file} is not valid TOML: {error}") from error
     if unknown := sorted(set(found) - known):
-        raise BadSettings(f"{file} has settings that do not exist: {', '.join(unknown)} (see `clarion config`)")
+        raise BadSettings(f"{file} has settings that do not exist: {_listed(unknown, str)} (see `clarion config`)")
     return found
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def _listed(unknown: list[str], shown: Callable[[str], str]) -> str:
+    guesses = {name: did_you_mean(name) for name in unknown}
+    return ", ".join(shown(name) + (f" ({guess})" if guess else "") for name, guess in guesses.items())
 
 
 def _read_environment(environment: Mapping[str, str], known: set[str]) -> dict[str, str]:
@@ -179,7 +189,7 @@ def _read_environment(environment: Mapping[str, str], known: set[str]) -> dict[s
     }
     found = {name.removeprefix(ENVIRONMENT_PREFIX).lower(): text for name, text in ours.items()}
     if unknown := sorted(set(found) - known - _NOT_SETTINGS):
-        names = ", ".join(ENVIRONMENT_PREFIX + name.upper() for name in unknown)
+        names = _listed(unknown, _variable)
         raise BadSettings(f"the environment has settings that do not exist: {names} (see `clarion config`)")
     return {name: text for name, text in found.items() if name in known}
 
@@ -201,6 +211,8 @@ def _convert(name: str, value: Any) -> Any:
         except ValueError as error:
             raise BadSettings(f"{name}: {error}") from None
     try:
+        if isinstance(default, Path) and value == "":  # a variable that is not set, most likely
+            raise ValueError
         if isinstance(value, bool) or (isinstance(default, str) and not isinstance(value, str)):
             raise ValueError
         if isinstance(default, int) and isinstance(value, float):
@@ -208,6 +220,33 @@ def _convert(name: str, value: Any) -> Any:
         return type(default)(value) if not isinstance(default, Path) else Path(value)
     except (TypeError, ValueError):
         raise BadSettings(f"{name} is {_kind(default)}, not {value!r}") from None
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse a value that a setting cannot have, whatever the others are."""
+    setting = BrokerSettings.__dataclass_fields__[name]
+    least = setting.metadata["least"]
+    if least is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise BadSettings(f"{name} is {_kind(setting.default)}, not {value!r}")
+    if least is not None and not abs(value) <= _MOST:
+        raise BadSettings(f"{name} is at most {_MOST}, not {value!r:.50}")
+    if least is not None and value < least:
+        raise BadSettings(f"{name} is at least {least:g}, not {value:g}")
+    if name == "max_store_bytes" and 0 < value < LEAST_STORE_BYTES:
+        raise BadSettings(f"{name} is 0 or at least {LEAST_STORE_BYTES}, not {value}")
+    if name.startswith("listen") and value:
+        _check_address(name, value)
+    if name == "default_retention" and value not in ("until-read", "keep"):
+        raise BadSettings(f"{name} is until-read or keep, not {value!r}")
+    if name == "log_level" and value not in ("debug", "info", "warning", "error"):
+        raise BadSettings(f"{name} is debug, info, warning or error, not {value!r}")
+
+
+def _check_address(name: str, value: str) -> None:
+    try:
+        check_listen(value)
+    except BadSettings as error:
+        raise BadSettings(f"{name}: {error}") from None
 
 
 def _is_number(text: str) -> bool:

@@ -31,7 +31,7 @@ ConfigFile = Annotated[
 @tells_errors
 def up(
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--data", metavar="DIR", help="Folder of the store; made if missing.", show_default="clarion-data"
         ),
@@ -89,19 +89,15 @@ def up(
 
 def read_settings(pairs: list[str]) -> dict[str, str]:
     """Read settings given as name=value; one that does not exist is BadSettings, with what was likely meant."""
-    import difflib
+    from clarion.broker.settings import BrokerSettings, did_you_mean
 
-    from clarion.broker.settings import BrokerSettings
-
-    known = list(BrokerSettings.__dataclass_fields__)
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise typer.BadParameter(f"a setting is name=value, not {pair!r}", param_hint="--set")
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "`clarion config` lists them all"
+        if name not in BrokerSettings.__dataclass_fields__:
+            hint = did_you_mean(name) or "`clarion config` lists them all"
             raise BadSettings(f"there is no setting {name!r}; {hint}")
         found[name] = value
     return found
