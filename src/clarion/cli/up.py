@@ -14,6 +14,7 @@ from clarion.cli.failures import announcing, end_cleanly_on_sigterm, tells_error
 from clarion.cli.options import AsJson
 from clarion.cli.output import print_json
 from clarion.model.errors import BadSettings, ClarionError
+from clarion.version import __version__
 
 if TYPE_CHECKING:
     from clarion.broker.settings import BrokerSettings
@@ -123,7 +124,7 @@ def serve(settings: BrokerSettings, *, as_json: bool) -> None:
     facts: dict[str, Any] = {"data": str(settings.data), "pid": os.getpid()}
 
     def on_ready(urls: list[str]) -> None:
-        log.info("ready", extra={"urls": urls, **facts})
+        log.info("ready", extra={"urls": urls, **facts, "version": __version__})
         with announcing():
             if as_json:
                 print_json({"event": "ready", "urls": urls, **facts})

@@ -128,6 +128,7 @@ class SegmentedStore(Reads):
         self._vfs, self._segment_bytes, self._checkpoint_bytes = vfs, segment_bytes, checkpoint_bytes
         self._log_bytes = checkpoint_bytes + checkpoint_bytes // 8  # room that SQLite's own log has for good
         self._reserve = Reserve(self.path, self._log_bytes)
+        was_left_open = Path(f"{self.file}-wal").exists()  # closing removes it
         with self._told_in_opening():
             log = look_at_log(self.path / LOG)
             if not has_content(self.file) and log.is_blank:
@@ -152,6 +153,12 @@ class SegmentedStore(Reads):
             with self._told_in_opening():
                 self._make_again(log, str(damage).partition(";")[0], page_bytes)
                 self._open_files()
+        if was_left_open:
+            _log.warning(
+                "%s was not closed by who used it last (killed, without power, or without room): it was opened at "
+                "record %d, and of those the index lacked the last %d; nothing acked is lost",
+                self.path, self._sequence, self._applied,
+            )  # fmt: skip
 
     @contextmanager
     def _told_in_opening(self) -> Iterator[None]:
@@ -253,7 +260,7 @@ class SegmentedStore(Reads):
                 self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         if recovery.end.sequence > start.sequence:
             count_tokens(self._writer.execute)
-        self._sequence = recovery.end.sequence
+        self._sequence, self._applied = recovery.end.sequence, recovery.end.sequence - start.sequence
         self._identity, self._secret = (
             read_identity(self._writer),
             read_secret(self._writer),

@@ -46,6 +46,21 @@ def test_what_was_committed_is_there_after_a_crash(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_store_that_was_not_closed_says_so_when_it_is_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_segmented(tmp_path / "data")
+    fill(store)
+    image = crash_image(store, tmp_path / "image")
+    store.close()
+    open_segmented(tmp_path / "data").close()
+    assert caplog.messages == [], "it was closed"
+    open_segmented(image).close()
+    (said,) = caplog.messages
+    assert f"{image} was not closed by who used it last" in said
+    assert "nothing acked is lost" in said
+
+
 def test_a_crash_soon_after_opening_again_loses_nothing(tmp_path: Path) -> None:
     store = open_segmented(tmp_path / "0")
     maker = fill(store)
