@@ -27,7 +27,9 @@ def take_folder(folder: Path) -> int:
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise BadSettings(f"the data folder {folder} cannot be used: {error.strerror}; choose another one") from error
+        raise BadSettings(
+            f"the data folder {folder} cannot be used: {error.strerror}; {advice(error, folder)}"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -131,8 +133,23 @@ def _make(folder: Path) -> None:
             sync_folder(made.parent)
     except OSError as error:
         raise BadSettings(
-            f"the data folder {folder} cannot be made: {error.strerror} ({error.filename}); choose another one"
+            f"the data folder {folder} cannot be made: {error.strerror} ({error.filename}); {advice(error, folder)}"
         ) from error
+
+
+def advice(error: Exception, folder: Path) -> str:
+    """Say what to do where a folder, or something in it, cannot be used."""
+    if isinstance(error, OSError) and not isinstance(error, PermissionError):
+        return "choose another one"
+    path = Path(getattr(error, "filename", None) or folder).absolute()
+    there = next(place for place in (path, *path.parents) if os.path.exists(place))  # also where nobody may look
+    owner, user = os.stat(there).st_uid, os.geteuid()
+    if owner == user:
+        return f"see the permissions of {there}, which is this user's own"
+    return (
+        f"{there} is of user {owner}, and this is user {user}: run the broker as user {owner}, or give this user "
+        f"{folder} with all that is in it"
+    )
 
 
 def sync_folder(folder: Path) -> None:

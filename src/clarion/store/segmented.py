@@ -38,6 +38,7 @@ from clarion.store.folder import (
     DATABASE,
     NEW_DATABASE,
     Reserve,
+    advice,
     disk_bytes,
     is_suspect,
     lengthen,
@@ -170,7 +171,9 @@ class SegmentedStore(Reads):
                 raise disk_failed(error, self.path) from error
             if isinstance(error, OSError) and is_passing(error):
                 raise unavailable(error, f"{self.path} cannot be opened") from error
-            raise BadSettings(f"{self.path} cannot be opened for writing: {error}; choose another folder") from error
+            raise BadSettings(
+                f"{self.path} cannot be opened for writing: {error}; {advice(error, self.path)}"
+            ) from error
         except apsw.ConstraintError as error:
             raise IndexDamaged(f"{self.file} does not fit the log beside it ({described(error)})") from error
         except apsw.Error as error:

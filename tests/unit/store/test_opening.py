@@ -399,6 +399,27 @@ def test_files_that_may_not_be_read_or_written_are_no_missing_ones(path: str, mo
         assert {file.name for file in folder.iterdir()} <= {"clarion.db", "lock", "log", "reserve"}
 
 
+def test_a_folder_of_somebody_else_is_told_with_both_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_segmented(tmp_path / "data").close()
+    (tmp_path / "data" / "lock").chmod(0o400)
+
+    def denied(path: Path, *_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("clarion.store.folder.os.open", denied)
+    with pytest.raises(
+        BadSettings, match=r"Permission denied; see the permissions of .*/lock, which is this user's own"
+    ):
+        take_folder(tmp_path / "data")
+    monkeypatch.setattr("clarion.store.folder.os.geteuid", lambda: 12345)
+    with pytest.raises(
+        BadSettings, match=rf"/lock is of user {os.getuid()}, and this is user 12345: run the broker as"
+    ):
+        take_folder(tmp_path / "data")
+    with pytest.raises(BadSettings, match=rf"of user {os.getuid()}, and this is user 12345"):
+        take_folder(tmp_path / "not" / "there")
+
+
 def _opened_by_nobody(folder: Path) -> str:
     """Try to open the store in folder/data as a user who is nobody special; give the error's name."""
     reads, writes = os.pipe()
