@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from clarion.model import ClarionError, MessageId
     from clarion.model.errors import (
         AlreadyDone,
+        BadSettings,
         BufferFull,
         Busy,
         Closed,
@@ -55,6 +56,7 @@ __all__ = [
     "AsyncPublisher",
     "AsyncSubscriber",
     "AsyncTransaction",
+    "BadSettings",
     "BufferFull",
     "Busy",
     "ClarionError",

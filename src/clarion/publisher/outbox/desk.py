@@ -148,10 +148,15 @@ def given_up(sending: Sending, url: str, timeout_s: float | None) -> TimedOut | 
     count, sent = sending.unconfirmed(), sum(lane.flying_messages for lane in sending.lanes.values())
     if not count:
         return None
-    lost = f"{count - sent} of them were never sent and are lost" if sent < count else "all of them were sent"
-    may_be = f", {sent} were sent and may be stored" if 0 < sent < count else " and may be stored" if sent else ""
+    never = count - sent
+    if not never:
+        became = "sent, and may be stored"
+    elif not sent:
+        became = "never sent, and lost"
+    else:
+        became = f"{never} of them never sent, and lost, {sent} sent, and may be stored"
     return TimedOut(
-        f"{_messages(count)} not confirmed by {url}{_within(timeout_s)}, and given up: {lost}{may_be}."
+        f"{_messages(count)} not confirmed by {url}{_within(timeout_s)}, and given up: {became}."
         " close(timeout_s=...) can wait longer; Publisher(url, outbox=FILE) would have kept them"
     )
 
