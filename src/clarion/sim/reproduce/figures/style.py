@@ -20,12 +20,13 @@ LOAD_COLOUR = "#D55E00"
 MEAN_COLOUR = "#000000"
 BOX_SHARES = (5, 25, 50, 75, 95)  # percentiles at the whiskers, the box and its middle
 BOX_NOTE = "boxes: quartiles; whiskers: 5 and 95 %; diamonds: mean"
+SIMULATED = "Simulated, as `clarion reproduce publisher` draws it: no machine's speed is in it"
 _LOOK: Any = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
 
 
 @contextmanager
 def saved(
-    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], footer: str = "", **more: Any
+    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], footer: str = SIMULATED, **more: Any
 ) -> Iterator[tuple[Any, Any]]:
     """Give a figure with its axes (always a two-dimensional array); it is written at the end, above its footer."""
     with rc_context(_LOOK):

@@ -41,7 +41,7 @@ def draw_trace(traces: Mapping[str, Sequence[Sample]], path: Path) -> None:
     """Draw N, T_poll, the estimates, what was pending and the credit over time, from the first poll on; a colour for
     each trace. With one trace, its mean N is drawn too, weighted by the time to the next poll."""
     began_s = min(trace[0].at_s for trace in traces.values() if trace)
-    with saved(path, len(_PANELS), size=(11, 1.9 * len(_PANELS) + 1), sharex=True) as (figure, axes):
+    with saved(path, len(_PANELS), size=(11, 1.9 * len(_PANELS) + 1), sharex=True, footer="") as (figure, axes):
         for place, panel in zip(axes[:, 0], _PANELS, strict=True):
             for number, trace in enumerate(traces.values()):
                 _draw_line(place, panel, trace, began_s, _LINES[number % len(_LINES)], alone=len(traces) == 1)
