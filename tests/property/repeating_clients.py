@@ -177,6 +177,7 @@ class Clients:
     def _consumer(self, dice: Random, *names: bytes, holding: bool = False) -> Consumer | None:
         """Return somebody who attached; mostly one that the broker knows."""
         found = [each for each in self.consumers if each.name in names and (each.held or not holding)]
+        found = [each for each in found if (each.topic, each.name) == self.aim] or found
         known = [each for each in found if self._is_known(each)] if dice.random() < 0.85 else []
         return dice.choice((known or found)[-3:]) if found else None
 
