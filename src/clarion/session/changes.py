@@ -58,6 +58,8 @@ class Change:
             self._take_welcome(reply)
         refusal = reply.refusal()
         self._may_be_done = self._may_be_done or reply.times_sent > 1
+        if refusal is None and self._kind == Kind.SUBSCRIBE:
+            self._take_subscribed(reply)
         if refusal is None or not self._is_decided:
             return reply.again_after_s()
         if refusal.code == Code.STALE and not self._may_be_done:
@@ -73,6 +75,13 @@ class Change:
         except ClarionError:
             return reply.again_after_s()  # or the caller reads it, and raises that
         return 0.0
+
+    def _take_subscribed(self, reply: Reply) -> None:
+        """Whoever subscribed decides about that subscription, and its topic, next."""
+        try:
+            self._count.note(reply.read(bodies.Subscribed).count)
+        except ClarionError:
+            return  # the caller reads it, and raises that
 
     def last(self, reply: Reply) -> Reply:
         """Return the reply to go by when there is no time for another; TimedOut where it does not tell the outcome."""

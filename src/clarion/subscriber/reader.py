@@ -85,7 +85,6 @@ class Reader:
         body = bodies.Subscribe(topic, self.name, kind, at, options)
         reply = yield from self._ports.change(Kind.SUBSCRIBE, body)
         found = reply.read(bodies.Subscribed)
-        self._ports.count.note(found.count)
         if reply.kind == Kind.ALREADY_SUBSCRIBED:
             check_same_use(topic, self.name, options, found.options)
             return False

@@ -66,6 +66,16 @@ def test_a_broker_that_does_not_count_is_asked_as_before() -> None:
     assert (asked.request(), count.known) == ((Kind.DELETE, bodies.Delete(b"topic", 3, b"nonce 1", 0)), 0)
 
 
+def test_who_subscribed_is_told_the_count_and_goes_by_it() -> None:
+    count = Count()
+    count.known = 7
+    asked = Change(Kind.SUBSCRIBE, bodies.Subscribe(b"topic", b"reader"), count, Nonces())
+    asked.request()
+    assert asked.take(reply(bodies.Subscribed(0, count=9))) is None
+    ended = Change(Kind.UNSUBSCRIBE, bodies.Unsubscribe(b"topic", b"reader"), count, Nonces())
+    assert ended.request()[1] == bodies.Unsubscribe(b"topic", b"reader", b"nonce 1", 9)
+
+
 def test_a_broker_that_refuses_to_greet_is_the_answer() -> None:
     asked, _ = change(None)
     asked.request()
