@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, NamedTuple
 
+from clarion.broker.logs import NEVER_LEFT_OUT
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.names import to_text
 from clarion.publisher import AsyncReceipts
@@ -233,10 +234,16 @@ class Intake:
         untold, self._untold = self._untold, {}
         for (topic, why), messages in untold.items():
             facts = {"topic": to_text(topic), "messages": messages}
-            log.warning("messages for %s that were accepted were not stored: %s", facts["topic"], why, extra=facts)
+            log.warning(
+                "messages for %s that were accepted were not stored: %s",
+                facts["topic"], why, extra={**facts, NEVER_LEFT_OUT: True},
+            )  # fmt: skip
         if self._untold_more:
             facts = {"messages": self._untold_more}
-            log.warning("messages for still other topics that were accepted were not stored", extra=facts)
+            log.warning(
+                "messages for still other topics that were accepted were not stored",
+                extra={**facts, NEVER_LEFT_OUT: True},
+            )
             self._untold_more = 0
 
     def _note_untold(self, reason: tuple[bytes, str], messages: int) -> None:
