@@ -48,9 +48,12 @@ class Client:
 class GatewayProcess:
     """Starts a gateway on a free port; it is gone when the block ends."""
 
-    def __init__(self, url: str, *flags: str) -> None:
+    def __init__(self, url: str, *flags: str, open_files: int | None = None) -> None:
         always = ("--listen", "127.0.0.1:0", "--json", "--timeout", f"{DEADLINE_S}")
-        self.process: subprocess.Popen[bytes] = start("publish", "--from-http", "--url", url, *always, *flags)
+        within = () if open_files is None else ("sh", "-c", f'ulimit -n {open_files}; exec "$0" "$@"')
+        self.process: subprocess.Popen[bytes] = start(
+            "publish", "--from-http", "--url", url, *always, *flags, within=within
+        )
         line = read_line(self.process)
         if not line:
             raise AssertionError(f"the gateway did not start: {self.process.communicate()[1].decode()[-2000:]}")

@@ -35,9 +35,9 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, "COLUMNS": "200", **more}
 
 
-def start(*arguments: str, **more: str) -> subprocess.Popen[bytes]:
+def start(*arguments: str, within: Sequence[str] = (), **more: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "clarion", *arguments],
+        [*within, sys.executable, "-m", "clarion", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

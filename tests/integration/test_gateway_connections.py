@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import random
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 from tests.integration.gateway_process import Answer, GatewayProcess
@@ -162,6 +164,30 @@ def test_connections_that_come_all_at_once_are_bounded(narrow: GatewayProcess) -
         connection.close()
     eventually(lambda: narrow.get("/stats").status == 200, "there is room again")
     assert narrow.get("/stats").told["connections_turned_away"] >= before + 16
+
+
+def test_more_connections_than_open_files_are_turned_away_and_the_gateway_goes_on(url: str) -> None:
+    with GatewayProcess(url, open_files=420) as gateway:
+        eventually(gateway.connected, "the gateway has its broker")
+        with ExitStack() as strangers:
+            for _ in range(600):
+                with suppress(OSError):
+                    strangers.enter_context(socket.create_connection(gateway.address, timeout=DEADLINE_S))
+
+        def goes_on() -> bool:
+            with suppress(OSError, http.client.HTTPException):  # until the last of them is gone
+                return bool(gateway.get("/stats").told.get("connections_turned_away", 0) > 100)
+            return False
+
+        eventually(goes_on, "it takes connections again, and has counted those it did not take")
+        code, lines = gateway.stop()
+    assert code == 0
+    assert [line for line in lines if line["level"] != "info"] == []
+
+
+def test_too_few_open_files_are_told_before_anything_is_accepted(url: str) -> None:
+    with pytest.raises(AssertionError, match=r"may open 64 files, which is too few.*Raise the limit"):
+        GatewayProcess(url, open_files=64)
 
 
 def test_a_client_of_http_1_0_gets_the_answer_alone_though_it_asks_first(url: str, hasty: GatewayProcess) -> None:

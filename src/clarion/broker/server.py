@@ -18,8 +18,9 @@ from clarion.broker.committer import Committer, Outcome
 from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
 from clarion.broker.engine import Clock, Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
-from clarion.broker.transport import Door, Transport, raise_descriptor_limit
+from clarion.broker.transport import Door, Transport
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
+from clarion.session.descriptors import raise_descriptor_limit
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
 import socket
 import stat
 import struct
@@ -24,6 +23,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from clarion.model.errors import BadSettings
 from clarion.session.connection import KEPT_FROM_BYTES, send_frames
+from clarion.session.descriptors import connections_possible
 from clarion.wire.frames import Buffer
 from clarion.wire.requests import PUBLISHER_KINDS, SUBSCRIBER_KINDS
 
@@ -48,8 +48,6 @@ _MEMORY_PER_BYTE = 64  # that an empty frame takes in ZeroMQ, at most
 _IN_KERNEL_BYTES = 16 * 2**20  # that a connection's buffers may hold
 _SMALL_BYTES = 64 * 1024
 _SPARE_DESCRIPTORS = 48  # for the store's files, the log, and callers that are about to be turned away
-_LEAST_CONNECTIONS = 8
-_DESCRIPTORS_WANTED = 65_536
 _TOLD_EVERY_LOOKS = 40
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _COUNTS = struct.Struct("=QQ")  # of TCP_INFO: bytes acknowledged, bytes received
@@ -127,7 +125,7 @@ class Transport:
         max_connections: int = 10_000,
     ) -> None:
         self.counters: Counter[str] = Counter()
-        self._max_connections = min(max_connections, _connections_possible())
+        self._max_connections = min(max_connections, connections_possible(_SPARE_DESCRIPTORS))
         self._context = zmq.Context()
         self._max_frame_bytes = max_batch_bytes + _ENVELOPE_BYTES
         self.doors: list[Door] = []
@@ -403,30 +401,6 @@ class Transport:
             _close(door, linger_ms)
         os.close(self._statm)
         self._context.term()
-
-
-def raise_descriptor_limit() -> None:
-    """Have the process open as many files and connections as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_WANTED)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    except (OSError, ValueError):  # it stays as it is
-        pass
-
-
-def _connections_possible() -> int:
-    """Return how many connections leave enough descriptors for everything else."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return 1 << 30
-    possible = limit - len(os.listdir("/proc/self/fd")) - _SPARE_DESCRIPTORS
-    if possible < _LEAST_CONNECTIONS:
-        raise BadSettings(
-            f"this process may open {limit} files, which is too few: with those of the store not even"
-            f" {_LEAST_CONNECTIONS} connections are left. Raise the limit (`ulimit -n`)"
-        )
-    return possible
 
 
 def _refuse_taken_path(url: str) -> None:

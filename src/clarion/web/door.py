@@ -19,6 +19,11 @@ _FULL = (
     b"Content-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
 )
 _FAREWELL_S = 1.0  # that whoever was turned away has to read why
+_FAREWELLS = 64  # at one time; who comes beyond is not told
+BACKLOG = (
+    64  # that wait to be accepted; asyncio takes as many at one time, and a few times as many before it closes one
+)
+SPARE_DESCRIPTORS = 4 * BACKLOG + _FAREWELLS + 48  # for these, the broker's connection, the outbox and the log
 
 
 def as_json(value: Any) -> bytes:
@@ -35,6 +40,7 @@ class Door:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self.turned_away = 0
+        self.farewells = 0  # to those who were turned away and are still there
 
     def __call__(self) -> asyncio.Protocol:
         """Give the protocol for a connection that is about to be made."""
@@ -68,7 +74,7 @@ class _Talk(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, or turn it away. Only now is it known how many there are: many may be accepted at one time."""
         if not self._door.lets_in():
-            turned_away = _TurnedAway()
+            turned_away = _TurnedAway(self._door)
             transport.set_protocol(turned_away)
             turned_away.connection_made(transport)
             return
@@ -127,8 +133,22 @@ def _cut_if_unread(transport: asyncio.BaseTransport, patience_s: float) -> None:
 class _TurnedAway(asyncio.Protocol):
     """Says that there is no room, and closes. What came in is read, or the answer would be lost with a reset."""
 
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._door.farewells += 1
+        if self._door.farewells > _FAREWELLS:
+            transport.abort()
+            return
         transport.write(_FULL)
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # it has gone by itself
+            transport.abort()
+            return
         asyncio.get_running_loop().call_later(_FAREWELL_S, transport.abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._door.farewells -= 1

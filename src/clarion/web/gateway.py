@@ -16,7 +16,8 @@ from aiohttp import HttpVersion11, web
 
 from clarion.model.errors import BadSettings, Busy, ClarionError, TimedOut, TopicFull
 from clarion.model.names import to_text
-from clarion.web.door import Door, as_json
+from clarion.session.descriptors import connections_possible
+from clarion.web.door import BACKLOG, SPARE_DESCRIPTORS, Door, as_json
 from clarion.web.feed import Feed
 from clarion.web.intake import Intake, Taken
 from clarion.web.reading import PATH, Marks, check_encoding, check_origin, read_marks, read_topic
@@ -43,6 +44,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
+        self._max_connections = min(settings.max_connections, connections_possible(SPARE_DESCRIPTORS))
         self._feed = Feed(
             settings.url,
             buffer_bytes=2 * settings.buffer_bytes,  # half of it for what is read back from an outbox
@@ -74,7 +76,7 @@ class Gateway:
         self._server = self._runner.server
         self._door = Door(
             self._server,
-            settings.max_connections,
+            self._max_connections,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=settings.idle_timeout_s,
@@ -82,7 +84,7 @@ class Gateway:
         )
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(self._door, settings.host, settings.port)
+            self._listener = await loop.create_server(self._door, settings.host, settings.port, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:  # the latter where the host cannot be a name
             with contextlib.suppress(ClarionError):  # an outbox keeps what it has
                 await self._feed.close(0.0)

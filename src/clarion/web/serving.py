@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable
 
+from clarion.session.descriptors import raise_descriptor_limit
 from clarion.web.gateway import Gateway
 from clarion.web.settings import GatewaySettings
 
@@ -22,6 +23,7 @@ async def serve(settings: GatewaySettings, on_ready: Callable[[str], None]) -> i
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, None)
+    raise_descriptor_limit()
     gateway = Gateway(settings)
     on_ready(await gateway.start())
     await signals.get()

@@ -1,0 +1,35 @@
+"""How many files and connections this process may open, and how many connections that leaves room for."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from clarion.model.errors import BadSettings
+
+_WANTED = 65_536
+_LEAST_CONNECTIONS = 8
+
+
+def raise_descriptor_limit() -> None:
+    """Have the process open as many files and connections as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    except (OSError, ValueError):  # it stays as it is
+        pass
+
+
+def connections_possible(spare: int) -> int:
+    """Return how many connections may be open beside what is open now and `spare` more; BadSettings where too few."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 30
+    possible = limit - len(os.listdir("/proc/self/fd")) - spare
+    if possible < _LEAST_CONNECTIONS:
+        raise BadSettings(
+            f"this process may open {limit} files, which is too few: beside what it needs itself not even"
+            f" {_LEAST_CONNECTIONS} connections are left. Raise the limit (`ulimit -n`)"
+        )
+    return possible
