@@ -8,6 +8,7 @@ says up to which record the index has come.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,7 @@ CHECKSUM_BYTES = 8  # that the checksum VFS keeps at the end of each page; with 
 CACHE_KIB = 16_384  # for each of the two connections
 STATEMENTS_CACHED = 256
 
+_log = logging.getLogger(__name__)
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _RESERVED_AT = 20  # in the file's header
 _LOCKED_BYTE = 1 << 30
@@ -137,10 +139,14 @@ def open_writer(file: Path, *, vfs: str) -> apsw.Connection:
                 f"{file}-wal is damaged: record {moved} of the log had been moved from it into {file.name}, and it "
                 "no longer holds that"
             )
-        if connection.pragma("user_version") < SCHEMA_VERSION:
+        if (version := connection.pragma("user_version")) < SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
             take_steps(connection)
             connection.execute("COMMIT")
+            _log.warning(
+                "%s had schema version %d and has %d now: older Clarions refuse it from now on", file, version,
+                SCHEMA_VERSION,
+            )  # fmt: skip
     except BaseException:
         connection.close()
         raise

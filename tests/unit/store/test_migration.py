@@ -140,6 +140,14 @@ def test_a_store_of_version_1_has_all_it_had(tmp_path: Path) -> None:
     assert _version(tmp_path / "data")[0] == schema.SCHEMA_VERSION
 
 
+def test_a_migration_is_told_once_with_what_it_means(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = _made_by_version_1(tmp_path / "data")
+    for _ in range(2):
+        open_segmented(folder).close()
+    told = f"had schema version 1 and has {schema.SCHEMA_VERSION} now: older Clarions refuse it from now on"
+    assert [told in message for message in caplog.messages].count(True) == 1
+
+
 def test_a_migrated_store_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
     open_segmented(_made_by_version_1(tmp_path / "old")).close()
     open_segmented(tmp_path / "new").close()
