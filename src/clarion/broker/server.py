@@ -21,6 +21,7 @@ from clarion.broker.settings import BrokerSettings
 from clarion.broker.transport import Door, Transport
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
 from clarion.session.descriptors import raise_descriptor_limit
+from clarion.session.signals import StopSignals
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
@@ -70,6 +71,7 @@ class Broker:
         self._committer = Committer(self._store)
         self._started_s = time.monotonic()
         self._stops = 0
+        self._signals = StopSignals()
         self._handles_signals = False
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -114,6 +116,8 @@ class Broker:
         self._wake_out.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._signals.is_echo(number, time.monotonic()):
+            return
         if self._stops:
             log.warning("second signal: stopping at once; everything acked is on disk")
             os._exit(_KILLED_EXIT)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable
+from types import FrameType
 
 from clarion.session.descriptors import raise_descriptor_limit
+from clarion.session.signals import StopSignals
 from clarion.web.gateway import Gateway
 from clarion.web.settings import GatewaySettings
 
@@ -20,9 +23,15 @@ async def serve(settings: GatewaySettings, on_ready: Callable[[str], None]) -> i
     A second signal ends it at once. Gives how many messages were then left behind: 0 after a clean end.
     """
     signals: asyncio.Queue[None] = asyncio.Queue()
+    stops = StopSignals()
     loop = asyncio.get_running_loop()
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        if not (stops.is_echo(number, time.monotonic()) or loop.is_closed()):  # closed: everything is done
+            loop.call_soon_threadsafe(signals.put_nowait, None)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, None)
+        signal.signal(number, hear)  # the loop's own handlers would end with it, before the process does
     raise_descriptor_limit()
     gateway = Gateway(settings)
     on_ready(await gateway.start())
