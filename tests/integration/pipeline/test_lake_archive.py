@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -164,12 +165,17 @@ def test_it_goes_on_until_ctrl_c_and_retention_waits_for_it(
     _put_more(url, 4)
     assert archive(spark, url, "live", tmp_path, cursor="lake").rows == 10
     payloads = [row.payload for row in kept(read_lake(spark, tmp_path))]
-    assert payloads == [b"%d" % number for number in range(10, 50)]
+    assert payloads == [_payload(number) for number in range(10, 50)]
 
 
 def _put_more(url: str, turn: int) -> None:
     with Publisher(url) as publisher:
-        publisher.put_many("live", [b"%d" % number for number in range(turn * 10, turn * 10 + 10)])
+        publisher.put_many("live", [_payload(number) for number in range(turn * 10, turn * 10 + 10)])
+
+
+def _payload(number: int) -> bytes:
+    """A file is merged once those after it are as large: the first is the smallest, however well its times pack."""
+    return b"%d" % number if number < 20 else hashlib.sha512(b"%d" % number).digest()
 
 
 def test_another_stores_topic_of_the_same_name_is_refused(
