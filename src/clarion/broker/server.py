@@ -36,6 +36,7 @@ _ALONE_REQUESTS = 2
 _WRONG_DOOR = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
+_AGAIN_S = 0.05  # after a commit of which nothing was kept, before the next one
 _STALLED_S = 2.0  # for one turn of the loop: the process was stopped, or the machine asleep
 _KILLED_EXIT = 130
 
@@ -72,6 +73,7 @@ class Broker:
         self._started_s = time.monotonic()
         self._stops = 0
         self._signals = StopSignals()
+        self._again_s = 0.0  # when the next commit may be tried, after one that failed
         self._handles_signals = False
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -154,6 +156,8 @@ class Broker:
         turned_s = time.monotonic()
         while not self._stops:
             wait_s = min(self._engine.next_deadline_s(), look_at_s) - time.monotonic()
+            if self._again_s:
+                wait_s = min(wait_s, self._again_s - time.monotonic())
             if held_back is not None:
                 wait_s = min(wait_s, held_back)
             ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
@@ -215,8 +219,9 @@ class Broker:
         The two changes of thread saved are a fifth of what a lone put takes. Meanwhile nobody else is heard, but no
         longer than one small commit: a disk that turns slow is left to the thread again.
         """
-        if self._committer.busy:
+        if self._committer.busy or (self._again_s and time.monotonic() < self._again_s):
             return
+        self._again_s = 0.0
         if self._engine.take_chore():
             self._committer.keep_house()
             return
@@ -224,7 +229,7 @@ class Broker:
         if group is not None and alone and self._committer.is_quick(group):
             self._send_replies()  # they need not wait for it
             self._end_commit(self._committer.commit_here(group), self._now())
-            group = self._engine.take_group()  # what the commit itself gave rise to
+            group = None if self._again_s else self._engine.take_group()  # what the commit itself gave rise to
         if group is not None:
             self._committer.submit(group)
 
@@ -244,6 +249,7 @@ class Broker:
         else:
             code = Code.DISK_FULL if isinstance(error, StoreFull) else Code.BUSY
             self._engine.commit_failed(group, code, str(error))
+            self._again_s = time.monotonic() + _AGAIN_S
 
     def _send_replies(self) -> None:
         replies = self._engine.take_replies()
@@ -268,8 +274,10 @@ class Broker:
         poller = zmq.Poller()
         poller.register(self._committer.ready, zmq.POLLIN)
         patience_s = time.monotonic() + _LINGER_MS / 1000
+        self._again_s = 0.0
         while True:
-            self._submit(alone=False)
+            if not self._again_s:  # else a commit failed, and with it everything that was taken
+                self._submit(alone=False)
             self._send_replies()
             held_back = self._transport.send_held_back()
             if not self._committer.busy and (held_back is None or time.monotonic() > patience_s):
