@@ -179,7 +179,7 @@ class Clients:
         found = [each for each in self.consumers if each.name in names and (each.held or not holding)]
         found = [each for each in found if (each.topic, each.name) == self.aim] or found
         known = [each for each in found if self._is_known(each)] if dice.random() < 0.85 else []
-        return dice.choice((known or found)[-3:]) if found else None
+        return dice.choice((known or found)[-3 if self.aim is None else -1 :]) if found else None
 
     def _is_known(self, consumer: Consumer) -> bool:
         topic = self._broker.engine._state.topics.get(consumer.topic)
@@ -311,7 +311,7 @@ class Clients:
         consumer = self._consumer(dice, SHARED)
         if consumer is None:
             return None
-        wait_ms = dice.choice((0, 0, 300))
+        wait_ms = dice.choice((0, 300))
         body = bodies.Take(
             consumer.topic, consumer.name, consumer.token, consumer.take, dice.choice((1, 3)), _EVERYTHING, wait_ms
         )

@@ -110,13 +110,15 @@ _TOGETHER: tuple[tuple[tuple[Kind, ...], tuple[Kind, ...]], ...] = (
     ((Kind.UNSUBSCRIBE, Kind.SUBSCRIBE, Kind.PUT, Kind.ATTACH), (Kind.UNSUBSCRIBE, Kind.SEEK, *_CONSUMERS)),
     ((Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.RETURN, Kind.TAKE), (Kind.SEEK, *_CONSUMERS)),
     ((Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.RETURN, Kind.PUT, Kind.TAKE, Kind.RETURN), (Kind.DEAD,)),
+    ((Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.TAKE), (Kind.TAKE,)),
+    ((Kind.DELETE,), (Kind.TRANSACT, Kind.STAGE)),
     ((Kind.STAGE, Kind.COMMIT_STAGED, Kind.STAGE, Kind.COMMIT_STAGED), (Kind.STAGE, Kind.COMMIT_STAGED)),
     ((Kind.FORGET, Kind.REGISTER, Kind.PUT, Kind.TRANSACT), (Kind.PUT, Kind.TRANSACT, Kind.STAGE, Kind.REGISTER)),
 )
 _PATTERN_TOGETHER = ((Kind.UNSUBSCRIBE, Kind.SUBSCRIBE, Kind.PUT), (Kind.UNSUBSCRIBE,))
 _LOST = (*sorted(DECIDED), Kind.STAGE, Kind.PUT, Kind.TRANSACT, *_CONSUMERS)
 _EVENTS = (
-    *["repeat"] * 6, *["lose"] * 3, *["overtake"] * 5, "late", "late", "hold", "begin", "fail", "crash", "crash stored",
+    *["repeat"] * 6, *["lose"] * 3, *["overtake"] * 3, "late", "late", "hold", "begin", "fail", "crash", "crash stored",
     "lapse", "tick", *["remake"] * 4,
 )  # fmt: skip
 _ACTIONS = (*sorted(REQUEST_KINDS), *_OFTEN, *_EVENTS)
@@ -210,18 +212,18 @@ class Twins:
             self.again(dice.choice(lost), dice)
 
     def overtake(self, dice: Random) -> None:
-        """Something is asked for, and comes when what it is for was made anew."""
+        """Much is asked for, and comes when what it is for was made anew."""
         before = len(self.sent)
         self._together(dice, losing=True)
-        for sent in [sent for sent in self.sent[before:] if sent.state == "lost"]:
+        for sent in self.sent[before:]:
             self.again(sent, dice)
 
     def _together(self, dice: Random, *, losing: bool) -> None:
         self.settle()
         self.clients.aim = dice.choice(PLACES)
         what, overtaken = _PATTERN_TOGETHER if self.clients.aim[0] == PATTERN else dice.choice(_TOGETHER)
-        if losing:
-            self.request(dice.choice(overtaken), dice, losing=True)
+        for kind in overtaken if losing else ():
+            self.request(kind, dice, losing=True)
         for kind in what:
             self.request(kind, dice)
             self.settle()
@@ -236,7 +238,7 @@ class Twins:
         """A topic, or a subscription, goes and comes again, with messages; or what else goes together."""
         before = len(self.sent)
         self._together(dice, losing=False)
-        for sent in dice.sample(self.sent[before:], min(2, len(self.sent) - before)):
+        for sent in self.sent[before:]:
             self.again(sent, dice)
 
     def hold(self, dice: Random) -> None:
