@@ -66,11 +66,13 @@ class SideBySide(DrivenEngine[PlainBroker]):
             )
 
     def _check_full(self, name: bytes, batch: PlainBatch, code: int) -> None:
-        """Only a batch that would be stored may be refused for want of room, and only where there is none."""
-        topic = self.current.topic(name)
+        """Only what would be stored, a batch, a topic or a receipt, may be refused for want of room, and only where
+        there is none."""
+        topic = self.current.topics.get(name)
         assert batch.publisher in self.current.publishers
-        assert batch.number == len(topic.writers.get(batch.publisher, [])) + 1
+        assert topic is None or batch.number == len(topic.writers.get(batch.publisher, [])) + 1
         if code == Code.TOPIC_FULL:
+            assert topic is not None
             held = sum(len(held.packed) for held in topic.batches)
             assert topic.retention == UNTIL_READ
             assert held + len(batch.packed) > self.limits.topic_max_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.asking import Asker, code_of
 
+from clarion.broker.engine import Reply
 from clarion.wire import bodies
 from clarion.wire.frames import BadFrames, Kind, pack_frames
 from clarion.wire.refusals import Code
@@ -88,6 +89,95 @@ def test_on_a_full_disk_nothing_new_is_made_and_what_is_there_goes_on() -> None:
     assert register(asker, b"publisher nonce") is None
     assert asker.subscribe(NEWS).kind == Kind.ALREADY_SUBSCRIBED
     assert asker.ack(NEWS, token, (0, 1)).kind == Kind.ACK
+
+
+def fill(asker: Asker) -> None:
+    asker.store.capacity_bytes = asker.store.used_bytes() + asker.limits.disk_reserve_bytes + 100
+    asker.state.free_bytes = asker.store.free_bytes()
+
+
+def stage(asker: Asker, topic: bytes, place: int) -> Reply:
+    return asker.ask(Kind.STAGE, bodies.Stage(topic, b"writer", 1, b"part", place), asker.batch(1, 0, b"one"))
+
+
+def transact(
+    asker: Asker, number: int, *topics: bytes, size: int = 1, sets: tuple[tuple[bytes, bytes | None, None], ...] = ()
+) -> Reply:
+    packed = asker.batch(1, 0, bytes(size))
+    puts = tuple((topic, len(packed), 0, b"") for topic in topics)
+    return asker.ask(Kind.TRANSACT, bodies.Transact(1, number, (), puts, sets), packed * len(topics))
+
+
+@pytest.mark.parametrize("retention", ["keep", "until-read"])
+def test_a_full_disk_takes_no_topic_writer_or_state_by_what_it_refuses(retention: str) -> None:
+    asker = Asker(default_retention=retention)
+    asker.register(b"publisher nonce")
+    asker.subscribe(NEWS)
+    assert stage(asker, NEWS, 1).kind == Kind.ACK
+    assert transact(asker, 1, sets=((b"there", b"", None),)).kind == Kind.ACK
+    fill(asker)
+    used = asker.store.used_bytes()
+    for request in (
+        asker.put(b"new", asker.batch(1, 1, b"one")),
+        stage(asker, b"new", 2),
+        asker.ask(Kind.COMMIT_STAGED, bodies.CommitStaged(b"new writer", 1)),
+        transact(asker, 2, sets=((bytes(1000), b"", None),)),
+    ):
+        assert code_of(request) == (Kind.REFUSED, Code.DISK_FULL)
+    assert (asker.store.topic(b"new"), asker.store.used_bytes()) == (None, used)
+    assert transact(asker, 2, sets=((b"there", None, None),)).kind == Kind.ACK, "a state may go"
+    assert asker.ask(Kind.COMMIT_STAGED, bodies.CommitStaged(b"writer", 1)).kind == Kind.ACK, "what is there is shown"
+
+
+def test_a_put_that_nobody_would_read_is_not_even_remembered_on_a_full_disk() -> None:
+    asker = Asker()
+    asker.register(b"publisher nonce")
+    asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, "until-read"))
+    assert code_of(asker.put(NEWS, asker.batch(1, 1, b"one"))) == (Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER)
+    fill(asker)
+    assert code_of(asker.put(NEWS, asker.batch(1, 2, b"two"))) == (Kind.REFUSED, Code.DISK_FULL)
+    asker.store.capacity_bytes = 1 << 40
+    asker.tick(2)
+    assert code_of(asker.put(NEWS, asker.batch(1, 2, b"two"))) == (Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER)
+
+
+def test_a_transaction_that_is_refused_makes_no_topic() -> None:
+    asker = Asker(default_retention="keep", max_topics=3)
+    asker.register(b"publisher nonce")
+    asker.ask(Kind.CONFIGURE, bodies.Configure(b"lonely", "until-read"))
+    for number, topics, code in (
+        (1, (b"new", b"lonely"), Code.NO_SUBSCRIBER),
+        (2, (b"1", b"2", b"3"), Code.LIMIT),
+    ):
+        assert code_of(transact(asker, number, *topics)) == (Kind.REFUSED, code)
+        assert asker.store.topic_count() == 1
+    assert transact(asker, 3, b"new", b"new", b"other").kind == Kind.ACK
+    assert asker.store.topic_count() == 3
+
+
+def test_a_transaction_that_is_refused_has_no_topic_let_go_of_what_it_has() -> None:
+    asker = Asker()
+    asker.register(b"publisher nonce")
+    for topic, at_bound in ((b"trims", "trim"), (b"refuses", "refuse")):
+        asker.ask(Kind.CONFIGURE, bodies.Configure(topic, "keep", {"max_bytes": 120, "at_bound": at_bound}))
+        asker.subscribe(topic)
+    assert transact(asker, 1, b"trims", b"refuses").kind == Kind.ACK
+    assert code_of(transact(asker, 2, b"trims", b"refuses", size=500)) == (Kind.REFUSED, Code.TOPIC_FULL)
+    asker.tick(2)
+    row = asker.store.topic(b"trims")
+    assert row is not None
+    assert (row.first_offset, row.next_offset) == (0, 1)
+
+
+def test_a_transaction_has_no_more_parts_than_are_done_quickly() -> None:
+    asker = Asker(default_retention="keep")
+    asker.register(b"publisher nonce")
+    for request in (
+        transact(asker, 1, *[NEWS] * 1001),
+        transact(asker, 1, sets=tuple((b"%d" % place, b"", None) for place in range(1001))),
+    ):
+        assert code_of(request) == (Kind.INVALID, Code.TOO_LARGE)
+    assert transact(asker, 1, *[NEWS] * 1000).kind == Kind.ACK
 
 
 @pytest.mark.parametrize(

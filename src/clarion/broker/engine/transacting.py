@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
 from clarion.broker.engine.publish.putting import Putting
 from clarion.broker.engine.publish.room import lacks_room
 from clarion.broker.engine.state import Group, Now, State
@@ -17,6 +17,7 @@ from clarion.broker.engine.subscribe.getting import Getting
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.names import to_text
+from clarion.model.options import TRIM
 from clarion.model.topics import is_pattern
 from clarion.store.port import Answer, StateRow
 from clarion.wire import bodies
@@ -27,7 +28,8 @@ from clarion.wire.refusals import Code
 _GAP_RETRY_S = 0.02
 _NOT_FINAL = frozenset({Code.SHOW_HELD, Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY})  # the number is not used up
 _IN_MEMORY = 1000  # publishers whose numbers are at hand
-_MAX_PARTS = 10_000  # acks, puts and states each
+_MAX_PARTS = 1000  # acks, puts and states each: it is decided in one go, and nobody else is heard meanwhile
+_STATE_BYTES = 64  # that a state takes on disk beside its name and value, about
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(bodies.Transacted).decode
@@ -194,15 +196,16 @@ class Transacting:
                 sizes[topic] = sizes.get(topic, 0) + len(batch.raw)
         if new and state.topic_count + len(new) > state.limits.max_topics:
             raise _Refused(Kind.REFUSED, Code.LIMIT, state.no_more_topics())
-        size = sum(len(batch.raw) for batch in batches) + sum(len(value or b"") for _, value, _ in body.sets)
-        self._check_room(sizes, size)
+        states = [(name, value) for name, value, _ in body.sets if value is not None]
+        size = sum(len(name) + len(value) + _STATE_BYTES for name, value in states) + len(new) * ROW_BYTES
+        self._check_room(sizes, size + sum(len(batch.raw) for batch in batches))
         return puts
 
     def _check_room(self, sizes: dict[Topic, int], size: int) -> None:
         if size and not self._state.has_room(size):
             text = "the broker's disk is full but for its reserve; nothing of the transaction was done"
             raise _Refused(Kind.REFUSED, Code.DISK_FULL, text)
-        for topic, size in sizes.items():
+        for topic, size in sorted(sizes.items(), key=_trims):  # what a topic lets go of is gone: the others first
             refusal = lacks_room(self._state, topic, size)
             if refusal is not None:
                 raise _Refused(Kind.REFUSED, *refusal)
@@ -307,5 +310,10 @@ class Transacting:
             return 0
         self._last_version += 1  # of all states, so that one that was removed and set again never has an old one
         changes.gone_states.discard(name)
+        self._state.free_bytes -= len(name) + len(value) + _STATE_BYTES
         changes.states[name] = StateRow(name, value, self._last_version)
         return self._last_version
+
+
+def _trims(part: tuple[Topic, int]) -> bool:
+    return part[0].settings.at_bound == TRIM

@@ -24,6 +24,9 @@ _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publis
 MAX_OPENED = 1000  # topics of one OPEN
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 
+_NO_TOPIC_MADE = "the broker's disk is full but for its reserve; no topic was made, nothing acked is lost"
+_NO_RECEIPT = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
+
 Refusal = tuple[int, int, str]
 Times = tuple[int, ...]  # when each message of a batch appears; none: now
 
@@ -147,7 +150,7 @@ class Putting:
         if topic is None and state.limits.default_retention == UNTIL_READ and not state.is_awaited(name):
             return Code.NO_SUBSCRIBER, _unread(name)
         if topic is None and not state.has_room_for_row():
-            return Code.DISK_FULL, "the broker's disk is full but for its reserve; no topic was made"
+            return Code.DISK_FULL, _NO_TOPIC_MADE
         topic = topic or state.make_topic(name, state.limits.default_retention, now)
         if topic is None:
             return Code.LIMIT, state.no_more_topics()
@@ -188,6 +191,9 @@ class Putting:
         if is_pattern(name):
             text = f"{to_text(name)} is a pattern (a part of it is * or #): messages are put on topics"
             state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            return None
+        if state.find_topic(name, now.monotonic_s) is None and not state.has_room_for_row():
+            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, _NO_TOPIC_MADE, retry_after_s=FULL_RETRY_S)
             return None
         topic = state.make_topic(name, state.limits.default_retention, now)
         if topic is None:
@@ -230,6 +236,9 @@ class Putting:
         code, first_offset, committed_at_us = 0, topic.next_offset, max(topic.last_commit_us, now.unix_us)
         refusal = self._final_refusal(topic, batch)
         if refusal is not None:
+            if not state.has_room_for_row():  # not even to remember it
+                state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, _NO_RECEIPT, retry_after_s=FULL_RETRY_S)
+                return
             code = refusal[1]
         elif not self.has_room(waiter, topic, len(batch.raw)):
             return

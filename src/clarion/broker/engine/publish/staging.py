@@ -6,7 +6,7 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Any
 
-from clarion.broker.engine.limits import MAX_NAME_BYTES
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
 from clarion.broker.engine.publish.delaying import expires_at_us
 from clarion.broker.engine.publish.putting import Putting
 from clarion.broker.engine.publish.room import add_delayed
@@ -100,6 +100,10 @@ class Staging:
             state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
             return
         rows = self._staged(body.writer, body.epoch)
+        if last is None and not rows and not state.has_room_for_row():
+            text = "the broker's disk is full but for its reserve; no writer was noted, and nothing was done"
+            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
+            return
         parts = None if body.parts is None else set(body.parts)
         found = sum(
             row.count
@@ -231,7 +235,9 @@ class Staging:
     def _note(self, writer: bytes, now: Now, **changes: Any) -> None:
         """Note what a writer committed, or that something of it was dropped; that is never forgotten."""
         row = self._writer(writer)
-        self._writers += row is None
+        if row is None:
+            self._writers += 1
+            self._state.free_bytes -= ROW_BYTES
         row = row or WriterRow(writer, -1, 0, now.unix_us)
         self._state.open.changes.writers[writer] = row._replace(seen_at_us=now.unix_us, **changes)
 
