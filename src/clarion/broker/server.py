@@ -32,6 +32,7 @@ from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
 
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
+_TURN_S = 0.02  # for which requests are taken before anybody is answered, unless a single one takes longer
 _ALONE_REQUESTS = 2
 _WRONG_DOOR = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
@@ -171,9 +172,9 @@ class Broker:
             is_heard = listening
             for door in doors:
                 if door.socket in ready:
-                    count = self._take_requests(door, now)
+                    count, is_all = self._take_requests(door, now)
                     taken += count
-                    is_heard = is_heard and count < _REQUESTS_A_TURN and self._has_room()
+                    is_heard = is_heard and is_all
             if now.monotonic_s >= look_at_s or any(door.monitor in ready for door in doors):
                 look_at_s = self._transport.look(now.monotonic_s, is_heard=is_heard)
             if now.monotonic_s >= self._engine.next_deadline_s():
@@ -187,8 +188,8 @@ class Broker:
                 for door in doors:
                     poller.modify(door.socket, zmq.POLLIN if room else 0)
 
-    def _take_requests(self, door: Door, now: Now) -> int:
-        """Take what has come in at a door, and give how much that was."""
+    def _take_requests(self, door: Door, now: Now) -> tuple[int, bool]:
+        """Take what has come in at a door; give how much that was, and whether it was all."""
         engine = self._engine
         closed_to = door.closed_to
         taken = 0
@@ -206,9 +207,9 @@ class Broker:
                 engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_DOOR)
                 continue
             engine.handle(peer, request, now)
-            if not self._has_room():
-                break  # the rest waits in the socket
-        return taken
+            if not self._has_room() or time.monotonic() - now.monotonic_s > _TURN_S:
+                return taken, False  # the rest waits in the socket, and peers there take turns
+        return taken, taken < _REQUESTS_A_TURN
 
     def _has_room(self) -> bool:
         return self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
