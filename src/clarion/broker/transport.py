@@ -2,18 +2,23 @@
 
 ZeroMQ bounds the size of a frame, but neither the frames of a message nor the bytes that wait for one peer. Both can be
 seen from outside: the kernel counts what a connection received and what its peer has acknowledged (TCP_INFO), and the
-transport counts what was handed over in whole messages. The difference is what ZeroMQ holds. Whoever goes beyond a
-bound loses its connection; a client that lives connects again and asks again.
+transport counts what was handed over in whole messages. The difference is what ZeroMQ holds. Of a unix socket nobody
+counts bytes: one that can be written to has nothing waiting in ZeroMQ, and who keeps sending there without ever ending
+a message while memory grows is taken for the cause. Whoever goes beyond a bound loses its connection; a client that
+lives connects again and asks again.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
+import select
 import socket
 import stat
 import struct
+import termios
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -31,6 +36,7 @@ log = logging.getLogger("clarion.broker")
 AnswerT = TypeVar("AnswerT")
 _AT_ONCE = int(zmq.NOBLOCK)
 _MESSAGES_QUEUED_PER_PEER = 256
+_MESSAGES_UNCOUNTED = 32  # that a peer on a unix socket may have sent, and nobody took
 _ENVELOPE_BYTES = 64 * 1024
 _EXAMPLE = " An address looks like tcp://127.0.0.1:5590"
 _UNREAD_BYTES_PER_PEER = 8 * 2**20  # handed to ZeroMQ and not acknowledged by the peer's machine; beyond, replies wait
@@ -44,6 +50,7 @@ _LOOK_EVERY_S = 0.25
 _SCAN_EVERY_LOOKS = 8  # unless memory grows
 _GROWN_BYTES = 16 * 2**20
 _MUCH_GROWN_BYTES = 64 * 2**20
+_GROWN_UNCOUNTED_BYTES = 256 * 2**20
 _MEMORY_PER_BYTE = 64  # that an empty frame takes in ZeroMQ, at most
 _IN_KERNEL_BYTES = 16 * 2**20  # that a connection's buffers may hold
 _SMALL_BYTES = 64 * 1024
@@ -89,6 +96,14 @@ class Connection:
     def counts(self) -> tuple[int, int] | None:
         """Return how many bytes were acknowledged by the peer, and received from it; None where nobody counts."""
         return _ask(self.descriptor, lambda peer: _counts(peer) if self._is(peer) else None)
+
+    def has_taken_all(self) -> bool:
+        """Tell of a unix socket whether all that was sent is in the kernel, or read; True where it is gone."""
+        return _ask(self.descriptor, _is_writable) is not False
+
+    def is_sending(self) -> bool:
+        """Tell of a unix socket whether something came that ZeroMQ has not read yet."""
+        return bool(_ask(self.descriptor, _unread_bytes))
 
     def cut(self) -> None:
         """End the connection; ZeroMQ notices."""
@@ -154,7 +169,7 @@ class Transport:
             zmq.ROUTER_MANDATORY: 1,
             zmq.LINGER: 0,
             zmq.SNDHWM: _MESSAGES_QUEUED_PER_PEER,
-            zmq.RCVHWM: _MESSAGES_QUEUED_PER_PEER,
+            zmq.RCVHWM: _MESSAGES_UNCOUNTED if url.startswith("ipc:") else _MESSAGES_QUEUED_PER_PEER,
             zmq.MAXMSGSIZE: self._max_frame_bytes,
             # Peers send the heartbeats, and tell how long their silence may last. Where ZeroMQ sends them itself, one
             # that is due at a connection that broke while its queue was full ends the process (an assertion).
@@ -247,8 +262,9 @@ class Transport:
 
     def _has_read(self, peer: Peer) -> bool:
         counts = peer.connection.counts() if peer.connection is not None else None
-        if counts is None:  # nobody counts there, or it is gone: ZeroMQ says how many messages are too many
-            peer.acked = peer.sent
+        if counts is None:  # nobody counts there, or it is gone
+            if peer.connection is None or peer.connection.has_taken_all():
+                peer.acked, peer.stuck = peer.sent, 0
         elif counts[0] > peer.acked:
             peer.acked, peer.stuck = counts[0], 0
         return peer.sent - peer.acked <= _UNREAD_BYTES_PER_PEER
@@ -315,11 +331,12 @@ class Transport:
         total = 0
         for door in self.doors:
             for connection in list(door.connections.values()):
-                counts = connection.counts()
-                if counts is None:
-                    continue
                 gave_message = connection.messages != connection.messages_seen
                 connection.messages_seen = connection.messages
+                counts = connection.counts()
+                if counts is None:
+                    self._look_at_uncounted(connection, memory_bytes, may_be_endless=is_heard and not gave_message)
+                    continue
                 queued = counts[1] - connection.handed
                 connection.queued = queued
                 is_endless = is_heard and not gave_message and queued > _SMALL_BYTES
@@ -343,6 +360,16 @@ class Transport:
             every = [connection for door in self.doors for connection in door.connections.values()]
             largest = max(every, key=lambda connection: connection.queued)
             self._cut(largest, f"of {total} bytes that came faster than the disk takes them it sent most")
+
+    def _look_at_uncounted(self, connection: Connection, memory_bytes: int, *, may_be_endless: bool) -> None:
+        """Cut a connection of which nobody counts bytes where it sent something at two looks, without a message between
+        them, and memory has grown much."""
+        if not may_be_endless:
+            connection.endless = None
+        elif connection.is_sending():
+            connection.endless = connection.endless or (memory_bytes, 0)
+            if memory_bytes - connection.endless[0] > _GROWN_UNCOUNTED_BYTES:
+                self._cut(connection, "it sends without the end of a message, and memory has grown much")
 
     def _take_events(self, door: Door) -> None:
         """Take in who came and went."""
@@ -388,6 +415,8 @@ class Transport:
     def stats(self) -> dict[str, int]:
         """Return the counters, and what is there now."""
         peers = [peer for door in self.doors for peer in door.peers.values()]
+        for peer in peers:
+            self._has_read(peer)
         return {
             **self.counters,
             "connections": sum(len(door.connections) for door in self.doors),
@@ -445,6 +474,17 @@ def _counts(peer: socket.socket) -> tuple[int, int] | None:
         return None
     acked, received = _COUNTS.unpack_from(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _COUNTS_AT)
     return acked, received
+
+
+def _is_writable(peer: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(peer.fileno(), select.POLLOUT)
+    return [events for _, events in poll.poll(0)] == [select.POLLOUT]  # one that is hung up takes nothing
+
+
+def _unread_bytes(peer: socket.socket) -> int:
+    (unread,) = struct.unpack("=i", fcntl.ioctl(peer.fileno(), termios.FIONREAD, bytes(4)))
+    return int(unread)
 
 
 def _ask(descriptor: int, question: Callable[[socket.socket], AnswerT]) -> AnswerT | None:
