@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.broker_process import BrokerDied, BrokerProcess, free_url
 from tests.integration.conftest import StartBroker
+from tests.integration.proxy import Proxy
 from tests.integration.waiting import DEADLINE_S, eventually
+from tests.integration.worker_process import WorkerProcess
 
-from clarion import Admin, Message, Publisher, Subscriber
+from clarion import Admin, AsyncPublisher, Message, Publisher, Subscriber
 from clarion.model.errors import NoSubscriber, StoreWentBack
+from clarion.publisher.outbox.errors import OutboxInDoubt
 
 
 class Load:
@@ -337,3 +343,53 @@ def _read(reader: Subscriber, count: int) -> list[Message]:
 
 def _flush_until_told(publisher: Publisher) -> None:
     eventually(lambda: publisher.flush(DEADLINE_S), "the publisher is told")
+
+
+@pytest.mark.parametrize("client", [Publisher, AsyncPublisher])
+def test_a_store_that_was_restored_is_noticed_by_who_opens_an_outbox_that_saw_more(
+    broker: BrokerProcess, tmp_path: Path, client: type[Publisher | AsyncPublisher]
+) -> None:
+    """The process that saw it is gone, and what it sent without an answer is as doubtful as before; above all, nobody
+    puts under the id that it had, which is another publisher's by now."""
+    file = tmp_path / "outbox.db"
+    with Admin(broker.url) as admin:
+        admin.subscribe("news", "reader")
+    broker.stop()
+    copy = broker.data.with_name("copy")
+    shutil.copytree(broker.data, copy)
+    broker.start()
+    with Proxy(broker.url) as proxy, WorkerProcess(proxy.url, "unused") as worker:
+        worker.ask("put_kept", str(file), "news", 3)
+        proxy.swallow_answers()
+        worker.ask("put_kept_unanswered", "news", 1)
+        with Admin(broker.url) as admin:
+            eventually(lambda: len(list(admin.read("news"))) == 4, "all of it is stored")
+        worker.kill()
+    broker.kill()
+    shutil.rmtree(broker.data)
+    copy.rename(broker.data)
+    broker.start()
+    with Publisher(broker.url) as other:  # with the id and the numbers that the one before had
+        for place in range(3):
+            other.put("news", b"other %d" % place).result(DEADLINE_S)
+        asyncio.run(_open_twice(client, broker.url, file))
+        other.put("news", b"other 3").result(DEADLINE_S)
+    with Admin(broker.url) as admin:
+        assert [message.payload for message in admin.read("news")] == [b"other %d" % place for place in range(4)]
+        assert admin.stats()["went_back"] == 1
+
+
+async def _open_twice(client: type[Publisher | AsyncPublisher], url: str, file: Path) -> None:
+    publisher: Any = client(url, outbox=file)
+    with pytest.raises(OutboxInDoubt):
+        await _done(publisher.flush(DEADLINE_S))
+    with pytest.raises(StoreWentBack, match="older copy"):
+        await _done(publisher.close(DEADLINE_S))
+    publisher = client(url, outbox=file)  # that is told once
+    await _done(publisher.flush(DEADLINE_S))
+    await _done(publisher.close(DEADLINE_S))
+
+
+async def _done(step: Any) -> None:
+    if step is not None:
+        await step

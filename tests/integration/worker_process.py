@@ -154,6 +154,17 @@ class Worker:
         with Stager(self._url, writer=writer, epoch=epoch, part=part) as stager:
             stager.put_many(topic, [f"{epoch} {part} {place}".encode() for place in range(count)])
 
+    def put_kept(self, outbox: str, topic: str, count: int) -> None:
+        """Put messages through an outbox, which stays open, and wait until they are stored."""
+        self._publisher = Publisher(self._url, outbox=outbox)
+        for place in range(count):
+            self._publisher.put(topic, b"%d" % place).result(DEADLINE_S)
+
+    def put_kept_unanswered(self, topic: str, count: int) -> None:
+        """Put more of them, and wait until they are in the outbox."""
+        for place in range(count):
+            self._publisher.put(topic, b"unanswered %d" % place).saved(DEADLINE_S)
+
     def serve(self, topic: str, requests: int) -> None:
         """Answer requests with their payload in capitals."""
         with Publisher(self._url) as publisher:

@@ -38,10 +38,11 @@ from clarion.publisher.tuner.choosing import Tuning, with_batch_size
 from clarion.publisher.tuner.tracing import Trace
 from clarion.session.aio import AsyncSession
 from clarion.session.endings import Works, closed, watch
+from clarion.session.exchange import OnReply
 from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
 from clarion.wire.asking import reply_address
-from clarion.wire.frames import Kind
+from clarion.wire.frames import Buffer, Kind
 from clarion.wire.moments import Moment, due_us, ttl_ms
 
 
@@ -260,28 +261,37 @@ class _Works(Works):
         self._waiting: set[asyncio.Future[None]] = set()
         self._ending = False  # nothing more is accepted
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
-        self.session = AsyncSession(url, on_turn=self._on_turn, on_lost=self._on_lost)
-        self.loop = self.session.loop
+        self.loop = asyncio.get_running_loop()
+        self._clock_s: Callable[[], float] = self.loop.time
+        file = open_outbox(outbox, outbox_bytes)
+        self.sending = make_sending(
+            file,
+            memory_bytes,
+            self._ask,
+            self._now_s,
+            time.time,
+            lambda: os.urandom(16),
+            self._on_change,
+            **settings,
+        )
         try:
-            file = open_outbox(outbox, outbox_bytes)
-            self.sending = make_sending(
-                file,
-                memory_bytes,
-                self.session.ask,
-                self.session.now_s,
-                time.time,
-                lambda: os.urandom(16),
-                self._on_change,
-                **settings,
-            )
+            self.session = AsyncSession(url, on_turn=self._on_turn, on_lost=self._on_lost, seen=self.sending.last_seen)
         except BaseException:
-            self.session.close()
+            if file is not None:
+                file.close()
             raise
+        self._clock_s = self.session.now_s  # of the loop that it is on
         self.desk = AsyncDesk(
             file, self.sending, outbox_bytes, clock_s=self.session.now_s, wake=self.session.wake, wait_until=self.until
         )
         self.requests = AsyncRequests(self.session)
         self.sending.greet()
+
+    def _now_s(self) -> float:
+        return self._clock_s()
+
+    def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
+        self.session.ask(kind, body, on_reply, blobs)
 
     def _on_lost(self, error: ClarionError) -> None:
         self.sending.went_back(error)

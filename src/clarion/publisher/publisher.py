@@ -376,7 +376,13 @@ class _Works(Works):
         )
         self.desk = ThreadDesk(file, self.sending, outbox_bytes, self.lock, self._wake, self.wait_until)
         try:
-            self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
+            self.session = ThreadSession(
+                url,
+                on_turn=self._on_turn,
+                on_failure=self._on_failure,
+                on_lost=self._on_lost,
+                seen=self.sending.last_seen,
+            )
         except BaseException:
             self.desk.close()
             raise

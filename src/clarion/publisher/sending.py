@@ -19,7 +19,7 @@ from clarion.publisher.lanes import Lane
 from clarion.publisher.reporting import Reporting
 from clarion.publisher.sheaf import HEADER_BYTES, LANE_MEMORY_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
 from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
-from clarion.session.exchange import AGAIN_S, Count, Reply, hello
+from clarion.session.exchange import AGAIN_S, Count, Reply, Seen, hello
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.frames import Kind
@@ -82,6 +82,7 @@ class Sending:
         self.broken: ClarionError | None = None
         self.buffered_bytes = 0  # of memory, roughly
         self.failures = Failures()
+        self.last_seen = Seen()  # by this publisher, or by one before it with the same outbox
         self.drops = 0  # messages that found the buffer full, and were refused
         self._reporting = Reporting(ask, nonce(), self.tuning)
         self.messages_stored = 0

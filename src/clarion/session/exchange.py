@@ -25,13 +25,14 @@ BodyT = TypeVar("BodyT", bound=bodies.Body)
 class Seen:
     """Which store a client spoke with last, and the highest commit of it that it was told of."""
 
-    __slots__ = ("sequence", "start", "store", "timeline")
+    __slots__ = ("is_of_before", "sequence", "start", "store", "timeline")
 
     def __init__(self, store: bytes = b"", timeline: int = 0, start: bytes = b"", sequence: int = 0) -> None:
         self.store = store
         self.timeline = timeline
         self.start = start
         self.sequence = sequence
+        self.is_of_before = False  # what a client before this one saw, and kept on disk
 
     def note(self, sequence: int) -> None:
         """Take in what a reply told."""
@@ -127,14 +128,14 @@ class _Asked:
 class Exchange:
     """Which requests wait for an answer, in the order they were made."""
 
-    def __init__(self, *, resend_after_s: float = 10.0) -> None:
+    def __init__(self, *, resend_after_s: float = 10.0, seen: Seen | None = None) -> None:
         self._resend_after_s = resend_after_s
         self._asked: dict[int, _Asked] = {}
         self._last_id = 0
         self._next_check_s = 0.0
         self.resent = 0
         self.strays = 0
-        self.seen = Seen()
+        self.seen = seen or Seen()
         self.count = Count()
         self.on_lost: Callable[[ClarionError], None] = lambda _error: None  # told before those who wait for an answer
         self._hello = 0  # the id of the last greeting
@@ -213,12 +214,14 @@ class Exchange:
             return
         self.count.known = welcome.count
         seen = self.seen
-        before = seen.store
+        another = welcome.store_uuid != seen.store
+        is_moved = another and seen.is_of_before  # a new client of another broker: nothing of that was promised to it
+        seen.is_of_before = False
         if welcome.start:
             seen.store, seen.timeline, seen.start = welcome.store_uuid, welcome.timeline, welcome.start
             seen.sequence = welcome.sequence
-        if welcome.lost:
-            self._lose(another=welcome.store_uuid != before)
+        if welcome.lost and not is_moved:
+            self._lose(another=another)
 
     def _lose(self, *, another: bool) -> None:
         """What waits for an answer was for a store that is gone."""

@@ -19,7 +19,7 @@ from clarion.session.backoff import Backoff
 from clarion.session.changes import Change, no_answer
 from clarion.session.connection import Connection, Outage, broker_url
 from clarion.session.endings import Works, closed
-from clarion.session.exchange import Exchange, OnReply, Reply
+from clarion.session.exchange import Exchange, OnReply, Reply, Seen
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 
@@ -45,13 +45,14 @@ class ThreadSession(Works):
         on_turn: Callable[[float], float | None] | None = None,
         on_failure: Callable[[ClarionError], None] | None = None,
         on_lost: Callable[[ClarionError], None] | None = None,
+        seen: Seen | None = None,
     ) -> None:
         self.url = url = broker_url(url)
         self._on_failure = on_failure
         self._failed: ClarionError | None = None
         self._pid = os.getpid()
         self._on_turn = on_turn or _no_turn
-        self._exchange = Exchange()
+        self._exchange = Exchange(seen=seen)
         self.count = self._exchange.count
         if on_lost is not None:
             self._exchange.on_lost = on_lost

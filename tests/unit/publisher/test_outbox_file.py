@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from clarion import AsyncPublisher
+from clarion.model.errors import ClarionError
 from clarion.publisher.outbox.aside import drop, look, resend
 from clarion.publisher.outbox.errors import OutboxFull, OutboxInUse, OutboxUnusable
 from clarion.publisher.outbox.file import OutboxFile
@@ -150,22 +151,36 @@ def test_an_outbox_that_cannot_be_used_leaves_no_session_and_no_lock_behind(
     saved(file, row(10, b"a"))
     file._connection.execute("DELETE FROM lane")
     file.close()
-    closed: list[AsyncSession] = []
-    close = AsyncSession.close
-
-    def note(session: AsyncSession) -> None:
-        closed.append(session)
-        close(session)
-
-    monkeypatch.setattr(AsyncSession, "close", note)
+    made: list[AsyncSession] = []
+    monkeypatch.setattr(AsyncSession, "__init__", lambda session, *_, **__: made.append(session))
 
     async def open_it() -> None:
         with pytest.raises(OutboxUnusable, match="damaged"):
             AsyncPublisher("tcp://127.0.0.1:9", outbox=tmp_path / "outbox")
-        assert len(closed) == 1
+        assert made == []
 
     asyncio.run(open_it())
     OutboxFile(tmp_path / "outbox").close()
+
+
+def test_a_session_that_cannot_be_made_leaves_no_lock_behind(tmp_path: Path) -> None:
+    async def open_it() -> None:
+        with pytest.raises(ClarionError):
+            AsyncPublisher("tcp://nowhere", outbox=tmp_path / "outbox")
+
+    asyncio.run(open_it())
+    OutboxFile(tmp_path / "outbox").close()
+
+
+def test_what_was_seen_of_the_broker_is_kept_with_what_went(tmp_path: Path) -> None:
+    file = OutboxFile(tmp_path / "outbox")
+    assert (file.read().start, file.read().sequence) == (b"", 0)
+    for sequence in (5, 7):
+        file.commit(Changes(start=b"a start", sequence=sequence, last_stamp=1))
+    file.close()
+    file = OutboxFile(tmp_path / "outbox")
+    assert (file.read().start, file.read().sequence) == (b"a start", 7)
+    file.close()
 
 
 def test_what_is_dropped_is_gone_and_the_rest_stays(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ class OutboxFile:
         return Found(
             lanes=lanes,
             home=home,
+            start=meta.get("start", b""),
+            sequence=meta.get("sequence", 0),
             max_batch_bytes=meta.get("max_batch_bytes", 0),
             last_stamp=meta["last_stamp"],
             kept_bytes=held + aside[0],
@@ -149,6 +151,9 @@ class OutboxFile:
         execute, many = self._connection.execute, self._connection.executemany
         if changes.home is not None:
             many("INSERT OR REPLACE INTO meta VALUES (?, ?)", changes.home._asdict().items())
+        if changes.start:
+            seen = {"start": changes.start, "sequence": changes.sequence}
+            many("INSERT OR REPLACE INTO meta VALUES (?, ?)", seen.items())
         if changes.max_batch_bytes:
             execute("INSERT OR REPLACE INTO meta VALUES ('max_batch_bytes', ?)", (changes.max_batch_bytes,))
         if not changes:

@@ -69,6 +69,8 @@ class Found:
 
     lanes: list[FoundLane] = field(default_factory=list)
     home: Home | None = None
+    start: bytes = b""  # of the broker that was spoken with last, and the highest of its commits that was told of
+    sequence: int = 0
     max_batch_bytes: int = 0  # that the broker took when it was last asked; 0: it never was
     last_stamp: int = 0
     kept_bytes: int = 0  # of all rows, those set aside too
@@ -80,6 +82,8 @@ class Changes:
     """What one commit does. Rows are set aside and removed first; `aside_first` counts what is left then."""
 
     home: Home | None = None
+    start: bytes = b""  # with what is gone, by which commit of the broker's it was known
+    sequence: int = 0
     max_batch_bytes: int = 0
     gone: list[int] = field(default_factory=list)  # stamps
     aside: list[tuple[int, str]] = field(default_factory=list)  # stamps, with the reason

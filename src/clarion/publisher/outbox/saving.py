@@ -19,6 +19,7 @@ from clarion.publisher.outbox.rows import Found, Home, Load, Row
 from clarion.publisher.outbox.sheaves import KeptSheaf
 from clarion.publisher.sending import Sending
 from clarion.publisher.sheaf import Sheaf
+from clarion.session.exchange import Seen
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 
@@ -37,6 +38,9 @@ class Saving(Sending):
         # Rows that are numbered and not removed are those that a crash has us send again: the broker must know them.
         self.window = min(RECEIPTS_KEPT, 2 * self._in_flight + 8)
         self._home = found.home
+        if found.home is not None:
+            self.last_seen = Seen(found.home.store_uuid, found.home.timeline, found.start, found.sequence)
+            self.last_seen.is_of_before = True
         self._here: Home | None = None  # who answers
         self._settled = False  # the numbers on disk belong to who answers
         self._last_stamp = self._found_until = found.last_stamp
@@ -98,6 +102,8 @@ class Saving(Sending):
             if lane.unsaved():
                 self._dirty[lane] = None
         plan.changes.gone_lanes = self._gone_lanes
+        if plan.changes and (self._settled or plan.changes.home is not None):
+            plan.changes.start, plan.changes.sequence = self.last_seen.start, self.last_seen.sequence
         if not plan.changes and not self._forgets:
             return self._plan_retiring(plan)
         plan.forgets = self._forgets
