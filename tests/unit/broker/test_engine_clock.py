@@ -219,3 +219,9 @@ def test_nothing_ends_while_the_clock_is_wrong(asker: MovedAsker) -> None:
     assert jobs.last_commit_us <= asker.now.unix_us, "what was put meanwhile is not of the future"
     asker.tick(2 * DAY_S)
     assert asker.state.counters["staged_expired"] == 1, "what has lived its time still goes"
+
+
+def test_nothing_is_past_by_time_that_may_not_have_passed() -> None:
+    moment_us, noted_us = START_US + 10, START_US
+    assert Now(0.0, START_US + 10).is_past(moment_us, noted_us)
+    assert not Now(0.0, START_US + 10, held_back_us=1).is_past(moment_us, noted_us)

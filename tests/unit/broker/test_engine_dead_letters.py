@@ -157,3 +157,21 @@ def test_a_reader_that_is_sent_a_whole_batch_is_told_of_all_that_is_not_for_it()
     other = asker.attach(JOBS, b"other").token
     delivery = body_of(asker.get(JOBS, other, 3, most=1, name=b"other"), bodies.Delivery)
     assert delivery.skip == ((3, 5),)
+
+
+def test_no_two_dead_letters_have_one_id_though_the_clock_went_back_over_a_restart() -> None:
+    asker = bury()
+    asker.crash()
+    asker.now_s -= 50
+    token = asker.join(b"consumer 2")
+    for _ in range(2):  # until the one before is taken for gone
+        asker.tick(6.0)
+        asker.renew(token)
+    for _ in range(2):
+        for offset, _, attempt in asker.borrow(token):
+            asker.nack(token, (offset, offset + 1, attempt))
+    row = asker.store.topic(GRAVE)
+    assert row is not None
+    stamps = [Batch.parse(stored.data).stamp for stored in asker.store.batches(row.number, 0, 1000, 1 << 20)]
+    assert len(stamps) == 2
+    assert stamps[0] < stamps[1]

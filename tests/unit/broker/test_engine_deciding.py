@@ -79,3 +79,22 @@ def test_dead_letters_of_a_topic_made_since_are_not_dropped_by_what_comes_late()
     assert code_of(asker.ask(Kind.DEAD, late)) == (Kind.REFUSED, Code.STALE)
     done = asker.ask(Kind.DEAD, bodies.Dead(NEWS, "drop", (), b"other nonce", count_of(asker)))
     assert body_of(done, bodies.DeadDone).done == 1
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_request_is_stale_from_the_first_answer_on_that_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, crashes: bool
+) -> None:
+    monkeypatch.setattr("clarion.store.memory.DECISIONS_KEPT", 2)
+    asker = Asker()
+    asker.subscribe(b"news")
+    asked = []
+    for place in range(3):  # each draws one count, for its answer alone
+        asked.append(bodies.Unsubscribe(b"nothing", b"nobody", b"nonce %d " % place, asker.state.count))
+        assert code_of(asker.ask(Kind.UNSUBSCRIBE, asked[-1]))[1] == Code.NOT_SUBSCRIBED
+    if crashes:
+        asker.crash()
+    assert code_of(asker.ask(Kind.UNSUBSCRIBE, asked[0])) == (Kind.REFUSED, Code.STALE)
+    assert [asker.ask(Kind.UNSUBSCRIBE, body).kind for body in asked[1:]] == 2 * [Kind.NOT_SUBSCRIBED]
+    fresh = bodies.Unsubscribe(b"nothing", b"nobody", b"a fresh one", asked[1].as_of)
+    assert code_of(asker.ask(Kind.UNSUBSCRIBE, fresh))[1] == Code.NOT_SUBSCRIBED

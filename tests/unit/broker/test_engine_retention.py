@@ -343,3 +343,16 @@ def test_a_topic_that_is_for_a_time_waits_a_while_for_its_first_subscription(cra
     assert asker.store.topic(NEWS) is not None
     run(asker, 60)
     assert asker.store.topic(NEWS) is None
+
+
+def test_that_a_subscription_is_used_is_known_though_its_topic_left_memory() -> None:
+    asker = Asker(max_topics_in_memory=1)
+    expiring(asker, 100.0)
+    token = asker.attach(NEWS).token
+    run(asker, 90)
+    asker.get(NEWS, token)
+    run(asker, 11)
+    asker.subscribe(b"other")
+    run(asker, 60)
+    assert NEWS not in asker.state.topics
+    assert asker.get(NEWS, token).kind == Kind.NO_MESSAGES

@@ -485,3 +485,44 @@ def test_what_is_held_in_very_many_pieces_is_not_looked_through_for_each(
     assert asker.done(token, *odd[:1999]).kind == Kind.ACK
     assert asker.done(token, (3999, 4000), *((offset, offset + 1) for offset in range(4000, 4100))).kind == Kind.INVALID
     assert len(single) < 100
+
+
+def test_a_consumer_is_let_in_when_that_is_on_disk(asker: SharedAsker) -> None:
+    key = asker.send(Kind.ATTACH, bodies.Attach(JOBS, NAME, b"consumer 1"))
+    assert key not in asker.replies
+    asker.settle()
+    assert asker.replies[key].kind == Kind.ACK
+
+
+def test_what_a_consumer_leaves_untouched_is_lent_to_others_when_that_is_on_disk(asker: SharedAsker) -> None:
+    asker.put_jobs(b"0")
+    one, two = asker.join(b"consumer 1"), asker.join(b"consumer 2")
+    assert asker.borrow(one) == [(0, b"0", 1)]
+    asker.settle()
+    asker.send(Kind.DETACH, bodies.Detach(JOBS, NAME, one, ((0, 1),)))
+    key = asker.send_take(two)
+    assert asker.replies[key].kind == Kind.NO_MESSAGES, "after a crash the first could still show it"
+    asker.settle()
+    assert asker.borrow(two) == [(0, b"0", 1)]
+
+
+def test_what_a_living_consumer_does_not_show_counts_for_nothing_after_the_next_crash_either(
+    asker: SharedAsker,
+) -> None:
+    asker.put_jobs(b"0", b"1", b"2", b"3")
+    token, silent = asker.join(), asker.join(b"consumer 2")
+    assert [offset for offset, _, _ in asker.borrow(token)] == [0, 1]
+    assert asker.borrow(silent) == [(2, b"2", 1)]
+    asker.tick(0.1)
+    asker.settle()
+    asker.crash()
+    assert asker.ask(Kind.RENEW, bodies.Renew(JOBS, NAME, token, ((0, 1, 1),))).kind == Kind.ACK
+    asker.tick(0.1)
+    asker.settle()
+    asker.crash()
+    other = asker.join(b"consumer 3")
+    for _ in range(2):
+        asker.tick(6.0)
+        asker.renew(other)
+    attempts = [(offset, attempt) for offset, _, attempt in asker.borrow(other)]
+    assert sorted(attempts) == [(0, 2), (1, 1), (2, 2), (3, 1)]

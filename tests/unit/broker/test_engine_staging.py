@@ -300,3 +300,28 @@ def test_a_commit_that_says_how_many_there_must_be_is_told_of_what_expired(asker
     whole = bodies.CommitStaged(SINK, 1, (b"a",), messages=2)
     assert asker.ask(Kind.COMMIT_STAGED, whole).body == bodies.StagedCommitted(1, 2, already=False)
     assert asker.ask(Kind.COMMIT_STAGED, whole).body == bodies.StagedCommitted(1, 2, already=True)
+
+
+def test_what_expired_is_not_staged_again_by_a_copy_that_comes_late() -> None:
+    asker = Asker(staged_expiry_s=1000)
+    asker.register()
+    asker.subscribe(NEWS)
+    body, packed = stage_body(1), asker.batch(1, 0, b"0")
+    body.as_of = asker.state.count
+    assert asker.ask(Kind.STAGE, body, packed).kind == Kind.ACK
+    asker.tick(2000)
+    asker.settle()
+    asker.crash()
+    assert code_of(asker.ask(Kind.STAGE, body, packed)) == (Kind.REFUSED, Code.STALE)
+
+
+def test_what_was_shown_takes_no_more_than_its_own_room() -> None:
+    asker = Asker(topic_max_bytes=300)
+    asker.register()
+    asker.subscribe(NEWS)
+    stage(asker, 1, b"a", 0, bytes(100))
+    assert commit(asker, 1).messages == 1
+    assert asker.ack(NEWS, asker.attach(NEWS).token, (0, 1)).kind == Kind.ACK
+    asker.tick(2)
+    asker.settle()
+    assert asker.put(NEWS, asker.batch(1, 1, bytes(100))).kind == Kind.ACK
