@@ -210,6 +210,18 @@ def test_a_row_is_removed_by_the_commit_after_its_answer(keep: Keep) -> None:
     assert keep.left == [(0, 0)]
 
 
+def test_what_the_broker_told_is_kept_with_what_is_removed_by_it(keep: Keep) -> None:
+    keep.put(b"a")
+    (asked,) = keep.pump()
+    keep.sending.last_seen.start = b"a start"
+    keep.sending.last_seen.note(9)
+    keep.store(asked)
+    assert keep.work() == 1
+    keep.die()
+    seen = keep.sending.last_seen
+    assert (seen.store, seen.start, seen.sequence) == (STORE, b"a start", 9)
+
+
 def test_after_a_crash_the_same_bytes_leave_under_the_same_numbers(keep: Keep) -> None:
     keep.put(b"a", b"b", b"c")
     sent = keep.pump()
