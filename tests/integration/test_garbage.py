@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 import zmq
 from tests.integration.conftest import StartBroker
+from tests.integration.shell import run, without_waits
 from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Admin, MessagesUnreadable, Publisher, Subscriber
@@ -328,6 +330,21 @@ def test_a_batch_that_nobody_can_open_is_told_once_and_holds_no_reader_up(url: s
         reader.flush_acks()
     with Admin(url) as admin:
         assert admin.describe_subscription(topic, f"{way} reader").lag == 0
+
+
+def test_who_looks_at_a_topic_is_told_of_a_batch_that_nobody_can_open_and_sees_the_others(url: str) -> None:
+    with harmless(url) as stranger, Publisher(url) as publisher, Admin(url) as admin:
+        admin.configure_topic("looked at", retention="keep")
+        _, packed = stranger.ask(Kind.REGISTER, bodies.Register(os.urandom(16)))
+        me = msgspec.msgpack.decode(packed, type=bodies.Registered)
+        publisher.put("looked at", b"before").result(DEADLINE_S)
+        assert stranger.ask(Kind.PUT, bodies.Put(b"looked at"), _unreadable(me, 1))[0] == Kind.ACK
+        publisher.put("looked at", b"after").result(DEADLINE_S)
+    done = run("browse", "looked at", "--json", "--url", url)
+    assert done.returncode == 0
+    assert [json.loads(line)["payload"] for line in done.stdout.splitlines()] == ["before", "after"]
+    (told,) = [json.loads(line)["note"] for line in without_waits(done.stderr).splitlines()]
+    assert (told["code"], told["topic"], told["start"], told["stop"]) == ("MessagesUnreadable", "looked at", 1, 4)
 
 
 def test_a_batch_that_nobody_can_open_becomes_dead_letters_of_those_who_share(url: str) -> None:

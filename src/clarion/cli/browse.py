@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from clarion.cli.exit_codes import ExitCode
-from clarion.cli.failures import asking, end_cleanly_on_sigterm, tells_errors
+from clarion.cli.failures import asking, end_cleanly_on_sigterm, note, tells_errors
 from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Topic, Url
 from clarion.cli.output import add_row, console, plain_table, standard_output
 from clarion.cli.units import read_number, read_some
+from clarion.model.errors import MessagesUnreadable
+from clarion.model.names import to_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clarion.admin import Admin
     from clarion.subscriber import Message
 
 _AT_ONCE = 1000
@@ -59,13 +64,24 @@ def browse(
             told = admin.describe_topic(topic)
             start = max(told.first_offset, told.next_offset - last)
             most = last
-        messages = islice(admin.browse(topic, start), most)
+        messages = islice(_readable(admin, topic, start), most)
         printed = 0
         while some := list(islice(messages, _AT_ONCE)):
             _print(some, as_json=as_json, with_header=not printed)
             printed += len(some)
     if not printed:
         raise typer.Exit(ExitCode.NOTHING_THERE)
+
+
+def _readable(admin: Admin, topic: bytes, start: int | Literal["earliest"]) -> Iterator[Message]:
+    """Give the messages from there on; what nobody can open is told, and passed over."""
+    while True:
+        try:
+            yield from admin.browse(topic, start)
+            return
+        except MessagesUnreadable as told:
+            start, name = told.stop, to_text(told.topic)
+            note(f"{told}; going on after them", code=type(told).__name__, topic=name, start=told.start, stop=told.stop)
 
 
 def read_position(text: str) -> int | Literal["earliest"]:
