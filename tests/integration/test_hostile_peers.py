@@ -27,7 +27,7 @@ from clarion.wire.frames import Kind, pack_frames
 _GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 _PROPERTIES = b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER" + b"\x08Identity" + bytes(4)
 _READY = bytes((4, 6 + len(_PROPERTIES))) + b"\x05READY" + _PROPERTIES
-_ENOUGH_BYTES = 2**30  # of memory, far more than what is allowed; without a bound it goes on beyond
+_ENOUGH_BYTES = 2 * 2**30  # of memory, far more than what is allowed; without a bound it goes on beyond
 _MORE = 1
 
 
