@@ -362,13 +362,14 @@ class Transport:
             self._cut(largest, f"of {total} bytes that came faster than the disk takes them it sent most")
 
     def _look_at_uncounted(self, connection: Connection, memory_bytes: int, *, may_be_endless: bool) -> None:
-        """Cut a connection of which nobody counts bytes where it sends something, gave no message since a look before,
-        and memory has grown much since."""
+        """Cut a connection of which nobody counts bytes where it was sending at two looks, gave no message between
+        them, and memory has grown much since the one before."""
         if not may_be_endless:
             connection.endless = None
         elif connection.is_sending():
-            connection.endless = connection.endless or (self._memory_bytes, 0)
-            if memory_bytes - connection.endless[0] > _GROWN_UNCOUNTED_BYTES:
+            if connection.endless is None:
+                connection.endless = (self._memory_bytes, 0)
+            elif memory_bytes - connection.endless[0] > _GROWN_UNCOUNTED_BYTES:
                 self._cut(connection, "it sends without the end of a message, and memory has grown much")
 
     def _take_events(self, door: Door) -> None:

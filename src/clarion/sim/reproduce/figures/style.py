@@ -20,15 +20,16 @@ LOAD_COLOUR = "#D55E00"
 MEAN_COLOUR = "#000000"
 BOX_SHARES = (5, 25, 50, 75, 95)  # percentiles at the whiskers, the box and its middle
 BOX_NOTE = "boxes: quartiles; whiskers: 5 and 95 %; diamonds: mean"
-SIMULATED = "Simulated, as `clarion reproduce publisher` draws it: no machine's speed is in it"
+_SIMULATED = "simulated: no machine's speed is in it"
 _LOOK: Any = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
 
 
 @contextmanager
 def saved(
-    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], footer: str = SIMULATED, **more: Any
+    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], footer: str | None = None, **more: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Give a figure with its axes (always a two-dimensional array); it is written at the end, above its footer."""
+    """Give a figure with its axes (always a two-dimensional array); it is written at the end, above its footer.
+    Without one it is the simulator's, and its title says so."""
     with rc_context(_LOOK):
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **more)
@@ -36,7 +37,9 @@ def saved(
             place.grid(axis="y", alpha=0.3, linewidth=0.6)
             place.set_axisbelow(True)
         yield figure, axes
-        if footer:
+        if footer is None:
+            figure.suptitle(f"{figure.get_suptitle()}\n{_SIMULATED}")
+        elif footer:
             figure.supxlabel(footer, fontsize=8, color="#555555")
         figure.savefig(path, dpi=110)
 
