@@ -149,6 +149,8 @@ class Transport:
         self._held_back_bytes = self._received_bytes = 0
         self._look_at_s = 0.0
         self._looks = self._scanned = self._told = 0
+        self._was_heard = False  # somebody, since the last scan
+        self._is_unfinished = False  # a message, of which much is there
         self._memory_bytes = 0
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # there may be no descriptor left later
         wanted: list[tuple[str | None, frozenset[int]]]
@@ -221,6 +223,7 @@ class Transport:
             if peer.connection is not None:
                 peer.connection.handed += size
                 peer.connection.messages += 1
+            self._was_heard = True
             yield peer, frames
 
     def _meet(self, door: Door, routing_id: bytes, frame: zmq.Frame) -> Peer:
@@ -314,10 +317,12 @@ class Transport:
         self._looks += 1
         memory_bytes = int(os.pread(self._statm, 256, 0).split()[1]) * _PAGE_BYTES
         grown = memory_bytes - self._memory_bytes > _GROWN_BYTES
-        if grown or self._received_bytes or self._looks - self._scanned >= _SCAN_EVERY_LOOKS:
+        is_due = self._was_heard and self._looks - self._scanned >= _SCAN_EVERY_LOOKS
+        if grown or self._is_unfinished or is_due:  # else there is nothing new: idle connections cost nothing
             self._scan(memory_bytes, is_heard=is_heard)
             self._memory_bytes = memory_bytes
             self._scanned = self._looks
+            self._was_heard = False
         for peer in self._held_back:
             peer.stuck += 1
             if peer.stuck > _STUCK_LOOKS and peer.connection is not None:
@@ -329,6 +334,7 @@ class Transport:
         """Count what ZeroMQ holds of each connection, and cut those that hold more than a request may have."""
         endless: list[Connection] = []
         total = 0
+        self._is_unfinished = False
         for door in self.doors:
             for connection in list(door.connections.values()):
                 gave_message = connection.messages != connection.messages_seen
@@ -347,6 +353,7 @@ class Transport:
                 elif is_endless:
                     endless.append(connection)
                 total += connection.queued
+                self._is_unfinished |= connection.queued >= _SMALL_BYTES
         self._received_bytes = total
         unexplained = memory_bytes - total  # what all queues take beside their bytes, the frames of tiny ones above all
         for connection in endless:

@@ -1,4 +1,4 @@
-"""Where a broker may listen: nobody's file and nobody's socket is taken away for it."""
+"""Where a broker listens, nobody's file or socket being taken away for it, and when it looks at connections."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zmq
 
 from clarion.broker.transport import Transport
 from clarion.model.errors import BadSettings
+
+_DEADLINE_MS = 60_000
 
 
 @contextmanager
@@ -58,3 +62,31 @@ def test_a_socket_that_was_left_behind_is_in_nobodys_way(path: Path) -> None:
         assert transport.doors[0].url == f"ipc://{path}"
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(str(path))
+
+
+def test_connections_that_say_nothing_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[int] = []
+    scan = Transport._scan
+
+    def counted(transport: Transport, memory_bytes: int, **more: Any) -> None:
+        scans.append(memory_bytes)
+        scan(transport, memory_bytes, **more)
+
+    monkeypatch.setattr(Transport, "_scan", counted)
+    monkeypatch.setattr("clarion.broker.transport._GROWN_BYTES", 1 << 40)  # by this process, with all of its tests
+    transport = Transport(listen="tcp://127.0.0.1:*", publishers=None, subscribers=None, max_batch_bytes=1 << 20)
+    context = zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    try:
+        (door,) = transport.doors
+        peer.connect(door.url)
+        for said in range(2):
+            peer.send(b"a word")
+            assert door.socket.poll(_DEADLINE_MS)
+            assert len(list(transport.receive(door, 10))) == 1
+            for look in range(100):
+                transport.look(said * 1000.0 + look, is_heard=True)
+            assert len(scans) == said + 1, "once after it was heard, and not again"
+    finally:
+        context.destroy(linger=0)
+        transport.close(linger_ms=0)
