@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.property.driven_engine import Key, code_of, done, subscribed
-from tests.property.plain_broker import PlainBatch, PlainBroker, PlainSubscription
-from tests.property.side_by_side import SideBySide
+from tests.property.broker_model import BrokerModel, ModelBatch, ModelSubscription
+from tests.property.checked_broker import CheckedBroker
+from tests.property.checked_engine import Key, code_of, done, subscribed
 
 from clarion.broker.engine import Reply
 from clarion.store.port import KEEP, UNTIL_READ
@@ -27,8 +27,8 @@ small, pick = st.integers(1, 6), st.integers(0, 10_000)
 class Publishing(RuleBasedStateMachine):
     """Register, put in order, again, too early, with other contents, and leave."""
 
-    both: SideBySide
-    sent: dict[tuple[int, bytes, int], PlainBatch]  # by publisher, topic, number
+    both: CheckedBroker
+    sent: dict[tuple[int, bytes, int], ModelBatch]  # by publisher, topic, number
     publishers: list[int]
     nonces: list[bytes]
     counter: int
@@ -48,7 +48,7 @@ class Publishing(RuleBasedStateMachine):
 
         self.both.expect(key, check, lambda durable: publisher <= durable.last_publisher)
 
-    def new_batch(self, publisher: int, number: int, count: int, padding: int = 0) -> PlainBatch:
+    def new_batch(self, publisher: int, number: int, count: int, padding: int = 0) -> ModelBatch:
         payloads = []
         for _ in range(count):
             self.counter += 1
@@ -117,7 +117,7 @@ class Publishing(RuleBasedStateMachine):
 class Subscribing(RuleBasedStateMachine):
     """Subscribe, attach, get, wait, ack, take over and leave."""
 
-    both: SideBySide
+    both: CheckedBroker
 
     @rule(peer=peers, topic=topics, name=names, start=st.sampled_from(("new", "earliest", "offset", "time")), at=pick)
     def subscribe(self, peer: bytes, topic: bytes, name: bytes, start: str, at: int) -> None:
@@ -158,7 +158,7 @@ class Subscribing(RuleBasedStateMachine):
             later = [b.first_offset for b in plain.batches if b.committed_at_us >= at]
             kept = unread_from if plain.ever_trimmed else 0
             assert cursor <= max(kept, min(later, default=end)), "began after what it asked for"
-        plain.subscriptions[name] = PlainSubscription(cursor, held.token, held.token)
+        plain.subscriptions[name] = ModelSubscription(cursor, held.token, held.token)
         _expect_subscribed(both, key, topic, name, Kind.ACK, cursor)
 
     @rule(peer=peers, topic=topics, name=names, really=rarely)
@@ -281,13 +281,13 @@ class Subscribing(RuleBasedStateMachine):
 ALL_TOKENS = 1 << 62
 
 
-def _token(broker: PlainBroker, topic: bytes, name: bytes) -> int | None:
+def _token(broker: BrokerModel, topic: bytes, name: bytes) -> int | None:
     found = broker.topics.get(topic)
     subscription = found.subscriptions.get(name) if found else None
     return subscription.token if subscription else None
 
 
-def _has_acked(broker: PlainBroker, body: bodies.Ack, born: int) -> bool:
+def _has_acked(broker: BrokerModel, body: bodies.Ack, born: int) -> bool:
     """Whether these are done; also where the subscription has ended since."""
     found = broker.topics[body.topic].subscriptions.get(body.name)
     if found is None or found.born != born:
@@ -296,7 +296,7 @@ def _has_acked(broker: PlainBroker, body: bodies.Ack, born: int) -> bool:
     return all(offset < found.start or offset in found.acked for offset in wanted)
 
 
-def _is_refused_for_room(both: SideBySide, key: Key) -> bool:
+def _is_refused_for_room(both: CheckedBroker, key: Key) -> bool:
     """Nothing new is made where only the disk's reserve is left."""
     reply = both.answers.get(key)
     if reply is None or code_of(reply) != Code.DISK_FULL:
@@ -306,7 +306,7 @@ def _is_refused_for_room(both: SideBySide, key: Key) -> bool:
     return True
 
 
-def _expect_subscribed(both: SideBySide, key: Key, topic: bytes, name: bytes, kind: Kind, cursor: int) -> None:
+def _expect_subscribed(both: CheckedBroker, key: Key, topic: bytes, name: bytes, kind: Kind, cursor: int) -> None:
     def check(reply: Reply) -> None:
         assert subscribed(reply) == (kind, bodies.Subscribed(cursor))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
+from tests.property.broker_model import ModelSubscription, runs
+from tests.property.checked_broker import CheckedBroker, Parked
 from tests.property.engine_rules import NAMES, PEERS, TOPICS, Publishing, Subscribing, pick, rarely, small, topics
-from tests.property.plain_broker import PlainSubscription, runs
-from tests.property.side_by_side import Parked, SideBySide
 
 from clarion.broker.engine import Limits
 from clarion.store.port import KEEP, UNTIL_READ
@@ -29,7 +29,7 @@ class EnginePromises(Publishing, Subscribing):
     def start(
         self, retention: str, topics_in_memory: int, queue: int, memory_bytes: int, topic_max_bytes: int, ranges: int
     ) -> None:
-        self.both = SideBySide(
+        self.both = CheckedBroker(
             Limits(
                 max_topics_in_memory=topics_in_memory,
                 topic_queue_size=queue,
@@ -180,7 +180,7 @@ class EnginePromises(Publishing, Subscribing):
             if plain.retention == UNTIL_READ and oldest:
                 assert oldest[0].first_offset + oldest[0].count > plain.unread_from(), "kept though everybody has it"
 
-    def read_the_rest(self, topic: bytes, name: bytes, subscription: PlainSubscription) -> None:
+    def read_the_rest(self, topic: bytes, name: bytes, subscription: ModelSubscription) -> None:
         both = self.both
         current = both.subscription(topic, name)
         assert current is not None

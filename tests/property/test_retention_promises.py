@@ -7,8 +7,8 @@ import sys
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.property.driven_engine import done
-from tests.property.shelf_beside import PUTTER, ShelfBeside
+from tests.property.checked_engine import done
+from tests.property.checked_retention import PUTTER, CheckedRetention
 
 from clarion.broker.engine import Limits, Reply
 from clarion.model.options import REFUSE, TRIM
@@ -35,7 +35,7 @@ class RetentionPromises(RuleBasedStateMachine):
 
     @initialize(retention=retentions, memory=st.sampled_from((0, 100_000)), topics_in_memory=st.integers(1, 3))
     def start(self, retention: str, memory: int, topics_in_memory: int) -> None:
-        self.both = ShelfBeside(
+        self.both = CheckedRetention(
             Limits(
                 max_topics_in_memory=topics_in_memory,
                 topic_unload_interval_s=0.1,
@@ -64,9 +64,9 @@ class RetentionPromises(RuleBasedStateMachine):
         """The next batches; where one was sent before and lost, what was sent then."""
         plain = self.both.current
         for count in counts:
-            shelf = plain.shelves.get(topic)
-            number = shelf.taken + 1 if shelf else 1
-            key = (topic, shelf.born if shelf else plain.last_born + 1, number)
+            topic_model = plain.topic_models.get(topic)
+            number = topic_model.taken + 1 if topic_model else 1
+            key = (topic, topic_model.born if topic_model else plain.last_born + 1, number)
             if key not in self.sent:
                 self.counter += count
                 payloads = tuple(b"message %d" % (self.counter - place) + bytes(40) for place in range(count))
@@ -110,17 +110,17 @@ class RetentionPromises(RuleBasedStateMachine):
 
     @rule(topic=topics, name=names, start=st.sampled_from(("new", "earliest", "offset")), at=st.integers(0, 20))
     def seek(self, topic: bytes, name: bytes, start: str, at: int) -> None:
-        shelf = self.both.current.shelves.get(topic)
-        self.both.seek(topic, name, start, at % (shelf.end + 1) if shelf else 0)
+        topic_model = self.both.current.topic_models.get(topic)
+        self.both.seek(topic, name, start, at % (topic_model.end + 1) if topic_model else 0)
 
     @rule(topic=topics, name=names, most=small, leave=st.integers(0, 2))
     def read(self, topic: bytes, name: bytes, most: int, leave: int) -> None:
         """Get what is next and ack it, or hear what is gone, exactly, and go on after it."""
         both = self.both
         token = self.token(topic, name)
-        shelf = both.current.shelves.get(topic)
-        reader = shelf.readers.get(name) if shelf else None
-        if shelf is None or reader is None or token is None:
+        topic_model = both.current.topic_models.get(topic)
+        reader = topic_model.readers.get(name) if topic_model else None
+        if topic_model is None or reader is None or token is None:
             return
         key = both.ask(b"reader", Kind.GET, bodies.Get(topic, name, token, 0, most, 1 << 20, 0))
         reader.used_at_us = both.now_us
@@ -139,8 +139,8 @@ class RetentionPromises(RuleBasedStateMachine):
     def token(self, topic: bytes, name: bytes) -> int | None:
         """Give the token of a reader, attaching where needed; None where there is none."""
         both = self.both
-        shelf = both.current.shelves.get(topic)
-        reader = shelf.readers.get(name) if shelf else None
+        topic_model = both.current.topic_models.get(topic)
+        reader = topic_model.readers.get(name) if topic_model else None
         if reader is None:
             return None
         found = (topic, name, reader.era)
@@ -161,15 +161,17 @@ class RetentionPromises(RuleBasedStateMachine):
 
     def check_read(self, topic: bytes, name: bytes, most: int, reply: Reply) -> int:
         """What comes is what was put, from the cursor on, without a hole; gives the offset after it."""
-        shelf = self.both.current.shelves[topic]
-        reader = shelf.readers[name]
+        topic_model = self.both.current.topic_models[topic]
+        reader = topic_model.readers[name]
         if isinstance(reply.body, bodies.Refused):
             assert reply.body.code == Code.GONE
             first = self.both.first_offset(topic)
             assert reply.body.gone == (reader.cursor, first), "told another gap than there is"
-            assert all(batch.end <= shelf.gone for batch in shelf.batches if batch.first < first), "not gone"
+            assert all(batch.end <= topic_model.gone for batch in topic_model.batches if batch.first < first), (
+                "not gone"
+            )
             return first
-        log = [payload for batch in shelf.batches for payload in batch.payloads]
+        log = [payload for batch in topic_model.batches for payload in batch.payloads]
         assert isinstance(reply.body, bodies.Delivery), f"nothing to read: {reply}"
         assert reply.body.end == self.both.visible_end(topic)
         seen = {offset for each in reply.body.skip for offset in range(*each)}
@@ -217,9 +219,9 @@ class RetentionPromises(RuleBasedStateMachine):
         both.settle()
         assert not both.asked, "somebody was never answered"
         both.crash()
-        for topic in list(both.current.shelves):
-            for name in list(both.current.shelves[topic].readers):
-                while (reader := both.current.shelves[topic].readers[name]).cursor < both.visible_end(topic):
+        for topic in list(both.current.topic_models):
+            for name in list(both.current.topic_models[topic].readers):
+                while (reader := both.current.topic_models[topic].readers[name]).cursor < both.visible_end(topic):
                     before = reader.cursor
                     self.read(topic, name, 3, 0)
                     assert reader.cursor > before
@@ -227,10 +229,12 @@ class RetentionPromises(RuleBasedStateMachine):
         for _ in range(4):
             both.tick(2.0)
             both.settle()
-        for topic, shelf in both.current.shelves.items():
-            for batch in shelf.kept()[:1]:
+        for topic, topic_model in both.current.topic_models.items():
+            for batch in topic_model.kept()[:1]:
                 late_us = both.now_us - 3_000_000
-                assert not shelf.may_go(batch, shelf.end, both.bound(shelf), 0, late_us), f"{topic!r} keeps {batch}"
+                assert not topic_model.may_go(batch, topic_model.end, both.bound(topic_model), 0, late_us), (
+                    f"{topic!r} keeps {batch}"
+                )
 
 
 TestRetentionPromises = RetentionPromises.TestCase

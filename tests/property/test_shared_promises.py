@@ -7,12 +7,12 @@ import sys
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
-from tests.property.crew_beside import CrewBeside
-from tests.property.crew_disk import OUT, WATCHER, WORK
-from tests.property.crew_rules import PUTTER, WORKERS, rarely
-from tests.property.crew_shifts import Shifts
-from tests.property.crew_workers import Worker
-from tests.property.plain_broker import runs
+from tests.property.broker_model import runs
+from tests.property.checked_group import CheckedGroup
+from tests.property.group_disk import OUT, WATCHER, WORK
+from tests.property.group_rules import PUTTER, WORKERS, rarely
+from tests.property.group_shifts import Shifts
+from tests.property.group_workers import Worker
 from tests.property.transaction_rules import TELLERS
 
 from clarion.broker.engine import Limits
@@ -58,7 +58,7 @@ class SharedPromises(Shifts):
             max_consumers_per_subscription=WORKERS + 1,
             least_hold_s=0.0,
         )
-        both = self.both = CrewBeside(limits, options)
+        both = self.both = CheckedGroup(limits, options)
         self.sent, self.counter, self.lost, self.requests = {}, 0, [], {}
         self.workers = [Worker(b"worker %d" % place, max_unacked) for place in range(WORKERS)]
         self.trims = retention == TRIM
@@ -181,7 +181,7 @@ class SharedPromises(Shifts):
         wanted = set(range(plain.watched, both.end)) - plain.hidden
         expired = {offset for offset in wanted if plain.is_expired(offset, both.now_us)}
         gone = set(range(both.first_offset))
-        assert seen == wanted - expired - gone, "the watcher saw what was replayed to the crew, or missed something"
+        assert seen == wanted - expired - gone, "the watcher saw what was replayed to the group, or missed something"
 
 
 TestSharedPromises = SharedPromises.TestCase

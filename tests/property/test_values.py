@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.property.plain_broker import runs
+from tests.property.broker_model import runs
 
 from clarion.model import AckedRanges, MessageId, from_text, to_text
 

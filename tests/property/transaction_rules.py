@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.property.crew_beside import CrewBeside
-from tests.property.crew_disk import CREW, OUT, WATCHER, WORK
-from tests.property.crew_rules import choose, mask, places
-from tests.property.crew_workers import Worker, forget
-from tests.property.driven_engine import Key, code_of
-from tests.property.plain_broker import runs
-from tests.property.plain_crew import Message, Transaction
+from tests.property.broker_model import runs
+from tests.property.checked_engine import Key, code_of
+from tests.property.checked_group import CheckedGroup
+from tests.property.group_disk import GROUP, OUT, WATCHER, WORK
+from tests.property.group_model import Message, Transaction
+from tests.property.group_rules import choose, mask, places
+from tests.property.group_workers import Worker, forget
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
@@ -42,7 +42,7 @@ class Request(NamedTuple):
 class Transacting(RuleBasedStateMachine):
     """Take, transform, put; and states that several fight for."""
 
-    both: CrewBeside
+    both: CheckedGroup
     workers: list[Worker]
     lost: list[tuple[int, dict[int, int]]]
     requests: dict[tuple[int, int], Request]  # by publisher and number
@@ -78,10 +78,10 @@ class Transacting(RuleBasedStateMachine):
     def acks_of(self, worker: Worker, whose: str, which: int) -> tuple[tuple[bytes, bytes, int, bodies.Ranges], ...]:
         both = self.both
         if whose == "own" and worker.token and worker.view:
-            return ((WORK, CREW, worker.token, runs(choose(list(worker.view), which))),)
+            return ((WORK, GROUP, worker.token, runs(choose(list(worker.view), which))),)
         if whose == "lost" and self.lost:
             token, held = self.lost[which % len(self.lost)]
-            return ((WORK, CREW, token, runs([offset for offset in held if offset < both.end])),)
+            return ((WORK, GROUP, token, runs([offset for offset in held if offset < both.end])),)
         stop = min(both.end, both.current.watched + which % 4)
         if whose == "watched" and stop > both.current.watched:
             return ((WORK, WATCHER, self.watcher, ((both.current.watched, stop),)),)
@@ -167,7 +167,7 @@ class Transacting(RuleBasedStateMachine):
         """Give how a transaction that is next is refused; zeros when it is done."""
         both, plain, body = self.both, self.both.current, request.body
         for _, name, token, acked in body.acks:
-            if name == CREW:
+            if name == GROUP:
                 if not plain.subscribed:
                     return Kind.REFUSED, Code.NOT_SUBSCRIBED
                 wrong = both.wrong_token(token)
@@ -187,12 +187,12 @@ class Transacting(RuleBasedStateMachine):
         """Tell whether something of this is acked already."""
         plain = self.both.current
         offsets = {offset for each in ranges for offset in range(*each)}
-        return bool(plain.acked & offsets) if name == CREW else min(offsets) < plain.watched
+        return bool(plain.acked & offsets) if name == GROUP else min(offsets) < plain.watched
 
     def do(self, request: Request) -> Transaction:
         both, plain = self.both, self.both.current
         for _, name, _, acked in request.body.acks:
-            if name == CREW:
+            if name == GROUP:
                 both.take_ack(acked)
             else:
                 plain.watched = max(plain.watched, acked[0][1])
@@ -239,5 +239,5 @@ class Transacting(RuleBasedStateMachine):
             assert isinstance(reply.body, bodies.Transacted)
             assert (reply.body.offsets, reply.body.versions) == transaction[1:]
             for _, name, token, acked in request.body.acks:
-                if name == CREW and token == request.worker.token:
+                if name == GROUP and token == request.worker.token:
                     forget(request.worker, {offset for each in acked for offset in range(*each)})

@@ -316,9 +316,9 @@ def test_a_stream_reads_every_message_once_and_its_cursor_follows(url: str, stre
         admin.unsubscribe("followed", "pipe")
         streams(url, topic="followed", cursor="pipe").latestOffset(mark, ALL)
         assert admin.describe_subscription("followed", "pipe").cursor == 13  # made again
-        admin.subscribe("followed", "crew", shared=True)
-        with pytest.raises(InvalidRequest, match="crew is a shared subscription"):
-            streams(url, topic="followed", cursor="crew").initialOffset()
+        admin.subscribe("followed", "group", shared=True)
+        with pytest.raises(InvalidRequest, match="group is a shared subscription"):
+            streams(url, topic="followed", cursor="group").initialOffset()
 
 
 def test_a_cursor_waits_for_a_first_batch_that_is_repeated_and_for_a_stream_that_begins_anew(

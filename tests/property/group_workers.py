@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.property.plain_broker import runs
+from tests.property.broker_model import runs
 
 from clarion.model.spans import Span
 

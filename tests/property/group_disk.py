@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import msgspec
-from tests.property.plain_crew import DeadLetter, Message, PlainCrew, Returned
+from tests.property.group_model import DeadLetter, GroupModel, Message, Returned
 
 from clarion.model import AckedRanges
 from clarion.model.topics import DEAD_READER, dead_letters_of
@@ -14,7 +14,7 @@ from clarion.store.port import Changes
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 
-WORK, OUT, CREW, WATCHER = b"work", b"out", b"crew", b"watcher"
+WORK, OUT, GROUP, WATCHER = b"work", b"out", b"group", b"watcher"
 ALL = 1 << 40
 
 _decode_consumers = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
@@ -22,7 +22,7 @@ _decode_lent = msgspec.msgpack.Decoder(list[tuple[int, list[int]]]).decode
 _decode_answer = msgspec.msgpack.Decoder(bodies.Transacted).decode
 
 
-def check_crew_store(store: MemoryStore, plain: PlainCrew, now_us: int) -> None:
+def check_group_store(store: MemoryStore, plain: GroupModel, now_us: int) -> None:
     """Everything the model has is there, and nothing else; what expired the watcher may be past already."""
     expired = {offset for offset in range(len(plain.log)) if plain.is_expired(offset, now_us)}
     assert stored_log(store, WORK, len(plain.log)) == plain.log[len(plain.log) - len(stored_log(store, WORK)) :]
@@ -31,12 +31,12 @@ def check_crew_store(store: MemoryStore, plain: PlainCrew, now_us: int) -> None:
     assert work is not None
     rows = {row.name: row for row in store.subscriptions(work.number)}
     acked = {name: set(range(row.cursor)) | _offsets(row.cursor, row.acked) for name, row in rows.items()}
-    assert (CREW in rows) == plain.subscribed
+    assert (GROUP in rows) == plain.subscribed
     returned = {row.offset: Returned(*row[3:]) for row in store.returned(work.number)}
     if plain.subscribed:
-        row = rows[CREW]
+        row = rows[GROUP]
         assert row.token == plain.token
-        assert acked[CREW] == plain.acked, f"{acked[CREW] ^ plain.acked} is acked here and not there"
+        assert acked[GROUP] == plain.acked, f"{acked[GROUP] ^ plain.acked} is acked here and not there"
         attached = _decode_consumers(row.consumers) if row.consumers else []
         assert {token: tuple(rest) for token, *rest in attached if rest[0]} == plain.attached
         lent = {token: _lent(steps) for token, steps in _decode_lent(row.lent)} if row.lent else {}
@@ -64,7 +64,7 @@ def stored_log(store: MemoryStore, topic: bytes, end: int | None = None) -> list
     return found
 
 
-def check_dead_letters(store: MemoryStore, plain: PlainCrew) -> None:
+def check_dead_letters(store: MemoryStore, plain: GroupModel) -> None:
     """Those who had their last attempt are among the dead, once, and wait there until they are replayed or dropped."""
     letters = dead_letters(store)
     assert Counter(letters.values()) == plain.still_dead()
@@ -83,7 +83,7 @@ def dead_letters(store: MemoryStore) -> dict[int, DeadLetter]:
         batch = Batch.parse(bytes(stored.data))
         for place, payload in enumerate(batch.payloads()):
             headers = batch.headers(place) or {}
-            assert (headers["clarion-dead-topic"], headers["clarion-dead-subscription"]) == (WORK, CREW)
+            assert (headers["clarion-dead-topic"], headers["clarion-dead-subscription"]) == (WORK, GROUP)
             if stored.first_offset + place not in acked:
                 found[stored.first_offset + place] = DeadLetter(
                     payload,

@@ -1,12 +1,12 @@
-"""The real engine beside plain topics: batches are put for now or later, staged, committed, dropped, and looked at."""
+"""The real engine, checked against a model of delayed and staged batches."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
 
-from tests.property.driven_engine import DrivenEngine, Key, code_of, done
-from tests.property.plain_later import Delayed, PlainLater, Staged
+from tests.property.checked_engine import CheckedEngine, Key, code_of, done
+from tests.property.delay_model import Delayed, DelayModel, Staged
 
 from clarion.broker.engine import Limits, Reply
 from clarion.wire import bodies
@@ -20,23 +20,23 @@ AGAIN_S = 1.0  # after which what could not be released must be tried again
 EXPIRE_EVERY_S = 60.0
 
 
-class LaterBeside(DrivenEngine[PlainLater]):
+class CheckedDelays(CheckedEngine[DelayModel]):
     """Requests about what is not seen yet, sent to the engine and followed in the model."""
 
     def __init__(self, limits: Limits) -> None:
-        super().__init__(limits, PlainLater())
+        super().__init__(limits, DelayModel())
         self.expire_at_s = 0.0  # when the engine looks next for what is staged for too long
 
     # The disk.
 
     @property
-    def on_disk(self) -> PlainLater:
+    def on_disk(self) -> DelayModel:
         return self.closed if self.stored and self.closed else self.durable
 
     def disk_is_full(self) -> bool:
         return self.engine._state.free_bytes < 1 << 30
 
-    def when_durable(self) -> Callable[[PlainLater], bool]:
+    def when_durable(self) -> Callable[[DelayModel], bool]:
         """Give the test that everything so far is on disk."""
         clock = self.current.clock
         return lambda durable: durable.clock >= clock
@@ -58,7 +58,7 @@ class LaterBeside(DrivenEngine[PlainLater]):
         if not told:
             self.expire_at_s = 0.0
 
-    def check_store(self, plain: PlainLater) -> None:
+    def check_store(self, plain: DelayModel) -> None:
         """What is stored for later is there, once, and what is on the topics is what was to appear."""
         assert {row.topic.name for row in self.store.topics(b"", ALL)} == set(plain.logs)
         for name, log in plain.logs.items():
@@ -131,7 +131,7 @@ class LaterBeside(DrivenEngine[PlainLater]):
             assert reply.body.number == number
             assert first is None or reply.body.first_offset == first
 
-        def is_durable(durable: PlainLater) -> bool:
+        def is_durable(durable: DelayModel) -> bool:
             return durable.born.get(topic) != born or len(durable.taken[topic]) >= number
 
         reply = self.answers.get(key)
@@ -231,7 +231,7 @@ class LaterBeside(DrivenEngine[PlainLater]):
             self.expire_at_s = self.now_s + EXPIRE_EVERY_S
             self._drop_stale(on_disk)
 
-    def _release(self, on_disk: PlainLater, full: bool) -> None:
+    def _release(self, on_disk: DelayModel, full: bool) -> None:
         """Of what is on disk and due all appears, what is due first before the rest; when is the engine's to choose."""
         due = [each for each in self.current.delayed if each in on_disk.delayed and each.is_due(self.now_us)]
         for each in sorted(due, key=lambda each: (each.due_us[each.released], each.number)):
@@ -239,7 +239,7 @@ class LaterBeside(DrivenEngine[PlainLater]):
             if whole or not full:
                 self.current.release(each, self.now_us)
 
-    def _drop_stale(self, on_disk: PlainLater) -> None:
+    def _drop_stale(self, on_disk: DelayModel) -> None:
         before_us = self.now_us - int(self.limits.staged_expiry_s * 1e6)
         for key, rows in list(self.current.staged.items()):
             known = any(row.staged_at_us < before_us for row in on_disk.staged.get(key, {}).values())

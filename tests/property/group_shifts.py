@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.property.crew_disk import OUT, WORK
-from tests.property.crew_rules import Crew, Work, choose, delays, mask, places, small
-from tests.property.crew_workers import Worker
-from tests.property.plain_broker import runs
+from tests.property.broker_model import runs
+from tests.property.group_disk import OUT, WORK
+from tests.property.group_rules import GroupRules, Work, choose, delays, mask, places, small
+from tests.property.group_workers import Worker
 from tests.property.transaction_rules import STATES, Transacting, tellers
 
 ENDS = ("ack", "ack", "ack some", "nack", "nack", "release", "leave", "leave with it", "die", "go on", "go on", "go on")
 disk = st.integers(0, 3)  # steps
 
 
-class Shifts(Work, Crew, Transacting):
+class Shifts(Work, GroupRules, Transacting):
     """Workers that do one thing after the other, as the disk and the reaper let them."""
 
     def borrow(self, place: int, most: int) -> Worker | None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.property.driven_engine import Asked, DrivenEngine, Key, code_of, is_reply
-from tests.property.plain_broker import Answer, PlainBatch, PlainBroker, PlainSubscription, PlainTopic
+from tests.property.broker_model import Answer, BrokerModel, ModelBatch, ModelSubscription, ModelTopic
+from tests.property.checked_engine import Asked, CheckedEngine, Key, code_of, is_reply
 
 from clarion.broker.engine import Limits, Reply
 from clarion.model import AckedRanges
@@ -33,22 +33,22 @@ class Parked:
     deadline_s: float
 
 
-class SideBySide(DrivenEngine[PlainBroker]):
+class CheckedBroker(CheckedEngine[BrokerModel]):
     """Sends requests to both, and compares what is on disk with every commit."""
 
     def __init__(self, limits: Limits) -> None:
-        super().__init__(limits, PlainBroker(limits.default_retention, limits.max_batch_bytes))
+        super().__init__(limits, BrokerModel(limits.default_retention, limits.max_batch_bytes))
         self.parked: dict[Key, Parked] = {}
         self.tokens: dict[tuple[bytes, bytes], dict[int, bytes]] = {}  # told, with the nonce of who was told
         self.capacity_changed = False  # or a commit failed, since the last tick, which is when the engine looks
 
     # Publishers.
 
-    def pack_batch(self, publisher: int, number: int, payloads: tuple[bytes, ...]) -> PlainBatch:
+    def pack_batch(self, publisher: int, number: int, payloads: tuple[bytes, ...]) -> ModelBatch:
         packed = self.pack(publisher, number, list(payloads))
-        return PlainBatch(publisher, number, payloads, self.last_stamp, packed)
+        return ModelBatch(publisher, number, payloads, self.last_stamp, packed)
 
-    def put(self, peer: bytes, name: bytes, batch: PlainBatch) -> None:
+    def put(self, peer: bytes, name: bytes, batch: ModelBatch) -> None:
         key = self.ask(peer, Kind.PUT, bodies.Put(name), batch.packed)
         at_once = self.answers.get(key)
         if at_once is not None and at_once.kind == Kind.REFUSED and code_of(at_once) in FULL:
@@ -65,7 +65,7 @@ class SideBySide(DrivenEngine[PlainBroker]):
                 lambda durable: durable.has(name, batch) or batch.publisher not in durable.publishers,
             )
 
-    def _check_full(self, name: bytes, batch: PlainBatch, code: int) -> None:
+    def _check_full(self, name: bytes, batch: ModelBatch, code: int) -> None:
         """Only what would be stored, a batch, a topic or a receipt, may be refused for want of room, and only where
         there is none."""
         topic = self.current.topics.get(name)
@@ -96,7 +96,7 @@ class SideBySide(DrivenEngine[PlainBroker]):
 
     # Subscribers.
 
-    def subscription(self, topic: bytes, name: bytes) -> PlainSubscription | None:
+    def subscription(self, topic: bytes, name: bytes) -> ModelSubscription | None:
         found = self.current.topics.get(topic)
         return found.subscriptions.get(name) if found else None
 
@@ -104,7 +104,7 @@ class SideBySide(DrivenEngine[PlainBroker]):
         """Look at the engine's own subscription, for what it may choose freely: a token, an earliest cursor."""
         return self.engine._state.topics[topic].subscriptions[name]
 
-    def find(self, key: Key, topic: bytes, name: bytes, token: int) -> PlainSubscription | None:
+    def find(self, key: Key, topic: bytes, name: bytes, token: int) -> ModelSubscription | None:
         """Check the refusals that get and ack share; give the subscription where there is none."""
         subscription = self.subscription(topic, name)
         if subscription is None:
@@ -173,7 +173,7 @@ class SideBySide(DrivenEngine[PlainBroker]):
 
     # The disk.
 
-    def check_store(self, plain: PlainBroker) -> None:
+    def check_store(self, plain: BrokerModel) -> None:
         check_store(self.store, plain)
 
     def on_committed(self) -> None:
@@ -189,7 +189,7 @@ class SideBySide(DrivenEngine[PlainBroker]):
             self.expect_at_once(key, Kind.NO_MESSAGES)
 
 
-def check_store(store: MemoryStore, plain: PlainBroker) -> None:
+def check_store(store: MemoryStore, plain: BrokerModel) -> None:
     """What is on disk is what the plain broker has, but for messages that everybody has read."""
     assert {row.topic.name for row in store.topics(b"", 1000)} == set(plain.topics)
     for name, topic in plain.topics.items():
@@ -208,7 +208,7 @@ def check_store(store: MemoryStore, plain: PlainBroker) -> None:
     assert {p for p in range(plain.last_publisher + 1) if store.publisher(p)} == set(plain.publishers)
 
 
-def _check_log(store: MemoryStore, number: int, topic: PlainTopic) -> None:
+def _check_log(store: MemoryStore, number: int, topic: ModelTopic) -> None:
     offsets: list[int] = []
     for stored in store.batches(number, 0, ALL, ALL):
         batch = Batch.parse(bytes(stored.data))

@@ -1,14 +1,14 @@
-"""The real engine beside a plain shared subscription: consumers come and borrow, and each reply is checked."""
+"""The real engine, checked against a model of a shared subscription: consumers come and borrow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.property.crew_disk import CREW, WORK, check_crew_store
-from tests.property.crew_workers import ParkedTake, Worker, lose, spans_of
-from tests.property.driven_engine import DrivenEngine, Key, code_of, is_reply
-from tests.property.plain_crew import PlainCrew
-from tests.property.plain_loans import Loans
+from tests.property.checked_engine import CheckedEngine, Key, code_of, is_reply
+from tests.property.group_disk import GROUP, WORK, check_group_store
+from tests.property.group_model import GroupModel
+from tests.property.group_workers import ParkedTake, Worker, lose, spans_of
+from tests.property.lease_model import Loans
 
 from clarion.broker.engine import Engine, Limits, Reply
 from clarion.broker.engine.share.lending import Lending
@@ -24,12 +24,12 @@ from clarion.wire.refusals import Code
 ALL = 1 << 40
 
 
-class CrewLending(DrivenEngine[PlainCrew]):
+class CheckedLeases(CheckedEngine[GroupModel]):
     """Consumers come, show what they hold, and borrow, at the engine and in the model."""
 
     def __init__(self, limits: Limits, options: SubscriptionOptions) -> None:
         self.lent_order: list[Key] = []  # takes that were lent something, at once or when that is on disk
-        super().__init__(limits, PlainCrew())
+        super().__init__(limits, GroupModel())
         self.options = options
         self.loans = Loans(options, limits)
         self.parked: dict[Key, ParkedTake] = {}
@@ -60,8 +60,8 @@ class CrewLending(DrivenEngine[PlainCrew]):
         assert topic is not None
         return topic.first_offset
 
-    def check_store(self, plain: PlainCrew) -> None:
-        check_crew_store(self.store, plain, self.now_us)
+    def check_store(self, plain: GroupModel) -> None:
+        check_group_store(self.store, plain, self.now_us)
 
     def ask(self, peer: bytes, kind: Kind, body: bodies.Body, blob: bytes | None = None) -> Key:
         key = super().ask(peer, kind, body, blob)
@@ -71,10 +71,10 @@ class CrewLending(DrivenEngine[PlainCrew]):
     def let_expire(self, *, held: bool = False) -> None:
         """When it lets go of what expired is for the engine to choose; of what is held only on the clock."""
         topic = self.engine._state.topics.get(WORK)
-        crew = topic.subscriptions.get(CREW) if topic else None
-        if crew is None or not self.current.subscribed:
+        group = topic.subscriptions.get(GROUP) if topic else None
+        if group is None or not self.current.subscribed:
             return
-        for offset in [offset for offset in range(self.end) if offset in crew.acked]:
+        for offset in [offset for offset in range(self.end) if offset in group.acked]:
             if self.current.is_expired(offset, self.now_us) and (held or self.loans.holder(offset) is None):
                 self.finish(offset)
 
@@ -139,7 +139,7 @@ class CrewLending(DrivenEngine[PlainCrew]):
     # Coming, and showing what is held.
 
     def attach(self, worker: Worker) -> None:
-        key = self.ask(worker.peer, Kind.ATTACH, bodies.Attach(WORK, CREW, worker.nonce, worker.max_unacked))
+        key = self.ask(worker.peer, Kind.ATTACH, bodies.Attach(WORK, GROUP, worker.nonce, worker.max_unacked))
         plain = self.current
         if not plain.subscribed:
             self.expect_at_once(key, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED)
@@ -170,7 +170,7 @@ class CrewLending(DrivenEngine[PlainCrew]):
         """Show what is held, and perhaps what is not."""
         loans, plain, token = self.loans, self.current, worker.token
         claims = [*spans_of(worker.view), *lies]
-        key = self.ask(worker.peer, Kind.RENEW, bodies.Renew(WORK, CREW, token, tuple(claims)))
+        key = self.ask(worker.peer, Kind.RENEW, bodies.Renew(WORK, GROUP, token, tuple(claims)))
         if plain.subscribed:
             loans.begin(plain, self.durable, self.first_offset, self.now_s)
             if token in loans.awaited:
@@ -218,7 +218,7 @@ class CrewLending(DrivenEngine[PlainCrew]):
     # Borrowing.
 
     def take(self, worker: Worker, token: int, number: int, most: int, wait_ms: int) -> None:
-        key = self.ask(worker.peer, Kind.TAKE, bodies.Take(WORK, CREW, token, number, most, ALL, wait_ms))
+        key = self.ask(worker.peer, Kind.TAKE, bodies.Take(WORK, GROUP, token, number, most, ALL, wait_ms))
         if self.is_refused(key, token, worker):
             return
         for older in [older for older, take in self.parked.items() if take.token == token]:

@@ -1,11 +1,11 @@
-"""Topics that let go of messages, as plain as can be: what each holds, who reads it, and what may go."""
+"""Topics that let go of messages, as a plain model: what each holds, who reads it, and what may go."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tests.property.plain_broker import runs
+from tests.property.broker_model import runs
 
 from clarion.model.options import TRIM, TopicSettings
 from clarion.model.topics import matches
@@ -49,7 +49,7 @@ class Reader:
 
 
 @dataclass
-class Shelf:
+class TopicModel:
     """A topic: every batch it ever had, and up to where they are gone."""
 
     born: int
@@ -61,7 +61,7 @@ class Shelf:
     purged: int = 0  # somebody wanted all below gone
     taken: int = 0  # batches that the publisher put, or was refused for good
 
-    def copy(self) -> Shelf:
+    def copy(self) -> TopicModel:
         return replace(
             self, batches=list(self.batches), readers={name: each.copy() for name, each in self.readers.items()}
         )
@@ -91,20 +91,20 @@ class Shelf:
 
 
 @dataclass
-class PlainShelves:
+class RetentionModel:
     """All topics, and the patterns that subscribe to them."""
 
     default_retention: str
-    shelves: dict[bytes, Shelf] = field(default_factory=dict)
+    topic_models: dict[bytes, TopicModel] = field(default_factory=dict)
     patterns: dict[tuple[bytes, bytes], float] = field(default_factory=dict)  # pattern, name: expires_s
     deleting: set[bytes] = field(default_factory=set)  # names that are free once this is on disk
     clock: int = 0  # grows with every change
     last_born: int = 0
 
-    def copy(self) -> PlainShelves:
+    def copy(self) -> RetentionModel:
         return replace(
             self,
-            shelves={name: shelf.copy() for name, shelf in self.shelves.items()},
+            topic_models={name: topic_model.copy() for name, topic_model in self.topic_models.items()},
             patterns=dict(self.patterns),
             deleting=set(self.deleting),
         )
@@ -114,20 +114,20 @@ class PlainShelves:
         self.last_born += 1
         return self.last_born
 
-    def make(self, topic: bytes, now_us: int, retention: str = "") -> Shelf:
+    def make(self, topic: bytes, now_us: int, retention: str = "") -> TopicModel:
         """Give a topic; one that is new has the subscriptions of the patterns that it matches, from the beginning."""
-        if topic not in self.shelves:
-            self.shelves[topic] = Shelf(self.next_born(), retention or self.default_retention)
+        if topic not in self.topic_models:
+            self.topic_models[topic] = TopicModel(self.next_born(), retention or self.default_retention)
             for (pattern, name), expires_s in self.patterns.items():
                 if matches(pattern, topic):
                     self.add(topic, name, 0, expires_s, now_us)
-        return self.shelves[topic]
+        return self.topic_models[topic]
 
     def add(self, topic: bytes, name: bytes, cursor: int, expires_s: float, now_us: int) -> None:
-        if name not in self.shelves[topic].readers:
-            self.shelves[topic].readers[name] = Reader(cursor, self.next_born(), expires_s, now_us)
+        if name not in self.topic_models[topic].readers:
+            self.topic_models[topic].readers[name] = Reader(cursor, self.next_born(), expires_s, now_us)
 
     def delete(self, topic: bytes) -> None:
-        del self.shelves[topic]
+        del self.topic_models[topic]
         self.deleting.add(topic)
         self.clock += 1

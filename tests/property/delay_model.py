@@ -1,4 +1,4 @@
-"""Topics as plain as can be, with what is stored for them and not seen yet: staged, or due later."""
+"""Topics as a plain model, with what is stored for them and not seen yet: staged, or due later."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Epoch = dict[tuple[bytes, int], Staged]  # by part and place
 
 
 @dataclass
-class PlainLater:
+class DelayModel:
     """All of it. Topics are told from others that had their name by when they were born."""
 
     logs: dict[bytes, list[Shown]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class PlainLater:
     last_born: int = 0
     last_delayed: int = 0
 
-    def copy(self) -> PlainLater:
+    def copy(self) -> DelayModel:
         return replace(
             self,
             logs={name: list(log) for name, log in self.logs.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.property.plain_crew import PlainCrew
+from tests.property.group_model import GroupModel
 
 from clarion.broker.engine import Limits
 from clarion.model.options import SubscriptionOptions
@@ -41,7 +41,7 @@ class Loans:
         self.suspect_below = 0
         self.begun = False
 
-    def begin(self, plain: PlainCrew, durable: PlainCrew, first_offset: int, now_s: float) -> None:
+    def begin(self, plain: GroupModel, durable: GroupModel, first_offset: int, now_s: float) -> None:
         """The first request since the engine began: from now on the backlog is kept for a lease."""
         if not self.begun:
             self.begun = True
@@ -74,7 +74,7 @@ class Loans:
 
     # Messages.
 
-    def claim(self, durable: PlainCrew, offset: int) -> bool:
+    def claim(self, durable: GroupModel, offset: int) -> bool:
         """A message takes its key; says whether that was free."""
         key = durable.log[offset].key if self.options.order else None
         if key is not None and self.owners.get(key, -1) in (-1, *durable.acked):
@@ -98,7 +98,7 @@ class Loans:
         most = self.options.max_attempts
         return bool(most) and (most == 1 or attempt >= max(2, most - CAREFUL_ATTEMPTS + 1))
 
-    def lendable(self, plain: PlainCrew, durable: PlainCrew, now_us: int, *, strict: bool = False) -> list[int]:
+    def lendable(self, plain: GroupModel, durable: GroupModel, now_us: int, *, strict: bool = False) -> list[int]:
         """Give what may be lent: seen, not done, nobody's, kept for nobody, due, and its key's turn.
 
         What has to wait for the key of something that expired need not be lent, so is left out when it is `strict`.
@@ -124,22 +124,22 @@ class Loans:
                 found.append(offset)
         return found
 
-    def _is_due(self, plain: PlainCrew, durable: PlainCrew, offset: int, now_us: int) -> bool:
+    def _is_due(self, plain: GroupModel, durable: GroupModel, offset: int, now_us: int) -> bool:
         """Tell whether a message that came back may come again: that is on disk, and the time has come."""
         row = plain.returned.get(offset)
         return (row is None or row.not_before_us <= now_us) and not self.is_coming(plain, durable, offset)
 
-    def is_coming(self, plain: PlainCrew, durable: PlainCrew, offset: int) -> bool:
+    def is_coming(self, plain: GroupModel, durable: GroupModel, offset: int) -> bool:
         """Tell whether a message is given back, and that is not on disk yet."""
         came_back = plain.returned.get(offset) != durable.returned.get(offset)
         return self.holder(offset) is None and (came_back or self.left.get(offset, 0) in durable.attached)
 
-    def _is_kept(self, durable: PlainCrew, offset: int) -> bool:
+    def _is_kept(self, durable: GroupModel, offset: int) -> bool:
         """Tell whether a message is kept for those who may still come back, as far as the store knows."""
         holds = self.hold_until_s is not None or self.given_up & durable.attached.keys()
         return bool(holds) and (offset < self.backlog_end or bool(self.options.order))
 
-    def due_to(self, token: int, plain: PlainCrew, durable: PlainCrew, now_us: int) -> list[int]:
+    def due_to(self, token: int, plain: GroupModel, durable: GroupModel, now_us: int) -> list[int]:
         """Give those of which a consumer that asks must get some."""
         held = self.held[token]
         if len(held) >= plain.attached[token][1] or any(self.is_careful(attempt) for attempt in held.values()):
@@ -151,6 +151,6 @@ class Loans:
             found = [offset for offset in found if offset < max(plain.acked)]
         return [offset for offset in found if not held or not self.is_careful(plain.attempt(offset))]
 
-    def is_crowded(self, plain: PlainCrew) -> bool:
+    def is_crowded(self, plain: GroupModel) -> bool:
         """Tell whether so much is acked out of order that only what lies in between is lent."""
         return len(plain.acked_ranges()) >= self.limits.max_acked_ranges

@@ -7,7 +7,7 @@ import sys
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.property.later_beside import PUTTER, LaterBeside
+from tests.property.checked_delays import PUTTER, CheckedDelays
 
 from clarion.broker.engine import Limits
 from clarion.store.port import KEEP
@@ -27,12 +27,12 @@ Put = tuple[bytes, tuple[bytes, ...], bytes, tuple[int, ...], int]  # topic, pay
 Stage = tuple[bytes, bytes, int, tuple[bytes, int], tuple[bytes, ...], bytes]
 
 
-class LaterPromises(RuleBasedStateMachine):
+class DelayPromises(RuleBasedStateMachine):
     """Publishers, stagers, who looks, the disk, the clock and the grim reaper, in any order."""
 
     @initialize(memory=st.sampled_from((0, 100_000)), topics_in_memory=st.integers(1, 3))
     def start(self, memory: int, topics_in_memory: int) -> None:
-        self.both = LaterBeside(
+        self.both = CheckedDelays(
             Limits(
                 max_topics_in_memory=topics_in_memory,
                 topic_unload_interval_s=0.1,
@@ -171,8 +171,8 @@ class LaterPromises(RuleBasedStateMachine):
             assert places == sorted(places)
 
 
-TestLaterPromises = LaterPromises.TestCase
-TestLaterPromises.settings = settings(
+TestDelayPromises = DelayPromises.TestCase
+TestDelayPromises.settings = settings(
     max_examples=100,
     stateful_step_count=50,
     deadline=None,

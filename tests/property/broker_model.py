@@ -1,4 +1,4 @@
-"""A broker as plain as can be: what the real engine is compared with. No caching, no groups, no store."""
+"""A broker as a plain model: what the real engine is compared with. No caching, no groups, no store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Answer(NamedTuple):
     code: int = 0
     at_once: bool = False
     expected: int = 0  # with GAP
-    batch: PlainBatch | None = None  # with the receipt of a stored batch
+    batch: ModelBatch | None = None  # with the receipt of a stored batch
 
 
-class PlainBatch(NamedTuple):
+class ModelBatch(NamedTuple):
     """A batch that used its number: stored, or refused for good with `code`."""
 
     publisher: int
@@ -38,7 +38,7 @@ class PlainBatch(NamedTuple):
 
 
 @dataclass
-class PlainSubscription:
+class ModelSubscription:
     """Everything below `start` and all of `acked` is done. `born` tells it from others that had its name."""
 
     start: int
@@ -47,8 +47,8 @@ class PlainSubscription:
     nonce: bytes = b""
     acked: set[int] = field(default_factory=set)
 
-    def copy(self) -> PlainSubscription:
-        return PlainSubscription(self.start, self.token, self.born, self.nonce, set(self.acked))
+    def copy(self) -> ModelSubscription:
+        return ModelSubscription(self.start, self.token, self.born, self.nonce, set(self.acked))
 
     def cursor(self) -> int:
         cursor = self.start
@@ -73,22 +73,22 @@ def runs(offsets: object) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass
-class PlainTopic:
+class ModelTopic:
     """A log that forgets nothing, its subscriptions, and what each publisher put, by number."""
 
     retention: str
     log: list[tuple[bytes, MessageId]] = field(default_factory=list)
-    batches: list[PlainBatch] = field(default_factory=list)
-    subscriptions: dict[bytes, PlainSubscription] = field(default_factory=dict)
-    writers: dict[int, list[PlainBatch]] = field(default_factory=dict)
+    batches: list[ModelBatch] = field(default_factory=list)
+    subscriptions: dict[bytes, ModelSubscription] = field(default_factory=dict)
+    writers: dict[int, list[ModelBatch]] = field(default_factory=dict)
     last_commit_us: int = 0
     ever_trimmed: bool = False  # it was, at some time, one that lets go of what was read
 
     def __post_init__(self) -> None:
         self.ever_trimmed = self.ever_trimmed or self.retention == UNTIL_READ
 
-    def copy(self) -> PlainTopic:
-        return PlainTopic(
+    def copy(self) -> ModelTopic:
+        return ModelTopic(
             self.retention,
             list(self.log),
             list(self.batches),
@@ -104,23 +104,23 @@ class PlainTopic:
 
 
 @dataclass
-class PlainBroker:
+class BrokerModel:
     """All there is. A crash is going back to a copy made when the surviving group was closed."""
 
     default_retention: str
     max_batch_bytes: int
-    topics: dict[bytes, PlainTopic] = field(default_factory=dict)
+    topics: dict[bytes, ModelTopic] = field(default_factory=dict)
     publishers: dict[int, bytes] = field(default_factory=dict)
     last_publisher: int = 0
 
-    def copy(self) -> PlainBroker:
+    def copy(self) -> BrokerModel:
         topics = {name: topic.copy() for name, topic in self.topics.items()}
-        return PlainBroker(
+        return BrokerModel(
             self.default_retention, self.max_batch_bytes, topics, dict(self.publishers), self.last_publisher
         )
 
-    def topic(self, name: bytes) -> PlainTopic:
-        return self.topics.setdefault(name, PlainTopic(self.default_retention))
+    def topic(self, name: bytes) -> ModelTopic:
+        return self.topics.setdefault(name, ModelTopic(self.default_retention))
 
     def register(self, nonce: bytes) -> int:
         for publisher, known in self.publishers.items():
@@ -135,7 +135,7 @@ class PlainBroker:
         for topic in self.topics.values():
             topic.writers.pop(publisher, None)
 
-    def put(self, name: bytes, batch: PlainBatch, now_us: int, durable: PlainBroker) -> Answer:
+    def put(self, name: bytes, batch: ModelBatch, now_us: int, durable: BrokerModel) -> Answer:
         if batch.publisher not in self.publishers:
             return Answer(Kind.REFUSED, Code.PUBLISHER_EXPIRED, at_once=True)
         topic = self.topic(name)
@@ -159,7 +159,7 @@ class PlainBroker:
         had.append(taken)
         return _receipt(taken, at_once=False)
 
-    def has(self, name: bytes, batch: PlainBatch) -> bool:
+    def has(self, name: bytes, batch: ModelBatch) -> bool:
         """Whether the fate of this batch is known here."""
         topic = self.topics.get(name)
         had = topic.writers.get(batch.publisher, []) if topic else []
@@ -174,7 +174,7 @@ class PlainBroker:
         return len(topic.log) if topic else 0
 
 
-def _receipt(batch: PlainBatch, *, at_once: bool) -> Answer:
+def _receipt(batch: ModelBatch, *, at_once: bool) -> Answer:
     if batch.code == Code.NO_SUBSCRIBER:
         return Answer(Kind.NO_SUBSCRIBER, batch.code, at_once)
     if batch.code:

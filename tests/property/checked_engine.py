@@ -38,7 +38,7 @@ class Asked(Generic[P]):
     durable: Callable[[P], bool]
 
 
-class DrivenEngine(Generic[P]):
+class CheckedEngine(Generic[P]):
     """Sends requests, sorts replies, lets groups of changes reach the store or not, and crashes the engine."""
 
     def __init__(self, limits: Limits, plain: P) -> None:

@@ -1,4 +1,4 @@
-"""A shared subscription as plain as can be: what is durable of it, its topic, and what is made of its messages."""
+"""A shared subscription as a plain model: what is durable of it, its topic, and what is made of its messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tests.property.plain_broker import runs
+from tests.property.broker_model import runs
 
 
 class Message(NamedTuple):
@@ -44,13 +44,13 @@ class Transaction(NamedTuple):
 
 
 @dataclass
-class PlainCrew:
+class GroupModel:
     """Everything durable: two topics, a shared subscription and a watcher on one of them, dead letters and states."""
 
     log: list[Message] = field(default_factory=list)
     out: list[Message] = field(default_factory=list)
     subscribed: bool = False
-    era: int = 0  # grows when the crew subscribes anew, or is sought elsewhere
+    era: int = 0  # grows when the group subscribes anew, or is sought elsewhere
     token: int = 0
     acked: set[int] = field(default_factory=set)
     returned: dict[int, Returned] = field(default_factory=dict)
@@ -58,14 +58,14 @@ class PlainCrew:
     lent: dict[int, frozenset[int]] = field(default_factory=dict)  # by token, as the store knows it
     dead: list[DeadLetter] = field(default_factory=list)
     undead: Counter[DeadLetter] = field(default_factory=Counter)  # replayed or dropped
-    hidden: set[int] = field(default_factory=set)  # offsets that are for the crew alone
+    hidden: set[int] = field(default_factory=set)  # offsets that are for the group alone
     states: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     version: int = 0  # the last that a state got
     transactions: dict[int, list[Transaction]] = field(default_factory=dict)  # by publisher
     batches: int = 0  # that the publisher put
     watched: int = 0  # below here the watcher has acked all
 
-    def copy(self) -> PlainCrew:
+    def copy(self) -> GroupModel:
         return replace(
             self,
             log=list(self.log),

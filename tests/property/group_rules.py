@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.property.crew_beside import CrewBeside
-from tests.property.crew_disk import CREW, WATCHER, WORK, dead_letters
-from tests.property.crew_workers import Worker, lose
-from tests.property.driven_engine import code_of, done, subscribed
-from tests.property.plain_broker import runs
-from tests.property.plain_crew import Message, PlainCrew
+from tests.property.broker_model import runs
+from tests.property.checked_engine import code_of, done, subscribed
+from tests.property.checked_group import CheckedGroup
+from tests.property.group_disk import GROUP, WATCHER, WORK, dead_letters
+from tests.property.group_model import GroupModel, Message
+from tests.property.group_workers import Worker, lose
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
@@ -28,7 +28,7 @@ delays = st.sampled_from((0, 0, 500, 20_000))
 class Work(RuleBasedStateMachine):
     """Work is put, watched by somebody else, and dead letters are dealt with."""
 
-    both: CrewBeside
+    both: CheckedGroup
     sent: dict[int, tuple[int, list[Message], bytes]]  # by number: time to live, messages, bytes
     watcher: int  # its token
     counter: int
@@ -71,7 +71,7 @@ class Work(RuleBasedStateMachine):
 
     @rule(count=small)
     def watch(self, count: int) -> None:
-        """Somebody else has seen all up to a place: what the crew has done, too, may go."""
+        """Somebody else has seen all up to a place: what the group has done, too, may go."""
         both = self.both
         stop = min(both.current.watched + 2 * count, both.end)
         if stop > both.current.watched:
@@ -85,7 +85,7 @@ class Work(RuleBasedStateMachine):
     @precondition(lambda self: self.both.durable.still_dead())
     @rule(action=st.sampled_from(("replay", "replay", "drop")), which=mask)
     def deal_with_the_dead(self, action: str, which: int) -> None:
-        """Dead letters go back to the crew, and to nobody else, or away."""
+        """Dead letters go back to the group, and to nobody else, or away."""
         both, plain = self.both, self.both.current
         # Those that are on disk, known as that, and not dealt with already.
         durable, left = both.durable.still_dead(), plain.still_dead()
@@ -111,13 +111,13 @@ class Work(RuleBasedStateMachine):
 
         both.expect(key, check, lambda durable: goal <= durable.undead)
 
-    # The crew itself comes and goes.
+    # The group itself comes and goes.
 
     @precondition(lambda self: not self.both.current.subscribed)
     @rule(start=st.sampled_from(("new", "earliest")))
     def subscribe(self, start: str) -> None:
         both, plain = self.both, self.both.current
-        key = both.ask(b"boss", Kind.SUBSCRIBE, bodies.Subscribe(WORK, CREW, start, 0, both.options))
+        key = both.ask(b"boss", Kind.SUBSCRIBE, bodies.Subscribe(WORK, GROUP, start, 0, both.options))
         cursor = len(plain.log) if start == "new" else both.first_offset
         for passed in range(plain.watched, cursor) if start == "earliest" and not self.trims else ():
             assert passed in plain.hidden or plain.is_expired(passed, both.now_us), "began after what is still needed"
@@ -136,7 +136,7 @@ class Work(RuleBasedStateMachine):
         both, plain = self.both, self.both.current
         if not really:
             return
-        key = both.ask(b"boss", Kind.UNSUBSCRIBE, bodies.Unsubscribe(WORK, CREW))
+        key = both.ask(b"boss", Kind.UNSUBSCRIBE, bodies.Unsubscribe(WORK, GROUP))
         plain.end()
         self.turn_away(Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED)
         both.loans.forget(())
@@ -153,7 +153,7 @@ class Work(RuleBasedStateMachine):
         if not really:
             return
         at %= len(plain.log) + 1
-        key = both.ask(b"boss", Kind.SEEK, bodies.Seek(WORK, CREW, start, at))
+        key = both.ask(b"boss", Kind.SEEK, bodies.Seek(WORK, GROUP, start, at))
         first = both.first_offset
         if start == "offset" and at < first:
             both.expect_at_once(key, Kind.REFUSED, Code.GONE)
@@ -170,10 +170,10 @@ class Work(RuleBasedStateMachine):
             self.both.expect_at_once(key, kind, code)
 
 
-class Crew(RuleBasedStateMachine):
+class GroupRules(RuleBasedStateMachine):
     """Workers come, borrow, do, give back, die, and show what they hold after a crash."""
 
-    both: CrewBeside
+    both: CheckedGroup
     workers: list[Worker]
     lost: list[tuple[int, dict[int, int]]]  # tokens that are good for nothing, and what was held with them
 
@@ -286,7 +286,7 @@ def choose(offsets: list[int], which: int) -> list[int]:
 
 
 def _is_of_era(era: int):  # type: ignore[no-untyped-def]
-    def check(durable: PlainCrew) -> bool:
+    def check(durable: GroupModel) -> bool:
         return durable.era >= era
 
     return check

@@ -1,12 +1,12 @@
-"""The real engine beside a plain shared subscription: what was borrowed is done, given back, or taken away."""
+"""The real engine, checked against a model of a shared subscription: what was borrowed is acked, returned or lost."""
 
 from __future__ import annotations
 
-from tests.property.crew_disk import CREW, WORK, buried_with
-from tests.property.crew_lending import CrewLending
-from tests.property.crew_workers import Worker, forget, lose
-from tests.property.driven_engine import done
-from tests.property.plain_crew import DeadLetter, PlainCrew, Returned
+from tests.property.checked_engine import done
+from tests.property.checked_leases import CheckedLeases
+from tests.property.group_disk import GROUP, WORK, buried_with
+from tests.property.group_model import DeadLetter, GroupModel, Returned
+from tests.property.group_workers import Worker, forget, lose
 
 from clarion.broker.engine import Reply
 from clarion.broker.engine.share.sharing import LAPSED, LEFT, NOT_SHOWN
@@ -17,13 +17,13 @@ from clarion.wire.refusals import Code
 UNBURIED_AGAIN_US = 1_000_000
 
 
-class CrewBeside(CrewLending):
+class CheckedGroup(CheckedLeases):
     """Consumers' acks and returns, and the clock, at the engine and in the model."""
 
     # Done, given back, gone.
 
     def ack(self, worker: Worker, token: int, acked: bodies.Ranges) -> None:
-        key = self.ask(worker.peer, Kind.ACK, bodies.Ack(WORK, CREW, token, acked))
+        key = self.ask(worker.peer, Kind.ACK, bodies.Ack(WORK, GROUP, token, acked))
         if self.is_refused(key, token, worker):
             return
         wrong = self.wrong_ack(token, acked)
@@ -57,7 +57,7 @@ class CrewBeside(CrewLending):
         spans = tuple((offset, offset + 1, attempt) for offset, attempt in offsets.items())
         reason = f"nacked at {self.now_us}"
         full = self.disk_is_full()
-        body = bodies.Return(WORK, CREW, token, spans, delay_ms is not None, delay_ms or 0, reason)
+        body = bodies.Return(WORK, GROUP, token, spans, delay_ms is not None, delay_ms or 0, reason)
         key = self.ask(worker.peer, Kind.RETURN, body)
         if self.is_refused(key, token, worker):
             return
@@ -73,7 +73,7 @@ class CrewBeside(CrewLending):
             done(reply)
             forget(worker, {offset for offset, attempt in offsets.items() if worker.view.get(offset) == attempt})
 
-        def is_durable(durable: PlainCrew) -> bool:
+        def is_durable(durable: GroupModel) -> bool:
             return durable.era != era or not counted or all(
                 offset in durable.acked or durable.attempt(offset) > attempt for offset, attempt in taken.items()
             )  # fmt: skip
@@ -84,7 +84,7 @@ class CrewBeside(CrewLending):
     def detach(self, worker: Worker, untouched: set[int]) -> None:
         token, full = worker.token, self.disk_is_full()
         ranges = tuple((offset, offset + 1) for offset in sorted(untouched))
-        key = self.ask(worker.peer, Kind.DETACH, bodies.Detach(WORK, CREW, token, ranges))
+        key = self.ask(worker.peer, Kind.DETACH, bodies.Detach(WORK, GROUP, token, ranges))
         if not self.current.subscribed or self.wrong_token(token)[1] == Code.SHOW_HELD:
             self.is_refused(key, token, worker)
             return
