@@ -22,8 +22,8 @@ from clarion import Admin, MessagesUnreadable, Publisher, Subscriber
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies
 from clarion.wire.batch import _checksum, encode_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import MAGIC, PREFIX, Kind, unpack_prefix
-from clarion.wire.refusals import Code
 
 _encode = msgspec.msgpack.encode
 HUGE = 2**64 - 1

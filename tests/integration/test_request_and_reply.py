@@ -12,7 +12,7 @@ from tests.integration.worker_process import WorkerProcess
 
 from clarion import Admin, NoSubscriber, Publisher
 from clarion.model.errors import PermanentError, TimedOut
-from clarion.model.topics import REPLIES
+from clarion.model.names import REPLIES
 
 
 def _replies(admin: Admin) -> list[bytes]:

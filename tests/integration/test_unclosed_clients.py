@@ -35,7 +35,7 @@ from clarion import (
 )
 from clarion.model.errors import Closed, TimedOut
 from clarion.session import endings
-from clarion.wire.columns import PackedColumn
+from clarion.wire.batch import PackedColumn
 
 
 def program(url: str, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from clarion.model import MessageId
 from clarion.store.port import UNTIL_READ
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 class Answer(NamedTuple):

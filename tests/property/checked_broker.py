@@ -15,8 +15,8 @@ from clarion.store.memory import MemoryStore
 from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 ALL = 1 << 40
 FULL = frozenset({Code.TOPIC_FULL, Code.DISK_FULL})

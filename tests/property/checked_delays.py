@@ -11,8 +11,8 @@ from tests.property.delay_model import Delayed, DelayModel, Staged
 from clarion.broker.engine import Limits, Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 ALL = 1 << 40
 PUTTER = 1

@@ -14,9 +14,8 @@ from clarion.model.errors import StoreFull
 from clarion.store.memory import MemoryStore
 from clarion.wire import bodies
 from clarion.wire.batch import encode_batch
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import Request
+from clarion.wire.codes import Code
+from clarion.wire.frames import Kind, Request
 
 Key = tuple[bytes, int]  # peer and request id
 

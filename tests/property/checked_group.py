@@ -11,8 +11,8 @@ from tests.property.group_workers import Worker, forget, lose
 from clarion.broker.engine import Reply
 from clarion.broker.engine.share.sharing import LAPSED, LEFT, NOT_SHOWN
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 UNBURIED_AGAIN_US = 1_000_000
 

@@ -15,11 +15,11 @@ from clarion.broker.engine.share.lending import Lending
 from clarion.broker.engine.share.loans import Loan
 from clarion.broker.engine.topics import Waiter
 from clarion.model.options import SubscriptionOptions
-from clarion.model.spans import Span
+from clarion.model.ranges import Span
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 ALL = 1 << 40
 

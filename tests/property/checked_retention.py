@@ -8,14 +8,14 @@ from tests.property.checked_engine import CheckedEngine, Key, code_of, done, sub
 from tests.property.retention_model import Reader, RetentionModel, Stored, TopicModel
 
 from clarion.broker.engine import Limits, Reply
+from clarion.model.names import matches
 from clarion.model.options import TRIM, SubscriptionOptions, TopicSettings
 from clarion.model.ranges import AckedRanges
-from clarion.model.topics import matches
 from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 ALL = 1 << 40
 PUTTER = 1

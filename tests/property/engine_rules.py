@@ -11,8 +11,8 @@ from tests.property.checked_engine import Key, code_of, done, subscribed
 from clarion.broker.engine import Reply
 from clarion.store.port import KEEP, UNTIL_READ
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 PEERS = (b"peer 1", b"peer 2")
 TOPICS = (b"a", b"b", b"c")

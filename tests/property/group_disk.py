@@ -8,7 +8,7 @@ import msgspec
 from tests.property.group_model import DeadLetter, GroupModel, Message, Returned
 
 from clarion.model import AckedRanges
-from clarion.model.topics import DEAD_READER, dead_letters_of
+from clarion.model.names import DEAD_READER, dead_letters_of
 from clarion.store.memory import MemoryStore
 from clarion.store.port import Changes
 from clarion.wire import bodies

@@ -13,8 +13,8 @@ from tests.property.group_workers import Worker, lose
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 KEYS = (None, b"red", b"red", b"blue", b"green")
 PUTTER = 1  # the publisher of the work

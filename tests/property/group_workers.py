@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.property.broker_model import runs
 
-from clarion.model.spans import Span
+from clarion.model.ranges import Span
 
 
 @dataclass

@@ -17,9 +17,8 @@ from clarion.subscriber.fetching import FetchSettings
 from clarion.subscriber.reading import Reading
 from clarion.subscriber.steps import Ports
 from clarion.wire import bodies
-from clarion.wire.frames import Buffer, Kind, pack_frames
-from clarion.wire.refusals import Code
-from clarion.wire.requests import parse_request
+from clarion.wire.codes import Code
+from clarion.wire.frames import Buffer, Kind, pack_frames, parse_request
 
 Frames = list[bytes]
 LEASE_S = 0.6

@@ -11,8 +11,8 @@ from tests.property.twin_brokers import LEASE_S, OneBroker, Told
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies
 from clarion.wire.batch import encode_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind, pack_frames
-from clarion.wire.refusals import Code
 
 TOPICS = (b"a", b"b/c")
 PATTERN = b"b/*"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tests.property.broker_model import runs
 
+from clarion.model.names import matches
 from clarion.model.options import TRIM, TopicSettings
-from clarion.model.topics import matches
 from clarion.store.port import UNTIL_READ
 
 

@@ -12,8 +12,18 @@ from xxhash import xxh3_64_intdigest
 
 from clarion.model import MessageId
 from clarion.subscriber.messages import MessageBatch
-from clarion.wire.batch import COMPRESSED, HEADER_BYTES, BadBatch, Batch, Headers, encode_batch, slice_batch
-from clarion.wire.compression import MAX_PLAIN_BYTES, compress, decompress
+from clarion.wire.batch import (
+    COMPRESSED,
+    HEADER_BYTES,
+    MAX_PLAIN_BYTES,
+    BadBatch,
+    Batch,
+    Headers,
+    compress,
+    decompress,
+    encode_batch,
+    slice_batch,
+)
 
 
 def no_ack(start: int, stop: int) -> None:

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.store.memory import MemoryStore
 from clarion.wire import bodies
-from clarion.wire.frames import MAGIC, PREFIX, BadFrames, Kind, pack_frames
-from clarion.wire.requests import _BODIES, Request, parse_request, request_id_of
+from clarion.wire.frames import (
+    _BODIES,
+    MAGIC,
+    PREFIX,
+    BadFrames,
+    Kind,
+    Request,
+    pack_frames,
+    parse_request,
+    request_id_of,
+)
 
 many = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 whole_64 = st.integers(-(1 << 63), (1 << 64) - 1)

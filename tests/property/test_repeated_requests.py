@@ -20,13 +20,12 @@ from tests.property.repeating_clients import PATTERN, PLACES, Clients, Sent
 from tests.property.twin_brokers import LEASE_S, OneBroker, Told
 
 from clarion.broker.engine import Limits, Now
-from clarion.model.topics import dead_letters_of
+from clarion.model.names import dead_letters_of
 from clarion.store import memory
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED, Code
-from clarion.wire.requests import REQUEST_KINDS
+from clarion.wire.codes import RETRIED, Code
+from clarion.wire.frames import REQUEST_KINDS, Kind
 
 # What a repeat may be answered beside a refusal, given what the first copy was.
 

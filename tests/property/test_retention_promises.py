@@ -15,8 +15,8 @@ from clarion.model.options import REFUSE, TRIM
 from clarion.store.port import KEEP, UNTIL_READ
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 TOPICS = (b"a/x", b"a/y", b"b")
 NAMES = (b"reader", b"other")

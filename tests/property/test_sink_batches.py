@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from clarion.pipeline.sink.gathering import Gathering
 from clarion.pipeline.sink.packing import Rows, cut, pack_column, packed_sizes, read_rows, split_by_topic
-from clarion.wire.batch import Batch, encode_batch, encode_columns
-from clarion.wire.columns import PackedColumn
+from clarion.wire.batch import Batch, PackedColumn, encode_batch, encode_columns
 
 quick = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 TOPICS = ("a", "b", "c")

@@ -16,8 +16,8 @@ from tests.property.group_workers import Worker, forget
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NOBODY = b"nobody"  # a topic without subscribers
 TELLERS = (2, 3)  # publishers that make transactions

@@ -12,9 +12,8 @@ from clarion.broker.engine import Engine, Group, Limits, Now, Reply
 from clarion.broker.engine.topics import Waiter
 from clarion.store.memory import MemoryStore
 from clarion.wire import bodies
-from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import parse_request
+from clarion.wire.codes import Code
+from clarion.wire.frames import Buffer, Kind, parse_request
 
 Key = tuple[bytes, int]  # peer and request id
 LEASE_S = 1.0

@@ -23,9 +23,8 @@ from clarion.admin.descriptions import (
 )
 from clarion.model.arguments import as_list, seconds, whole
 from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
-from clarion.model.names import to_bytes, to_text
+from clarion.model.names import DEAD_READER, dead_letters_of, is_pattern, matches, to_bytes, to_text
 from clarion.model.options import KEEP, TopicSettings, check_settings
-from clarion.model.topics import DEAD_READER, dead_letters_of, is_pattern, matches
 from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
 from clarion.session.endings import watch
 from clarion.session.exchange import Reply, Seen, hello
@@ -36,7 +35,7 @@ from clarion.subscriber.messages import Message
 from clarion.wire import bodies
 from clarion.wire.bodies import TopicRow
 from clarion.wire.frames import Kind
-from clarion.wire.moments import unix_us
+from clarion.wire.timestamps import unix_us
 
 _PAGE = 1000
 _RANGES_AT_ONCE = 10_000

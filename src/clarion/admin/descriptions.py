@@ -9,8 +9,8 @@ import msgspec
 
 from clarion.model.errors import InvalidRequest
 from clarion.model.ids import MessageId
+from clarion.model.names import DEAD
 from clarion.model.options import SubscriptionOptions, TopicSettings
-from clarion.model.topics import DEAD
 
 if TYPE_CHECKING:
     from clarion.subscriber.messages import Message

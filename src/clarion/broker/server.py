@@ -25,10 +25,9 @@ from clarion.session.signals import StopSignals
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
-from clarion.wire.bodies.replies import TELLING
-from clarion.wire.frames import BadFrames, Kind, pack_frames
-from clarion.wire.refusals import Code
-from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
+from clarion.wire.bodies import TELLING
+from clarion.wire.codes import Code
+from clarion.wire.frames import BadFrames, Kind, UnknownVersion, pack_frames, parse_request, request_id_of
 
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256

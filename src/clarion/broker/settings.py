@@ -13,8 +13,8 @@ from typing import Any
 
 from clarion.broker.engine import Limits
 from clarion.model.address import DEFAULT_URL, check_listen
+from clarion.model.arguments import duration_s, size_bytes
 from clarion.model.errors import BadSettings
-from clarion.model.units import duration_s, size_bytes
 
 ENVIRONMENT_PREFIX = "CLARION_"
 _NOT_SETTINGS = {"url", "crash_at", "clock_file"}  # other variables with our prefix

@@ -23,8 +23,7 @@ from clarion.cli.options import (
 from clarion.cli.output import counted, standard_output
 from clarion.cli.units import read_duration_s, read_some
 from clarion.model.errors import MessagesGone, NotSubscribed, Unreachable
-from clarion.model.names import to_text
-from clarion.model.topics import is_pattern
+from clarion.model.names import is_pattern, to_text
 from clarion.wire.batch import BadBatch
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from clarion.cli.options import (
 from clarion.cli.output import counted, print_json
 from clarion.cli.subscriptions import end_subscription
 from clarion.cli.units import read_bound_s, read_count, read_duration_s, readable_duration
-from clarion.model.names import to_text
+from clarion.model.names import is_pattern, to_text
 from clarion.model.options import SubscriptionOptions
-from clarion.model.topics import is_pattern
 
 _PLAIN = SubscriptionOptions()
 

@@ -23,8 +23,7 @@ from clarion.cli.options import (
 )
 from clarion.cli.output import console, counted, print_json
 from clarion.model.errors import NoTopic, NotSubscribed
-from clarion.model.names import to_text
-from clarion.model.topics import is_pattern, matches
+from clarion.model.names import is_pattern, matches, to_text
 
 if TYPE_CHECKING:
     from clarion.admin import Admin, SubscriptionDescription

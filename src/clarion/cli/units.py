@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import typer
 
-from clarion.model.units import SECONDS, duration_s, size_bytes
+from clarion.model.arguments import SECONDS, duration_s, size_bytes
 
 Read = TypeVar("Read")
 _NO_BOUND = ("none", "never")

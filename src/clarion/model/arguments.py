@@ -1,13 +1,15 @@
 """What callers give, as it is worked with. Anything else is a TypeError or ValueError that names the argument, before
 anything was done.
 
-Numbers are numbers, in the unit that the argument's name ends with; texts like "64MB" are for what people type
-(`model.units`).
+Numbers are numbers, in the unit that the argument's name ends with; texts like "64MB" are for what people type in
+settings and commands (`duration_s`, `size_bytes`).
 """
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -20,6 +22,18 @@ HeadersLike = Mapping[str, bytes | str]
 _ONE = (str, bytes, bytearray, memoryview, Mapping)  # things to go through that are one thing
 _KEY_TYPES = {bytes, type(None)}
 _FOR_EVER_S = 1e9  # some 30 years: more than any clock function would take
+
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_BYTES = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_NUMBER = r"\d+(?:\.\d+)?"
+_DURATION = re.compile(rf"(?:{_NUMBER} ?(?:ms|s|m|h|d|w) ?)+", re.ASCII)
+_DURATION_PART = re.compile(rf"({_NUMBER}) ?(ms|s|m|h|d|w)", re.ASCII)
+_SIZE = re.compile(rf"({_NUMBER}) ?([a-z]*)", re.ASCII)
+_MOST_S = 100 * 365.25 * 86_400  # and what timers of any system can hold
+_MOST_BYTES = 2**53
 
 
 def as_list(values: Iterable[ValueT], name: str, most: int | None = None) -> Sequence[ValueT]:
@@ -121,3 +135,28 @@ def whole(value: Any, name: str, least: int = 0, most: int = (1 << 63) - 1) -> i
 
 def _shown(value: object) -> str:
     return repr(value) if value is None or isinstance(value, (str, int, float)) else f"one {type(value).__name__}"
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds of a duration: 500ms, 30s, 1h30m, 7d, 2w, or seconds as a number. ValueError says why not."""
+    plain = text.strip().lower()
+    if re.fullmatch(_NUMBER, plain, re.ASCII):
+        found_s = float(plain)
+    elif _DURATION.fullmatch(plain):
+        found_s = math.fsum(float(number) * SECONDS[unit] for number, unit in _DURATION_PART.findall(plain))
+    else:
+        raise ValueError(f"a duration is like 500ms, 30s, 10m, 1h30m, 7d or 2w, not {text!r}")
+    if found_s > _MOST_S:
+        raise ValueError(f"{text!r} is longer than anybody can wait")
+    return found_s
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes of a size: 500, 64KB, 1.5GB (powers of 1000), 64KiB (of 1024). ValueError says why not."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _BYTES:
+        raise ValueError(f"a size is like 500, 64KB, 1.5GB, 10TB or 64MiB, not {text!r}")
+    size = float(found[1]) * _BYTES[found[2]]
+    if size >= _MOST_BYTES:
+        raise ValueError(f"{text!r} is more than any disk has")
+    return round(size)

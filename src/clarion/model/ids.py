@@ -31,7 +31,7 @@ class MessageId(NamedTuple):
     counter: int
 
     def to_bytes(self) -> bytes:
-        """Give the 16 bytes."""
+        """Return the 16 bytes."""
         tail = self.stamp.to_bytes(6, "big") + self.counter.to_bytes(2, "big")
         return _ID.pack(self.broker, self.publisher) + tail
 
@@ -53,7 +53,7 @@ class MessageId(NamedTuple):
 
 
 def pack_ids(first: MessageId, count: int) -> bytearray:
-    """Give `count` ids, `first` and those whose counters follow, as their bytes one after the other."""
+    """Return `count` ids, `first` and those whose counters follow, as their bytes one after the other."""
     stop = first.counter + count
     assert stop <= MAX_BATCH_MESSAGES
     packed = bytearray(first.to_bytes()) * count
@@ -63,10 +63,15 @@ def pack_ids(first: MessageId, count: int) -> bytearray:
 
 
 def stamp_from_unix_s(unix_s: float) -> int:
-    """Give the stamp of a time: 1/64 ms since 2020, at least 0."""
+    """Return the stamp of a time: 1/64 ms since 2020, at least 0."""
     return min(STAMP_LIMIT - 1, max(0, int((unix_s - STAMP_EPOCH_UNIX_S) * STAMPS_PER_S)))
 
 
+def next_stamp(last: int, unix_s: float) -> int:
+    """Return the stamp of a publisher's next batch: that of the time, but later than the last one's."""
+    return max(last + 1, stamp_from_unix_s(unix_s))
+
+
 def stamp_to_unix_s(stamp: int) -> float:
-    """Give the time of a stamp in seconds since 1970."""
+    """Return the time of a stamp in seconds since 1970."""
     return STAMP_EPOCH_UNIX_S + stamp / STAMPS_PER_S

@@ -1,11 +1,29 @@
-"""Names are bytes; this is their one text form for JSON, command line, URLs and logs."""
+"""Names of topics and subscriptions: bytes, their one text form, patterns over paths, and names with a meaning.
+
+The text form is for JSON, command line, URLs and logs. Dead letters and replies have topics, and requests have headers,
+whose names Clarion gives.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
+
+from clarion.model.errors import PermanentError
 
 _PREFIX = "b64:"
+
+SEPARATOR = b"/"
+ONE = b"*"  # matches one part of a path
+REST = b"#"  # at the end: matches what is above it and everything below
+RESERVED = b"$"  # begins names that Clarion makes; no pattern that begins otherwise matches them
+DEAD = b"$dead/"
+REPLIES = b"$reply/"
+DEAD_READER = b"$dead"  # the subscription that holds a topic's dead letters until they are replayed or dropped
+
+REPLY_TO = "clarion-reply-to"  # the topic that the reply goes to
+REQUEST = "clarion-request"  # random; the reply carries the same
 
 
 def to_bytes(value: bytes | str, what: str = "this") -> bytes:
@@ -23,7 +41,7 @@ def to_bytes(value: bytes | str, what: str = "this") -> bytes:
 
 
 def to_text(name: bytes) -> str:
-    """Give the text form: UTF-8 where that round-trips and prints, else `b64:…`."""
+    """Return the text form: UTF-8 where that round-trips and prints, else `b64:…`."""
     try:
         text = name.decode()
     except UnicodeDecodeError:
@@ -41,3 +59,45 @@ def from_text(text: str) -> bytes:
         return base64.b64decode(text[len(_PREFIX) :].encode(), altchars=b"-_", validate=True)
     except binascii.Error as error:
         raise ValueError(f"{text!r} is not valid base64 after 'b64:': {error}") from error
+
+
+def is_pattern(name: bytes) -> bool:
+    """Return whether a part of this name stands for others."""
+    parts = name.split(SEPARATOR)
+    return ONE in parts or REST in parts
+
+
+def is_good_pattern(name: bytes) -> bool:
+    """Return whether `#` stands at the end alone."""
+    return REST not in name.split(SEPARATOR)[:-1]
+
+
+def matches(pattern: bytes, topic: bytes) -> bool:
+    """Return whether a topic is one that the pattern stands for."""
+    if topic.startswith(RESERVED) and not pattern.startswith(RESERVED):
+        return False
+    wanted, parts = pattern.split(SEPARATOR), topic.split(SEPARATOR)
+    if wanted[-1] == REST:
+        wanted.pop()
+        if len(parts) < len(wanted):
+            return False
+        parts = parts[: len(wanted)]
+    return len(wanted) == len(parts) and all(want in (ONE, part) for want, part in zip(wanted, parts, strict=True))
+
+
+def dead_letters_of(topic: bytes) -> bytes:
+    """Return the topic that a topic's dead letters go to."""
+    return DEAD + topic
+
+
+def is_dead_letters(topic: bytes) -> bool:
+    """Return whether a topic holds dead letters."""
+    return topic.startswith(DEAD)
+
+
+def reply_address(headers: Mapping[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
+    """Return the topic that the reply to a message with these headers goes to, and the headers it must have."""
+    topic, request = headers.get(REPLY_TO), headers.get(REQUEST)
+    if not topic or request is None:
+        raise PermanentError("this message is no request: it does not say where a reply would go")
+    return topic, {REQUEST: request}

@@ -71,7 +71,7 @@ _PLAIN_OPTIONS = SubscriptionOptions()
 
 
 def pack_options(options: TopicSettings | SubscriptionOptions) -> bytes:
-    """Give the bytes that the store keeps; none for plain defaults."""
+    """Return the bytes that the store keeps; none for plain defaults."""
     return b"" if options in (_PLAIN_SETTINGS, _PLAIN_OPTIONS) else _encode(options)
 
 

@@ -72,7 +72,7 @@ _decoder: msgspec.json.Decoder[TaskEvent] = msgspec.json.Decoder(JobArrived | Ta
 
 
 def encode(event: TaskEvent) -> bytes:
-    """Give an event's payload."""
+    """Return an event's payload."""
     return _encoder.encode(event)
 
 

@@ -20,7 +20,7 @@ from clarion.model.arguments import (
     whole,
 )
 from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
-from clarion.model.names import to_bytes
+from clarion.model.names import reply_address, to_bytes
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
 from clarion.publisher.outbox.loops import AsyncDesk
 from clarion.publisher.publisher import FORGET_S, log
@@ -41,9 +41,8 @@ from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply
 from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
-from clarion.wire.asking import reply_address
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.moments import Moment, due_us, ttl_ms
+from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
 
 
 class AsyncPublisher:
@@ -93,7 +92,7 @@ class AsyncPublisher:
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | None = None,
         ttl_s: float | None = None,
-        deliver_at: Moment | None = None,
+        deliver_at: Timestamp | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
@@ -114,7 +113,7 @@ class AsyncPublisher:
         keys: Iterable[bytes | str | None] | None = None,
         headers: Iterable[Mapping[str, bytes | str] | None] | None = None,
         ttl_s: float | None = None,
-        deliver_at: Moment | Iterable[Moment] | None = None,
+        deliver_at: Timestamp | Iterable[Timestamp] | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clarion.model.errors import ClarionError, NoSubscriber
-from clarion.model.topics import REPLIES
+from clarion.model.names import REPLIES
 from clarion.publisher.sheaf import Sheaf
 
 _UNOBSERVED_MAX = 1000  # failed batches kept for who asks later

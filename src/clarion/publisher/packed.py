@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from clarion.model.arguments import whole
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.wire.batch import encode_columns
-from clarion.wire.columns import PackedColumn, column_bytes
+from clarion.wire.batch import PackedColumn, column_bytes, encode_columns
 
 
 class PackedSheaf:

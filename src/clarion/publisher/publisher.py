@@ -21,7 +21,7 @@ from clarion.model.arguments import (
     whole,
 )
 from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
-from clarion.model.names import to_bytes
+from clarion.model.names import reply_address, to_bytes
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
 from clarion.publisher.outbox.file import OutboxFile
@@ -45,9 +45,8 @@ from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
-from clarion.wire.asking import reply_address
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.moments import Moment, due_us, ttl_ms
+from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
 
 log = logging.getLogger("clarion.publisher")
 FORGET_S = 2.0  # how long a close waits to tell the broker that the publisher is gone
@@ -116,7 +115,7 @@ class Publisher:
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | None = None,
         ttl_s: float | None = None,
-        deliver_at: Moment | None = None,
+        deliver_at: Timestamp | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,
@@ -158,7 +157,7 @@ class Publisher:
         key: bytes | str | None,
         headers: Mapping[str, bytes | str] | None,
         ttl_s: float | None,
-        deliver_at: Moment | None,
+        deliver_at: Timestamp | None,
         wait: bool,
         block_s: float | None,
     ) -> Receipt:
@@ -188,7 +187,7 @@ class Publisher:
         keys: Iterable[bytes | str | None] | None = None,
         headers: Iterable[Mapping[str, bytes | str] | None] | None = None,
         ttl_s: float | None = None,
-        deliver_at: Moment | Iterable[Moment] | None = None,
+        deliver_at: Timestamp | Iterable[Timestamp] | None = None,
         *,
         wait: bool = True,
         block_s: float | None = None,

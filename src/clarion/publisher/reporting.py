@@ -8,8 +8,8 @@ from heapq import nlargest
 from clarion.publisher.lanes import Lane
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
+from clarion.wire.codes import RETRIED
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED
 
 EVERY_S = 2.0
 _LANES = 8  # that are told of at a time: those with the most messages since the last time

@@ -20,9 +20,8 @@ from clarion.model.errors import (
     RetryableError,
     TimedOut,
 )
-from clarion.model.names import to_bytes, to_text
+from clarion.model.names import REPLIES, REPLY_TO, REQUEST, to_bytes, to_text
 from clarion.model.options import SubscriptionOptions
-from clarion.model.topics import REPLIES
 from clarion.publisher.receipts import AsyncReceipt, Receipt
 from clarion.session.aio import AsyncSession
 from clarion.session.endings import belongs_to_another
@@ -31,7 +30,6 @@ from clarion.subscriber.aio import AsyncSubscriber
 from clarion.subscriber.messages import Message
 from clarion.subscriber.subscriber import Subscriber
 from clarion.wire import bodies
-from clarion.wire.asking import REPLY_TO, REQUEST
 from clarion.wire.batch import BadBatch
 from clarion.wire.frames import Kind
 

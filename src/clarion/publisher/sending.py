@@ -11,9 +11,8 @@ from math import inf
 from typing import Any
 
 from clarion.model.errors import ClarionError, InvalidRequest, NoTopic, TooLarge
-from clarion.model.ids import stamp_from_unix_s
-from clarion.model.names import to_text
-from clarion.model.topics import is_pattern
+from clarion.model.ids import next_stamp
+from clarion.model.names import is_pattern, to_text
 from clarion.publisher.failures import Failures
 from clarion.publisher.lanes import Lane
 from clarion.publisher.reporting import Reporting
@@ -22,8 +21,8 @@ from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tune
 from clarion.session.exchange import AGAIN_S, Count, Reply, Seen, hello
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
+from clarion.wire.codes import RETRIED, Code, error_of
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED, Code, error_of
 
 Ask = Callable[..., None]
 OnSample = Callable[[bytes, Sample], None]
@@ -280,7 +279,7 @@ class Sending:
             lane.identity = self._identity
             assert lane.identity is not None
         sheaf = lane.take_next()
-        self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(self._unix_s()))
+        self._last_stamp = next_stamp(self._last_stamp, self._unix_s())
         try:
             sheaf.seal(
                 broker=lane.identity.broker,

@@ -10,7 +10,7 @@ from clarion.model.arguments import as_list, whole
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
 from clarion.wire.batch import Headers, encode_batch, renumber_batch
-from clarion.wire.moments import Moment, due_us, pack_due
+from clarion.wire.timestamps import Timestamp, due_us, pack_due
 
 OVERHEAD_BYTES = 16  # of a message in the packed batch, at most, without key and headers
 HEADER_BYTES = 128  # more than a batch has beside its messages
@@ -262,7 +262,7 @@ def chunk_end(
     return stop
 
 
-def all_due(deliver_at: Moment | Iterable[Moment] | None, count: int) -> list[int] | None:
+def all_due(deliver_at: Timestamp | Iterable[Timestamp] | None, count: int) -> list[int] | None:
     """Return when each of `count` messages is due, in unix µs: each at its time, or all at one."""
     if deliver_at is None:
         return None

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
-from clarion.model.ids import stamp_from_unix_s
+from clarion.model.ids import next_stamp
 from clarion.publisher.packed import PackedSheaf
 from clarion.publisher.sheaf import HEADER_BYTES, Sheaf, message_bytes, packed_bytes
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
+from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED, Code
 
 Ask = Callable[..., None]
 
@@ -148,7 +148,7 @@ class StagedPart:
         return min((moment_s for moment_s, _ in self._again), default=None)
 
     def _send_next(self, place: int) -> None:
-        self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(self._unix_s()))
+        self._last_stamp = next_stamp(self._last_stamp, self._unix_s())
         try:
             self._unfinished[place].seal(
                 broker=self._identity.broker,

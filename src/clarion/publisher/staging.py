@@ -35,7 +35,7 @@ from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply, Reply, hello
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
-from clarion.wire.columns import PackedColumn
+from clarion.wire.batch import PackedColumn
 from clarion.wire.frames import Buffer, Kind
 
 log = logging.getLogger("clarion.publisher")

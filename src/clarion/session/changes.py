@@ -14,9 +14,8 @@ import msgspec
 from clarion.model.errors import ClarionError, TimedOut
 from clarion.session.exchange import Count, Reply, hello
 from clarion.wire import bodies
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED, Code
-from clarion.wire.requests import DECIDED_KINDS
+from clarion.wire.codes import RETRIED, Code
+from clarion.wire.frames import DECIDED_KINDS, Kind
 
 
 def no_answer(url: str, kind: Kind, timeout_s: float) -> TimedOut:

@@ -12,8 +12,8 @@ import msgspec
 
 from clarion.model.errors import ClarionError, InvalidRequest, StoreWentBack
 from clarion.wire import bodies
+from clarion.wire.codes import RETRIED, Code, error_of
 from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, BadFrames, Buffer, Kind, pack_frames, unpack_prefix
-from clarion.wire.refusals import RETRIED, Code, error_of
 
 _refused = msgspec.msgpack.Decoder(bodies.Refused)
 _REFUSALS = frozenset({Kind.INVALID, Kind.REFUSED, Kind.NO_SUBSCRIBER, Kind.NOT_SUBSCRIBED})

@@ -9,7 +9,7 @@ from clarion.model.arguments import seconds, whole
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
-from clarion.wire.moments import unix_us
+from clarion.wire.timestamps import unix_us
 
 Start = Literal["new", "earliest"] | int | datetime
 AckMode = Literal["auto", "explicit"]

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clarion.model.errors import TooLarge
-from clarion.model.ids import MAX_BATCH_MESSAGES, stamp_from_unix_s
+from clarion.model.ids import MAX_BATCH_MESSAGES, next_stamp
 from clarion.model.ranges import merged
 from clarion.subscriber.acking import Range
 from clarion.subscriber.claim import Claim
 from clarion.wire import bodies
 from clarion.wire.batch import Headers, encode_batch
-from clarion.wire.moments import pack_due
+from clarion.wire.timestamps import pack_due
 
 
 class State(NamedTuple):
@@ -30,7 +30,7 @@ class Stamps:
 
     def next(self, unix_s: float) -> int:
         """Give the stamp for now."""
-        self._last = max(self._last + 1, stamp_from_unix_s(unix_s))
+        self._last = next_stamp(self._last, unix_s)
         return self._last
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 from clarion.session.exchange import OnReply, Reply
 from clarion.wire import bodies
+from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import RETRIED, Code
 
 _LOST = frozenset({Code.LEASE_LOST, Code.MOVED})
 

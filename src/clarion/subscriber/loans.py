@@ -13,7 +13,7 @@ from math import ceil
 
 from clarion.model.errors import ClarionError, LeaseLost, StoredDataCorrupt
 from clarion.model.names import to_text
-from clarion.model.spans import Span, Spans
+from clarion.model.ranges import Span, Spans
 from clarion.session.exchange import Reply
 from clarion.subscriber.claim import Claim
 from clarion.subscriber.fetching import Station, gone_error
@@ -21,8 +21,8 @@ from clarion.subscriber.messages import MessageBatch
 from clarion.subscriber.pace import Pace
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 _UNTOUCHED_S = 1.0  # for which borrowed messages may lie here before others get their chance
 _BEATS_IN_FLIGHT = 3

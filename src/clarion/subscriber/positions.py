@@ -15,8 +15,8 @@ from clarion.subscriber.fetching import Station, gone_error
 from clarion.subscriber.messages import MessageBatch
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 _MANY = 65_536
 _ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck

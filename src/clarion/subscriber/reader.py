@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
-from clarion.model.names import to_bytes, to_text
+from clarion.model.names import is_pattern, matches, to_bytes, to_text
 from clarion.model.options import SubscriptionOptions
-from clarion.model.topics import is_pattern, matches
 from clarion.subscriber.choices import Start, check_same_use, start_fields
 from clarion.subscriber.claim import Steps
 from clarion.subscriber.drafts import State

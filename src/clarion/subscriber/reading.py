@@ -20,8 +20,8 @@ from clarion.subscriber.messages import Message, MessageBatch
 from clarion.subscriber.positions import Positions
 from clarion.subscriber.steps import Ports
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 _ACK_AGAIN_S = 1.0  # where others must ack first
 _RANGES_TOLD = 10

@@ -21,8 +21,8 @@ from clarion.subscriber.claim import Steps
 from clarion.subscriber.drafts import Draft, Stamps
 from clarion.subscriber.steps import Ports
 from clarion.wire import bodies
+from clarion.wire.codes import Code, error_of
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code, error_of
 
 _USES_NUMBER = frozenset({
     Code.LEASE_LOST, Code.CONFLICT, Code.NOT_SUBSCRIBED, Code.NO_SUBSCRIBER, Code.TOO_LARGE, Code.TAKEN_OVER,

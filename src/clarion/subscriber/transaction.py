@@ -7,14 +7,13 @@ from types import TracebackType
 
 from clarion.model.arguments import as_headers, whole
 from clarion.model.errors import ClarionError, PermanentError
-from clarion.model.names import to_bytes
+from clarion.model.names import reply_address, to_bytes
 from clarion.subscriber.claim import Owner, Steps
 from clarion.subscriber.drafts import Draft
 from clarion.subscriber.messages import Message, MessageBatch, check_message
 from clarion.subscriber.steps import Ports
 from clarion.subscriber.transacting import Commit, Transacting
-from clarion.wire.asking import reply_address
-from clarion.wire.moments import Moment, due_us, ttl_ms
+from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
 
 _TextHeaders = Mapping[str, bytes | str]
 
@@ -39,7 +38,7 @@ class _Gathering:
         headers: _TextHeaders | None = None,
         *,
         ttl_s: float | None = None,
-        deliver_at: Moment | None = None,
+        deliver_at: Timestamp | None = None,
     ) -> None:
         """Have a message put, as Publisher.put does."""
         self._check_open()

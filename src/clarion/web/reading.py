@@ -10,10 +10,9 @@ from urllib.parse import unquote_to_bytes
 
 import xxhash
 
-from clarion.model.names import from_text, to_text
-from clarion.model.topics import is_pattern
+from clarion.model.names import from_text, is_pattern, to_text
 from clarion.web.refusals import Refusal, bad
-from clarion.wire.moments import Moment, due_us, ttl_ms
+from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
 
 LINES_TYPE = "application/x-ndjson"
 PATH = "/topics/"
@@ -29,7 +28,7 @@ class Marks(NamedTuple):
     key: bytes | None = None
     headers: dict[str, bytes] | None = None
     ttl_s: float | None = None
-    deliver_at: Moment | None = None
+    deliver_at: Timestamp | None = None
     idempotency_key: str | None = None
     respond_async: bool = False
     by_lines: bool = False
@@ -102,7 +101,7 @@ def _ttl_s(text: str) -> float:
     return ttl_s
 
 
-def _moment(text: str) -> Moment:
+def _moment(text: str) -> Timestamp:
     try:
         return _checked(float(text))
     except ValueError:
@@ -118,7 +117,7 @@ def _moment(text: str) -> Moment:
     )
 
 
-def _checked(moment: Moment) -> Moment:
+def _checked(moment: Timestamp) -> Timestamp:
     if isinstance(moment, float) and math.isnan(moment):
         raise ValueError("it is no number")
     due_us(moment)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import BadSettings
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.model.names import to_text
-from clarion.model.topics import REST, is_good_pattern, matches
+from clarion.model.names import REST, is_good_pattern, matches, to_text
 from clarion.publisher.outbox.desk import LEAST_BYTES
 from clarion.publisher.tuner.choosing import POLICIES, Tuning
 

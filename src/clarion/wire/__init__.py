@@ -4,8 +4,8 @@
 """
 
 from clarion.wire.batch import Batch, encode_batch, slice_batch
+from clarion.wire.codes import Code, error_of
 from clarion.wire.frames import PROTOCOL_VERSION, Kind, pack_frames, unpack_prefix
-from clarion.wire.refusals import Code, error_of
 
 __all__ = [
     "PROTOCOL_VERSION",

@@ -8,22 +8,22 @@ compress all columns together; then they are opened when somebody first looks in
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import MAX_BATCH_MESSAGES, STAMP_LIMIT, MessageId
-from clarion.wire.columns import (
-    ColumnPlace,
-    PackedColumn,
-    add_column,
-    add_nullable_column,
-    add_packed_column,
-    cut_column,
-)
-from clarion.wire.compression import MAX_PLAIN_BYTES, compress, decompress
 from clarion.wire.frames import Buffer
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MAGIC = b"CLRB"
 LAYOUT_VERSION = 1
@@ -39,8 +39,28 @@ _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
 _CHECKSUM = struct.Struct("<Q")
 _NUMBER = struct.Struct("<Q")
 _NUMBER_AT = 40
+_IDENTITY = struct.Struct("<II")  # broker, publisher
+_IDENTITY_AT = 20
+_STAMP = struct.Struct("<Q")
+_STAMP_AT = 32
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+MAX_PLAIN_BYTES = 64 * 2**20  # that a frame may hold; more is never made and never opened
+_WORTH_TRYING_BYTES = 128
+_LEVEL = 1
+_LIMITS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_PLAIN_BYTES.bit_length() - 1}
+
+_LAST_OFFSET = struct.Struct("<i")
+_EVEN_FROM = 16  # values of one size: fewer are not worth the look
+_EVEN_AT_ONCE = 64
+_OFFSET_MAX = (1 << 31) - 1
 
 Headers = dict[str, bytes]
 encode_headers = msgspec.msgpack.Encoder().encode
@@ -132,7 +152,7 @@ def encode_columns(
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
-    """Give messages [start, stop) of a batch as a batch of its own, not compressed; ids stay what they were."""
+    """Return messages [start, stop) of a batch as a batch of its own, not compressed; ids stay what they were."""
     assert 0 <= start < stop <= batch.count
     parts: list[Buffer] = [bytes(HEADER_BYTES)]
     payload_bytes = add_column(parts, batch.payloads(start, stop))
@@ -185,11 +205,23 @@ def _seal(
 
 
 def renumber_batch(packed: Buffer, number: int) -> bytearray:
-    """Give the batch with another number; everything else, ids too, stays."""
+    """Return the batch with another number; everything else, ids too, stays."""
     renumbered = bytearray(packed)
     _NUMBER.pack_into(renumbered, _NUMBER_AT, number)
     _CHECKSUM.pack_into(renumbered, 8, _checksum(renumbered))
     return renumbered
+
+
+def readdress_batch(packed: Buffer, *, broker: int, publisher: int, stamp: int, number: int) -> bytearray:
+    """Return the batch as this publisher's, with this stamp and number. The same arguments give the same bytes."""
+    assert len(packed) >= HEADER_BYTES
+    readdressed = bytearray(packed)
+    _IDENTITY.pack_into(readdressed, _IDENTITY_AT, broker, publisher)
+    _STAMP.pack_into(readdressed, _STAMP_AT, stamp)
+    readdressed = renumber_batch(readdressed, number)  # with a new checksum
+    made = Batch(readdressed)
+    assert (made.broker, made.publisher, made.stamp, made.number) == (broker, publisher, stamp, number)
+    return readdressed
 
 
 def _checksum(packed: Buffer) -> int:
@@ -321,7 +353,7 @@ class Batch:
         return columns
 
     def _lay_out(self, at: int) -> tuple[tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None], int]:
-        """Give the columns that begin at a place, and where they end."""
+        """Return the columns that begin at a place, and where they end."""
         header = _HEADER.unpack_from(self.raw)
         payload = ColumnPlace(at, self.count, header[8], nullable=False)
         key = headers = None
@@ -339,26 +371,26 @@ class Batch:
         return memoryview(self._holder)[column.offsets_at : end].cast("i")
 
     def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """Give the payloads of messages [start, stop) as a list of bytes."""
+        """Return the payloads of messages [start, stop) as a list of bytes."""
         column = self._layout()[0]
         return cut_column(self._holder, column, self.count, start, self.count if stop is None else stop)
 
     def payload(self, index: int) -> bytes:
-        """Give one message's payload."""
+        """Return one message's payload."""
         column = self._layout()[0]
         low, high = self._offsets(column)[index : index + 2].tolist()
         return bytes(self._holder[column.data_at + low : column.data_at + high])
 
     def key(self, index: int) -> bytes | None:
-        """Give one message's key."""
+        """Return one message's key."""
         return self._nullable(self._layout()[1], index)
 
     def packed_headers(self, index: int) -> bytes | None:
-        """Give one message's headers as packed msgpack."""
+        """Return one message's headers as packed msgpack."""
         return self._nullable(self._layout()[2], index)
 
     def headers(self, index: int) -> Headers | None:
-        """Give one message's headers."""
+        """Return one message's headers."""
         packed = self.packed_headers(index)
         try:
             return None if packed is None else _decode_headers(packed)
@@ -372,11 +404,11 @@ class Batch:
         return bytes(self._holder[column.data_at + low : column.data_at + high])
 
     def message_id(self, index: int) -> MessageId:
-        """Give one message's id."""
+        """Return one message's id."""
         return MessageId(self.broker, self.publisher, self.stamp, self.first_counter + index)
 
     def column_buffers(self) -> list[tuple[memoryview | None, memoryview, memoryview] | None]:
-        """Give (validity, offsets, bytes) of payload, key and headers, as Arrow's binary arrays take them."""
+        """Return (validity, offsets, bytes) of payload, key and headers, as Arrow's binary arrays take them."""
         columns = self._layout()
         view = memoryview(self._holder)
         found: list[tuple[memoryview | None, memoryview, memoryview] | None] = []
@@ -388,3 +420,138 @@ class Batch:
             offsets = view[column.offsets_at : column.offsets_at + 4 * (self.count + 1)]
             found.append((bitmap, offsets, view[column.data_at : column.data_at + column.size]))
         return found
+
+
+class PackedColumn(NamedTuple):
+    """A column's sections, as Arrow's binary arrays have them: offsets are int32, begin at 0 and do not go back."""
+
+    offsets: Buffer
+    data: Buffer
+    bitmap: Buffer | None = None  # one bit a value, the lowest first; only of what may be null
+
+
+def column_bytes(column: PackedColumn | None) -> int:
+    """Return how much of a batch a column takes."""
+    return 0 if column is None else sum(padded(len(section)) for section in column if section is not None)
+
+
+def padded(size: int) -> int:
+    """Return how much a section takes."""
+    return size + -size % 8
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % 8)
+
+
+def add_column(parts: list[Buffer], values: Sequence[bytes]) -> int:
+    """Add a column of values; return the bytes of its data."""
+    count, sizes = len(values), set(map(len, values))
+    if len(sizes) == 1 and count >= _EVEN_FROM and count * max(sizes) <= _OFFSET_MAX:
+        offsets = _even_offsets(each := sizes.pop(), count.bit_length())[: 4 * (count + 1)]
+        size = each * count
+    else:
+        offsets = struct.pack(f"<{count + 1}i", *accumulate(map(len, values), initial=0))
+        size = _LAST_OFFSET.unpack_from(offsets, len(offsets) - 4)[0]
+    parts.append(offsets)
+    parts.append(_padding(len(offsets)))
+    parts.extend(values)
+    parts.append(_padding(size))
+    return size
+
+
+def add_nullable_column(parts: list[Buffer], values: Sequence[bytes | None]) -> int:
+    """Add a column of values, some of which may be None; return the bytes of its data."""
+    bitmap = bytearray((len(values) + 7) // 8)
+    for place, value in enumerate(values):
+        if value is not None:
+            bitmap[place >> 3] |= 1 << (place & 7)
+    parts.append(bitmap)
+    parts.append(_padding(len(bitmap)))
+    return add_column(parts, [b"" if value is None else value for value in values])
+
+
+def add_packed_column(parts: list[Buffer], column: PackedColumn) -> int:
+    """Add a column that is packed already; return the bytes of its data."""
+    for section in (column.bitmap, column.offsets, column.data):
+        if section is not None:
+            parts.append(section)
+            parts.append(_padding(len(section)))
+    return len(column.data)
+
+
+class ColumnPlace:
+    """Where a column's sections begin inside the bytes that hold it."""
+
+    __slots__ = ("bitmap_at", "data_at", "offsets_at", "size")
+
+    def __init__(self, at: int, count: int, size: int, *, nullable: bool) -> None:
+        self.bitmap_at = at
+        if nullable:
+            at += padded((count + 7) // 8)
+        self.offsets_at = at
+        self.data_at = at + padded(4 * (count + 1))
+        self.size = size
+
+    @property
+    def end(self) -> int:
+        """Where the next column begins."""
+        return self.data_at + padded(self.size)
+
+
+def cut_column(holder: Buffer, place: ColumnPlace, count: int, start: int, stop: int) -> list[bytes]:
+    """Return values [start, stop) of a column of `count`. Values of one size, which are common, are cut in no time."""
+    size = place.size // count
+    if stop - start >= _EVEN_FROM and size and place.size == size * count:
+        offsets_end = place.offsets_at + 4 * (count + 1)
+        if _even_offsets(size, count.bit_length()).startswith(holder[place.offsets_at : offsets_end]):
+            at = place.data_at
+            return _cut_evenly(memoryview(holder)[at + start * size : at + stop * size], size)
+    offsets = memoryview(holder)[place.offsets_at + 4 * start : place.offsets_at + 4 * (stop + 1)].cast("i").tolist()
+    low, high = offsets[0], offsets[-1]
+    data = bytes(holder[place.data_at + low : place.data_at + high])
+    return [data[begin - low : end - low] for begin, end in pairwise(offsets)]
+
+
+def _cut_evenly(data: memoryview, size: int) -> list[bytes]:
+    values: list[bytes] = []
+    at_once = _EVEN_AT_ONCE * size
+    whole = len(data) - len(data) % at_once
+    for some in _even_values(size, _EVEN_AT_ONCE).iter_unpack(data[:whole]):
+        values += some
+    if whole < len(data):
+        values += _even_values(size, (len(data) - whole) // size).unpack(data[whole:])
+    return values
+
+
+@lru_cache(maxsize=256)
+def _even_values(size: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{size}s" * count)
+
+
+@lru_cache(maxsize=32)
+def _even_offsets(size: int, bits: int) -> bytes:
+    """Return the offsets of values of one size, for every count of so many bits."""
+    return struct.pack(f"<{1 << bits}I", *range(0, size << bits, size)) if size else bytes(4 << bits)
+
+
+def compress(plain: Buffer) -> bytes | None:
+    """Return the bytes as one frame, or None where that is no smaller."""
+    if not _WORTH_TRYING_BYTES <= len(plain) <= MAX_PLAIN_BYTES:
+        return None
+    frame = zstd.compress(plain, _LEVEL)
+    return frame if len(frame) < len(plain) else None
+
+
+def decompress(frame: Buffer, size: int) -> bytes:
+    """Return the `size` bytes of a frame; a ValueError, and never more memory than that, where it holds others."""
+    if size > MAX_PLAIN_BYTES:
+        raise ValueError(f"{size} bytes are more than are ever compressed at once")
+    opener = zstd.ZstdDecompressor(options=_LIMITS)
+    try:
+        plain = opener.decompress(frame, size + 1)
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from error
+    if len(plain) != size or not opener.eof or opener.unused_data:
+        raise ValueError(f"the frame does not hold the {size} bytes it should")
+    return plain

@@ -12,8 +12,8 @@ from clarion.session.endings import Works, closed
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers, encode_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 
 class Answers(Works):

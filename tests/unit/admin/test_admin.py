@@ -15,8 +15,8 @@ from clarion.admin import admin as admin_module
 from clarion.model.errors import InvalidRequest, NoTopic, NotSubscribed
 from clarion.model.options import SubscriptionOptions, TopicSettings
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 @pytest.fixture

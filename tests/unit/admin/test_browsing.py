@@ -14,8 +14,8 @@ from clarion.model.errors import MessagesGone, PermanentError, StoredDataCorrupt
 from clarion.session.exchange import Reply
 from clarion.subscriber import Message
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 _TIMES = 1_000_000
 

@@ -8,9 +8,8 @@ from clarion.broker.engine import Engine, Group, Limits, Now, Reply
 from clarion.store.memory import MemoryStore
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import Request
+from clarion.wire.codes import Code
+from clarion.wire.frames import Kind, Request
 
 BodyT = TypeVar("BodyT", bound=bodies.Body)
 PEER = b"peer"

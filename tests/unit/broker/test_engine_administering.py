@@ -12,8 +12,8 @@ from clarion.model.options import SubscriptionOptions, TopicSettings
 from clarion.store.port import Changes, StateRow
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 WORKERS = b"workers"

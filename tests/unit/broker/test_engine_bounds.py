@@ -7,9 +7,8 @@ from tests.unit.broker.asking import Asker, code_of
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
-from clarion.wire.frames import BadFrames, Kind, pack_frames
-from clarion.wire.refusals import Code
-from clarion.wire.requests import parse_request
+from clarion.wire.codes import Code
+from clarion.wire.frames import BadFrames, Kind, pack_frames, parse_request
 
 NEWS = b"news"
 

@@ -8,8 +8,8 @@ from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker, lent_by
 
 from clarion.wire import batch as batches
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 

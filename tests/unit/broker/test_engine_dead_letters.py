@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.broker.asking import body_of
 from tests.unit.broker.sharing_askers import JOBS, SharedAsker
 
-from clarion.model.topics import DEAD_READER, dead_letters_of
+from clarion.model.names import DEAD_READER, dead_letters_of
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Kind

@@ -6,8 +6,8 @@ import pytest
 from tests.unit.broker.asking import Asker, body_of, code_of
 
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 PATTERN = b"news/*"

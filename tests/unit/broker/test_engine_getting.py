@@ -10,8 +10,8 @@ from tests.unit.broker.asking import FIRST_TOPIC, START_US, Asker, body_of, code
 from clarion.model.errors import StoreUnavailable
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 

@@ -7,8 +7,8 @@ from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
 
 from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 

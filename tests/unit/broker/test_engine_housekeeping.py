@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
 
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_the_coldest_topics_are_unloaded_and_come_back_when_asked_for() -> None:

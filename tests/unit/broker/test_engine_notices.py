@@ -10,8 +10,8 @@ from tests.unit.broker.asking import Asker, code_of
 from clarion.model.errors import StoredDataCorrupt, StoreUnavailable
 from clarion.store.port import StoredBatch
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 

@@ -10,8 +10,8 @@ from tests.unit.broker.asking import PEER, Asker, body_of, code_of, payloads_of
 from clarion.broker.engine import Reply
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 ALERTS = b"alerts/*"
 FIRE, FLOOD, OTHER = b"alerts/fire", b"alerts/flood", b"other"

@@ -11,8 +11,8 @@ from xxhash import xxh3_64_intdigest
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.wire import bodies
 from clarion.wire.batch import HEADER_BYTES
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 

@@ -10,8 +10,8 @@ from tests.unit.broker.asking import Asker, body_of, code_of
 
 from clarion.broker.engine.admin.reporting import REPORT_EXPIRY_S, REPORTS_KEPT
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 ME, OTHER = b"m" * 16, b"o" * 16
 

@@ -9,8 +9,8 @@ from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
 
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 PACKED_BYTES = 64 + 8 + 104  # header, offsets, payload of 100 bytes

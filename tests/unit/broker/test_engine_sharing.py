@@ -8,10 +8,10 @@ import pytest
 from tests.unit.broker.asking import body_of, code_of
 from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker, lent_by
 
-from clarion.model.spans import Spans
+from clarion.model.ranges import Spans
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 LOST = (Kind.REFUSED, Code.LEASE_LOST)
 

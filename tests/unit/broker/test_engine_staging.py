@@ -7,8 +7,8 @@ from tests.unit.broker.asking import FIRST_TOPIC, Asker, body_of, code_of, paylo
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 NEWS = b"news"
 SINK = b"sink"

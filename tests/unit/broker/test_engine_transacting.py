@@ -12,8 +12,8 @@ from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 OUT = b"out"
 

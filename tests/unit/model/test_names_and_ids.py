@@ -7,7 +7,7 @@ import pytest
 from clarion.model import AckedRanges, MessageId, from_text, stamp_from_unix_s, stamp_to_unix_s, to_bytes, to_text
 from clarion.model.errors import ClarionError, FatalError, PermanentError, RetryableError
 from clarion.model.ids import pack_ids
-from clarion.wire.refusals import RETRIED, Code, error_of
+from clarion.wire.codes import RETRIED, Code, error_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clarion.model.topics import is_good_pattern, is_pattern, matches
+from clarion.model.names import is_good_pattern, is_pattern, matches
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ from clarion.pipeline.sink.committing import close, commit, drop, prepare, quiet
 from clarion.pipeline.sink.staging import RowStager, TaskStaged
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import Request
+from clarion.wire.codes import Code
+from clarion.wire.frames import Kind, Request
 
 
 def described(**told: Any) -> Answer:

@@ -19,6 +19,7 @@ from clarion.model.errors import (
     TimedOut,
     Unreachable,
 )
+from clarion.model.names import REPLY_TO, REQUEST, reply_address
 from clarion.model.options import SubscriptionOptions
 from clarion.publisher import Publisher
 from clarion.publisher import requests as requests_module
@@ -26,7 +27,6 @@ from clarion.publisher.requests import Requests
 from clarion.session.exchange import Reply
 from clarion.subscriber import Message, MessageBatch
 from clarion.wire import bodies
-from clarion.wire.asking import REPLY_TO, REQUEST, reply_address
 from clarion.wire.batch import Batch, encode_batch
 from clarion.wire.frames import Kind
 

@@ -10,12 +10,12 @@ import pytest
 from tests.unit.publisher.test_asking_for_replies import message
 
 from clarion.model.errors import ClarionError, Closed, NoSubscriber, NotSubscribed, TimedOut, Unreachable
+from clarion.model.names import REPLY_TO, REQUEST
 from clarion.publisher import requests as requests_module
 from clarion.publisher.requests import AsyncRequests
 from clarion.session.exchange import Reply
 from clarion.subscriber import Message
 from clarion.wire import bodies
-from clarion.wire.asking import REPLY_TO, REQUEST
 from clarion.wire.frames import Kind
 
 LONG_S = 30.0

@@ -14,8 +14,8 @@ from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.sheaf import Sheaf, all_due
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def due_of(asked: Asked) -> list[int]:

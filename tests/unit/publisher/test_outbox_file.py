@@ -19,8 +19,7 @@ from clarion.publisher.outbox.errors import OutboxFull, OutboxInUse, OutboxUnusa
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.rows import Changes, Found, Home, LaneRow, Load, Row
 from clarion.session.aio import AsyncSession
-from clarion.wire.batch import Batch, encode_batch
-from clarion.wire.readdressing import readdress_batch
+from clarion.wire.batch import Batch, encode_batch, readdress_batch
 
 HOME = Home(7, bytes(range(16)), 1)
 LANE = LaneRow(1, b"news", 5, 1, 1, 0)

@@ -19,8 +19,8 @@ from clarion.publisher.outbox.keeping import KeptSending
 from clarion.publisher.outbox.planning import Plan
 from clarion.publisher.outbox.sheaves import KeptSheaf
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 STORE = bytes(range(16))
 

@@ -11,8 +11,8 @@ from clarion.model.errors import LimitReached, NoSubscriber
 from clarion.publisher.outbox.aside import look
 from clarion.publisher.outbox.errors import OutboxFull, OutboxInDoubt
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_on_a_topic_made_again_what_was_sent_once_is_numbered_from_one(keep: Keep) -> None:

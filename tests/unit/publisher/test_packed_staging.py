@@ -12,8 +12,7 @@ from tests.unit.session.answering import answering
 
 from clarion.model.errors import TooLarge
 from clarion.publisher import Stager
-from clarion.wire.batch import Batch, encode_headers
-from clarion.wire.columns import PackedColumn
+from clarion.wire.batch import Batch, PackedColumn, encode_headers
 from clarion.wire.frames import Kind
 
 

@@ -12,8 +12,8 @@ from tests.unit.publisher.talking import TOPIC, Asked, Talk, payloads
 from clarion.model.errors import InvalidRequest
 from clarion.publisher.lanes import Lane
 from clarion.publisher.tuner import LAN, PAPER, POLICIES, Sample, TunerSettings
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 EVERY = ["auto", *sorted(POLICIES)]
 TUNED = [policy for policy in EVERY if policy != "fixed"]

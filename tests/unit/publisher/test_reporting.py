@@ -10,8 +10,8 @@ from tests.unit.publisher.talking import TOPIC, Asked, Talk
 from clarion.publisher.reporting import EVERY_S
 from clarion.publisher.tuner import LAN
 from clarion.wire import bodies
+from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED, Code
 
 CREDIT = 1 << 40
 AT_ONCE = 8  # topics that are told of at a time

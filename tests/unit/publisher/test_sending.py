@@ -20,8 +20,8 @@ from clarion.model.errors import (
 )
 from clarion.publisher import failures as failures_module
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_nothing_leaves_before_the_publisher_has_an_id() -> None:

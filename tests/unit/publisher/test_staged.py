@@ -11,8 +11,8 @@ from clarion.model.errors import InvalidRequest, LimitReached, TooLarge
 from clarion.publisher.staged import StagedPart
 from clarion.session.exchange import OnReply
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 class Talk:

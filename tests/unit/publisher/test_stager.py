@@ -14,9 +14,8 @@ from clarion.publisher import Stager, commit_staged, drop_staged
 from clarion.session import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import Request
+from clarion.wire.codes import Code
+from clarion.wire.frames import Kind, Request
 
 USUAL: dict[int, Answer] = {
     Kind.HELLO: (Kind.ACK, WELCOME),

@@ -8,8 +8,8 @@ from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
 from clarion.model.errors import Busy, InvalidRequest, NoSubscriber, NoTopic
 from clarion.publisher import sending as sending_module
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_on_a_topic_made_again_what_is_in_flight_is_numbered_from_one() -> None:

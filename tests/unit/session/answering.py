@@ -11,8 +11,7 @@ import msgspec
 import zmq
 
 from clarion.wire import bodies
-from clarion.wire.frames import Kind, pack_frames
-from clarion.wire.requests import Request, parse_request
+from clarion.wire.frames import Kind, Request, pack_frames, parse_request
 
 Answer = tuple[Kind, bodies.Body] | None
 WELCOME = bodies.Welcome(1, 1, bytes(16), 1, 1 << 20, 64, 1 << 20)

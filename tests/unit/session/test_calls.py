@@ -13,9 +13,8 @@ from tests.unit.session.answering import WELCOME, Answer, Answering, answering, 
 from clarion.model.errors import Busy, Closed
 from clarion.session import AsyncSession, Reply, ThreadSession
 from clarion.wire import bodies
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import Request
+from clarion.wire.codes import Code
+from clarion.wire.frames import Kind, Request
 
 COUNT = 7  # the broker's
 

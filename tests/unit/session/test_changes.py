@@ -10,9 +10,8 @@ from clarion.model.errors import Busy, InDoubt, TimedOut, VersionMismatch
 from clarion.session.changes import Change
 from clarion.session.exchange import Count, Reply
 from clarion.wire import bodies
-from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import _BODIES, DECIDED_KINDS
+from clarion.wire.codes import Code
+from clarion.wire.frames import _BODIES, DECIDED_KINDS, Kind
 
 DELETE = bodies.Delete(b"topic", 3)
 

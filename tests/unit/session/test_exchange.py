@@ -7,8 +7,8 @@ import pytest
 from clarion.model.errors import DiskFull, InvalidRequest, NoSubscriber, TakenOver
 from clarion.session.exchange import Exchange, Reply
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind, pack_frames, unpack_prefix
-from clarion.wire.refusals import Code
 
 
 def ask(exchange: Exchange, got: list[Reply], now_s: float = 0.0, wait_s: float = 0.0) -> int:

@@ -8,8 +8,8 @@ from tests.unit.subscriber.watching import PATTERN, Watch
 
 from clarion.model.errors import LeaseLost, MessagesGone, NotSubscribed
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_all_topics_that_match_are_read_and_messages_know_theirs() -> None:

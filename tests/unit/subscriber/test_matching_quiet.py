@@ -11,8 +11,8 @@ from clarion.subscriber import reader as reader_module
 from clarion.subscriber.fetching import FetchSettings
 from clarion.subscriber.reader import Reader
 from clarion.subscriber.reading import Reading
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_topics_that_wait_for_messages_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from clarion.model.options import SubscriptionOptions
 from clarion.subscriber.drafts import State
 from clarion.wire import bodies
 from clarion.wire.batch import COMPRESSED, HEADER_BYTES, encode_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 # Getting.
 

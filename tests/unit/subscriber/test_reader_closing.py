@@ -9,8 +9,8 @@ from clarion.model.errors import (
     LeaseLost,
     Unreachable,
 )
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_closing_acks_what_was_handed_out_and_then_leaves() -> None:

@@ -14,8 +14,8 @@ from clarion.model.errors import (
 )
 from clarion.subscriber import acking as acking_module
 from clarion.subscriber.choices import check_same_use, options_of, start_fields
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def acking(talk: Talk) -> Ranges:

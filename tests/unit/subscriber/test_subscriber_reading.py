@@ -16,8 +16,8 @@ from clarion.model.errors import (
     TakenOver,
 )
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_it_attaches_once_and_then_gets_what_was_wanted() -> None:

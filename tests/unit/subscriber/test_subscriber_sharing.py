@@ -11,8 +11,8 @@ from clarion.model.errors import (
     StoredDataCorrupt,
 )
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 # Taking.
 

@@ -11,11 +11,11 @@ from clarion.model.errors import (
     PermanentError,
     VersionConflict,
 )
+from clarion.model.names import REPLY_TO, REQUEST
 from clarion.wire import bodies
-from clarion.wire.asking import REPLY_TO, REQUEST
 from clarion.wire.batch import encode_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_messages_of_one_topic_become_one_batch_with_id_number_and_rising_stamps() -> None:

@@ -18,8 +18,8 @@ from clarion.model.errors import (
     TopicFull,
 )
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 
 def test_numbers_go_on_after_what_was_done_or_refused_for_good() -> None:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clarion.model.names import to_text
-from clarion.model.topics import is_pattern
+from clarion.model.names import is_pattern, to_text
 from clarion.web.reading import (
     Marks,
     check_encoding,

@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from clarion.model import MAX_BATCH_MESSAGES
-from clarion.wire.batch import BadBatch, Batch, encode_batch, renumber_batch, slice_batch
-from clarion.wire.compression import decompress
+from clarion.wire.batch import BadBatch, Batch, decompress, encode_batch, renumber_batch, slice_batch
 
 # Two messages, "ab" with key "k" and "cde" with headers {"h": "v"}, of broker 1, publisher 2, stamp 3, number 4.
 HEADER = (

@@ -15,8 +15,8 @@ from xxhash import xxh3_64_intdigest
 from clarion.broker.engine.topics import Waiter
 from clarion.store.port import Decision
 from clarion.wire import bodies
+from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import RETRIED, Code
 
 if TYPE_CHECKING:
     from clarion.broker.engine.state import Now, State

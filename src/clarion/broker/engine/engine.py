@@ -28,9 +28,8 @@ from clarion.broker.engine.topics import Peer, Waiter
 from clarion.broker.engine.transacting import Transacting
 from clarion.store.port import HistoryRow, Store
 from clarion.wire import bodies
-from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, Kind
-from clarion.wire.refusals import Code
-from clarion.wire.requests import DECIDED_KINDS, Request
+from clarion.wire.codes import Code
+from clarion.wire.frames import DECIDED_KINDS, OLDEST_VERSION, PROTOCOL_VERSION, Kind, Request
 
 _CLOCK_EVERY_S = 30.0  # that the time is noted, as long as there is something to commit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from clarion.wire.refusals import Code
+from clarion.wire.codes import Code
 
 _EVERY_S = 60.0
 _REFUSALS = frozenset({Code.DISK_FULL, Code.TOPIC_FULL, Code.LIMIT})  # that are the broker's trouble, not the asker's

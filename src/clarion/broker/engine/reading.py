@@ -9,8 +9,8 @@ from clarion.broker.engine.topics import Topic, Waiter
 from clarion.model.errors import StoredDataCorrupt, StoreUnavailable
 from clarion.store.port import StoredBatch
 from clarion.wire.batch import BadBatch, Batch, slice_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 UNREAD = (StoredDataCorrupt, StoreUnavailable, BadBatch)  # how reading ends where it cannot be done
 _AGAIN_S = 0.2

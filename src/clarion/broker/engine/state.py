@@ -12,8 +12,8 @@ from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
 from clarion.broker.engine.share.lending import Lending
 from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, WaitingGet, Writer
-from clarion.model.ids import stamp_from_unix_s
-from clarion.model.spans import Span
+from clarion.model.ids import next_stamp
+from clarion.model.ranges import Span
 from clarion.store.port import (
     Changes,
     PublisherRow,
@@ -27,8 +27,8 @@ from clarion.store.port import (
 )
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 _NOTED_WITHIN_S = 0.01
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
@@ -122,7 +122,7 @@ class State:
 
     def next_stamp(self, now: Now) -> int:
         """Give the stamp of the next batch that the broker itself packs; no two have the same, whatever the clock."""
-        self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(now.unix_us / 1e6))
+        self._last_stamp = next_stamp(self._last_stamp, now.unix_us / 1e6)
         self.open.changes.stamp = self._last_stamp
         return self._last_stamp
 

@@ -16,14 +16,13 @@ from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.subscribe.getting import Getting
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.ids import RECEIPTS_KEPT
-from clarion.model.names import to_text
+from clarion.model.names import is_pattern, to_text
 from clarion.model.options import TRIM
-from clarion.model.topics import is_pattern
 from clarion.store.port import Answer, StateRow
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 _GAP_RETRY_S = 0.02
 _NOT_FINAL = frozenset({Code.SHOW_HELD, Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY})  # the number is not used up

@@ -16,8 +16,7 @@ from pyspark.sql import Row, SparkSession
 
 from clarion.admin import Admin
 from clarion.model.errors import NoTopic, RetryableError
-from clarion.model.names import from_text, to_text
-from clarion.model.topics import RESERVED, is_pattern, matches
+from clarion.model.names import RESERVED, from_text, is_pattern, matches, to_text
 from clarion.pipeline.jobs.deliveries import Cursor, CursorWatch, Delivery
 from clarion.pipeline.jobs.latency import end_to_end, slowest, summarise
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import from_text
-from clarion.model.topics import is_pattern, matches
+from clarion.model.names import from_text, is_pattern, matches
 from clarion.pipeline.lake.adding import read_intents
 from clarion.pipeline.lake.folder import LakeFolder
 from clarion.pipeline.lake.identity import check_format

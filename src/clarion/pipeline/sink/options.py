@@ -8,8 +8,7 @@ from typing import Literal, Self
 
 from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import from_text, to_text
-from clarion.model.topics import is_pattern
+from clarion.model.names import from_text, is_pattern, to_text
 from clarion.session.connection import broker_url
 
 _KNOWN = ("url", "topic", "compression", "timeoutS", "batchBytes", "writer", "epoch")

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from clarion.model.errors import InvalidRequest
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.pipeline.sink.schema import PAYLOAD_NAMES
-from clarion.wire.batch import encode_headers
-from clarion.wire.columns import PackedColumn
+from clarion.wire.batch import PackedColumn, encode_headers
 
 # Of a message in a batch, beside its bytes: an offset, and of what may be null a bit, too.
 _OFFSET_BYTES = 4

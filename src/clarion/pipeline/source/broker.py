@@ -10,12 +10,11 @@ from datetime import UTC, datetime, timedelta
 from clarion.admin import Admin
 from clarion.admin.descriptions import SubscriptionDescription, TopicDescription
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, TimedOut, Unreachable
-from clarion.model.names import to_text
-from clarion.model.topics import is_pattern, matches
+from clarion.model.names import is_pattern, matches, to_text
 from clarion.pipeline.source.positions import Store, TopicNow
 from clarion.session.exchange import Seen
 from clarion.wire import bodies
-from clarion.wire.moments import unix_us
+from clarion.wire.timestamps import unix_us
 
 log = logging.getLogger("clarion.pipeline")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

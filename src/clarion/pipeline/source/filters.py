@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from clarion.model.names import to_text
 from clarion.pipeline.columns import SCHEMA
 from clarion.pipeline.source.positions import OffsetAt, Range
-from clarion.wire.moments import unix_us
+from clarion.wire.timestamps import unix_us
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clarion.model.errors import InvalidRequest, MessagesGone
-from clarion.model.names import from_text, to_text
-from clarion.model.topics import is_pattern, matches
+from clarion.model.names import from_text, is_pattern, matches, to_text
 from clarion.pipeline.source.bounds import EARLIEST, LATEST, Bounds
 from clarion.pipeline.source.positions import (
     OffsetAt,

@@ -11,8 +11,7 @@ import msgspec
 
 from clarion.model.address import check_connect
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import from_text, to_text
-from clarion.model.topics import is_good_pattern, is_pattern
+from clarion.model.names import from_text, is_good_pattern, is_pattern, to_text
 from clarion.pipeline.columns import NAMES, message_columns
 from clarion.pipeline.source.bounds import Bounds, read_bounds
 from clarion.session.connection import broker_url

@@ -9,7 +9,7 @@ from datetime import datetime
 from clarion.model.errors import InvalidRequest, MessagesGone
 from clarion.model.names import to_text
 from clarion.pipeline.source.bounds import EARLIEST, LATEST, Bound
-from clarion.wire.moments import unix_us
+from clarion.wire.timestamps import unix_us
 
 LEAST_ROWS = 20_000  # of a partition, unless more partitions are asked for
 MOST_ROWS = 4_000_000

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import apsw
 
-from clarion.model.ids import stamp_from_unix_s
+from clarion.model.ids import next_stamp
 from clarion.publisher.outbox.errors import OutboxUnusable
 from clarion.publisher.outbox.locking import OutboxLock
 from clarion.publisher.outbox.opening import close_database, open_database, open_for_reading, typed
 from clarion.publisher.outbox.rows import Aside
-from clarion.wire.batch import BadBatch, Batch
-from clarion.wire.readdressing import readdress_batch
+from clarion.wire.batch import BadBatch, Batch, readdress_batch
 
 _WAITING = """
 SELECT topic, count(*), sum(count), sum(size), min(stamp), numbered
@@ -102,7 +101,7 @@ def _resend(connection: apsw.Connection) -> None:
     last = int(connection.execute("SELECT value FROM meta WHERE key = 'last_stamp'").get)
     stamps = [stamp for (stamp,) in connection.execute("SELECT stamp FROM aside ORDER BY stamp")]
     for old in stamps:
-        last = max(last + 1, stamp_from_unix_s(time.time()))
+        last = next_stamp(last, time.time())
         topic, count, ttl_ms, due, packed = connection.execute(
             "SELECT topic, count, ttl_ms, due, packed FROM aside WHERE stamp = ?", (old,)
         ).get

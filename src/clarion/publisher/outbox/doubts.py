@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from clarion.model.errors import ClarionError, NoSubscriber
-from clarion.model.names import to_text
-from clarion.model.topics import REPLIES
+from clarion.model.names import REPLIES, to_text
 from clarion.publisher.failures import Failures
 from clarion.publisher.outbox.errors import OutboxInDoubt
 from clarion.publisher.sheaf import Sheaf

@@ -20,7 +20,7 @@ from clarion.publisher.sending import USES_NUMBER
 from clarion.publisher.sheaf import HEADER_BYTES, Sheaf
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
-from clarion.wire.refusals import RETRIED, Code
+from clarion.wire.codes import RETRIED, Code
 
 _REGISTER_AGAIN_S = 5.0
 

@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 from clarion.model.errors import ClarionError, InvalidRequest, LimitReached
-from clarion.model.ids import RECEIPTS_KEPT, stamp_from_unix_s
+from clarion.model.ids import RECEIPTS_KEPT, next_stamp
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.doubts import KeptFailures, in_doubt
 from clarion.publisher.outbox.errors import OutboxFull
@@ -133,7 +133,7 @@ class Saving(Sending):
         """Pack what gathered in a lane, about so much of it; give how much that is."""
         size = 0
         while size < most_bytes and (sheaf := lane.take_unsealed()) is not None:
-            self._last_stamp = max(self._last_stamp + 1, stamp_from_unix_s(self._unix_s()))
+            self._last_stamp = next_stamp(self._last_stamp, self._unix_s())
             try:
                 packed = sheaf.seal(
                     broker=0, publisher=0, stamp=self._last_stamp, number=0, compressed=self._compressed

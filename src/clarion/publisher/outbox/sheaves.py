@@ -7,7 +7,7 @@ from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.publisher.outbox.rows import Row
 from clarion.publisher.sheaf import Sheaf
 from clarion.wire import bodies
-from clarion.wire.readdressing import readdress_batch
+from clarion.wire.batch import readdress_batch
 
 
 class KeptSheaf(Sheaf):

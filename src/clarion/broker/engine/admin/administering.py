@@ -16,13 +16,12 @@ from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing, is_topic_meant, refuse_busy, refuse_gone
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import to_text
+from clarion.model.names import is_pattern, to_text
 from clarion.model.options import TopicSettings, check_settings
 from clarion.model.ranges import AckedRanges
-from clarion.model.topics import is_pattern
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 _MAX_TOPICS_LISTED = 1000
 _MAX_NONCE = 64

@@ -11,8 +11,8 @@ from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.topics import Waiter
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 REPORTS_KEPT = 1000  # the oldest go
 REPORT_EXPIRY_S = 15.0

@@ -12,13 +12,12 @@ from clarion.broker.engine.state import Now, State, TakenPut
 from clarion.broker.engine.subscribe.subscribing import refuse_busy
 from clarion.broker.engine.topics import Topic, Waiter, Writer
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import to_text
-from clarion.model.topics import is_pattern
+from clarion.model.names import is_pattern, to_text
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, StoredBatch
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
 MAX_OPENED = 1000  # topics of one OPEN

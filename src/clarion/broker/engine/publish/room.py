@@ -10,7 +10,7 @@ from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
 from clarion.model.options import TRIM
 from clarion.store.port import UNTIL_READ
-from clarion.wire.refusals import Code
+from clarion.wire.codes import Code
 
 
 def bound_bytes(topic: Topic, limits: Limits) -> int:

@@ -16,8 +16,8 @@ from clarion.model.names import to_text
 from clarion.store.port import StagedBatch, StagedRow, WriterRow
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 _BIGGEST = 1 << 62  # of an epoch or a place
 _ROWS_IN_MEMORY = 100_000

@@ -9,8 +9,8 @@ from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.ids import MAX_BATCH_MESSAGES
+from clarion.model.names import DEAD_READER, dead_letters_of, is_dead_letters
 from clarion.model.options import UNTIL_READ, SubscriptionOptions
-from clarion.model.topics import DEAD_READER, dead_letters_of, is_dead_letters
 from clarion.store.port import ReturnedRow
 from clarion.wire.batch import BadBatch, Batch, Headers, encode_batch
 

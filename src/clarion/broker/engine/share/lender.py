@@ -9,7 +9,7 @@ from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing, refuse_gone
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
-from clarion.model.spans import Span
+from clarion.model.ranges import Span
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 

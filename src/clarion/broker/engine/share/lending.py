@@ -17,8 +17,7 @@ import msgspec
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.share.keys import Keys
 from clarion.model.options import SubscriptionOptions
-from clarion.model.ranges import AckedRanges, merged
-from clarion.model.spans import Span, Spans
+from clarion.model.ranges import AckedRanges, Span, Spans, merged
 from clarion.store.port import ReturnedRow
 
 _ROUNDED_S = 1e-6  # that a moment may be off by reckoning with it

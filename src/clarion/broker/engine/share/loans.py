@@ -6,7 +6,7 @@ from clarion.broker.engine.reading import batches_of, cut, has_expired, opened
 from clarion.broker.engine.share.lending import Lending
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.topics import Topic
-from clarion.model.spans import Span
+from clarion.model.ranges import Span
 from clarion.store.port import StoredBatch
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.frames import Buffer

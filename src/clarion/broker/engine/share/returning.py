@@ -9,7 +9,7 @@ from clarion.broker.engine.share.lending import Consumer
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import Subscribing
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.spans import Span
+from clarion.model.ranges import Span
 from clarion.store.port import ReturnedRow
 
 _UNBURIED_AGAIN_US = 1_000_000

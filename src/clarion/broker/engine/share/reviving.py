@@ -11,12 +11,11 @@ from clarion.broker.engine.share.returning import Returning
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.subscribe.subscribing import is_topic_meant
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
-from clarion.model.names import to_text
-from clarion.model.topics import DEAD_READER, dead_letters_of
+from clarion.model.names import DEAD_READER, dead_letters_of, to_text
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch, Headers, encode_batch
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 _AT_ONCE = 1000  # dead letters in one request
 _AT_ONCE_BYTES = 4 << 20

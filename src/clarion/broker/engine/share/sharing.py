@@ -15,8 +15,8 @@ from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.names import to_text
 from clarion.model.ranges import is_piled_up
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 LAPSED = "the consumer gave no sign of life within its lease"
 LEFT = "the consumer left without an ack"

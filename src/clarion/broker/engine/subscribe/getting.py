@@ -14,8 +14,8 @@ from clarion.broker.engine.topics import Subscription, Topic, Waiter, WaitingGet
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges, merged
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.refusals import Code
 
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 

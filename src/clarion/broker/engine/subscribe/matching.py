@@ -10,12 +10,11 @@ from xxhash import xxh3_64_intdigest
 from clarion.broker.engine.state import Group, Now, State
 from clarion.broker.engine.subscribe.scanning import Scanning
 from clarion.broker.engine.topics import Waiter
-from clarion.model.names import to_text
-from clarion.model.topics import matches
+from clarion.model.names import matches, to_text
 from clarion.store.port import TopicSummary
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 _IDLE_S = 300.0  # after which what nobody asks for is forgotten
 _BUSY_RETRY_S = 0.2

@@ -7,13 +7,12 @@ from clarion.broker.engine.subscribe.matching import Matching
 from clarion.broker.engine.subscribe.scanning import Scanning
 from clarion.broker.engine.subscribe.subscribing import BUSY_RETRY_S, Subscribing
 from clarion.broker.engine.topics import Topic, Waiter
-from clarion.model.names import to_text
+from clarion.model.names import is_good_pattern, matches, to_text
 from clarion.model.options import SubscriptionOptions, pack_options, unpack_options
-from clarion.model.topics import is_good_pattern, matches
 from clarion.store.port import PatternRow, TopicSummary
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 _Key = tuple[bytes, bytes]  # pattern and subscriber
 _STARTS = ("new", "earliest", "time")

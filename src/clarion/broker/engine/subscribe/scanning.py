@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from clarion.broker.engine.state import Now
-from clarion.model.topics import ONE, REST, SEPARATOR, matches
+from clarion.model.names import ONE, REST, SEPARATOR, matches
 from clarion.store.port import Store, TopicSummary
 
 _TOPICS_AT_ONCE = 200

@@ -8,13 +8,12 @@ from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
 from clarion.broker.engine.state import Now, State
 from clarion.broker.engine.topics import Subscription, Topic, Waiter
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import to_text
+from clarion.model.names import is_pattern, to_text
 from clarion.model.options import SubscriptionOptions, check_options
 from clarion.model.ranges import AckedRanges
-from clarion.model.topics import is_pattern
 from clarion.wire import bodies
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.refusals import Code
 
 BUSY_RETRY_S = 0.02
 _STARTS = ("new", "earliest", "offset", "time")

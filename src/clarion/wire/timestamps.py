@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 from clarion.model.arguments import seconds
 
-Moment = datetime | float  # a datetime (naive: local time), or unix seconds
+Timestamp = datetime | float  # a datetime (naive: local time), or unix seconds
 _LATEST_S = 253_402_300_800  # the year 10000
 _LONGEST_S = 1e10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def ttl_ms(ttl_s: float | None) -> int:
-    """Give a time to live in ms, at least 1; 0 for None: as the topic says."""
+    """Return a time to live in ms, at least 1; 0 for None: as the topic says."""
     if ttl_s is None:
         return 0
     if not seconds(ttl_s, "ttl_s") or ttl_s > _LONGEST_S:
@@ -25,7 +25,7 @@ def ttl_ms(ttl_s: float | None) -> int:
 
 
 def unix_us(at: datetime) -> int:
-    """Give a time in unix µs, exactly; a naive one is local time."""
+    """Return a time in unix µs, exactly; a naive one is local time."""
     if not isinstance(at, datetime):
         raise TypeError(f"a time is a datetime, not {type(at).__name__}")
     try:
@@ -35,8 +35,8 @@ def unix_us(at: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def due_us(deliver_at: Moment) -> int:
-    """Give a moment in unix µs; one before 1970 is 1970."""
+def due_us(deliver_at: Timestamp) -> int:
+    """Return a moment in unix µs; one before 1970 is 1970."""
     if isinstance(deliver_at, datetime):
         deliver_at = unix_us(deliver_at) / 1e6
     elif isinstance(deliver_at, bool) or not isinstance(deliver_at, (int, float)):
@@ -47,5 +47,5 @@ def due_us(deliver_at: Moment) -> int:
 
 
 def pack_due(due: Sequence[int]) -> bytes:
-    """Give moments in µs, in order, as a put carries them."""
+    """Return moments in µs, in order, as a put carries them."""
     return struct.pack(f"<{len(due)}q", *due)

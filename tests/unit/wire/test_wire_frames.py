@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from clarion.wire import bodies
-from clarion.wire.frames import MAGIC, PREFIX, BadFrames, Kind, pack_frames
-from clarion.wire.requests import UnknownVersion, parse_request, request_id_of
+from clarion.wire.frames import (
+    MAGIC,
+    PREFIX,
+    BadFrames,
+    Kind,
+    UnknownVersion,
+    pack_frames,
+    parse_request,
+    request_id_of,
+)
 
 
 def frames_of(kind: int, body: object, *blobs: bytes, number: int = 9) -> list[bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clarion.wire.moments import due_us, pack_due, ttl_ms, unix_us
+from clarion.wire.timestamps import due_us, pack_due, ttl_ms, unix_us
 
 
 def test_a_time_to_live_is_whole_ms_and_never_none_by_rounding() -> None:

@@ -66,5 +66,5 @@ RETRIED = frozenset({Code.GAP, Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY})
 
 
 def error_of(code: int, text: str) -> errors.ClarionError:
-    """Give the typed error for a refusal."""
+    """Return the typed error for a refusal."""
     return _ERRORS.get(code, errors.InvalidRequest)(text)

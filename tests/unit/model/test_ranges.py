@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.model.ranges import AckedRanges, merged
-from clarion.model.spans import Span, Spans
+from clarion.model.ranges import AckedRanges, Span, Spans, merged
 
 places = st.integers(0, 40)
 steps = st.lists(st.tuples(st.sampled_from(("add", "take")), places, st.integers(0, 8), st.integers(0, 3)), max_size=40)
