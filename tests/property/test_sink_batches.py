@@ -8,8 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clarion.pipeline.sink.gathering import Gathering
-from clarion.pipeline.sink.packing import Rows, cut, pack_column, packed_sizes, read_rows, split_by_topic
+from clarion.pipeline.packed_rows import Gathering, Rows, cut, pack_column, packed_sizes, read_rows, split_by_topic
 from clarion.wire.batch import Batch, PackedColumn, encode_batch, encode_columns
 
 quick = settings(max_examples=200, deadline=None, derandomize=True, database=None)

@@ -27,7 +27,7 @@ def archive_and_summarise(url: str, topic: bytes | str, lake: Path) -> Archived:
         from clarion.pipeline import archive, start_session
         from clarion.pipeline.jobs.latency import publish_latency
         from clarion.pipeline.lake import read_lake
-        from clarion.pipeline.session import plain_interrupts
+        from clarion.pipeline.spark_session import plain_interrupts
     except ImportError as error:
         raise PermanentError('--pipeline needs PySpark: pip install "clarion[spark]"') from error
     spark = start_session(name="clarion demo")

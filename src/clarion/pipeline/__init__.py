@@ -2,19 +2,21 @@
 
 Needs PySpark (the extra `spark`) and Java 17 or newer. Names are looked up when first used: every Python worker of an
 executor imports this package, and needs only the source or the sink of it.
+
+`datasource` is what Spark knows; it reads by `spark_source`, `broker_reader`, `read_positions` and `read_options`, and
+writes by `spark_sink`, `packed_rows` and `write_options`. `topic_table` has the columns, `spark_session` and
+`spark_queries` run and follow Spark, `java` finds what it runs on. `lake` and `jobs` are built on these.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clarion.pipeline.datasource import ClarionDataSource
+    from clarion.pipeline.datasource import ClarionDataSource, register
     from clarion.pipeline.java import NoJava, find_java
     from clarion.pipeline.jobs.archive import Archived, archive
-    from clarion.pipeline.progress import Progress, follow
-    from clarion.pipeline.registering import register
-    from clarion.pipeline.session import start_session
-    from clarion.pipeline.shipping import ship
+    from clarion.pipeline.spark_queries import Progress, follow
+    from clarion.pipeline.spark_session import ship, start_session
 
 _WHERE = {
     "ClarionDataSource": "datasource",
@@ -22,11 +24,11 @@ _WHERE = {
     "find_java": "java",
     "Archived": "jobs.archive",
     "archive": "jobs.archive",
-    "Progress": "progress",
-    "follow": "progress",
-    "register": "registering",
-    "start_session": "session",
-    "ship": "shipping",
+    "Progress": "spark_queries",
+    "follow": "spark_queries",
+    "register": "datasource",
+    "start_session": "spark_session",
+    "ship": "spark_session",
 }
 
 __all__ = [

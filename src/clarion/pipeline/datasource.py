@@ -1,7 +1,8 @@
-"""`format("clarion")`: what Spark asks for a reader or a writer."""
+"""`format("clarion")`: what Spark asks for a reader or a writer, and making it known to a session."""
 
 from __future__ import annotations
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -11,8 +12,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clarion.pipeline.sink import BatchWriter, SinkOptions, StreamWriter
-from clarion.pipeline.source import BatchReader, SourceOptions, StreamReader
+from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.spark_sink import BatchWriter, StreamWriter
+from clarion.pipeline.spark_source import BatchReader, StreamReader
+from clarion.pipeline.write_options import SinkOptions
 
 
 class ClarionDataSource(DataSource):
@@ -42,3 +45,12 @@ class ClarionDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         """Give a writer of micro-batches, each once."""
         return StreamWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)
+
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(session: SparkSession) -> None:
+    """Make `format("clarion")` known to a session, and let reads with the option `pushFilters` push them down."""
+    session.conf.set(PUSHDOWN, "true")
+    session.dataSource.register(ClarionDataSource)

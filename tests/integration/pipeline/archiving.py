@@ -82,7 +82,7 @@ def kept(rows: DataFrame) -> list[Kept]:
 def main(order: dict[str, Any]) -> None:
     """Archive, and die on the way."""
     from clarion.pipeline.jobs.archive import archive
-    from clarion.pipeline.session import start_session
+    from clarion.pipeline.spark_session import start_session
 
     done: list[str] = []
 

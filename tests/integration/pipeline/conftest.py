@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from clarion.pipeline.session import start_session
+from clarion.pipeline.spark_session import start_session
 
 _QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

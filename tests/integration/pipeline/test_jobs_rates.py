@@ -14,10 +14,15 @@ from tests.integration.pipeline.job_tables import START_US, table_of_events, tab
 
 from clarion.model.errors import InvalidRequest, PermanentError
 from clarion.model.task_events import JobArrived, TaskDone
-from clarion.pipeline.jobs.arrivals import write_trace_of
-from clarion.pipeline.jobs.rates import arrival_rates, job_arrival_rates, service_rates
-from clarion.pipeline.jobs.task_events import FIELDS, read_task_events
-from clarion.pipeline.jobs.timing import header_time
+from clarion.pipeline.jobs.rates import (
+    FIELDS,
+    arrival_rates,
+    job_arrival_rates,
+    read_task_events,
+    service_rates,
+    write_trace_of,
+)
+from clarion.pipeline.jobs.time_columns import header_time
 from clarion.pipeline.jobs.workload import job_rates, read_workload, task_rates, write_workload
 from clarion.sim.publisher.configuring import build_parameters
 from clarion.sim.traces import read_trace

@@ -14,7 +14,7 @@ from tests.integration.waiting import DEADLINE_S, eventually
 from clarion import Admin, Publisher, Subscriber
 from clarion.model.errors import NoTopic
 from clarion.pipeline.jobs.deliveries import Delivery
-from clarion.pipeline.jobs.watching import Watched, watch_cursors, watch_latency
+from clarion.pipeline.jobs.latency import Watched, watch_cursors, watch_latency
 
 
 class Watcher:

@@ -23,8 +23,8 @@ from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic
 from clarion.pipeline.jobs import archive as archive_job
 from clarion.pipeline.jobs.archive import archive
 from clarion.pipeline.lake import compact, read_lake
-from clarion.pipeline.lake.layout import escape
-from clarion.pipeline.progress import Progress
+from clarion.pipeline.lake.lake_layout import escape
+from clarion.pipeline.spark_queries import Progress
 
 KILLED_WITHIN_S = 600.0
 

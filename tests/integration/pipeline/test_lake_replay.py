@@ -13,7 +13,7 @@ from clarion import Admin
 from clarion.model.errors import InvalidRequest, NoSubscriber
 from clarion.pipeline.jobs.archive import archive
 from clarion.pipeline.jobs.replay import REPLAY_OF, Replayed, replay
-from clarion.pipeline.lake import playing
+from clarion.pipeline.lake import lake_reader
 
 Message = tuple[bytes | None, dict[str, bytes] | None, bytes]
 
@@ -44,7 +44,7 @@ def lake(spark: SparkSession, url: str, tmp_path_factory: pytest.TempPathFactory
 def test_at_full_speed_all_is_there_in_order_and_once_under_a_name(
     spark: SparkSession, url: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(playing, "_PART_BYTES", 1)  # as many tasks as there are files
+    monkeypatch.setattr(lake_reader, "_PART_BYTES", 1)  # as many tasks as there are files
     for messages, before in ((340, False), (0, True)):
         done = replay(spark, lake.folder, url, topic="full-again", name="full")
         assert (done.messages, done.done_before) == (messages, before)

@@ -17,7 +17,7 @@ from tests.integration.broker_process import ROOT, BrokerProcess
 from tests.integration.pipeline.noting_query import note_all, read_notes
 
 from clarion import Admin, Publisher
-from clarion.pipeline.registering import PUSHDOWN
+from clarion.pipeline.datasource import PUSHDOWN
 
 _WITHIN_S = 600.0
 

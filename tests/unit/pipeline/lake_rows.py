@@ -11,12 +11,11 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow import parquet
 
-from clarion.pipeline.columns import SCHEMA
-from clarion.pipeline.lake.adding import LakeWriter
-from clarion.pipeline.lake.folder import LakeFolder
-from clarion.pipeline.lake.identity import check_format
-from clarion.pipeline.lake.layout import day_folder
-from clarion.pipeline.lake.reading import files_now
+from clarion.pipeline.lake.lake_folder import LakeFolder, check_format
+from clarion.pipeline.lake.lake_layout import day_folder
+from clarion.pipeline.lake.lake_reader import files_now
+from clarion.pipeline.lake.lake_writer import LakeWriter
+from clarion.pipeline.topic_table import SCHEMA
 
 MIDNIGHT = datetime(2026, 11, 17, tzinfo=UTC)
 COLUMNS = SCHEMA.remove(0)  # the topic is in the path

@@ -8,8 +8,14 @@ import pytest
 from tests.unit.pipeline.lake_rows import Died, die_after, lake_rows, open_writer, rows_of, stage, table_of
 
 from clarion.model.errors import InvalidRequest, PermanentError, StoredDataCorrupt
-from clarion.pipeline.lake.folder import LakeFolder
-from clarion.pipeline.lake.identity import Origin, check_format, difference, remember, remember_checkpoint
+from clarion.pipeline.lake.lake_folder import (
+    LakeFolder,
+    Origin,
+    check_format,
+    difference,
+    remember,
+    remember_checkpoint,
+)
 
 BEFORE = rows_of("a/b", range(4))
 ADDED = rows_of("a/b", range(4, 25)) + rows_of("c", range(100, 120))  # over midnight, too

@@ -23,10 +23,19 @@ from tests.unit.pipeline.lake_rows import (
 
 from clarion.model.errors import InvalidRequest, StoredDataCorrupt
 from clarion.pipeline.lake import Compacted, Edge, compact
-from clarion.pipeline.lake.folder import LakeFolder
-from clarion.pipeline.lake.layout import LakeFile
-from clarion.pipeline.lake.playing import LakeMessage, Piece, messages_in_time, pieces, read_piece
-from clarion.pipeline.lake.reading import as_utc, files_now, find_files, select
+from clarion.pipeline.lake.lake_folder import LakeFolder
+from clarion.pipeline.lake.lake_layout import LakeFile
+from clarion.pipeline.lake.lake_reader import (
+    LakeMessage,
+    Piece,
+    as_utc,
+    files_now,
+    find_files,
+    messages_in_time,
+    pieces,
+    read_piece,
+    select,
+)
 
 ROWS = rows_of("a", range(25)) + rows_of("b", range(5))
 

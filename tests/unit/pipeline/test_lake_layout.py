@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clarion.model.errors import InvalidRequest, StoredDataCorrupt
-from clarion.pipeline.lake.layout import (
+from clarion.pipeline.lake.lake_layout import (
     LakeFile,
     count,
     ends,

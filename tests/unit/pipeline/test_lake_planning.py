@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clarion.model.errors import InvalidRequest
-from clarion.pipeline.lake.layout import LakeFile
-from clarion.pipeline.lake.planning import Move, Staged, plan_merges, plan_moves, sift
+from clarion.pipeline.lake.lake_layout import LakeFile, Move, Staged, plan_merges, plan_moves, sift
 
 DAY, NEXT_DAY = "2026-11-16", "2026-11-17"
 MB = 2**20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clarion.model.errors import InvalidRequest, MessagesGone
-from clarion.pipeline.failures import clarion_error_in
+from clarion.pipeline.spark_queries import clarion_error_in
 
 _STREAM = """[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: \
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: \

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from clarion.cli.pipeline.showing import progress_text
-from clarion.pipeline.progress import NOTHING_YET, Progress, add_progress, follow, lag_of
+from clarion.cli.pipeline.job_output import progress_text
+from clarion.pipeline.spark_queries import NOTHING_YET, Progress, add_progress, follow, lag_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

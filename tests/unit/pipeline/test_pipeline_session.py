@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from clarion.pipeline.session import end_jvm_of, plain_interrupts
+from clarion.pipeline.spark_session import end_jvm_of, plain_interrupts
 
 
 def test_a_jvm_that_ctrl_c_met_while_it_started_is_ended() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clarion.model.errors import InvalidRequest
-from clarion.pipeline.jobs.replay import Replayed, play, together
-from clarion.pipeline.lake.pacing import Pace
-from clarion.pipeline.lake.playing import LakeMessage
+from clarion.pipeline.jobs.replay import Pace, Replayed, play, together
+from clarion.pipeline.lake.lake_reader import LakeMessage
 
 START_US = 1_800_000_000_000_000
 

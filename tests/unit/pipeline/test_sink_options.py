@@ -18,8 +18,7 @@ from pyspark.sql.types import (
 
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import InvalidRequest
-from clarion.pipeline.sink import SinkOptions
-from clarion.pipeline.sink.schema import check_columns
+from clarion.pipeline.write_options import SinkOptions, check_columns
 
 
 def test_names_of_options_are_read_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:

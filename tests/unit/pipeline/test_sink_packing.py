@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from clarion.model.errors import InvalidRequest
-from clarion.pipeline.sink.gathering import Gathering
-from clarion.pipeline.sink.packing import (
+from clarion.pipeline.packed_rows import (
     PADDING_BYTES,
+    Gathering,
     Rows,
     cut,
     join_rows,

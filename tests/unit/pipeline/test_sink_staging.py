@@ -15,9 +15,9 @@ from tests.unit.session.answering import WELCOME, Answer, Answering, answering, 
 
 from clarion.model.errors import MessagesGone, NoSubscriber, TimedOut, TooLarge
 from clarion.model.options import TopicSettings
-from clarion.pipeline.sink import SinkOptions, committing
-from clarion.pipeline.sink.committing import close, commit, drop, prepare, quiet_after, read_query_id
-from clarion.pipeline.sink.staging import RowStager, TaskStaged
+from clarion.pipeline import spark_sink
+from clarion.pipeline.spark_sink import RowStager, TaskStaged, close, commit, drop, prepare, quiet_after, read_query_id
+from clarion.pipeline.write_options import SinkOptions
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
@@ -228,7 +228,7 @@ class Clock:
 def test_an_abort_goes_on_dropping_while_tasks_that_were_not_stopped_yet_still_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(committing, "time", Clock())
+    monkeypatch.setattr(spark_sink, "time", Clock())
     dropped, otherwise = iter([5, 0, 7, 0, 2]), Script()
 
     def answer(request: Request) -> Answer:

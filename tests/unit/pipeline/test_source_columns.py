@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from clarion.model.errors import StoredDataCorrupt
-from clarion.pipeline import columns
-from clarion.pipeline.columns import (
+from clarion.pipeline import topic_table
+from clarion.pipeline.topic_table import (
     NAMES,
     arrow_schema,
     message_columns,
@@ -103,7 +103,7 @@ def test_large_batches_go_alone_and_share_their_bytes_and_small_ones_go_together
     batches = list(to_record_batches([*small[:3], large, *small[3:]]))
     assert [batch.num_rows for batch in batches][:2] == [150, 5000]
     assert len(batches) == 4
-    assert max(batch.num_rows for batch in batches) <= columns.ROWS_TOGETHER
+    assert max(batch.num_rows for batch in batches) <= topic_table.ROWS_TOGETHER
     assert sum(batch.num_rows for batch in batches) == 105_000
     address = pa.py_buffer(large.batch.raw).address
     assert address < batches[1].column("payload").buffers()[2].address < address + len(large.batch.raw)
@@ -111,7 +111,7 @@ def test_large_batches_go_alone_and_share_their_bytes_and_small_ones_go_together
         offset for one in [*small[:3], large, *small[3:]] for offset in one.offsets
     ]
     fat = [part([b"x" * 700_000]) for _ in range(30)]
-    assert all(batch.nbytes <= columns.BYTES_TOGETHER + 1000 for batch in to_record_batches(fat))
+    assert all(batch.nbytes <= topic_table.BYTES_TOGETHER + 1000 for batch in to_record_batches(fat))
     assert list(to_record_batches([])) == []
 
 

@@ -21,10 +21,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from clarion.pipeline.source.batch import BatchReader
-from clarion.pipeline.source.filters import Narrowed, Span, apply, narrow
-from clarion.pipeline.source.options import SourceOptions
-from clarion.pipeline.source.positions import Range
+from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.read_positions import Narrowed, Range, Span, apply, narrow
+from clarion.pipeline.spark_source import BatchReader
 
 OFFSET, TIME, TOPIC = ("offset",), ("time",), ("topic",)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

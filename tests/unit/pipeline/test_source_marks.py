@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clarion.model.errors import InvalidRequest, MessagesGone
-from clarion.pipeline.source.bounds import Bounds
-from clarion.pipeline.source.marks import (
+from clarion.pipeline.read_positions import (
+    Bounds,
     Limits,
     Mark,
     Place,
+    Range,
+    Store,
+    TopicNow,
     advance,
     begin,
     end_of,
@@ -21,7 +24,6 @@ from clarion.pipeline.source.marks import (
     kept_from,
     ranges_between,
 )
-from clarion.pipeline.source.positions import Range, Store, TopicNow
 
 STORE = Store("ab" * 16, 3)
 ALL = Limits()

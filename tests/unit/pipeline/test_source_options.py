@@ -9,9 +9,9 @@ import pytest
 
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BadSettings, InvalidRequest
-from clarion.pipeline.columns import NAMES
-from clarion.pipeline.source.bounds import EARLIEST, LATEST, Bounds, read_bounds
-from clarion.pipeline.source.options import SourceOptions
+from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.read_positions import EARLIEST, LATEST, Bounds, read_bounds
+from clarion.pipeline.topic_table import NAMES
 
 
 def test_a_topic_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

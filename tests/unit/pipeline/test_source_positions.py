@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clarion.model.errors import InvalidRequest, MessagesGone
-from clarion.pipeline.source.bounds import EARLIEST, LATEST, Bound
-from clarion.pipeline.source.positions import (
+from clarion.pipeline.read_positions import (
+    EARLIEST,
+    LATEST,
     LEAST_ROWS,
     MOST_ROWS,
+    Bound,
     Range,
     Store,
     TopicNow,

@@ -1,5 +1,5 @@
 """`clarion pipeline …`: the jobs on Spark."""
 
-from clarion.cli.pipeline.app import pipeline_app
+from clarion.cli.pipeline.pipeline_app import pipeline_app
 
 __all__ = ["pipeline_app"]

@@ -7,23 +7,23 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.admin import Admin
 from clarion.model.names import from_text, to_text
-from clarion.pipeline.lake.adding import LakeWriter, OnStep
-from clarion.pipeline.lake.compacting import TARGET_BYTES, compact
-from clarion.pipeline.lake.folder import LakeFolder
-from clarion.pipeline.lake.identity import Origin, check_format, remember, remember_checkpoint
-from clarion.pipeline.lake.layout import NOTES, topic_folder
-from clarion.pipeline.lake.staging import stage_rows
-from clarion.pipeline.progress import OnProgress, follow
-from clarion.pipeline.source import SourceOptions
-from clarion.pipeline.source.broker import find_topics, told_away
+from clarion.pipeline.broker_reader import find_topics, told_away
+from clarion.pipeline.lake.lake_compaction import TARGET_BYTES, compact
+from clarion.pipeline.lake.lake_folder import LakeFolder, Origin, check_format, remember, remember_checkpoint
+from clarion.pipeline.lake.lake_layout import NOTES, topic_folder
+from clarion.pipeline.lake.lake_writer import LakeWriter, OnStep
+from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.spark_queries import OnProgress, follow
 
 _MERGE_FROM_FILES = 16  # that came to a topic's day since the last merge, while an archive goes on and on
 _LAST_STEPS_S = 60.0  # that a micro-batch may take to end after its query was stopped
@@ -233,3 +233,30 @@ class _Archiving:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+_DAY = "date_from_unix_date(cast(unix_micros(time) div 86400000000 as int))"  # in UTC, whatever the session's zone
+# Times are kept as such, and not as INT96, which has no statistics. A task writes a few partitions side by side, which
+# saves it sorting by them.
+_WRITING = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+}
+
+
+def stage_rows(rows: DataFrame, location: str, beyond: Mapping[str, int], compression: str) -> None:
+    """Write rows as Parquet, by topic and day, but for those at or below an offset of their topic.
+
+    This sets how the session of `rows` writes; in `foreachBatch` that is the query's own.
+    """
+    if beyond:
+        rows = rows.where(_lies_beyond(beyond))
+    for name, value in _WRITING.items():
+        rows.sparkSession.conf.set(name, value)
+    dated = rows.withColumn("day", F.expr(_DAY))
+    dated.write.partitionBy("topic", "day").option("compression", compression).parquet(location)
+
+
+def _lies_beyond(ends: Mapping[str, int]) -> Column:
+    behind = [(F.col("topic") == F.lit(topic)) & (F.col("offset") <= end) for topic, end in ends.items()]
+    return ~reduce(lambda one, other: one | other, behind)

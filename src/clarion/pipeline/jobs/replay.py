@@ -17,17 +17,41 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from clarion.admin import Admin
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text
-from clarion.pipeline.columns import message_columns
-from clarion.pipeline.failures import clarion_error_in
-from clarion.pipeline.lake.folder import LakeFolder
-from clarion.pipeline.lake.layout import LakeFile
-from clarion.pipeline.lake.pacing import Pace
-from clarion.pipeline.lake.playing import LakeMessage, messages_in_time, pieces, read_piece
-from clarion.pipeline.lake.reading import Edge, as_utc, find_files, select
-from clarion.pipeline.sink import SinkOptions
-from clarion.pipeline.sink.committing import writer_of_name
-from clarion.pipeline.sink.topics import make_ready
+from clarion.pipeline.lake.lake_folder import LakeFolder
+from clarion.pipeline.lake.lake_layout import LakeFile
+from clarion.pipeline.lake.lake_reader import (
+    Edge,
+    LakeMessage,
+    as_utc,
+    find_files,
+    messages_in_time,
+    pieces,
+    read_piece,
+    select,
+)
+from clarion.pipeline.spark_queries import clarion_error_in
+from clarion.pipeline.spark_sink import make_ready, writer_of_name
+from clarion.pipeline.topic_table import message_columns
+from clarion.pipeline.write_options import SinkOptions
 from clarion.publisher import Publisher
+
+
+class Pace:
+    """Tells due times in seconds from the start: the first message is due at once, others as far behind it as they
+    were then, divided by `speed`."""
+
+    def __init__(self, speed: float) -> None:
+        if not 0 < speed < float("inf"):
+            raise InvalidRequest(f"a speed is a number above 0 (1 is the original pace), not {speed:g}")
+        self._speed = speed
+        self._first_us: int | None = None
+
+    def due_s(self, at_us: int) -> float:
+        """Give when a message that was committed at `at_us` is due; a time before the first one's is due at once."""
+        if self._first_us is None:
+            self._first_us = at_us
+        return max(0.0, (at_us - self._first_us) / 1e6 / self._speed)
+
 
 REPLAY_OF = "clarion-replay-of"  # the header that has the original id, as 32 hexadecimal digits
 _REPLAYED = ("topic", "id", "key", "headers", "payload")

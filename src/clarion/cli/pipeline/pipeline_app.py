@@ -1,0 +1,67 @@
+"""`clarion pipeline`: what all jobs share, and the jobs put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clarion.cli.pipeline.lake_commands import archive, compact, replay
+from clarion.cli.pipeline.latency_command import latency
+from clarion.cli.pipeline.rates_command import rates
+from clarion.cli.pipeline.spark_job import SparkChoice
+from clarion.cli.pipeline.sweep_command import sweep
+
+_HELP = """Run jobs on Spark: topics as tables, on this machine or on a cluster.
+
+Needs PySpark (Clarion's extra `spark`) and Java 17 or newer. Options of Spark
+come before the job's name.
+
+\b
+Examples:
+  clarion pipeline archive alerts --to lake
+  clarion pipeline rates --lake lake --workload workload.yaml
+  clarion pipeline --master spark://head:7077 replay lake --speed 50
+"""
+pipeline_app = typer.Typer(help=_HELP, no_args_is_help=True)
+
+
+@pipeline_app.callback()
+def _pipeline(
+    context: typer.Context,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            envvar="SPARK_MASTER",
+            metavar="URL",
+            help="Where Spark runs: local[*] (this machine), local-cluster[2,1,1024], spark://host:7077, yarn, k8s://…",
+            show_default="local[*]",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--spark", metavar="NAME=VALUE", help="A setting of Spark's, like spark.executor.memory=2g."),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option("--spark-log", metavar="LEVEL", help="Spark's own log: OFF, ERROR, WARN, INFO, DEBUG.")
+    ] = "OFF",
+    ship: Annotated[
+        bool,
+        typer.Option(
+            "--ship", help="Send Clarion's code to the executors; its dependencies must be installed there already."
+        ),
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install-java", help="Install Java with the system's package manager if there is none.")
+    ] = False,
+) -> None:
+    context.obj = SparkChoice(master, tuple(settings or ()), log_level.upper(), ship, install)
+
+
+pipeline_app.command("archive")(archive)
+pipeline_app.command("compact")(compact)
+pipeline_app.command("replay")(replay)
+pipeline_app.command("rates")(rates)
+pipeline_app.command("latency")(latency)
+pipeline_app.command("sweep")(sweep)

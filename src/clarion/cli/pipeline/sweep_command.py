@@ -1,0 +1,139 @@
+"""`clarion pipeline sweep`: a grid of simulations spread over executors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clarion.cli.failures import note, tells_errors
+from clarion.cli.options import AsJson
+from clarion.cli.output import print_json
+from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, print_rows
+from clarion.cli.pipeline.spark_job import check_output, spark_session
+from clarion.cli.units import read_some_time_s
+from clarion.model.errors import PermanentError
+
+_NEEDS = 'sweeping needs SimPy, numpy and PySpark: pip install "clarion[sim,spark]"'
+
+
+def _read_numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"numbers with commas between are wanted, like 1.75,17.5,35; not {text!r}") from None
+
+
+def _read_sizes(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"whole numbers with commas between are wanted, like 1,10,50; not {text!r}") from None
+
+
+@tells_errors
+def sweep(
+    context: typer.Context,
+    loads: Annotated[
+        str, typer.Option("--loads", metavar="LIST", help="Messages a second; with commas between.")
+    ] = "1.75,17.5,35,55",
+    batch_sizes: Annotated[
+        str, typer.Option("--batch-sizes", metavar="LIST", help="N to begin with, or for ever with tuning fixed.")
+    ] = "10",
+    tunings: Annotated[
+        str, typer.Option("--tunings", metavar="LIST", help="Policies: fixed, literal, recheck, eager.")
+    ] = "fixed,recheck,eager",
+    profiles: Annotated[
+        str, typer.Option("--profiles", metavar="LIST", help="Costs: store-heavy, store-light.")
+    ] = "store-heavy",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, max=10_000, help="Runs of each combination, with seeds 1, 2, …")
+    ] = 3,
+    seconds: Annotated[
+        float, typer.Option("--seconds", parser=read_some_time_s, metavar="TIME", help="Simulated time of a run.")
+    ] = "300s",  # type: ignore[assignment]
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="TOML file of all other parameters by name.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write every run: Parquet where the name ends so, else CSV."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a grid of simulations on all executors, and tell what came of it.
+
+    Every combination of load, batch size, policy, profile and seed is one run of
+    the model that `clarion simulate publisher` runs, with the same numbers.
+    Printed are means over the seeds; --out and --json have every run.
+
+    \b
+    Examples:
+      clarion pipeline sweep --loads 17.5,35,55 --tunings fixed,eager --batch-sizes 1,10,50
+      clarion pipeline --master spark://head:7077 sweep --seeds 20 --out sweep.parquet
+    """
+    try:
+        from clarion.pipeline.jobs.sweep import Grid, cells_of
+        from clarion.pipeline.jobs.sweep import sweep as run
+        from clarion.sim.publisher.configuring import read_config
+    except ImportError as error:
+        raise PermanentError(_NEEDS) from error
+    values: dict[str, Any] = {} if config is None else read_config(config)
+    check_output(out, "--out")
+    grid = Grid(
+        loads_per_s=tuple(_read_numbers(loads)),
+        batch_sizes=tuple(_read_sizes(batch_sizes)),
+        seeds=tuple(range(1, seeds + 1)),
+        policies=tuple(tunings.split(",")),
+        profiles=tuple(profiles.split(",")),
+        values={**values, "seconds": seconds},
+    )
+    cells_of(grid)  # what cannot be run is told before Spark is started
+    with spark_session(context, "sweep", quiet=as_json) as spark, live_line(quiet=as_json) as show:
+        show("simulating …")
+        rows = collect(run(spark, grid))
+    rows.sort(key=lambda row: tuple(str(row[name]) if name == "tuning" else row[name] for name in _ORDER))
+    if out is not None:
+        _write(rows, out)
+    if as_json:
+        print_json({"runs": plain(rows)})
+        return
+    print_rows(means(rows), title=f"{len(rows):,} runs; means over {seeds} seeds", empty="none")
+    if out is not None:
+        note(f"every run is in {out}")
+
+
+_ORDER = ("profile", "load_per_s", "tuning", "batch_size", "seed")
+_MEANS = ("response_mean_ms", "response_median_ms", "response_p99_ms", "batch_size_mean", "dropped")
+
+
+def means(rows: Rows) -> Rows:
+    """Give one row for each combination, with means over its seeds; what is not known of a run does not count."""
+    grouped: dict[tuple[Any, ...], Rows] = {}
+    for row in rows:
+        grouped.setdefault(tuple(row[name] for name in _ORDER[:-1]), []).append(row)
+    found = []
+    for key, group in grouped.items():
+        one = dict(zip(_ORDER[:-1], key, strict=True))
+        for name in _MEANS:
+            known = [row[name] for row in group if row[name] is not None]
+            one[name] = sum(known) / len(known) if known else None
+        found.append(one)
+    return found
+
+
+def _write(rows: Rows, path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    table = pa.Table.from_pylist(rows)
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            parquet.write_table(table, path)
+        else:
+            csv.write_csv(table, path)
+    except OSError as error:
+        raise PermanentError(
+            f"{path} cannot be written: {error.strerror or error}; choose another for --out"
+        ) from error

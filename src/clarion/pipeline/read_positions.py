@@ -1,0 +1,555 @@
+"""Which offsets to read: bounds, ranges cut into partitions, a query's filters, where a stream is. Decisions only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from clarion.model.errors import InvalidRequest, MessagesGone
+from clarion.model.names import from_text, is_pattern, matches, to_text
+from clarion.pipeline.topic_table import SCHEMA
+from clarion.wire.timestamps import unix_us
+
+EARLIEST: Literal["earliest"] = "earliest"
+LATEST: Literal["latest"] = "latest"
+Bound = Literal["earliest", "latest"] | int | datetime
+_EXAMPLES = "earliest, latest, an offset like 1200, or a date and time like 2026-01-31T12:00:00Z (without a zone: UTC)"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """One bound for all topics, but for those that are named; `others` None: whatever is usual."""
+
+    others: Bound | None = None
+    named: dict[bytes, Bound] = field(default_factory=dict)
+
+    def of(self, topic: bytes, usual: Bound) -> Bound:
+        """Give the bound of a topic."""
+        return self.named.get(topic, usual if self.others is None else self.others)
+
+    def check_named(self, option: str, topics: Iterable[bytes]) -> None:
+        """Raise InvalidRequest where a topic is named that is not read."""
+        strange = set(self.named) - set(topics)
+        if strange:
+            names = ", ".join(sorted(map(to_text, strange)))
+            raise InvalidRequest(f"option {option}: it names {names}, which is not among the topics read")
+
+
+def read_bounds(option: str, text: str) -> Bounds:
+    """Read what an option says: a bound, or a JSON object of them by topic."""
+    if not text.lstrip().startswith("{"):
+        return Bounds(_read_bound(option, text.strip()))
+    try:
+        values = msgspec.json.decode(text.encode(), type=dict[str, int | str])
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InvalidRequest(
+            f'option {option}: {text} is not a JSON object like {{"alerts": 1200, "scores": "earliest"}}: {error}'
+        ) from None
+    return Bounds(
+        None, {_read_topic(option, topic): _read_bound(option, str(value)) for topic, value in values.items()}
+    )
+
+
+def _read_topic(option: str, text: str) -> bytes:
+    try:
+        return from_text(text)
+    except ValueError as error:
+        raise InvalidRequest(f"option {option}: {error}") from None
+
+
+def _read_bound(option: str, text: str) -> Bound:
+    if text.lower() == EARLIEST:
+        return EARLIEST
+    if text.lower() == LATEST:
+        return LATEST
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # or no such day in UTC
+        raise InvalidRequest(f"option {option}: it is {_EXAMPLES}, not {text!r}") from None
+
+
+LEAST_ROWS = 20_000  # of a partition, unless more partitions are asked for
+MOST_ROWS = 4_000_000
+OffsetAt = Callable[[bytes, int], int]  # (topic, µs since 1970): the first offset committed at that time or later
+_GO_ON = "The option failOnDataLoss=false goes on without them"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Which store, and which timeline of it: offsets mean something there alone. By the broker's start and the commit
+    that were seen last, a broker tells whether its store went back since."""
+
+    uuid: str  # hexadecimal digits
+    timeline: int
+    start: str = field(default="", compare=False)  # hexadecimal digits; none where nobody noted it
+    sequence: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class TopicNow:
+    """A topic as the broker describes it: offsets [first, end) may be read."""
+
+    topic: bytes
+    number: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets [start, end) of a topic, and of no other that came to have its name."""
+
+    topic: bytes
+    number: int
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """How many offsets there are."""
+        return max(0, self.end - self.start)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one partition reads."""
+
+    store: Store
+    ranges: tuple[Range, ...]
+
+
+def resolve(now: TopicNow, start: Bound, end: Bound, offset_at: OffsetAt) -> Range:
+    """Give the range that two bounds mean; InvalidRequest where an offset lies beyond the topic's end."""
+    low, high = (_place(now, bound, offset_at) for bound in (start, end))
+    if isinstance(start, int) and isinstance(end, int) and end < start:
+        raise InvalidRequest(f"the end {end} lies before the start {start}")
+    return Range(now.topic, now.number, low, max(low, high))
+
+
+def _place(now: TopicNow, bound: Bound, offset_at: OffsetAt) -> int:
+    if bound == EARLIEST:
+        return now.first
+    if bound == LATEST:
+        return now.end
+    if isinstance(bound, datetime):
+        return min(offset_at(now.topic, unix_us(bound)), now.end)
+    assert isinstance(bound, int)
+    if bound > now.end:
+        raise InvalidRequest(f"offset {bound} is beyond the end of {to_text(now.topic)}, which is {now.end}")
+    return bound
+
+
+def without_lost(wanted: Range, first: int, *, fail: bool) -> tuple[Range, str | None]:
+    """Give what of a range is still kept, where `first` is the first offset kept, and what is lost, in words.
+
+    With `fail` that is a MessagesGone.
+    """
+    if wanted.start >= first or not wanted.rows:
+        return wanted, None
+    stop = min(first, wanted.end)
+    text = (
+        f"offsets {wanted.start} to {stop - 1} of {to_text(wanted.topic)} are no longer kept: they expired, or"
+        " retention took them, before they were read"
+    )
+    if fail:
+        error = MessagesGone(
+            f"{text}. {_GO_ON}; a subscription, as the option cursor makes one, has them kept unless they expire"
+        )
+        error.topic, error.start, error.stop = wanted.topic, wanted.start, stop
+        raise error
+    return replace(wanted, start=stop), text
+
+
+def check_store(asked: Store, found: Store, url: str) -> None:
+    """Raise InvalidRequest where offsets of one store, or timeline, would be used at another."""
+    if asked.uuid != found.uuid:
+        what = f"these offsets are of store {asked.uuid}, and {url} has store {found.uuid}"
+    elif asked.timeline != found.timeline:
+        what = (
+            f"these offsets are of timeline {asked.timeline} of the store, and {url} has timeline {found.timeline}:"
+            " it was restored from a copy, and offsets given since then are other messages"
+        )
+    else:
+        return
+    raise InvalidRequest(
+        f"{what}. Nothing was read. Connect to the right broker (option url), or begin anew: a stream with a new"
+        " checkpoint and a start of your choice"
+    )
+
+
+def check_number(asked: Range, found: int | None, *, fail: bool) -> str | None:
+    """Give in words what is lost where a topic is gone (None), or another by now has its name; with `fail`, raise."""
+    if found == asked.number:
+        return None
+    became = "was deleted" if found is None else "was deleted and made anew"
+    what = (
+        f"offsets {asked.start} to {asked.end - 1} of it are" if asked.rows else f"all from offset {asked.start} on is"
+    )
+    text = f"topic {to_text(asked.topic)} {became}: {what} gone"
+    if fail:
+        raise MessagesGone(f"{text}. {_GO_ON}")
+    return text
+
+
+def split(ranges: Iterable[Range], partitions: int | None, cores: int) -> list[tuple[Range, ...]]:
+    """Cut ranges into partitions of about equal size: as many as asked for, else one a core, if each has enough."""
+    wanted = [one for one in ranges if one.rows]
+    total = sum(one.rows for one in wanted)
+    if not total:
+        return []
+    count = partitions or min(cores, -(-total // LEAST_ROWS))
+    count = min(total, max(count, -(-total // MOST_ROWS)))
+    edges = [total * place // count for place in range(1, count + 1)]
+    return _cut(wanted, edges)
+
+
+def _cut(ranges: Sequence[Range], edges: Sequence[int]) -> list[tuple[Range, ...]]:
+    """Cut ranges, laid one after the other, at places counted from their beginning."""
+    cuts: list[tuple[Range, ...]] = []
+    pieces: list[Range] = []
+    laid = 0
+    places = iter(edges)
+    edge = next(places)
+    for one in ranges:
+        start = one.start
+        while start < one.end:
+            stop = min(one.end, start + edge - laid)
+            pieces.append(replace(one, start=start, end=stop))
+            laid += stop - start
+            start = stop
+            if laid == edge:
+                cuts.append(tuple(pieces))
+                pieces = []
+                edge = next(places, edge)
+    return cuts
+
+
+def share(backlogs: Sequence[int], most: int, turn: int = 0) -> list[int]:
+    """Share `most` rows among topics by their backlogs: whoever has any gets something, and none more than it has.
+
+    Where there are fewer rows than topics, they take turns: `turn` counts the rows shared out before.
+    """
+    total = sum(backlogs)
+    if total <= most:
+        return list(backlogs)
+    waiting = [place for place, backlog in enumerate(backlogs) if backlog]
+    if len(waiting) >= most:
+        first = turn % len(backlogs)
+        chosen = set(sorted(waiting, key=lambda place: (place - first) % len(backlogs))[:most])
+        return [int(place in chosen) for place in range(len(backlogs))]
+    # Each gets a row, and the rest goes by size: the running sum has whole numbers fall where they belong.
+    left, over = most - len(waiting), total - len(waiting)
+    shares, given, passed = [], 0, 0
+    for backlog in backlogs:
+        one = min(1, backlog)
+        passed += backlog - one
+        upto = left * passed // over
+        shares.append(one + upto - given)
+        given = upto
+    return shares
+
+
+@dataclass(frozen=True)
+class Span:
+    """Whole numbers from `low` on and below `stop`; None: no bound."""
+
+    low: int | None = None
+    stop: int | None = None
+
+    def within(self, other: Span) -> Span:
+        """Give what is in both."""
+        lows = [one for one in (self.low, other.low) if one is not None]
+        stops = [one for one in (self.stop, other.stop) if one is not None]
+        return Span(max(lows, default=None), min(stops, default=None))
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What filters say about topics (in text form; None: nothing), offsets, and times in µs."""
+
+    topics: frozenset[str] | None = None
+    offsets: Span = Span()
+    times_us: Span = Span()
+
+
+def narrow(filters: Iterable[Filter]) -> tuple[Narrowed, list[Filter]]:
+    """Give what filters say, all together, and those of them that Spark has still to look at for each row."""
+    found = Narrowed()
+    left = []
+    for one in filters:
+        said, wholly = _said(one)
+        if not wholly:
+            left.append(one)
+        if said is not None:
+            found = _both(found, said)
+    return found, left
+
+
+def apply(narrowed: Narrowed, ranges: Iterable[Range], offset_at: OffsetAt) -> list[Range]:
+    """Give what is left of ranges."""
+    return [_clip(one, narrowed, offset_at) for one in ranges if _names(narrowed, one.topic)]
+
+
+def _names(narrowed: Narrowed, topic: bytes) -> bool:
+    return narrowed.topics is None or to_text(topic) in narrowed.topics
+
+
+def _clip(one: Range, narrowed: Narrowed, offset_at: OffsetAt) -> Range:
+    times = narrowed.times_us
+    by_time = Span(
+        None if times.low is None else offset_at(one.topic, times.low),
+        None if times.stop is None else offset_at(one.topic, times.stop),
+    )
+    span = Span(one.start, one.end).within(narrowed.offsets).within(by_time)
+    assert span.low is not None
+    assert span.stop is not None
+    return replace(one, start=span.low, end=max(span.low, span.stop))
+
+
+def _both(one: Narrowed, other: Narrowed) -> Narrowed:
+    topics = [said for said in (one.topics, other.topics) if said is not None]
+    return Narrowed(
+        frozenset.intersection(*topics) if topics else None,
+        one.offsets.within(other.offsets),
+        one.times_us.within(other.times_us),
+    )
+
+
+def _said(one: Filter) -> tuple[Narrowed | None, bool]:
+    """Give what a filter says, and whether that is all of it."""
+    path: tuple[str, ...] = getattr(one, "attribute", ())
+    column = path[0] if len(path) == 1 else None
+    if isinstance(one, IsNotNull):
+        return None, column in SCHEMA.names and not SCHEMA.field(column).nullable
+    if column == "topic":
+        return _said_of_topic(one)
+    if column not in ("offset", "time"):
+        return None, False
+    values = one.value if isinstance(one, In) else [getattr(one, "value", None)]
+    numbers = [_number(column, value) for value in values]
+    if not numbers or None in numbers:
+        return None, False
+    span, wholly = _span(one, [number for number in numbers if number is not None])
+    if span is None:
+        return None, False
+    return (Narrowed(offsets=span) if column == "offset" else Narrowed(times_us=span)), wholly
+
+
+def _said_of_topic(one: Filter) -> tuple[Narrowed | None, bool]:
+    values = one.value if isinstance(one, In) else [one.value] if isinstance(one, (EqualTo, EqualNullSafe)) else ()
+    if not values or not all(isinstance(value, str) for value in values):
+        return None, False
+    return Narrowed(frozenset(values)), True
+
+
+def _number(column: str, value: Any) -> int | None:
+    if column == "time" and isinstance(value, datetime):
+        return unix_us(value if value.tzinfo else value.replace(tzinfo=UTC))
+    return value if column == "offset" and type(value) is int else None
+
+
+def _span(one: Filter, numbers: list[int]) -> tuple[Span | None, bool]:
+    low, high = min(numbers), max(numbers)
+    if isinstance(one, (EqualTo, EqualNullSafe, In)):
+        return Span(low, high + 1), low == high
+    if isinstance(one, GreaterThan):
+        return Span(low + 1), True
+    if isinstance(one, GreaterThanOrEqual):
+        return Span(low), True
+    if isinstance(one, LessThan):
+        return Span(None, high), True
+    if isinstance(one, LessThanOrEqual):
+        return Span(None, high + 1), True
+    return None, False
+
+
+class Place(NamedTuple):
+    """In one topic: everything below `offset` is read, of which the last micro-batch read what is from `begin` on."""
+
+    number: int
+    offset: int
+    begin: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a stream is in each of its topics.
+
+    Spark stores where a micro-batch ends, but not where the first one began, and asks for that again when it has to
+    repeat it. So a mark names both, and one that is `fresh`, made for a stream without a past, yields to that.
+    """
+
+    store: Store
+    places: Mapping[bytes, Place]
+    fresh: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as Spark stores it."""
+        topics = {
+            to_text(topic): {"number": place.number, "offset": place.offset, "from": place.begin}
+            for topic, place in sorted(self.places.items())
+        }
+        store = self.store
+        seen = {"store": store.uuid, "timeline": store.timeline, "start": store.start, "sequence": store.sequence}
+        written = {**seen, "topics": topics}
+        return written | ({"fresh": True} if self.fresh else {})
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Mark:
+        """Read what Spark stored; InvalidRequest where that is no mark of ours."""
+        try:
+            places = {
+                from_text(topic): Place(int(one["number"]), int(one["offset"]), int(one.get("from", one["offset"])))
+                for topic, one in written["topics"].items()
+            }
+            store = Store(
+                bytes.fromhex(written["store"]).hex(),
+                int(written["timeline"]),
+                bytes.fromhex(written.get("start", "")).hex(),
+                int(written.get("sequence", 0)),
+            )
+            return cls(store, places, bool(written.get("fresh")))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidRequest(
+                f"the checkpoint holds no offsets of this source ({error!r}): {written}. Use a checkpointLocation of"
+                " the query's own"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a micro-batch may hold, and what there must be for one. None: whatever there is."""
+
+    most_rows: int | None = None
+    least_rows: int | None = None
+
+
+def begin(
+    store: Store, found: Iterable[TopicNow], start: Bounds, offset_at: OffsetAt, *, fail: bool
+) -> tuple[Mark, list[str]]:
+    """Give where a stream without a past begins, and what of that is lost, in words.
+
+    Where some topics are named, those that are not begin at their earliest, as topics do that join later."""
+    usual = EARLIEST if start.named else LATEST
+    places, lost = {}, []
+    for now in found:
+        wanted = resolve(now, start.of(now.topic, usual), LATEST, offset_at)
+        kept, text = without_lost(wanted, now.first, fail=fail)
+        lost += [text] if text else []
+        places[now.topic] = Place(now.number, kept.start, kept.start)
+    return Mark(store, places, fresh=True), lost
+
+
+def end_of(store: Store, found: Iterable[TopicNow]) -> Mark:
+    """Give the ends of the topics as a mark."""
+    return Mark(store, {now.topic: Place(now.number, now.end, now.end) for now in found})
+
+
+def advance(
+    start: Mark,
+    found: Iterable[TopicNow],
+    wanted: Callable[[bytes], bool],
+    limits: Limits,
+    *,
+    fail: bool,
+    target: Mark | None = None,
+) -> tuple[Mark, list[str]]:
+    """Give where the micro-batch that begins at `start` ends, and what is lost, in words.
+
+    Without news that is `start` itself. A topic that is new begins at its earliest; `target`, where given, is not
+    passed, and no topic that it does not know joins. Of a topic that is not `wanted` any more nothing is said.
+    """
+    now_by_topic = {now.topic: now for now in found}
+    lost: list[str] = []
+    for topic, place in start.places.items():
+        if topic not in now_by_topic and wanted(topic):
+            text = check_number(Range(topic, place.number, place.offset, place.offset), None, fail=fail)
+            lost += [text] if text else []
+    waiting: dict[bytes, Range] = {}
+    for topic, now in now_by_topic.items():
+        one, texts = _waiting(start.places.get(topic), now, fail=fail)
+        lost += texts
+        if target is not None:
+            known = target.places.get(topic)
+            if known is None and topic not in start.places:
+                continue
+            stop = known.offset if known is not None and known.number == now.number else one.start
+            one = replace(one, end=max(one.start, min(one.end, stop)))
+        waiting[topic] = one
+    total = sum(one.rows for one in waiting.values())
+    if limits.least_rows is not None and target is None and total < limits.least_rows:
+        return start, lost
+    turn = sum(place.offset for place in start.places.values())
+    most = total if limits.most_rows is None else limits.most_rows
+    shares = share([one.rows for one in waiting.values()], most, turn)
+    places = {
+        topic: Place(one.number, one.start + rows, one.start)
+        for (topic, one), rows in zip(waiting.items(), shares, strict=True)
+    }
+    return (Mark(start.store, places) if _differs(start, places) else start), lost
+
+
+def _waiting(place: Place | None, now: TopicNow, *, fail: bool) -> tuple[Range, list[str]]:
+    """Give what a topic holds beyond a place, and what is lost."""
+    everything = Range(now.topic, now.number, now.first, now.end)
+    if place is None:
+        return everything, []
+    if place.number != now.number:
+        text = check_number(Range(now.topic, place.number, place.offset, place.offset), now.number, fail=fail)
+        return everything, [text] if text else []
+    if place.offset > now.end:
+        text = f"{to_text(now.topic)} ends at offset {now.end}, and the stream is at {place.offset} already"
+        if fail:
+            raise MessagesGone(f"{text}: the broker lost what it had stored. The option failOnDataLoss=false goes on")
+        return replace(everything, start=now.end), [text]
+    kept, text = without_lost(replace(everything, start=place.offset), now.first, fail=fail)
+    return kept, [text] if text else []
+
+
+def _differs(start: Mark, places: Mapping[bytes, Place]) -> bool:
+    return {topic: place[:2] for topic, place in start.places.items()} != {
+        topic: place[:2] for topic, place in places.items()
+    }
+
+
+def ranges_between(start: Mark, end: Mark) -> list[Range]:
+    """Give what a micro-batch reads."""
+    found = []
+    for topic, place in sorted(end.places.items()):
+        before = start.places.get(topic)
+        known = before is not None and before.number == place.number and not start.fresh
+        low = before.offset if before is not None and known else place.begin
+        found.append(Range(topic, place.number, low, max(low, place.offset)))
+    return found
+
+
+def kept_from(start: Mark, end: Mark) -> dict[bytes, int]:
+    """Give from where on a stream still needs each topic, once all before `start` is done for good."""
+    return {
+        topic: place.begin if topic not in start.places or start.places[topic].number != place.number
+        else min(start.places[topic].offset, place.offset)
+        for topic, place in end.places.items()
+    }  # fmt: skip
+
+
+def is_wanted(topic: bytes, names: Iterable[bytes]) -> bool:
+    """Tell whether a topic is among names and patterns."""
+    return any(matches(name, topic) if is_pattern(name) else name == topic for name in names)
