@@ -173,7 +173,7 @@ class Transacting(RuleBasedStateMachine):
                 wrong = both.wrong_token(token)
                 if wrong[0] or (wrong := both.wrong_ack(token, acked) or wrong)[0]:
                     return wrong
-        if (request.puts or body.sets) and any(self.is_acked(name, acked) for _, name, _, acked in body.acks):
+        if (request.puts or body.sets) and any(self.is_acked(request, name, acked) for _, name, _, acked in body.acks):
             return Kind.REFUSED, Code.ALREADY_DONE
         for name, _, expect in body.sets:
             if expect not in (None, plain.states.get(name, (b"", 0))[1]):
@@ -183,11 +183,21 @@ class Transacting(RuleBasedStateMachine):
         takes_room = request.puts or any(value for _, value, _ in body.sets)
         return (Kind.REFUSED, Code.DISK_FULL) if full and takes_room else (0, 0)
 
-    def is_acked(self, name: bytes, ranges: bodies.Ranges) -> bool:
+    def is_acked(self, request: Request, name: bytes, ranges: bodies.Ranges) -> bool:
         """Tell whether something of this is acked already."""
         plain = self.both.current
         offsets = {offset for each in ranges for offset in range(*each)}
-        return bool(plain.acked & offsets) if name == GROUP else min(offsets) < plain.watched
+        if name == GROUP:
+            return bool(plain.acked & offsets)
+        if min(offsets) < plain.watched or plain.hidden & offsets:  # a replayed dead letter is the group's alone
+            return True
+        expired = any(plain.is_expired(offset, self.both.now_us) for offset in offsets)
+        return expired and self.was_passed(request)
+
+    def was_passed(self, request: Request) -> bool:
+        """Tell whether the engine, which may, says that the watcher is past something that expired."""
+        answers = self.both.engine._transacting._transactors[request.body.publisher].answers
+        return b"acked already" in answers[-1].body
 
     def do(self, request: Request) -> Transaction:
         both, plain = self.both, self.both.current
