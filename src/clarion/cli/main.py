@@ -9,26 +9,19 @@ from typing import Annotated
 import typer
 
 from clarion import __version__
-from clarion.cli.browse import browse
-from clarion.cli.config import config
-from clarion.cli.dead import dead_app
-from clarion.cli.demo import demo
-from clarion.cli.exit_codes import exit_codes_help
-from clarion.cli.failures import TellsUsage
-from clarion.cli.get import get
-from clarion.cli.outbox import outbox_app
+from clarion.cli.broker_commands import config, stats, up
+from clarion.cli.command_errors import TellsUsage, exit_codes_help
+from clarion.cli.dead_letter_commands import dead_app
+from clarion.cli.demo_command import demo
+from clarion.cli.outbox_commands import outbox_app
 from clarion.cli.pipeline import pipeline_app
-from clarion.cli.publish import publish
-from clarion.cli.put import put
+from clarion.cli.publish_command import publish
+from clarion.cli.put_commands import put, request
+from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.reproduce import reproduce_app
-from clarion.cli.request import request
 from clarion.cli.simulate import simulate_app
-from clarion.cli.state import state_app
-from clarion.cli.stats import stats
-from clarion.cli.subscribe import subscribe, unsubscribe
-from clarion.cli.subscriptions import subscriptions_app
-from clarion.cli.topics import topics_app
-from clarion.cli.up import up
+from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
+from clarion.cli.topic_commands import topics_app
 
 _HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost; a living consumer gets it once.
 

@@ -1,16 +1,27 @@
-"""What commands print: JSON for programs, tables for people, and numbers that people can read."""
+"""What commands print: JSON for programs, tables for people, and numbers, times and messages that people can read."""
 
 from __future__ import annotations
 
+import base64
+import shlex
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from clarion.model.errors import PermanentError
+import msgspec
+
+from clarion.model.arguments import SECONDS
+from clarion.model.errors import MessagesUnreadable, PermanentError
+from clarion.model.names import to_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
     from rich.table import Table
+
+    from clarion.subscriber import Message, MessageBatch
 
 _WIDTH_WITHOUT_TERMINAL = 10_000  # wide enough that nothing is cut where another program reads
 
@@ -73,3 +84,123 @@ def readable_bytes(count: float) -> str:
 def counted(count: int, thing: str) -> str:
     """Give a number with its noun: 1 message, 2 messages, 1,000 messages."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def readable_duration(seconds: float) -> str:
+    """Give a duration as people say it, in the two largest units that it has: 250ms, 12s, 1h 30m, 7d."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms" if seconds else "0s"
+    if seconds < 60 and seconds != int(seconds):
+        return f"{seconds:.1f}s"
+    left = round(seconds)
+    parts = []
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, int(SECONDS[unit]))
+        if count:
+            parts.append(f"{count:,}{unit}")
+        elif parts:  # nothing between: what follows is too small to tell
+            break
+    return " ".join(parts[:2])
+
+
+def shell_name(name: bytes) -> str:
+    """Give a name as it is typed in a shell."""
+    return shlex.quote(to_text(name))
+
+
+def all_fields(struct: msgspec.Struct) -> dict[str, Any]:
+    """Give every field with its name, also those at their default."""
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def iso(moment: datetime | None) -> str | None:
+    """Give a time for programs."""
+    return None if moment is None else moment.isoformat()
+
+
+def age(moment: datetime | None) -> str:
+    """Give how long ago that was, for people."""
+    return "" if moment is None else readable_duration(max(0, round((datetime.now(UTC) - moment).total_seconds())))
+
+
+def local_time(moment: datetime | None) -> str:
+    """Give a time for people: where they are, to the second."""
+    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def text_lines(part: MessageBatch) -> list[bytes]:
+    """Give each payload with a newline after it."""
+    return [payload + b"\n" for payload in part.payloads()]
+
+
+def text_lines_with_topic(part: MessageBatch) -> list[bytes]:
+    """Give each payload after its topic and a tab, with a newline after it."""
+    topic = to_text(part.topic).encode() + b"\t"
+    return [topic + payload + b"\n" for payload in part.payloads()]
+
+
+def whole_payloads(part: MessageBatch) -> list[bytes]:
+    """Give each payload as it is."""
+    return part.payloads()
+
+
+def json_lines(part: MessageBatch) -> list[bytes]:
+    """Give each message as a JSON object with a newline after it, and how often it was handed out."""
+    return [json_line(message, attempt=part.attempt) for message in part.messages()]
+
+
+def json_line(message: Message, **more: int) -> bytes:
+    """Give a message as a JSON object with a newline after it."""
+    return msgspec.json.encode(describe_message(message) | more) + b"\n"
+
+
+def describe_message(message: Message) -> dict[str, Any]:
+    """Give a message as JSON shows it: bytes in their text form, a payload that is not UTF-8 in base64."""
+    return {
+        "topic": to_text(message.topic),
+        "offset": message.offset,
+        "id": str(message.id),
+        "key": None if message.key is None else value_text(message.key),
+        "headers": _headers(message),
+        "committed_at": message.committed_at.isoformat(),
+        **payload_json(message.payload),
+    }
+
+
+def _headers(message: Message) -> dict[str, str] | None:
+    try:
+        return {name: value_text(value) for name, value in message.headers.items()}
+    except MessagesUnreadable:  # they are no map of text to bytes; the rest of the message is to be seen
+        return None
+
+
+def payload_json(payload: bytes) -> dict[str, str]:
+    """Give a payload as JSON shows it."""
+    return text_or_base64("payload", payload)
+
+
+def text_or_base64(name: str, value: bytes) -> dict[str, str]:
+    """Give bytes under their name where they are UTF-8, else in base64 under name_b64."""
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(value).decode()}
+
+
+def payload_glance(payload: bytes, most: int) -> str:
+    """Give the beginning of a payload for a table: one line, or what can be said about other bytes than text."""
+    try:
+        text = payload[: 8 * most].decode()
+    except UnicodeDecodeError as error:
+        if len(payload) <= 8 * most or error.start < 8 * most - 4:  # not just a character cut in two
+            return f"({len(payload):,} bytes, not text)"
+        text = payload[: error.start].decode()
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(character if character.isprintable() else "�" for character in line)
+    return line if len(line) <= most and len(payload) <= 8 * most else f"{line[: most - 1]}…"
+
+
+def value_text(value: bytes) -> str:
+    """Give the text form of a key or header, as for names; an empty one is empty."""
+    return to_text(value) if value else ""

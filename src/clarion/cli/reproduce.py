@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.failures import note, tells_errors
-from clarion.cli.options import AsJson
+from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_options import AsJson
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.model.errors import PermanentError
 

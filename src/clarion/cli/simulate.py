@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.failures import tells_errors
-from clarion.cli.options import AsJson
+from clarion.cli.command_errors import tells_errors
+from clarion.cli.command_options import AsJson
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.cli.simulate_options import with_parameters
 from clarion.cli.traces import plot_trace

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clarion.cli.units import read_duration_s
+from clarion.cli.command_options import read_duration_s
 from clarion.sim.publisher.parameters import Parameters
 
 _KEPT = ("keep_responses", "keep_trace")  # what they keep is for programs that import the simulator

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.failures import tells_errors
-from clarion.cli.options import AsJson
+from clarion.cli.command_errors import tells_errors
+from clarion.cli.command_options import AsJson, read_duration_s
 from clarion.cli.output import console, counted, print_json
-from clarion.cli.units import read_duration_s
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clarion.cli.demo_report import Report
-from clarion.cli.demo_tally import MIN_SIZE_BYTES, Tally, filling, pack_payload, shares
+from clarion.demo.run import Report, shares
+from clarion.demo.workers import MIN_SIZE_BYTES, Tally, filling, pack_payload
 
 _REST = filling(MIN_SIZE_BYTES + 4)
 

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.admin.answering import subscription_values, topic_values
 
 from clarion.admin.descriptions import DeadLetter, read_description
-from clarion.cli.dead import letter_json
-from clarion.cli.describing import age, keeps, kind_of, row_json, settings_words, subscriptions_table, topic_json
-from clarion.cli.output import console
-from clarion.cli.subscribe import told_options
+from clarion.cli.dead_letter_commands import letter_json
+from clarion.cli.output import age, console
+from clarion.cli.subscription_commands import kind_of, subscriptions_table, told_options
+from clarion.cli.topic_commands import keeps, row_json, settings_words, topic_json
 from clarion.model.ids import MessageId
 from clarion.model.options import SubscriptionOptions, TopicSettings
 from clarion.wire.bodies import TopicRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clarion.cli.exit_codes import MEANINGS, ExitCode, NeedsYes, exit_code_of, exit_codes_help
+from clarion.cli.command_errors import MEANINGS, ExitCode, NeedsYes, exit_code_of, exit_codes_help
 from clarion.model import errors
 
 

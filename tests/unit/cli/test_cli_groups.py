@@ -9,11 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clarion.cli.consent import make_sure
-from clarion.cli.exit_codes import NeedsYes
-from clarion.cli.listing import ListsByDefault, ListsNames
+from clarion.cli.command_errors import NeedsYes, make_sure
+from clarion.cli.command_options import ListsByDefault, ListsNames, read_start
 from clarion.cli.main import app
-from clarion.cli.options import read_start
 
 _NOWHERE = ("--url", "ipc:///nowhere/at/all", "--timeout", "0.05")
 

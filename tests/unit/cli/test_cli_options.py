@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 import typer
 
-from clarion.cli.options import read_headers, read_name, read_start, read_value
-from clarion.cli.up import read_settings
+from clarion.cli.broker_commands import read_settings
+from clarion.cli.command_options import read_headers, read_name, read_start, read_value
 from clarion.model.errors import BadSettings
 
 

@@ -7,15 +7,16 @@ import base64
 import msgspec
 import pytest
 
-from clarion.cli.output import counted, readable_bytes
-from clarion.cli.printing import (
+from clarion.cli.broker_commands import is_counter, rates
+from clarion.cli.output import (
+    counted,
     json_lines,
     payload_glance,
+    readable_bytes,
     text_lines,
     text_lines_with_topic,
     whole_payloads,
 )
-from clarion.cli.stats import is_counter, rates
 from clarion.subscriber import MessageBatch
 from clarion.wire.batch import Batch, Headers, encode_batch
 

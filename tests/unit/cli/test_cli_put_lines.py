@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.cli import put_lines
-from clarion.cli.put import explained
-from clarion.cli.put_lines import split_lines
+from clarion.cli import put_commands
+from clarion.cli.broker_clients import explained
+from clarion.cli.put_commands import split_lines
 from clarion.model import errors
 
 
@@ -33,7 +33,7 @@ def test_pieces_do_not_matter(chunks: list[bytes]) -> None:
 
 
 def test_a_line_without_end_is_refused_before_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(put_lines, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(put_commands, "MAX_LINE_BYTES", 10)
     with pytest.raises(errors.TooLarge, match="more than 10 bytes"):
         _lines(*[b"xxxx"] * 3)
 

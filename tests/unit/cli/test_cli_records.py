@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clarion.cli.records import RecordWriter, count_whole, write_records
+from clarion.cli.read_commands import RecordWriter, count_whole, write_records
 
 _DEADLINE_S = 60.0
 _RECORDS = [b"%08d\n" % number for number in range(20_000)]

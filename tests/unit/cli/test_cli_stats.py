@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from clarion.admin import PublisherReport
+from clarion.cli.broker_commands import as_plain, is_counter, stats_tables
 from clarion.cli.output import print_json
-from clarion.cli.stats import as_plain, is_counter, stats_tables
 
 
 def a_report(**changes: Any) -> PublisherReport:

@@ -9,7 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.cli.units import (
+from clarion.cli.command_options import (
     read_bound_s,
     read_count,
     read_duration_s,
@@ -17,8 +17,8 @@ from clarion.cli.units import (
     read_size,
     read_some_time_s,
     read_time,
-    readable_duration,
 )
+from clarion.cli.output import readable_duration
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import typer
 
 import clarion.broker
 from clarion.broker.settings import BrokerSettings
-from clarion.cli.up import serve
+from clarion.cli.broker_commands import serve
 from clarion.model.errors import StoreFailed
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clarion.cli.outbox import outbox_app
+from clarion.cli.outbox_commands import outbox_app
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.rows import Changes, LaneRow, Row
 from clarion.wire.batch import encode_batch

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from clarion.cli.output import add_row, console, plain_table
-from clarion.cli.units import readable_duration
+from clarion.cli.output import add_row, console, plain_table, readable_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.exit_codes import ExitCode
-from clarion.cli.failures import note, tells_errors
-from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
-from clarion.cli.output import counted, print_json
+from clarion.cli.command_errors import ExitCode, note, tells_errors
+from clarion.cli.command_options import (
+    DEFAULT_URL,
+    AsJson,
+    Url,
+    read_name,
+    read_number,
+    read_size,
+    read_some,
+    read_some_time_s,
+    read_time,
+)
+from clarion.cli.output import counted, print_json, readable_duration
 from clarion.cli.pipeline.job_output import live_line, print_pairs, query_line
 from clarion.cli.pipeline.spark_job import check_broker, check_extra, check_input, check_place, names_of, spark_session
-from clarion.cli.units import read_number, read_size, read_some, read_some_time_s, read_time, readable_duration
 from clarion.model.errors import PermanentError
 from clarion.model.names import to_text
 

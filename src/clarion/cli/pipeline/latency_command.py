@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.failures import note, tells_errors
-from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
+from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_name, read_number, read_some_time_s
 from clarion.cli.output import counted, print_json
 from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, print_rows
 from clarion.cli.pipeline.spark_job import (
@@ -24,7 +24,6 @@ from clarion.cli.pipeline.spark_job import (
     read_messages,
     spark_session,
 )
-from clarion.cli.units import read_number, read_some_time_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

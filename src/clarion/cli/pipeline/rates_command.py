@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import typer
 
-from clarion.cli.failures import note, tells_errors
-from clarion.cli.options import DEFAULT_URL, AsJson, Url
+from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_some_time_s
 from clarion.cli.output import counted, print_json
 from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, print_rows
 from clarion.cli.pipeline.spark_job import (
@@ -22,7 +22,6 @@ from clarion.cli.pipeline.spark_job import (
     read_messages,
     spark_session,
 )
-from clarion.cli.units import read_some_time_s
 from clarion.model.errors import PermanentError
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from clarion.cli.failures import asking, note
-from clarion.cli.options import DEFAULT_TIMEOUT_S, read_name
+from clarion.cli.broker_clients import asking
+from clarion.cli.command_errors import note
+from clarion.cli.command_options import DEFAULT_TIMEOUT_S, read_name
 from clarion.model.errors import PermanentError
 from clarion.model.names import from_text, to_text
 

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from clarion.cli.failures import note, tells_errors
-from clarion.cli.options import AsJson
+from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_options import AsJson, read_some_time_s
 from clarion.cli.output import print_json
 from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, print_rows
 from clarion.cli.pipeline.spark_job import check_output, spark_session
-from clarion.cli.units import read_some_time_s
 from clarion.model.errors import PermanentError
 
 _NEEDS = 'sweeping needs SimPy, numpy and PySpark: pip install "clarion[sim,spark]"'

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.exit_codes import ExitCode
-from clarion.cli.failures import announcing, note, tells_errors
-from clarion.cli.options import DEFAULT_URL, AsJson, Url, read_name
+from clarion.cli.command_errors import ExitCode, announcing, note, tells_errors
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_name, read_size, read_some, read_some_time_s
 from clarion.cli.output import counted, print_json, readable_bytes
-from clarion.cli.units import read_size, read_some, read_some_time_s
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`clarion outbox`: look into a publisher's outbox, and decide what becomes of messages that were set aside."""
+"""`clarion outbox`: look into a publisher's outbox, and decide what becomes of messages that were quarantined."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.consent import Yes, make_sure
-from clarion.cli.failures import tells_errors
-from clarion.cli.options import AsJson
+from clarion.cli.command_errors import make_sure, tells_errors
+from clarion.cli.command_options import AsJson, Yes
 from clarion.cli.output import add_row, console, counted, plain_table, print_json, readable_bytes
 from clarion.model.names import to_text
 
@@ -29,7 +28,9 @@ Examples:
   clarion outbox resend app.outbox
   clarion outbox drop app.outbox --yes
 """
+
 outbox_app = typer.Typer(help=_HELP, no_args_is_help=True)
+
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="The outbox, as given to the publisher.", show_default=False)
 ]

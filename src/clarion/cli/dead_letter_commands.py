@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.consent import Yes, make_sure
-from clarion.cli.describing import age, iso, shell_name
-from clarion.cli.failures import asking, tells_errors
-from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Topic, Url
-from clarion.cli.output import add_row, console, counted, plain_table, print_json
-from clarion.cli.units import read_number, read_some
+from clarion.cli.broker_clients import asking
+from clarion.cli.command_errors import make_sure, tells_errors
+from clarion.cli.command_options import (
+    DEFAULT_TIMEOUT,
+    DEFAULT_URL,
+    AsJson,
+    Timeout,
+    Topic,
+    Url,
+    Yes,
+    read_number,
+    read_some,
+)
+from clarion.cli.output import add_row, age, console, counted, iso, plain_table, print_json, shell_name
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
@@ -29,8 +37,11 @@ Examples:
   clarion dead replay jobs --offset 3 --offset 5
   clarion dead drop jobs --yes
 """
+
 dead_app = typer.Typer(help=_HELP, no_args_is_help=True)
+
 _NUMBERS = ("offset", "attempts", "given up")
+
 _SHOWN = 60  # characters of a payload in the table
 
 Offsets = Annotated[
@@ -141,7 +152,7 @@ def _none(name: str, offsets: list[int] | None) -> str:
 
 def letter_json(letter: DeadLetter) -> dict[str, Any]:
     """Give a dead letter as JSON shows it."""
-    from clarion.cli.printing import payload_json, value_text
+    from clarion.cli.output import payload_json, value_text
 
     return {
         "offset": letter.offset,
@@ -159,7 +170,7 @@ def letter_json(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _print_table(letters: list[DeadLetter]) -> None:
-    from clarion.cli.printing import payload_glance, value_text
+    from clarion.cli.output import payload_glance, value_text
 
     table = plain_table(["offset", "subscriber", "attempts", "given up", "reason", "key", "message"], _NUMBERS)
     for letter in letters:

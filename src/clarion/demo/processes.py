@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 _STOP_WAIT_S = 10.0
+
 _LOG_TAIL_BYTES = 2000
 
 

@@ -3,42 +3,107 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.consent import Yes, make_sure
-from clarion.cli.describing import (
+from clarion.cli.broker_clients import asking
+from clarion.cli.command_errors import make_sure, note, tells_errors
+from clarion.cli.command_options import (
+    DEFAULT_TIMEOUT,
+    DEFAULT_URL,
+    AsJson,
+    ListsByDefault,
+    Timeout,
+    Topic,
+    Url,
+    Yes,
+    read_bound_s,
+    read_count,
+    read_number,
+    read_size,
+)
+from clarion.cli.output import (
+    add_row,
     age,
-    keeps,
+    all_fields,
+    console,
+    counted,
+    iso,
     local_time,
-    row_json,
-    settings_of,
-    settings_words,
+    plain_table,
+    print_json,
+    readable_bytes,
+    readable_duration,
     shell_name,
-    subscriptions_table,
-    topic_json,
 )
-from clarion.cli.failures import asking, note, tells_errors
-from clarion.cli.listing import ListsByDefault
-from clarion.cli.options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Topic, Url
-from clarion.cli.output import add_row, console, counted, plain_table, print_json, readable_bytes
-from clarion.cli.topic_options import (
-    AtBoundOption,
-    MaxAge,
-    MaxBatch,
-    MaxSize,
-    MaxSubscriptions,
-    RetentionOption,
-    Ttl,
-)
-from clarion.cli.units import read_number
+from clarion.cli.subscription_commands import subscription_json, subscriptions_table
 from clarion.model.errors import NoTopic
 from clarion.model.names import to_text
+from clarion.model.options import KEEP, TRIM, TopicSettings
 
 if TYPE_CHECKING:
     from clarion.admin import TopicDescription
     from clarion.wire.bodies import TopicRow
+
+
+class Retention(StrEnum):
+    """What a topic keeps."""
+
+    UNTIL_READ = "until-read"
+    KEEP = "keep"
+
+
+class AtBound(StrEnum):
+    """What happens where a bound would overtake a reader."""
+
+    REFUSE = "refuse"
+    TRIM = "trim"
+
+
+RetentionOption = Annotated[
+    Retention | None,
+    typer.Option(
+        "--retention",
+        help="until-read: until every subscriber has it, as topics are where nobody says otherwise."
+        " keep: read or not, within --max-age and --max-size.",
+    ),
+]
+
+MaxAge = Annotated[
+    float | None,
+    typer.Option("--max-age", parser=read_bound_s, metavar="TIME|none", help="With keep: older messages go (7d)."),
+]
+
+MaxSize = Annotated[
+    int | None,
+    typer.Option("--max-size", parser=read_size, metavar="SIZE|none", help="Bytes of messages it holds (10GB)."),
+]
+
+AtBoundOption = Annotated[
+    AtBound | None,
+    typer.Option(
+        "--at-bound",
+        help="Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
+        " told what they missed.",
+    ),
+]
+
+Ttl = Annotated[
+    float | None,
+    typer.Option(
+        "--ttl", parser=read_bound_s, metavar="TIME|none", help="Messages expire so long after they were put (1h)."
+    ),
+]
+
+MaxBatch = Annotated[
+    int | None,
+    typer.Option("--max-batch", parser=read_size, metavar="SIZE|none", help="Bytes of a batch, and so of a message."),
+]
+
+MaxSubscriptions = Annotated[
+    int | None, typer.Option("--max-subscriptions", parser=read_count, metavar="N|none", help="So many subscribe.")
+]
 
 _HELP = """List topics, make and change them, purge and delete them.
 
@@ -54,7 +119,9 @@ Examples:
   clarion topics purge audit
   clarion topics delete audit
 """
+
 topics_app = typer.Typer(cls=ListsByDefault, help=_HELP)
+
 _NUMBERS = ("messages", "size", "next offset")
 
 
@@ -329,3 +396,85 @@ def _print_table(rows: list[TopicRow]) -> None:
     if len(rows) > 1:
         total = sum(row.stored_bytes for row in rows)
         screen.print(f"\n{counted(len(rows), 'topic')}, {readable_bytes(total)}")
+
+
+def row_json(row: TopicRow) -> dict[str, Any]:
+    """Give a topic as JSON lists it. Where some above the cursor are acked, `lag` is an upper bound."""
+    return {
+        "topic": to_text(row.topic),
+        "retention": row.retention,
+        "settings": all_fields(settings_of(row)),
+        "messages": row.next_offset - row.first_offset,
+        "first_offset": row.first_offset,
+        "next_offset": row.next_offset,
+        "stored_bytes": row.stored_bytes,
+        "subscriptions": [
+            {
+                "subscriber": to_text(name),
+                "shared": name in row.shared,
+                "cursor": cursor,
+                "lag": max(0, row.next_offset - cursor),
+                "acked_ranges_above_cursor": ranges,
+            }
+            for name, cursor, ranges in row.subscriptions
+        ],
+    }
+
+
+def settings_of(row: TopicRow) -> TopicSettings:
+    """Give the settings of a topic that was listed; those that a newer broker knows are left out."""
+    return TopicSettings(
+        **{name: row.settings[name] for name in TopicSettings.__struct_fields__ if name in row.settings}
+    )
+
+
+def topic_json(told: TopicDescription) -> dict[str, Any]:
+    """Give everything about a topic as JSON."""
+    return {
+        "topic": to_text(told.topic),
+        "retention": told.retention,
+        "settings": all_fields(told.settings),
+        "messages": told.messages,
+        "first_offset": told.first_offset,
+        "next_offset": told.next_offset,
+        "stored_bytes": told.stored_bytes,
+        "staged_messages": told.staged_messages,
+        "staged_bytes": told.staged_bytes,
+        "oldest_at": iso(told.oldest_at),
+        "subscriptions": [subscription_json(one) for one in told.subscriptions],
+    }
+
+
+def keeps(retention: str, settings: TopicSettings) -> str:
+    """Tell in short what a topic keeps: keep 7d 10.0 GB trim."""
+    words = [retention]
+    if retention == KEEP and settings.max_age_s:
+        words.append(readable_duration(settings.max_age_s))
+    if settings.max_bytes:
+        words.append(readable_bytes(settings.max_bytes))
+    if len(words) > 1 and settings.at_bound == TRIM:
+        words.append(TRIM)
+    return " ".join(words)
+
+
+def settings_words(retention: str, settings: TopicSettings) -> str:
+    """Tell in a sentence what a topic keeps, and what else it is set to."""
+    bounds = []
+    if retention == KEEP and settings.max_age_s:
+        bounds.append(f"for {readable_duration(settings.max_age_s)}")
+    if settings.max_bytes:
+        bounds.append(f"up to {readable_bytes(settings.max_bytes)}")
+    kept = "messages until every subscriber has read them" if retention != KEEP else "messages, read or not"
+    if retention == KEEP and not bounds:
+        kept = "everything"
+    words = [", ".join([kept, *bounds])]
+    if bounds:
+        refused = "puts are refused where a bound would overtake a subscriber"
+        words.append("at a bound the oldest go, read or not" if settings.at_bound == TRIM else refused)
+    if settings.ttl_s:
+        words.append(f"messages expire after {readable_duration(settings.ttl_s)} where the put does not say otherwise")
+    if settings.max_batch_bytes:
+        words.append(f"a batch has at most {readable_bytes(settings.max_batch_bytes)}")
+    if settings.max_subscriptions:
+        words.append(f"at most {settings.max_subscriptions:,} subscribe")
+    return "; ".join(words)

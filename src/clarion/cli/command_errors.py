@@ -1,4 +1,4 @@
-"""What a command says on standard error, to people or as JSON, and how it fails: with an exit code by kind.
+"""What a command says on standard error, to people or as JSON, and the exit code by which it fails.
 
 With --json every line there is an object, {"error": {…}} or {"note": {…}}, also where the command line itself is wrong.
 """
@@ -13,23 +13,86 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import typer
 from typer.core import TyperGroup
 
-from clarion.cli.exit_codes import ExitCode, exit_code_of
-from clarion.cli.units import readable_duration
-from clarion.model.errors import ClarionError, PermanentError, TimedOut, Unreachable
+from clarion.model import errors
+from clarion.model.errors import ClarionError, PermanentError
 
-if TYPE_CHECKING:
-    from clarion.admin import Admin
+
+class NeedsYes(errors.PermanentError):
+    """Nobody can be asked whether something may be destroyed, and nobody said --yes."""
+
+
+class ExitCode(IntEnum):
+    """What a command's end says to a script."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOTHING_THERE = 3
+    NO_ANSWER = 4
+    NO_SUBSCRIBER = 5
+    NOT_SUBSCRIBED = 6
+    REFUSED_FOR_NOW = 7
+    STORE_UNUSABLE = 8
+    NO_TOPIC = 9
+    INTERRUPTED = 130
+    READER_GONE = 141
+    TERMINATED = 143
+
+
+MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.ERROR: "it cannot be done this way; the message says why",
+    ExitCode.USAGE: "the command line is not understood, or lacks --yes",
+    ExitCode.NOTHING_THERE: "get, browse, state get: nothing was there, and the wait is over",
+    ExitCode.NO_ANSWER: "no broker answered in time; request: nobody did",
+    ExitCode.NO_SUBSCRIBER: "put, request: nobody subscribes to the topic; nothing was stored",
+    ExitCode.NOT_SUBSCRIBED: "there is no such subscription",
+    ExitCode.REFUSED_FOR_NOW: "disk, topic or buffer is full, or being changed; try again later",
+    ExitCode.STORE_UNUSABLE: "up: the data is in use, damaged or too new, or the disk failed",
+    ExitCode.NO_TOPIC: "there is no such topic",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+    ExitCode.READER_GONE: "get, browse: whoever read the output went away",
+    ExitCode.TERMINATED: "get, browse, demo: ended by SIGTERM",
+}
+
+# The first kind that fits decides.
+_BY_ERROR: tuple[tuple[type[errors.ClarionError], ExitCode], ...] = (
+    (errors.TimedOut, ExitCode.NO_ANSWER),
+    (errors.Unreachable, ExitCode.NO_ANSWER),
+    (errors.NoSubscriber, ExitCode.NO_SUBSCRIBER),
+    (errors.NotSubscribed, ExitCode.NOT_SUBSCRIBED),
+    (errors.NoTopic, ExitCode.NO_TOPIC),
+    (NeedsYes, ExitCode.USAGE),
+    (errors.RetryableError, ExitCode.REFUSED_FOR_NOW),
+    (errors.FatalError, ExitCode.STORE_UNUSABLE),
+)
+
+
+def exit_code_of(error: errors.ClarionError) -> ExitCode:
+    """Give the exit code of a command that ended with this error."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.ERROR)
+
+
+def exit_codes_help() -> str:
+    """Give the table of exit codes as `clarion --help` shows it."""
+    return "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
+
 
 Parameters = ParamSpec("Parameters")
+
 _JSON = "--json"
+
 _UsageError: Any = typer.BadParameter.__mro__[1]  # of the click inside Typer, which is not always the one outside
+
 _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 _says_json = False
 
 
@@ -81,57 +144,6 @@ def tells_errors(command: Callable[Parameters, None]) -> Callable[Parameters, No
     return told
 
 
-@contextmanager
-def asking(url: str, timeout_s: float) -> Iterator[Admin]:
-    """Give a client that asks the broker, and close it; where no broker answers that is told meanwhile and at last."""
-    from clarion.admin import Admin
-
-    with (
-        no_answer_told(url),
-        Admin(url, timeout_s=timeout_s) as admin,
-        waiting_told(url, timeout_s),
-    ):
-        yield admin
-
-
-@contextmanager
-def no_answer_told(url: str) -> Iterator[None]:
-    """Say it the same way in every command when no broker answers."""
-    try:
-        yield
-    except (TimedOut, Unreachable):
-        raise Unreachable(f"no broker answers at {url}. Is one running there? `clarion up` starts one") from None
-
-
-@contextmanager
-def waiting_told(url: str, timeout_s: float) -> Iterator[ClientNotes]:
-    """Say what a client warns of as a note: above all that no broker answers yet, and how long it will be tried."""
-    notes = ClientNotes(url, timeout_s)
-    log = logging.getLogger("clarion")
-    log.addHandler(notes)
-    try:
-        yield notes
-    finally:
-        log.removeHandler(notes)
-
-
-class ClientNotes(logging.Handler):
-    """Makes notes of a client's warnings. `for_ever`: a broker that goes away is waited for, however long."""
-
-    def __init__(self, url: str, timeout_s: float) -> None:
-        super().__init__(logging.WARNING)
-        self._url = url
-        self._timeout_s = timeout_s
-        self.for_ever = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
-        if record.name == "clarion.session" and record.levelno == logging.WARNING and not self.for_ever:
-            note(f"no answer from {self._url} yet; trying for {readable_duration(self._timeout_s)} in all")
-        else:
-            note(record.getMessage())
-
-
 def tell_error(error: ClarionError) -> None:
     """Say on standard error what went wrong."""
     if _says_json:
@@ -178,3 +190,18 @@ def end_cleanly_on_sigterm() -> None:
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(ExitCode.TERMINATED)
+
+
+def make_sure(question: str, *, yes: bool) -> None:
+    """Go on only where the answer is yes, or --yes was given. Where nobody can be asked, that is NeedsYes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise NeedsYes(f"{question} There is nobody to ask here: give --yes if you are sure. Nothing was changed")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # Ctrl-D
+        print(file=sys.stderr)
+    if answer.strip().lower() not in ("y", "yes"):
+        note("nothing was changed")
+        raise typer.Exit(ExitCode.ERROR)

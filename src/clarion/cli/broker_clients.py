@@ -1,0 +1,113 @@
+"""The clients with which commands ask a broker, and what is told where it does not answer or refuses."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from clarion.cli.command_errors import note
+from clarion.cli.output import counted, readable_duration
+from clarion.model.errors import BufferFull, ClarionError, NoSubscriber, TimedOut, Unreachable
+from clarion.model.names import to_text
+
+if TYPE_CHECKING:
+    from clarion.admin import Admin
+    from clarion.publisher import Publisher
+
+
+@contextmanager
+def asking(url: str, timeout_s: float) -> Iterator[Admin]:
+    """Give a client that asks the broker, and close it; where no broker answers that is told meanwhile and at last."""
+    from clarion.admin import Admin
+
+    with (
+        no_answer_told(url),
+        Admin(url, timeout_s=timeout_s) as admin,
+        waiting_told(url, timeout_s),
+    ):
+        yield admin
+
+
+@contextmanager
+def no_answer_told(url: str) -> Iterator[None]:
+    """Say it the same way in every command when no broker answers."""
+    try:
+        yield
+    except (TimedOut, Unreachable):
+        raise Unreachable(f"no broker answers at {url}. Is one running there? `clarion up` starts one") from None
+
+
+@contextmanager
+def waiting_told(url: str, timeout_s: float) -> Iterator[ClientNotes]:
+    """Say what a client warns of as a note: above all that no broker answers yet, and how long it will be tried."""
+    notes = ClientNotes(url, timeout_s)
+    log = logging.getLogger("clarion")
+    log.addHandler(notes)
+    try:
+        yield notes
+    finally:
+        log.removeHandler(notes)
+
+
+class ClientNotes(logging.Handler):
+    """Makes notes of a client's warnings. `for_ever`: a broker that goes away is waited for, however long."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        super().__init__(logging.WARNING)
+        self._url = url
+        self._timeout_s = timeout_s
+        self.for_ever = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        if record.name == "clarion.session" and record.levelno == logging.WARNING and not self.for_ever:
+            note(f"no answer from {self._url} yet; trying for {readable_duration(self._timeout_s)} in all")
+        else:
+            note(record.getMessage())
+
+
+@contextmanager
+def publishing(url: str, topic: bytes, timeout_s: float, *, compress: bool = False) -> Iterator[Publisher]:
+    """Give a publisher and close it. Who uses it waits for the receipts; errors say what became of the messages."""
+    from clarion.publisher import Publisher
+
+    publisher = Publisher(url, block_s=timeout_s, compression="zstd" if compress else None)
+    try:
+        with waiting_told(url, timeout_s):
+            yield publisher
+        _close(publisher, timeout_s)
+    except ClarionError as error:
+        raise explained(error, publisher.stats, url, topic) from error
+    finally:
+        _close(publisher, 0.0)  # does nothing where all went well, and waits for nothing where it did not
+
+
+def _close(publisher: Publisher, timeout_s: float) -> None:
+    try:
+        publisher.close(timeout_s)
+    except ClarionError:  # the receipts have told by now what is stored, and the broker forgets us in time
+        pass
+
+
+def explained(error: ClarionError, stats: dict[str, Any], url: str, topic: bytes) -> ClarionError:
+    """Give the error in the words of a command that ends: what is stored, what is not, and what to do."""
+    stored = stats["messages_stored"]
+    kept = f"{counted(stored, 'message')} confirmed as stored, no more" if stored else "nothing was confirmed as stored"
+    name = shlex.quote(to_text(topic))
+    if isinstance(error, NoSubscriber):
+        return NoSubscriber(
+            f"nobody subscribes to {to_text(topic)}, so nothing was stored."
+            f" Let somebody subscribe: clarion subscribe {name} --as NAME;"
+            f" or keep messages anyway: clarion topics create {name} --retention keep"
+        )
+    if isinstance(error, BufferFull | TimedOut) and not stats["connected"]:
+        return Unreachable(f"no broker answers at {url}; {kept}. Is one running there? `clarion up` starts one")
+    refusal = stats.get("refusal")
+    if isinstance(error, BufferFull | TimedOut) and isinstance(refusal, ClarionError):
+        return type(refusal)(f"{refusal}; {kept}. Try again later")
+    if isinstance(error, TimedOut):
+        return TimedOut(f"the broker at {url} did not answer in time; {kept}. A longer --timeout may help")
+    return type(error)(f"{error}; {kept}" if stored else str(error))
