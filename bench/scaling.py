@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.peers.machine import describe, in_a_line
 from bench.processes import Role, running_broker
-from clarion.sim.reproduce.figures.style import COLOURS, saved
+from clarion.reproduce.figure_style import COLOURS, saved
 
 SUBSCRIBERS = (1, 2, 5, 10, 20, 50, 100, 150, 200)
 MESSAGES = (1000, 2000, 5000, 10_000, 15_000, 20_000)

@@ -16,7 +16,7 @@ from bench.growth.verdicts import Points, keeps_up, line_through, stays
 from bench.peers.machine import in_a_line
 from bench.peers.plots import short
 from bench.peers.tables import markdown, number
-from clarion.sim.reproduce.figures.style import COLOURS, saved
+from clarion.reproduce.figure_style import COLOURS, saved
 
 TITLES = {
     "size": ("Size of a message", "bytes a message",

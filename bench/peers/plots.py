@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from bench.peers.figures import Figure, Rounds
 from bench.peers.machine import in_a_line
 from bench.peers.systems import System
-from clarion.sim.reproduce.figures.style import COLOURS, saved
+from clarion.reproduce.figure_style import COLOURS, saved
 
 RATES = [
     ("publish, 100 B", Figure("100 B", "publish_per_s")),

@@ -20,7 +20,7 @@ import fastavro
 import numpy as np
 
 from clarion import Admin, Publisher, TimedOut
-from clarion.sim.traces import ZtfNights, ztf_trace
+from clarion.sim.generated_traces import ZtfNights, ztf_trace
 
 PACKET = Path(__file__).with_name("alert.avro")
 FILTERS = {1: b"zg", 2: b"zr", 3: b"zi"}

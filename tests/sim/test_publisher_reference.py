@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clarion.sim.publisher import PROFILES, Outcome, Parameters, Poisson, simulate
+from clarion.sim import PROFILES, Outcome, Parameters, Poisson, simulate
 
 # By profile and load: ms of fixed N (None: unstable), ms and mean N of literal, ms of recheck.
 _REFERENCE: dict[tuple[str, float], tuple[dict[int, int | None], int, float, int]] = {

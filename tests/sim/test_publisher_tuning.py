@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clarion.sim.publisher import (
+from clarion.sim import (
     PROFILES,
     SLOW_SUBSCRIBER,
     TABLE_II,

@@ -15,7 +15,7 @@ from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
-    from clarion.sim.reproduce import Report
+    from clarion.reproduce.publisher_report import Report
 
 _NEEDS = 'reproducing needs SimPy, numpy and matplotlib: pip install "clarion[sim,plots]"'
 _HELP = """Run the experiments of the documents that Clarion follows.
@@ -61,7 +61,10 @@ def publisher(
       clarion reproduce publisher --out out/publisher --json | jq .holds
     """
     try:
-        from clarion.sim.reproduce import FULL, QUICK, draw_all, make_report, run_experiments, write_report
+        from clarion.reproduce.publisher_experiments import FULL, QUICK
+        from clarion.reproduce.publisher_figures import draw_all
+        from clarion.reproduce.publisher_report import make_report, write_report
+        from clarion.reproduce.publisher_results import run_experiments
     except ImportError as error:
         raise PermanentError(_NEEDS) from error
     try:
@@ -103,7 +106,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 def _print(report: Report, out: Path) -> None:
-    from clarion.sim.reproduce import REPORT, summary_rows
+    from clarion.reproduce.publisher_report import REPORT, summary_rows
 
     table = plain_table(["", "the document's claim", "holds for", "store-heavy", "store-light"])
     for row in summary_rows(report.claims):

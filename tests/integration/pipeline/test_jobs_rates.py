@@ -24,7 +24,7 @@ from clarion.pipeline.jobs.rates import (
 )
 from clarion.pipeline.jobs.time_columns import header_time
 from clarion.pipeline.jobs.workload import job_rates, read_workload, task_rates, write_workload
-from clarion.sim.publisher.configuring import build_parameters
+from clarion.sim.parameters import build_parameters
 from clarion.sim.traces import read_trace
 
 MESSAGES = 20_000

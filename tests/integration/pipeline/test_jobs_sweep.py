@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from clarion.pipeline.jobs.sweep import Grid, cells_of, sweep, to_row
-from clarion.sim.publisher import simulate
+from clarion.sim import simulate
 
 
 def test_runs_on_executors_give_the_same_numbers_as_here(spark: SparkSession) -> None:

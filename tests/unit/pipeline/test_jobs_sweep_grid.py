@@ -9,7 +9,7 @@ import pytest
 
 from clarion.model.errors import BadSettings
 from clarion.pipeline.jobs.sweep import Grid, cells_of
-from clarion.sim.publisher import Poisson, Stepped, Traced
+from clarion.sim import Poisson, Stepped, Traced
 
 
 def test_every_combination_is_a_cell() -> None:

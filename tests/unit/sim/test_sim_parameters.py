@@ -10,8 +10,8 @@ import pytest
 
 from clarion.model.errors import BadSettings
 from clarion.publisher.tuner import PAPER
-from clarion.sim.publisher import TABLE_II, Outcome, Parameters, Poisson, Stepped, Traced, jain_index, simulate
-from clarion.sim.publisher.configuring import build_parameters, read_config
+from clarion.sim import TABLE_II, Outcome, Parameters, Poisson, Stepped, Traced, jain_index, simulate
+from clarion.sim.parameters import build_parameters, read_config
 
 
 def test_the_tuner_is_told_the_documents_values() -> None:

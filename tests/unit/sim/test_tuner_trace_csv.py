@@ -8,8 +8,7 @@ import pytest
 
 from clarion.publisher.tuner import LAN, PAPER, Sample, make_tuner, trace_from_csv, trace_to_csv
 from clarion.publisher.tuner.tracing import Trace
-from clarion.sim.reproduce.figures import draw_trace
-from clarion.sim.reproduce.figures.tracing import mean_batch_size
+from clarion.reproduce.publisher_figures import draw_trace, mean_batch_size
 
 
 def _real_trace(policy: str) -> list[Sample]:

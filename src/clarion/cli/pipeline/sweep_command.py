@@ -75,7 +75,7 @@ def sweep(
     try:
         from clarion.pipeline.jobs.sweep import Grid, cells_of
         from clarion.pipeline.jobs.sweep import sweep as run
-        from clarion.sim.publisher.configuring import read_config
+        from clarion.sim.parameters import read_config
     except ImportError as error:
         raise PermanentError(_NEEDS) from error
     values: dict[str, Any] = {} if config is None else read_config(config)

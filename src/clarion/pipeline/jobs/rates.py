@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from clarion.model.errors import InvalidRequest, PermanentError
 from clarion.model.task_events import JOB_HEADER
 from clarion.pipeline.jobs.time_columns import US_PER_S, WINDOW, window_columns, window_start_us, window_us
-from clarion.sim.traces.reading import PARQUET_SUFFIXES
+from clarion.sim.traces import PARQUET_SUFFIXES
 
 BY_TOPIC_AND_JOB = ("topic", "job")
 _BUCKET_US = 60 * US_PER_S  # of arrivals that are sorted together

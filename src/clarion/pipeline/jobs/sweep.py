@@ -13,10 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from clarion.model.errors import BadSettings
-from clarion.sim.publisher.configuring import KINDS, PROFILE, build_parameters
-from clarion.sim.publisher.outcome import Outcome
-from clarion.sim.publisher.parameters import PROFILES, Parameters
-from clarion.sim.publisher.running import simulate
+from clarion.sim.outcome import Outcome
+from clarion.sim.parameters import KINDS, PROFILE, PROFILES, Parameters, build_parameters
+from clarion.sim.simulation import simulate
 
 MOST_TASKS = 10_000
 _GRID = {"load_per_s": pa.float64(), "batch_size": pa.int64(), "seed": pa.int64(), "tuning": pa.string(),
@@ -58,7 +57,7 @@ class Cell(NamedTuple):
 def sweep(spark: SparkSession, grid: Grid, *, tasks: int | None = None) -> DataFrame:
     """Give a row for each run: load_per_s, batch_size, seed, tuning, profile, and what came of it.
 
-    The numbers are those of `clarion.sim.publisher.simulate` with the same parameters and seed, wherever a run is made.
+    The numbers are those of `clarion.sim.simulate` with the same parameters and seed, wherever a run is made.
     response_mean_ms, response_median_ms and response_p99_ms are null where no message counts; load_per_s and profile
     where the grid does not name them. All of the grid is checked at once; the runs are made whenever rows are asked
     for, so persist the table, or write it, to use it twice. There are so many `tasks` as there are runs, unless told.

@@ -1,0 +1,200 @@
+"""The report: claims beside what we see, our figures beside the reference's, and the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clarion.reproduce.claims import OFF, Claim, Verdict
+from clarion.reproduce.publisher_claims import judge_all
+from clarion.reproduce.publisher_experiments import EAGER, LITERAL, LOAD, LOADS_PER_S, PROFILES, RECHECK, TUNED
+from clarion.reproduce.publisher_figures import FIGURES
+from clarion.reproduce.publisher_results import Compared, Hindsight, Results, compare, hindsight
+
+REPORT, CLAIMS = "report.md", "claims.json"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Everything that the runs say, as numbers and verdicts."""
+
+    extent: str
+    runs: int
+    traces: list[dict[str, Any]]
+    claims: list[Claim]
+    reference: list[Compared]
+    beyond: list[Hindsight]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it for JSON, with what holds counted by policy."""
+        return {**msgspec.to_builtins(self), "holds": self.counts()}
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Give how many verdicts there are by policy, and how many of them hold."""
+        verdicts = [verdict for claim in self.claims for verdict in claim.verdicts]
+        return {
+            policy: {
+                "holds": sum(one.holds for one in verdicts if one.policy == policy),
+                "judged": sum(one.policy == policy for one in verdicts),
+            }
+            for policy in (OFF, *TUNED)
+        }
+
+
+def make_report(results: Results) -> Report:
+    """Judge everything."""
+    traces = [
+        {"trace": work.case, "arrivals": int(work.times_s.size), "mean_rate_per_s": work.rate_per_s,
+         "given": work.given}
+        for work in results.workloads.values()
+    ]  # fmt: skip
+    return Report(results.extent.name, results.runs, traces, judge_all(results), compare(results), hindsight(results))
+
+
+def write_report(report: Report, results: Results, folder: Path) -> None:
+    """Write report.md and claims.json into a folder."""
+    (folder / CLAIMS).write_bytes(msgspec.json.format(msgspec.json.encode(report.to_dict()), indent=1))
+    (folder / REPORT).write_text("\n".join(_lines(report, results)) + "\n", encoding="utf-8")
+
+
+def _lines(report: Report, results: Results) -> Iterator[str]:
+    yield "# The tuned publisher: the document's experiments, run again"
+    yield ""
+    yield f"A {report.extent} reproduction: {report.runs:,} runs of the model, which runs the real publisher's tuner."
+    if report.extent != "full":
+        yield "Runs are short and few here, so that single figures are rough: the full reproduction is what counts."
+    if not any(trace["given"] for trace in report.traces):
+        yield "No trace file was given: the traces are the generated lookup service's alone."
+    yield ""
+    yield from _claims(report)
+    yield from _plainly(report)
+    yield from _reference(report)
+    yield from _beyond(report)
+    yield from _deployed(results)
+    yield "## Figures"
+    yield ""
+    for figure in FIGURES:
+        yield f"![{figure.shows}]({figure.file})"
+        yield ""
+
+
+def _claims(report: Report) -> Iterator[str]:
+    yield "## The document's claims"
+    yield ""
+    counts = report.counts()
+    told = [f"{policy} {one['holds']} of {one['judged']}" for policy, one in counts.items()]
+    yield f"Of the verdicts below, in both profiles, these hold: {', '.join(told)}."
+    yield "What we see is of the literal algorithm, or of fixed N where the claim is about tuning switched off."
+    yield ""
+    yield "| | the document's claim | judged by | profile | what we see | holds? | recheck | eager |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for claim in report.claims:
+        for number, profile in enumerate(PROFILES):
+            main = claim.of(profile, LITERAL) or claim.of(profile, OFF)
+            assert main is not None
+            # What both profiles share is told once.
+            shared = [claim.figure, claim.claim, claim.judged_by] if number == 0 else ["", "", ""]
+            beside = [_beside(claim.of(profile, policy)) for policy in (RECHECK, EAGER)]
+            yield "| " + " | ".join([*shared, profile, main.seen, _word(main.holds), *beside]) + " |"
+    yield ""
+
+
+def _beside(verdict: Verdict | None) -> str:
+    return "" if verdict is None else f"{_word(verdict.holds)}: {verdict.seen}"
+
+
+def _word(holds: bool) -> str:
+    return "yes" if holds else "**no**"
+
+
+def _plainly(report: Report) -> Iterator[str]:
+    yield "## What does not hold for the algorithm as it is written"
+    yield ""
+    failed = [(claim, verdict) for claim in report.claims for verdict in claim.verdicts if not verdict.holds]
+    literal = [(claim, verdict) for claim, verdict in failed if verdict.policy in (LITERAL, OFF)]
+    for claim, verdict in literal:
+        others = [claim.of(verdict.profile, policy) for policy in (RECHECK, EAGER)]
+        told = "; ".join(f"{one.policy} {'holds' if one.holds else 'does not'}: {one.seen}" for one in others if one)
+        beside = f" Beside it: {told}." if told else ""
+        yield f"* {claim.figure}, {verdict.profile}: {claim.claim} We see: {verdict.seen}.{beside}"
+    if not literal:
+        yield "Everything holds."
+    yield ""
+
+
+def _reference(report: Report) -> Iterator[str]:
+    held = sum(one.holds for one in report.reference)
+    yield "## Beside the independent reference model"
+    yield ""
+    yield (
+        f"{held} of {len(report.reference)} figures are within 10 % (mean N: 15 %), or unstable where the reference is."
+        " Reference → ours; response in ms."
+    )
+    yield ""
+    for profile in PROFILES:
+        rows = [one for one in report.reference if one.profile == profile]
+        names = list(dict.fromkeys(one.what for one in rows))
+        yield f"| {profile}, requests/s | {' | '.join(names)} |"
+        yield "|---" * (len(names) + 1) + "|"
+        for load in dict.fromkeys(one.load_per_s for one in rows):
+            cells = [_compared(one) for one in rows if one.load_per_s == load]
+            yield f"| {load:g} | {' | '.join(cells)} |"
+        yield ""
+
+
+def _compared(one: Compared) -> str:
+    digits = 1 if "N" in one.what and "=" not in one.what else 0
+    reference = "unstable" if one.reference is None else f"{one.reference:,.{digits}f}"
+    ours = "unstable" if one.unstable else f"{one.ours:,.{digits}f}"
+    return f"{reference} → {ours}{'' if one.holds else ' **(off)**'}"
+
+
+def _beyond(report: Report) -> Iterator[str]:
+    yield "## Beyond the document: against the best fixed N in hindsight"
+    yield ""
+    yield "Mean response in ms, and in ratio to the fixed N that turned out best for that load."
+    yield ""
+    yield "The document's T_poll is 50 ms at least. That delays a fixed N, but not `eager`, which polls when something"
+    yield "is pending; so the best fixed N with polls every 5 ms is shown too, as what N alone can do."
+    yield ""
+    yield "| profile | requests/s | best fixed N | best fixed N, T_poll 5 ms | " + " | ".join(TUNED) + " |"
+    yield "|---|---|---|---|" + "---|" * len(TUNED)
+    for row in report.beyond:
+        cells = [f"{row.tuned_ms[policy]:,.0f} ({row.ratio(policy):.2f})" for policy in TUNED]
+        cells.insert(0, "" if row.fine_ms is None else f"{row.fine_ms:,.0f} ({row.fine_ms / row.best_ms:.2f})")
+        yield f"| {row.profile} | {row.case} | N = {row.best_size}: {row.best_ms:,.0f} | {' | '.join(cells)} |"
+    yield ""
+    best = [row for row in report.beyond if row.tuned_ms[EAGER] < row.tuned_ms[RECHECK]]
+    within = [row for row in report.beyond if row.ratio(EAGER) <= 1.05]
+    fine = [row.tuned_ms[EAGER] <= row.fine_ms for row in report.beyond if row.fine_ms is not None]
+    yield (
+        f"`eager` is below `recheck` in {len(best)} of {len(report.beyond)} rows, and within 5 % of the best fixed N or"
+        f" below it in {len(within)}. It is at or below the best fixed N with polls every 5 ms in {sum(fine)} of"
+        f" {len(fine)} rows."
+    )
+    yield ""
+
+
+def _deployed(results: Results) -> Iterator[str]:
+    yield "## Beside the deployed system (T_poll = 1000 ms, no tuning)"
+    yield ""
+    loads = [f"{load:g}" for load in LOADS_PER_S]
+    yield f"| mean response, ms, with its best N | {' | '.join(f'{load}/s' for load in loads)} |"
+    yield "|---" * (len(loads) + 1) + "|"
+    for profile in PROFILES:
+        best = [results.best_deployed(LOAD, profile, load) for load in loads]
+        yield f"| {profile} | {' | '.join(f'{mean_ms:,.0f} (N = {size})' for size, mean_ms in best)} |"
+    yield ""
+
+
+def summary_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:
+    """Give claims for a screen: figure, claim, and for each profile the verdicts in one word each."""
+    for claim in claims:
+        words = []
+        for profile in PROFILES:
+            verdicts = [one for one in claim.verdicts if one.profile == profile]
+            words.append(" ".join("yes" if one.holds else "no" for one in verdicts))
+        policies = " ".join(one.policy for one in claim.verdicts if one.profile == PROFILES[0])
+        yield claim.figure, claim.claim, policies, *words
