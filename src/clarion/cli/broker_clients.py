@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def asking(url: str, timeout_s: float) -> Iterator[Admin]:
-    """Give a client that asks the broker, and close it; where no broker answers that is told meanwhile and at last."""
+    """Yield a client that asks the broker; where no broker answers, say so meanwhile and at last."""
     from clarion.admin import Admin
 
     with (
@@ -71,7 +71,7 @@ class ClientNotes(logging.Handler):
 
 @contextmanager
 def publishing(url: str, topic: bytes, timeout_s: float, *, compress: bool = False) -> Iterator[Publisher]:
-    """Give a publisher and close it. Who uses it waits for the receipts; errors say what became of the messages."""
+    """Yield a publisher, whose user waits for the receipts; errors say what became of the messages."""
     from clarion.publisher import Publisher
 
     publisher = Publisher(url, block_s=timeout_s, compression="zstd" if compress else None)
@@ -93,7 +93,7 @@ def _close(publisher: Publisher, timeout_s: float) -> None:
 
 
 def explained(error: ClarionError, stats: dict[str, Any], url: str, topic: bytes) -> ClarionError:
-    """Give the error in the words of a command that ends: what is stored, what is not, and what to do."""
+    """Return the error in the words of a command that ends: what is stored, what is not, and what to do."""
     stored = stats["messages_stored"]
     kept = f"{counted(stored, 'message')} confirmed as stored, no more" if stored else "nothing was confirmed as stored"
     name = shlex.quote(to_text(topic))

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # The committer thread comes back from fsync and has to wait for the GIL that the serving loop holds: 5 ms by
 # default, several times what the fsync took. Clients set nothing: they are guests in somebody's process.
 _SWITCH_INTERVAL_S = 0.0005
-
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="TOML file of settings; `clarion config --toml` makes one."),
@@ -218,7 +217,7 @@ def describe_settings(settings: BrokerSettings, environment: Mapping[str, str]) 
 
 
 def to_toml(rows: list[Setting]) -> str:
-    """Give a TOML file with every setting explained; those at their default are commented out."""
+    """Return a TOML file with every setting explained; those at their default are commented out."""
     lines = [
         "# Settings of a Clarion broker: clarion up --config THIS-FILE",
         "# Lines that begin with # are the defaults. The environment (CLARION_NAME) and options win over this file.",
@@ -270,7 +269,6 @@ def _print_settings(rows: list[Setting]) -> None:
 
 # What is held now; everything else counts since the start, and so has a rate.
 _GAUGES = frozenset({"topics", "topics_in_memory", "waiting_gets", "clock_off_s", "pid"})
-
 _PUBLISHERS = "publishers"  # has a table of its own
 
 
@@ -335,7 +333,7 @@ def _watch(admin: Admin, watch_s: float) -> None:
 
 
 def rates(before: Mapping[str, Any], now: Mapping[str, Any], elapsed_s: float) -> dict[str, float]:
-    """Give how fast each counter grew, per second; what is held now has no rate, nor has a restarted broker's."""
+    """Return how fast each counter grew, per second; what is held now has no rate, nor has a restarted broker's."""
     found = {}
     for name, value in now.items():
         earlier = before.get(name, 0)
@@ -351,7 +349,7 @@ def is_counter(name: str, value: object) -> bool:
 
 
 def as_plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the values as JSON has them: topics as text, who reports in hex."""
+    """Return the values as JSON has them: topics as text, who reports in hex."""
     import msgspec
 
     plain = [
@@ -362,7 +360,7 @@ def as_plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stats_tables(values: Mapping[str, Any], speeds: Mapping[str, float] | None = None) -> Group:
-    """Give the table of counters, and one of publishers where there are any."""
+    """Return the table of counters, and one of publishers where there are any."""
     from rich.console import Group
 
     reports = values.get(_PUBLISHERS, ())
@@ -371,7 +369,7 @@ def stats_tables(values: Mapping[str, Any], speeds: Mapping[str, float] | None =
 
 
 def publishers_table(reports: Sequence[PublisherReport]) -> Table:
-    """Give what publishers told of themselves, a row for each of their topics."""
+    """Return what publishers told of themselves, a row for each of their topics."""
     numbers = ["N", "T_poll", "load/s", "capacity/s", "credit", "pending", "drops"]
     table = plain_table([_PUBLISHERS, "topic", "tuning", *numbers], numbers)
     for one in reports:
@@ -392,7 +390,7 @@ def publishers_table(reports: Sequence[PublisherReport]) -> Table:
 
 
 def stats_table(values: Mapping[str, Any], speeds: Mapping[str, float] | None = None) -> Table:
-    """Give the table: counters first, then what is held now; with a column of rates where speeds are given."""
+    """Return the table: counters first, then what is held now; with a column of rates where speeds are given."""
     columns = ["since the start", ""] if speeds is None else ["since the start", "", "per second"]
     table = plain_table(columns, columns[1:])
     counters = [name for name in sorted(values) if is_counter(name, values[name])]

@@ -76,23 +76,19 @@ _BY_ERROR: tuple[tuple[type[errors.ClarionError], ExitCode], ...] = (
 
 
 def exit_code_of(error: errors.ClarionError) -> ExitCode:
-    """Give the exit code of a command that ended with this error."""
+    """Return the exit code of a command that ended with this error."""
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.ERROR)
 
 
 def exit_codes_help() -> str:
-    """Give the table of exit codes as `clarion --help` shows it."""
+    """Return the table of exit codes as `clarion --help` shows it."""
     return "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
 
 Parameters = ParamSpec("Parameters")
-
 _JSON = "--json"
-
 _UsageError: Any = typer.BadParameter.__mro__[1]  # of the click inside Typer, which is not always the one outside
-
 _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
 _says_json = False
 
 

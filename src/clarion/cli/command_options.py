@@ -14,9 +14,7 @@ from clarion.model.arguments import duration_s, size_bytes
 from clarion.model.names import from_text
 
 Read = TypeVar("Read")
-
 _NO_BOUND = ("none", "never")
-
 _MOST_DIGITS = 15  # which every program can read again
 
 
@@ -147,7 +145,6 @@ Topic = Annotated[
         parser=read_name, metavar="TOPIC", help="Name of the topic; for bytes that are not UTF-8, b64: and base64."
     ),
 ]
-
 TopicOrPattern = Annotated[
     bytes,
     typer.Argument(
@@ -157,18 +154,15 @@ TopicOrPattern = Annotated[
         " base64.",
     ),
 ]
-
 SubscriberArgument = Annotated[
     bytes, typer.Argument(parser=read_name, metavar="NAME", help="Name of the subscriber, as in --as.")
 ]
-
 SubscriberName = Annotated[
     bytes,
     typer.Option(
         "--as", parser=read_name, metavar="NAME", help="Name of the subscriber: the broker remembers what it has read."
     ),
 ]
-
 Start = Annotated[
     str,
     typer.Option(
@@ -178,15 +172,11 @@ Start = Annotated[
         " (2026-01-31T12:00:00Z; without a zone it is local time).",
     ),
 ]
-
 Key = Annotated[
     str | None, typer.Option("--key", help="Key of the messages; for other bytes than text, b64: and base64.")
 ]
-
 Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")]
-
 Url = Annotated[str, typer.Option("--url", envvar="CLARION_URL", metavar="URL", help="Address of the broker.")]
-
 Timeout = Annotated[
     float,
     typer.Option(
@@ -196,13 +186,9 @@ Timeout = Annotated[
         help="How long to wait for a broker that does not answer (5s, 500ms).",
     ),
 ]
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line, for programs; errors too.")]
-
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-
 _HELP_OPTIONS = ("-h", "--help")
-
 LIST = "list"
 
 

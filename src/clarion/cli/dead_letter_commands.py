@@ -39,11 +39,8 @@ Examples:
 """
 
 dead_app = typer.Typer(help=_HELP, no_args_is_help=True)
-
 _NUMBERS = ("offset", "attempts", "given up")
-
 _SHOWN = 60  # characters of a payload in the table
-
 Offsets = Annotated[
     list[int] | None,
     typer.Option(
@@ -151,7 +148,7 @@ def _none(name: str, offsets: list[int] | None) -> str:
 
 
 def letter_json(letter: DeadLetter) -> dict[str, Any]:
-    """Give a dead letter as JSON shows it."""
+    """Return a dead letter as JSON shows it."""
     from clarion.cli.output import payload_json, value_text
 
     return {

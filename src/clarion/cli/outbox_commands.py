@@ -30,7 +30,6 @@ Examples:
 """
 
 outbox_app = typer.Typer(help=_HELP, no_args_is_help=True)
-
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="The outbox, as given to the publisher.", show_default=False)
 ]

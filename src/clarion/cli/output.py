@@ -34,14 +34,14 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def standard_output() -> int:
-    """Give the descriptor of standard output; PermanentError where who started us closed it."""
+    """Return the descriptor of standard output; PermanentError where who started us closed it."""
     if sys.stdout is None:
         raise PermanentError("standard output is closed: there is nowhere to write messages")
     return sys.stdout.fileno()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Give a console that neither wraps nor colours what goes into a file or pipe."""
+    """Return a console that neither wraps nor colours what goes into a file or pipe."""
     from rich.console import Console
 
     class Screen(Console):
@@ -54,7 +54,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def plain_table(columns: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Give an empty table; columns named in `numbers` are set to the right."""
+    """Return an empty table; columns named in `numbers` are set to the right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -71,7 +71,7 @@ def add_row(table: Table, *cells: str, style: str | None = None) -> None:
 
 
 def readable_bytes(count: float) -> str:
-    """Give a number of bytes as people say it: 0 B, 999 B, 1.5 KB, 2.0 GB (powers of 1000)."""
+    """Return a number of bytes as people say it: 0 B, 999 B, 1.5 KB, 2.0 GB (powers of 1000)."""
     if abs(count) < 1000:
         return f"{count:.0f} B"
     for unit in ("KB", "MB", "GB"):
@@ -82,12 +82,12 @@ def readable_bytes(count: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Give a number with its noun: 1 message, 2 messages, 1,000 messages."""
+    """Return a number with its noun: 1 message, 2 messages, 1,000 messages."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def readable_duration(seconds: float) -> str:
-    """Give a duration as people say it, in the two largest units that it has: 250ms, 12s, 1h 30m, 7d."""
+    """Return a duration as people say it, in the two largest units that it has: 250ms, 12s, 1h 30m, 7d."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms" if seconds else "0s"
     if seconds < 60 and seconds != int(seconds):
@@ -104,58 +104,58 @@ def readable_duration(seconds: float) -> str:
 
 
 def shell_name(name: bytes) -> str:
-    """Give a name as it is typed in a shell."""
+    """Return a name as it is typed in a shell."""
     return shlex.quote(to_text(name))
 
 
 def all_fields(struct: msgspec.Struct) -> dict[str, Any]:
-    """Give every field with its name, also those at their default."""
+    """Return every field with its name, also those at their default."""
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def iso(moment: datetime | None) -> str | None:
-    """Give a time for programs."""
+    """Return a time for programs."""
     return None if moment is None else moment.isoformat()
 
 
 def age(moment: datetime | None) -> str:
-    """Give how long ago that was, for people."""
+    """Return how long ago that was, for people."""
     return "" if moment is None else readable_duration(max(0, round((datetime.now(UTC) - moment).total_seconds())))
 
 
 def local_time(moment: datetime | None) -> str:
-    """Give a time for people: where they are, to the second."""
+    """Return a time for people: where they are, to the second."""
     return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def text_lines(part: MessageBatch) -> list[bytes]:
-    """Give each payload with a newline after it."""
+    """Return each payload with a newline after it."""
     return [payload + b"\n" for payload in part.payloads()]
 
 
 def text_lines_with_topic(part: MessageBatch) -> list[bytes]:
-    """Give each payload after its topic and a tab, with a newline after it."""
+    """Return each payload after its topic and a tab, with a newline after it."""
     topic = to_text(part.topic).encode() + b"\t"
     return [topic + payload + b"\n" for payload in part.payloads()]
 
 
 def whole_payloads(part: MessageBatch) -> list[bytes]:
-    """Give each payload as it is."""
+    """Return each payload as it is."""
     return part.payloads()
 
 
 def json_lines(part: MessageBatch) -> list[bytes]:
-    """Give each message as a JSON object with a newline after it, and how often it was handed out."""
+    """Return each message as a JSON object with a newline after it, and how often it was handed out."""
     return [json_line(message, attempt=part.attempt) for message in part.messages()]
 
 
 def json_line(message: Message, **more: int) -> bytes:
-    """Give a message as a JSON object with a newline after it."""
+    """Return a message as a JSON object with a newline after it."""
     return msgspec.json.encode(describe_message(message) | more) + b"\n"
 
 
 def describe_message(message: Message) -> dict[str, Any]:
-    """Give a message as JSON shows it: bytes in their text form, a payload that is not UTF-8 in base64."""
+    """Return a message as JSON shows it: bytes in their text form, a payload that is not UTF-8 in base64."""
     return {
         "topic": to_text(message.topic),
         "offset": message.offset,
@@ -175,12 +175,12 @@ def _headers(message: Message) -> dict[str, str] | None:
 
 
 def payload_json(payload: bytes) -> dict[str, str]:
-    """Give a payload as JSON shows it."""
+    """Return a payload as JSON shows it."""
     return text_or_base64("payload", payload)
 
 
 def text_or_base64(name: str, value: bytes) -> dict[str, str]:
-    """Give bytes under their name where they are UTF-8, else in base64 under name_b64."""
+    """Return bytes under their name where they are UTF-8, else in base64 under name_b64."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:
@@ -188,7 +188,7 @@ def text_or_base64(name: str, value: bytes) -> dict[str, str]:
 
 
 def payload_glance(payload: bytes, most: int) -> str:
-    """Give the beginning of a payload for a table: one line, or what can be said about other bytes than text."""
+    """Return the beginning of a payload for a table: one line, or what can be said about other bytes than text."""
     try:
         text = payload[: 8 * most].decode()
     except UnicodeDecodeError as error:
@@ -202,5 +202,5 @@ def payload_glance(payload: bytes, most: int) -> str:
 
 
 def value_text(value: bytes) -> str:
-    """Give the text form of a key or header, as for names; an empty one is empty."""
+    """Return the text form of a key or header, as for names; an empty one is empty."""
     return to_text(value) if value else ""

@@ -116,7 +116,7 @@ def _read_due(text: str) -> datetime:
 
 
 def read_message() -> bytes:
-    """Give all of standard input as one message."""
+    """Return all of standard input as one message."""
     if sys.stdin.isatty():
         note("type the message, then Ctrl-D")
     payload = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
@@ -142,16 +142,13 @@ def _print_stored(topic: bytes, told: dict[str, Any], due: datetime | None, *, a
 
 
 MAX_LINE_BYTES = 2**28
-
 _READ_BYTES = 2**18
-
 _PENDING_MAX = 50_000  # receipts that are waited for
-
 _PROGRESS_AFTER_S = 1.0
 
 
 def split_lines(chunks: Iterator[bytes]) -> Iterator[tuple[list[bytes], int]]:
-    """Give the lines that each chunk completes, without their newlines, and how many bytes it had.
+    """Return the lines that each chunk completes, without their newlines, and how many bytes it had.
 
     What the last newline does not end is a line too. A line longer than MAX_LINE_BYTES is TooLarge.
     """
@@ -172,7 +169,7 @@ def split_lines(chunks: Iterator[bytes]) -> Iterator[tuple[list[bytes], int]]:
 
 
 def read_chunks(descriptor: int) -> Iterator[bytes]:
-    """Give what can be read, as soon as it is there."""
+    """Return what can be read, as soon as it is there."""
     while chunk := os.read(descriptor, _READ_BYTES):
         yield chunk
 

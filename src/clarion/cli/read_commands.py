@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from clarion.subscriber import Message, MessageBatch, Subscriber
 
 _MANY = 65_536
-
 _FOLLOW_WAIT_S = 2.0  # then it looks whether anybody still reads what it prints
 
 
@@ -251,13 +250,9 @@ def _how_to_subscribe(topic: bytes, name: bytes) -> str:
 
 
 _MOST_BYTES = 2**16  # handed over at once
-
 _PART = 8  # of what was taken so far is handed over at once
-
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 0.02
-
 _GRACE_MS = 50  # in which a reader that has enough goes away
-
 OnTaken = Callable[[int, int], None]
 
 
@@ -378,7 +373,7 @@ def write_records(descriptor: int, records: Sequence[bytes]) -> None:
 
 
 def count_whole(records: Sequence[bytes], written_bytes: int) -> int:
-    """Give how many records lie wholly within so many bytes."""
+    """Return how many records lie wholly within so many bytes."""
     return bisect_right(list(accumulate(map(len, records))), written_bytes) if written_bytes >= 0 else 0
 
 
@@ -395,7 +390,6 @@ def _shifted(on_taken: OnTaken, by: int, start: int, stop: int) -> None:
 
 
 _AT_ONCE = 1000
-
 _SHOWN_CHARACTERS = 100  # characters of a payload in the table
 
 
@@ -448,7 +442,7 @@ def browse(
 
 
 def _readable(admin: Admin, topic: bytes, start: int | Literal["earliest"]) -> Iterator[Message]:
-    """Give the messages from there on; what nobody can open is told, and passed over."""
+    """Return the messages from there on; what nobody can open is told, and passed over."""
     while True:
         try:
             yield from admin.browse(topic, start)

@@ -365,12 +365,11 @@ def told_options(options: SubscriptionOptions) -> str:
 
 
 _NUMBERS_OF_SUBSCRIPTIONS = ("lag", "consumers", "leased", "returned", "oldest unacked", "oldest")
-
 _WIDE_SUBSCRIPTIONS = 110  # columns
 
 
 def subscription_json(told: SubscriptionDescription) -> dict[str, Any]:
-    """Give everything about a subscription as JSON."""
+    """Return everything about a subscription as JSON."""
     return {
         "topic": to_text(told.topic),
         "subscriber": to_text(told.name),
@@ -394,7 +393,7 @@ def kind_of(options: SubscriptionOptions) -> str:
 
 
 def subscriptions_table(told: Sequence[SubscriptionDescription], *, with_topic: bool, width: int) -> Table:
-    """Give the table of subscriptions, for people; on a wide screen it says more."""
+    """Return the table of subscriptions, for people; on a wide screen it says more."""
     wide = width >= _WIDE_SUBSCRIPTIONS
     names = ["topic"] if with_topic else []
     rest = ["kind", "lag", "oldest unacked" if wide else "oldest", "consumers", "leased", "returned"]

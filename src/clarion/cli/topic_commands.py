@@ -69,17 +69,14 @@ RetentionOption = Annotated[
         " keep: read or not, within --max-age and --max-size.",
     ),
 ]
-
 MaxAge = Annotated[
     float | None,
     typer.Option("--max-age", parser=read_bound_s, metavar="TIME|none", help="With keep: older messages go (7d)."),
 ]
-
 MaxSize = Annotated[
     int | None,
     typer.Option("--max-size", parser=read_size, metavar="SIZE|none", help="Bytes of messages it holds (10GB)."),
 ]
-
 AtBoundOption = Annotated[
     AtBound | None,
     typer.Option(
@@ -88,19 +85,16 @@ AtBoundOption = Annotated[
         " told what they missed.",
     ),
 ]
-
 Ttl = Annotated[
     float | None,
     typer.Option(
         "--ttl", parser=read_bound_s, metavar="TIME|none", help="Messages expire so long after they were put (1h)."
     ),
 ]
-
 MaxBatch = Annotated[
     int | None,
     typer.Option("--max-batch", parser=read_size, metavar="SIZE|none", help="Bytes of a batch, and so of a message."),
 ]
-
 MaxSubscriptions = Annotated[
     int | None, typer.Option("--max-subscriptions", parser=read_count, metavar="N|none", help="So many subscribe.")
 ]
@@ -121,7 +115,6 @@ Examples:
 """
 
 topics_app = typer.Typer(cls=ListsByDefault, help=_HELP)
-
 _NUMBERS = ("messages", "size", "next offset")
 
 
@@ -399,7 +392,7 @@ def _print_table(rows: list[TopicRow]) -> None:
 
 
 def row_json(row: TopicRow) -> dict[str, Any]:
-    """Give a topic as JSON lists it. Where some above the cursor are acked, `lag` is an upper bound."""
+    """Return a topic as JSON lists it. Where some above the cursor are acked, `lag` is an upper bound."""
     return {
         "topic": to_text(row.topic),
         "retention": row.retention,
@@ -422,14 +415,14 @@ def row_json(row: TopicRow) -> dict[str, Any]:
 
 
 def settings_of(row: TopicRow) -> TopicSettings:
-    """Give the settings of a topic that was listed; those that a newer broker knows are left out."""
+    """Return the settings of a topic that was listed; those that a newer broker knows are left out."""
     return TopicSettings(
         **{name: row.settings[name] for name in TopicSettings.__struct_fields__ if name in row.settings}
     )
 
 
 def topic_json(told: TopicDescription) -> dict[str, Any]:
-    """Give everything about a topic as JSON."""
+    """Return everything about a topic as JSON."""
     return {
         "topic": to_text(told.topic),
         "retention": told.retention,

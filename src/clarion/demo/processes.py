@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 _STOP_WAIT_S = 10.0
-
 _LOG_TAIL_BYTES = 2000
 
 
@@ -75,7 +74,7 @@ class Processes:
         process.wait()
 
     def log_tail(self, name: str) -> str:
-        """Give the end of what a process said on standard error."""
+        """Return the end of what a process said on standard error."""
         try:
             return self._log(name).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
         except OSError:

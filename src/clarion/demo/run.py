@@ -40,7 +40,7 @@ class Report:
         return self.sent == self.acked and not (self.lost or self.repeated or self.out_of_order or self.damaged)
 
     def as_json(self) -> dict[str, Any]:
-        """Give it for programs."""
+        """Return it for programs."""
         delivered = sum(self.received.values())
         return {
             "ok": self.ok,
@@ -61,7 +61,7 @@ class Report:
         } | ({} if self.archived is None else {"archived": self.archived._asdict()})
 
     def verdict(self) -> str:
-        """Give it in a sentence or two."""
+        """Return it in a sentence or two."""
         told = self.as_json()
         speed = (
             f"{self.elapsed_s:.1f} s in all; {told['mb_per_s']:.1f} MB/s stored,"
@@ -115,9 +115,7 @@ def archive_and_summarise(url: str, topic: str, lake: Path) -> Archived:
 
 _TOPIC = "demo"
 _STALLED_S = 30.0
-
 _KILL_AT = 0.4  # of the messages acked
-
 _HOLD_AT = 0.8  # of the messages put: the rest waits for the broker to be back, so that the kill is in the middle
 
 

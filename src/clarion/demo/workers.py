@@ -17,18 +17,17 @@ from clarion.publisher import Publisher
 from clarion.subscriber import Subscriber
 
 _PLACE = struct.Struct(">IQ")  # publisher, counter
-
 MIN_SIZE_BYTES = _PLACE.size
 
 
 def filling(size_bytes: int) -> bytes:
-    """Give what follows the place in every payload of this size."""
+    """Return what follows the place in every payload of this size."""
     assert size_bytes >= MIN_SIZE_BYTES
     return b"." * (size_bytes - MIN_SIZE_BYTES)
 
 
 def pack_payload(publisher: int, counter: int, rest: bytes) -> bytes:
-    """Give the payload that says whose message it is, and which."""
+    """Return the payload that says whose message it is, and which."""
     return _PLACE.pack(publisher, counter) + rest
 
 
@@ -71,11 +70,8 @@ class Tally:
 
 
 _PATIENCE_S = 60.0  # with a broker that is away
-
 _TELL_EVERY_S = 0.05
-
 _LOOK_EVERY = 256  # messages between looks at the clock
-
 _SILENCE_S = 10.0  # after which what has not come is called lost
 
 

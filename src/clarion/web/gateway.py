@@ -1,4 +1,4 @@
-"""The HTTP gateway: POST /topics/NAME puts messages, GET /health and /stats tell how it is doing."""
+"""The HTTP gateway: POST /topics/NAME puts messages, GET /health and /stats tell how it is doing; `serve` runs it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import contextlib
 import itertools
 import logging
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import FrameType
 from typing import Any
 
 from aiohttp import HttpVersion11, web
 
 from clarion.model.errors import BadSettings, Busy, ClarionError, TimedOut, TopicFull
 from clarion.model.names import to_text
-from clarion.session.descriptors import connections_possible
-from clarion.web.door import BACKLOG, SPARE_DESCRIPTORS, Door, as_json
-from clarion.web.feed import Feed
-from clarion.web.intake import Intake, Taken
-from clarion.web.reading import PATH, Marks, check_encoding, check_origin, read_marks, read_topic
-from clarion.web.refusals import Refusal
-from clarion.web.room import Place
-from clarion.web.settings import GatewaySettings
+from clarion.session.descriptors import connections_possible, raise_descriptor_limit
+from clarion.session.signals import StopSignals
+from clarion.web.gateway_buffer import Reservation
+from clarion.web.gateway_listener import BACKLOG, SPARE_DESCRIPTORS, GatewayListener, json_body
+from clarion.web.gateway_publisher import GatewayPublisher
+from clarion.web.gateway_settings import GatewaySettings
+from clarion.web.post_queue import PostQueue, TakenPost
+from clarion.web.post_requests import PATH, PostOptions, Refusal, check_encoding, check_origin, read_options, read_topic
 
 log = logging.getLogger("clarion.web")
 _LOOK_S = 0.5  # how often it looks whether the broker is there
@@ -36,6 +38,7 @@ _TOLD = {
     "GET /health": "200 while the broker is connected",
     "GET /stats": "counters",
 }
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -45,7 +48,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._max_connections = min(settings.max_connections, connections_possible(SPARE_DESCRIPTORS))
-        self._feed = Feed(
+        self._publisher = GatewayPublisher(
             settings.url,
             buffer_bytes=2 * settings.buffer_bytes,  # half of it for what is read back from an outbox
             compression="zstd" if settings.compress else None,
@@ -54,7 +57,7 @@ class Gateway:
             tuning=settings.tuning,
             batch_size=settings.batch_size,
         )
-        self._intake = Intake(settings, self._feed)
+        self._posts = PostQueue(settings, self._publisher)
         self._begin_s = time.monotonic()
         self._answers: Counter[int] = Counter()
         self._requests = 0  # that are under way
@@ -74,7 +77,7 @@ class Gateway:
         await self._runner.setup()
         assert self._runner.server is not None
         self._server = self._runner.server
-        self._door = Door(
+        self._listener = GatewayListener(
             self._server,
             self._max_connections,
             access_log=None,
@@ -84,15 +87,17 @@ class Gateway:
         )
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(self._door, settings.host, settings.port, backlog=BACKLOG)
+            self._asyncio_server = await loop.create_server(
+                self._listener, settings.host, settings.port, backlog=BACKLOG
+            )
         except (OSError, UnicodeError) as error:  # the latter where the host cannot be a name
             with contextlib.suppress(ClarionError):  # an outbox keeps what it has
-                await self._feed.close(0.0)
+                await self._publisher.close(0.0)
             number = getattr(error, "errno", None) or 0
             why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
             raise BadSettings(f"cannot listen at {settings.host}:{settings.port}: {why}") from error
         self._watch = loop.create_task(self._watch_broker())
-        host, port = self._listener.sockets[0].getsockname()[:2]
+        host, port = self._asyncio_server.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def stop(self) -> None:
@@ -100,21 +105,21 @@ class Gateway:
         until_s = time.monotonic() + self._settings.stop_timeout_s
         self._stopping = True
         self._watch.cancel()
-        self._listener.close()
-        self._door.close_idle()
+        self._asyncio_server.close()
+        self._listener.close_idle()
         try:
             await self._finish_requests(self._settings.stop_timeout_s)
-            await self._feed.close(max(0.0, until_s - time.monotonic()))
+            await self._publisher.close(max(0.0, until_s - time.monotonic()))
         except TimedOut:
             if self._settings.outbox is not None:
                 raise  # and it says what is kept there
             raise TimedOut(
-                f"{self._intake.waiting} messages were accepted and not confirmed by the broker at {self._settings.url}"
+                f"{self._posts.waiting} messages were accepted and not confirmed by the broker at {self._settings.url}"
                 f" within {self._settings.stop_timeout_s:g} s; those that it does not have are lost with this process"
             ) from None
         finally:
-            self._intake.log_failures()
-            await self._feed.close(0.0)
+            self._posts.log_failures()
+            await self._publisher.close(0.0)
             await self._runner.cleanup()
 
     async def _finish_requests(self, timeout_s: float) -> None:
@@ -122,23 +127,23 @@ class Gateway:
         if self._requests:
             waiter = asyncio.get_running_loop().create_task(self._quiet.wait())
             if not (await asyncio.wait([waiter], timeout=timeout_s))[0]:
-                self._intake.abandon()
+                self._posts.abandon()
             waiter.cancel()
         await self._server.shutdown(_LAST_WORDS_S)
 
     @property
     def waiting(self) -> int:
         """Messages that were accepted and are not known to be stored."""
-        return self._intake.waiting
+        return self._posts.waiting
 
     async def _post(self, request: web.Request) -> web.Response:
-        topic, marks = self._read_head(request)
-        place = Place(self._intake.room)
-        body = await self._read_body(request, place)
-        taken = await self._intake.take(topic, marks, body, place)
-        return await self._tell(taken, marks)
+        topic, options = self._read_head(request)
+        reservation = Reservation(self._posts.buffer)
+        body = await self._read_body(request, reservation)
+        taken = await self._posts.take(topic, options, body, reservation)
+        return await self._tell(taken, options)
 
-    def _read_head(self, request: web.Request) -> tuple[bytes, Marks]:
+    def _read_head(self, request: web.Request) -> tuple[bytes, PostOptions]:
         """Read and check what can be known before the body has come."""
         if self._stopping:
             raise Refusal(503, "Stopping", "this gateway is stopping; nothing was queued", retry_after_s=1)
@@ -149,14 +154,14 @@ class Gateway:
             raise Refusal(
                 403, "Forbidden", f"this gateway does not take messages for {to_text(topic)}; nothing was queued"
             )
-        marks = read_marks(request.headers.items())
+        options = read_options(request.headers.items())
         check_encoding(request.headers)
         self._check_size(request.content_length or 0)
-        if not self._intake.knows(marks.idempotency_key) and any(
-            self._intake.room.lacks(1, request.content_length or 0)
+        if not self._posts.knows(options.idempotency_key) and any(
+            self._posts.buffer.lacks(1, request.content_length or 0)
         ):
-            raise self._intake.full(1, request.content_length or 0)
-        return topic, marks
+            raise self._posts.full(1, request.content_length or 0)
+        return topic, options
 
     def _check_size(self, size: int) -> None:
         most = min(self._settings.body_bytes, self._settings.buffer_bytes)
@@ -177,8 +182,8 @@ class Gateway:
         request.writer.output_size = 0  # the answer itself was not begun
         return None
 
-    async def _read_body(self, request: web.Request, place: Place) -> bytes:
-        """Give the body; what has come of it takes room in the buffer, and is given back if it is refused."""
+    async def _read_body(self, request: web.Request, reservation: Reservation) -> bytes:
+        """Return the body; what has come of it takes room in the buffer, and is given back if it is refused."""
         pieces: list[bytes] = []
         size = 0
         # A small body is all there by now, as a rule; then there is nothing to wait for.
@@ -188,11 +193,11 @@ class Gateway:
                 while piece := await request.content.readany():
                     size += len(piece)
                     self._check_size(size)
-                    if not place.grow_to(0, size):
-                        raise self._intake.full(0, len(piece))
+                    if not reservation.grow_to(0, size):
+                        raise self._posts.full(0, len(piece))
                     pieces.append(piece)
         except BaseException as error:
-            place.leave()
+            reservation.leave()
             if isinstance(error, TimeoutError):
                 limit = f"{self._settings.read_timeout_s:g} s"
                 raise Refusal(408, "TooSlow", f"the body did not come within {limit}; nothing was queued") from None
@@ -201,41 +206,41 @@ class Gateway:
             raise
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _tell(self, taken: Taken, marks: Marks) -> web.Response:
+    async def _tell(self, taken: TakenPost, options: PostOptions) -> web.Response:
         accepted = taken.accepted
         headers = {"Idempotent-Replayed": "true"} if taken.repeated else {}
         told: dict[str, Any] = {"topic": to_text(accepted.topic)}
-        await self._intake.save(accepted)
-        if marks.respond_async and not accepted.ended:
+        await self._posts.save(accepted)
+        if options.respond_async and not accepted.ended:
             return _answer(202, told | {"accepted": accepted.count}, headers | {"Preference-Applied": "respond-async"})
-        if not await self._intake.wait(accepted):
-            raise self._intake.late(accepted.topic, marks)
+        if not await self._posts.wait(accepted):
+            raise self._posts.late(accepted.topic, options)
         if accepted.refusal is not None:
             # Raised, it would hold this request, with its body, for as long as the key is known.
             return _refused(accepted.refusal, headers)
-        assert accepted.ending is not None
-        offsets = accepted.ending.offsets
+        assert accepted.outcome is not None
+        offsets = accepted.outcome.offsets
         if accepted.many:
             return _answer(201, told | {"count": accepted.count, "offsets": offsets}, headers)
         offset = offsets[0][0] if offsets else None
-        return _answer(201, told | {"id": accepted.ending.id, "offset": offset}, headers)
+        return _answer(201, told | {"id": accepted.outcome.id, "offset": offset}, headers)
 
     async def _root(self, _request: web.Request) -> web.Response:
         return _answer(200, _TOLD)
 
     async def _health(self, _request: web.Request) -> web.Response:
-        told = {"broker": self._settings.url, "waiting": self._intake.waiting}
+        told = {"broker": self._settings.url, "waiting": self._posts.waiting}
         why = self._trouble()
         if why is None:
             return _answer(200, {"status": "ok"} | told)
         return _answer(503, {"status": "unavailable", "message": why} | told, {"Retry-After": "1"})
 
     def _trouble(self) -> str | None:
-        stats = self._feed.stats
+        stats = self._publisher.stats
         if self._stopping:
             return "this gateway is stopping"
-        if self._feed.broken is not None:
-            return f"the broker cannot be used: {self._feed.broken}"
+        if self._publisher.broken is not None:
+            return f"the broker cannot be used: {self._publisher.broken}"
         if not stats["connected"]:
             return f"no broker answers at {self._settings.url}; messages are accepted until the buffer is full"
         refusal = stats.get("refusal")
@@ -244,17 +249,17 @@ class Gateway:
         return f"the broker takes nothing just now: {refusal}"
 
     async def _stats(self, _request: web.Request) -> web.Response:
-        tuned = itertools.islice(self._feed.tuning.items(), _TUNED_MAX)
+        tuned = itertools.islice(self._publisher.tuning.items(), _TUNED_MAX)
         answers = {str(status): count for status, count in sorted(self._answers.items())}
         told = {
             "broker": self._settings.url,
             "uptime_s": round(time.monotonic() - self._begin_s, 1),
-            **self._intake.stats(),
+            **self._posts.stats(),
             "refused_429": self._answers[429],
             "answers": answers,
             "connections": len(self._server.connections),
-            "connections_turned_away": self._door.turned_away,
-            "publisher": self._feed.stats,
+            "connections_turned_away": self._listener.turned_away,
+            "publisher": self._publisher.stats,
             "tuning": {to_text(topic): sample._asdict() for topic, sample in tuned},
         }
         return _answer(200, told)
@@ -289,11 +294,11 @@ class Gateway:
         """Log when the broker comes and goes, and what it refused."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._intake.log_failures()
-            connected = bool(self._feed.stats["connected"])
+            self._posts.log_failures()
+            connected = bool(self._publisher.stats["connected"])
             if connected != self._connected:
                 self._connected = connected
-                facts = {"broker": self._settings.url, "waiting": self._intake.waiting}
+                facts = {"broker": self._settings.url, "waiting": self._posts.waiting}
                 if connected:
                     log.info("connected to the broker", extra=facts)
                 else:
@@ -307,7 +312,44 @@ def _refused(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Res
 def _answer(status: int, told: Any, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(
         status=status,
-        body=as_json(told),
+        body=json_body(told),
         content_type="application/json",
         headers={"Server": "clarion", **(headers or {})},
     )
+
+
+log = logging.getLogger("clarion.web")
+
+
+async def serve(settings: GatewaySettings, on_ready: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT, then finish what was accepted; TimedOut where that could not be done.
+
+    A second signal ends it at once. Gives how many messages were then left behind: 0 after a clean end.
+    """
+    signals: asyncio.Queue[None] = asyncio.Queue()
+    stops = StopSignals()
+    loop = asyncio.get_running_loop()
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        if not (stops.is_echo(number, time.monotonic()) or loop.is_closed()):  # closed: everything is done
+            loop.call_soon_threadsafe(signals.put_nowait, None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, hear)  # the loop's own handlers would end with it, before the process does
+    raise_descriptor_limit()
+    gateway = Gateway(settings)
+    on_ready(await gateway.start())
+    await signals.get()
+    log.info("stopping: taking no more, finishing what was accepted", extra={"waiting": gateway.waiting})
+    stopping, hurry = loop.create_task(gateway.stop()), loop.create_task(signals.get())
+    await asyncio.wait({stopping, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        left = gateway.waiting
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        log.error("stopped at once; messages that were accepted are not confirmed", extra={"waiting": left})
+        return left
+    hurry.cancel()
+    stopping.result()
+    log.info("stopped; everything that was accepted is stored or was answered")
+    return 0

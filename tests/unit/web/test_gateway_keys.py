@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from clarion.web.keys import Keys, Known
+from clarion.web.gateway_buffer import IdempotencyKeys, KnownRequest
 
 
 def test_a_key_is_known_from_its_begin_until_others_push_it_out() -> None:
-    keys: Keys[str] = Keys(kept_max=2)
+    keys: IdempotencyKeys[str] = IdempotencyKeys(kept_max=2)
     for name in ("a", "b", "c"):
         keys.begin(name, name.encode(), name.upper())
-        assert keys.find(name) == Known(name.encode(), name.upper())
+        assert keys.find(name) == KnownRequest(name.encode(), name.upper())
     assert len(keys) == 3
     for name in ("a", "b", "c"):
         keys.end(name)
     assert keys.find("a") is None
-    assert keys.find("b") == Known(b"b", "B")
+    assert keys.find("b") == KnownRequest(b"b", "B")
     assert len(keys) == 2
 
 
 def test_what_is_under_way_is_not_pushed_out() -> None:
-    keys: Keys[int] = Keys(kept_max=3)
+    keys: IdempotencyKeys[int] = IdempotencyKeys(kept_max=3)
     keys.begin("slow", b"", 0)
     for number in range(100):
         keys.begin(f"quick {number}", b"", number)
@@ -31,9 +31,9 @@ def test_what_is_under_way_is_not_pushed_out() -> None:
 
 
 def test_what_came_to_nothing_is_forgotten() -> None:
-    keys: Keys[int] = Keys()
+    keys: IdempotencyKeys[int] = IdempotencyKeys()
     keys.begin("a", b"", 1)
     keys.forget("a")
     assert keys.find("a") is None
     keys.begin("a", b"", 2)
-    assert keys.find("a") == Known(b"", 2)
+    assert keys.find("a") == KnownRequest(b"", 2)

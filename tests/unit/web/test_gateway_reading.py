@@ -11,16 +11,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clarion.model.names import is_pattern, to_text
-from clarion.web.reading import (
-    Marks,
+from clarion.web.post_requests import (
+    PostOptions,
+    Refusal,
     check_encoding,
     check_origin,
     fingerprint,
-    read_marks,
+    read_options,
     read_topic,
     split_lines,
 )
-from clarion.web.refusals import Refusal
 
 
 @given(st.binary(min_size=1, max_size=50))
@@ -47,7 +47,7 @@ def test_a_query_is_refused_since_a_name_may_have_been_meant() -> None:
 
 
 def test_headers_are_read_whatever_their_case() -> None:
-    marks = read_marks(
+    options = read_options(
         [
             ("CLARION-KEY", "b64:/w=="),
             ("clarion-header-Type", "text"),
@@ -60,17 +60,17 @@ def test_headers_are_read_whatever_their_case() -> None:
             ("Accept", "*/*"),
         ]
     )
-    assert marks == Marks(
+    assert options == PostOptions(
         b"\xff", {"type": b"text", "x": b""}, 1.5, datetime(2026, 1, 31, 12, tzinfo=UTC), "k", True, True
     )
 
 
 def test_without_headers_there_is_nothing_to_note() -> None:
-    assert read_marks([("Host", "x"), ("Content-Type", "application/json")]) == Marks()
+    assert read_options([("Host", "x"), ("Content-Type", "application/json")]) == PostOptions()
 
 
 def test_a_moment_may_be_unix_seconds() -> None:
-    assert read_marks([("Clarion-Deliver-At", "1800000000.5")]).deliver_at == 1_800_000_000.5
+    assert read_options([("Clarion-Deliver-At", "1800000000.5")]).deliver_at == 1_800_000_000.5
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_moment_may_be_unix_seconds() -> None:
 )
 def test_a_header_that_makes_no_sense_is_refused(name: str, value: str) -> None:
     with pytest.raises(Refusal) as caught:
-        read_marks([(name, value)])
+        read_options([(name, value)])
     assert caught.value.status == 400
     assert "nothing was queued" in caught.value.message
 
@@ -103,7 +103,7 @@ def test_a_header_that_makes_no_sense_is_refused(name: str, value: str) -> None:
 @pytest.mark.parametrize("name", ["Clarion-Key", "Clarion-Header-A", "Idempotency-Key"])
 def test_a_header_that_is_there_twice_is_refused(name: str) -> None:
     with pytest.raises(Refusal, match="twice"):
-        read_marks([(name, "1"), (name.lower(), "2")])
+        read_options([(name, "1"), (name.lower(), "2")])
 
 
 def test_lines_lose_their_ends_and_nothing_else() -> None:
@@ -141,18 +141,20 @@ def test_lines_that_are_too_many_take_no_memory_each(line: bytes) -> None:
 
 
 def test_requests_that_ask_for_the_same_have_the_same_fingerprint_and_others_do_not() -> None:
-    marks = read_marks([("Clarion-Key", "k"), ("Idempotency-Key", "1")])
-    first = fingerprint(b"a", marks, b"body")
-    assert fingerprint(b"a", marks._replace(respond_async=True), b"body") == first
-    turned = [marks._replace(headers=dict(pairs)) for pairs in ([("a", b"1"), ("b", b"2")], [("b", b"2"), ("a", b"1")])]
+    options = read_options([("Clarion-Key", "k"), ("Idempotency-Key", "1")])
+    first = fingerprint(b"a", options, b"body")
+    assert fingerprint(b"a", options._replace(respond_async=True), b"body") == first
+    turned = [
+        options._replace(headers=dict(pairs)) for pairs in ([("a", b"1"), ("b", b"2")], [("b", b"2"), ("a", b"1")])
+    ]
     assert fingerprint(b"a", turned[0], b"") == fingerprint(b"a", turned[1], b"")
     others = [
-        fingerprint(b"b", marks, b"body"),
-        fingerprint(b"a", marks, b"other"),
-        fingerprint(b"a", marks._replace(key=None), b"body"),
-        fingerprint(b"a", marks._replace(headers={"a": b""}), b"body"),
-        fingerprint(b"a", marks._replace(ttl_s=1.0), b"body"),
-        fingerprint(b"a", marks._replace(by_lines=True), b"body"),
+        fingerprint(b"b", options, b"body"),
+        fingerprint(b"a", options, b"other"),
+        fingerprint(b"a", options._replace(key=None), b"body"),
+        fingerprint(b"a", options._replace(headers={"a": b""}), b"body"),
+        fingerprint(b"a", options._replace(ttl_s=1.0), b"body"),
+        fingerprint(b"a", options._replace(by_lines=True), b"body"),
     ]
     assert len({first, *others}) == 7
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clarion.model import errors
-from clarion.web.refusals import Refusal, bad, is_certain, refusal_of
+from clarion.web.post_requests import Refusal, bad, is_certain, refusal_of
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The gateway's room is never overdrawn, and who is refused is told a time that makes sense."""
+"""The gateway's buffer is never overdrawn, and who is refused is told a time that makes sense."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.web.room import LONGEST_S, STALLED_S, DrainRate, Place, Room, retry_after_s
+from clarion.web.gateway_buffer import LONGEST_S, STALLED_S, Buffer, DrainRate, Reservation, retry_after_s
 
 _STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8), st.integers(0, 60), st.booleans()))
 
 
 @given(_STEPS)
 def test_room_is_what_its_places_hold_and_never_more_than_its_bounds(steps: list[tuple[int, int, int, bool]]) -> None:
-    room = Room(10, 100)
-    places = [Place(room) for _ in range(4)]
+    buffer = Buffer(10, 100)
+    places = [Reservation(buffer) for _ in range(4)]
     for which, messages, size, leaves in steps:
-        place = places[which]
-        before = (place.messages, place.size)
+        reservation = places[which]
+        before = (reservation.messages, reservation.size)
         if leaves:
-            place.leave()
-            assert (place.messages, place.size) == (0, 0)
-        elif place.grow_to(messages, size):
-            assert (place.messages, place.size) == (messages, size)
+            reservation.leave()
+            assert (reservation.messages, reservation.size) == (0, 0)
+        elif reservation.grow_to(messages, size):
+            assert (reservation.messages, reservation.size) == (messages, size)
         else:
-            assert (place.messages, place.size) == before
-            others = [other for other in places if other is not place]
+            assert (reservation.messages, reservation.size) == before
+            others = [other for other in places if other is not reservation]
             assert (
                 sum(other.messages for other in others) + max(messages, before[0]) > 10
                 or sum(other.size for other in others) + max(size, before[1]) > 100
             )
-        assert room.messages == sum(place.messages for place in places) <= 10
-        assert room.bytes == sum(place.size for place in places) <= 100
-    for place in places:
-        place.leave()
-    assert (room.messages, room.bytes) == (0, 0)
+        assert buffer.messages == sum(reservation.messages for reservation in places) <= 10
+        assert buffer.bytes == sum(reservation.size for reservation in places) <= 100
+    for reservation in places:
+        reservation.leave()
+    assert (buffer.messages, buffer.bytes) == (0, 0)
 
 
 def test_what_lacks_is_what_must_go_first() -> None:
-    room = Room(10, 100)
-    assert room.take(8, 90)
-    assert room.lacks(1, 5) == (0, 0)
-    assert room.lacks(4, 30) == (2, 20)
-    assert not room.take(1, 11)
-    assert (room.messages, room.bytes) == (8, 90)
+    buffer = Buffer(10, 100)
+    assert buffer.take(8, 90)
+    assert buffer.lacks(1, 5) == (0, 0)
+    assert buffer.lacks(4, 30) == (2, 20)
+    assert not buffer.take(1, 11)
+    assert (buffer.messages, buffer.bytes) == (8, 90)
 
 
 @pytest.mark.parametrize(

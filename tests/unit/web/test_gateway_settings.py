@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from clarion.cli.main import app
 from clarion.model.errors import BadSettings
-from clarion.web.settings import GatewaySettings, read_listen
+from clarion.web.gateway_settings import GatewaySettings, read_listen
 
 
 @pytest.mark.parametrize(

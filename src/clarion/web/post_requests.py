@@ -1,18 +1,88 @@
-"""From a request's path, headers and body to the messages it carries; what cannot be understood is a Refusal of 400."""
+"""From a POST's path, headers and body to the messages it carries, or the refusal that is its answer. Pure."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import xxhash
 
+from clarion.model.errors import (
+    BufferFull,
+    ClarionError,
+    LimitReached,
+    NoSubscriber,
+    TimedOut,
+    TooLarge,
+)
 from clarion.model.names import from_text, is_pattern, to_text
-from clarion.web.refusals import Refusal, bad
 from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
+
+# The first kind that fits decides. What is left is the broker's trouble, seen from here: what a client can do wrong
+# was found before anything was queued.
+_STATUSES: tuple[tuple[type[ClarionError], int], ...] = (
+    (NoSubscriber, 404),
+    (TooLarge, 413),
+    (BufferFull, 429),
+    (TimedOut, 503),
+    (LimitReached, 507),
+)
+
+# After these it is certain that nothing was stored, so the same request may be tried afresh.
+_CERTAIN = (NoSubscriber, TooLarge, LimitReached)
+
+
+class Refusal(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, error: str, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def told(self) -> dict[str, Any]:
+        """Return what the answer's body says."""
+        return {"error": self.error, "message": self.message}
+
+    def headers(self) -> dict[str, str]:
+        """Return what the answer's headers say beside."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
+
+def bad(message: str) -> Refusal:
+    """Return the refusal of a request that cannot be understood; nothing of it was queued."""
+    return Refusal(400, "BadRequest", f"{message}; nothing was queued")
+
+
+def refusal_of(error: ClarionError, topic: bytes, *, stored: int = 0, count: int = 1) -> Refusal:
+    """Return the answer to a request whose messages, or some of them, were not stored."""
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
+    name = to_text(topic)
+    if stored:
+        kept = f"; of {count} messages {stored} were stored, the others were not"
+    else:
+        kept = ", so nothing was stored" if is_certain(error) else ""
+    if isinstance(error, NoSubscriber):
+        quoted = shlex.quote(name)
+        message = (
+            f"nobody subscribes to {name}{kept}. Let somebody subscribe: clarion subscribe {quoted} --as NAME;"
+            f" or keep messages anyway: clarion topics create {quoted} --retention keep"
+        )
+    else:
+        message = f"{error}{kept}"
+    return Refusal(status, type(error).__name__, message)
+
+
+def is_certain(error: ClarionError) -> bool:
+    """Tell whether after this error it is certain that the message was not stored."""
+    return isinstance(error, _CERTAIN)
+
 
 LINES_TYPE = "application/x-ndjson"
 PATH = "/topics/"
@@ -22,7 +92,7 @@ _IDEMPOTENCY_KEY_CHARACTERS = 256
 _KNOWN = "Clarion-Key, Clarion-TTL, Clarion-Deliver-At and Clarion-Header-NAME"
 
 
-class Marks(NamedTuple):
+class PostOptions(NamedTuple):
     """What a request says about its messages, beside their payloads."""
 
     key: bytes | None = None
@@ -53,7 +123,7 @@ def read_topic(raw_path: str, rest: str = "") -> bytes:
     return topic
 
 
-def read_marks(headers: Iterable[tuple[str, str]]) -> Marks:
+def read_options(headers: Iterable[tuple[str, str]]) -> PostOptions:
     """Read a request's headers. Those that begin with Clarion- are all known, and none comes twice."""
     said: dict[str, str] = {}
     preferences: list[str] = []
@@ -70,11 +140,11 @@ def read_marks(headers: Iterable[tuple[str, str]]) -> Marks:
     if unknown:
         raise bad(f"there is no header {unknown[0]}; there are {_KNOWN}")
     message_headers = {name[len(_HEADER) :]: _bytes(name, said[name]) for name in said if name.startswith(_HEADER)}
-    return Marks(
+    return PostOptions(
         key=_bytes(_KEY, said[_KEY]) if _KEY in said else None,
         headers=message_headers or None,
         ttl_s=_ttl_s(said[_TTL]) if _TTL in said else None,
-        deliver_at=_moment(said[_DELIVER_AT]) if _DELIVER_AT in said else None,
+        deliver_at=_deliver_at(said[_DELIVER_AT]) if _DELIVER_AT in said else None,
         idempotency_key=_idempotency_key(said.get("idempotency-key")),
         respond_async="respond-async" in preferences,
         by_lines=said.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE,
@@ -101,15 +171,15 @@ def _ttl_s(text: str) -> float:
     return ttl_s
 
 
-def _moment(text: str) -> Timestamp:
+def _deliver_at(text: str) -> Timestamp:
     try:
         return _checked(float(text))
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            return _checked(moment)
+        timestamp = datetime.fromisoformat(text)
+        if timestamp.tzinfo is not None:
+            return _checked(timestamp)
     except (ValueError, OverflowError):
         pass
     raise bad(
@@ -117,11 +187,11 @@ def _moment(text: str) -> Timestamp:
     )
 
 
-def _checked(moment: Timestamp) -> Timestamp:
-    if isinstance(moment, float) and math.isnan(moment):
+def _checked(timestamp: Timestamp) -> Timestamp:
+    if isinstance(timestamp, float) and math.isnan(timestamp):
         raise ValueError("it is no number")
-    due_us(moment)
-    return moment
+    due_us(timestamp)
+    return timestamp
 
 
 def _idempotency_key(text: str | None) -> str | None:
@@ -131,7 +201,7 @@ def _idempotency_key(text: str | None) -> str | None:
 
 
 def split_lines(body: bytes, most: int) -> list[bytes]:
-    """Give the lines of a body, without their ends; empty ones are none. Refuses a body with more than `most`.
+    """Return the lines of a body, without their ends; empty ones are none. Refuses a body with more than `most`.
 
     They are counted before there is an object for each: that of a large body would take much memory and time.
     """
@@ -152,10 +222,10 @@ def split_lines(body: bytes, most: int) -> list[bytes]:
     return lines.removesuffix(b"\n").split(b"\n")
 
 
-def fingerprint(topic: bytes, marks: Marks, body: bytes) -> bytes:
-    """Give 16 bytes that differ where two requests ask for different things."""
-    headers = sorted((marks.headers or {}).items())  # a proxy may change their order
-    marked = (topic, marks.key, headers, marks.ttl_s, marks.deliver_at, marks.by_lines)
+def fingerprint(topic: bytes, options: PostOptions, body: bytes) -> bytes:
+    """Return 16 bytes that differ where two requests ask for different things."""
+    headers = sorted((options.headers or {}).items())  # a proxy may change their order
+    marked = (topic, options.key, headers, options.ttl_s, options.deliver_at, options.by_lines)
     said = xxhash.xxh3_128(repr(marked).encode())
     said.update(body)
     return said.digest()

@@ -1,4 +1,4 @@
-"""Who comes in: a bound on connections, and answers in JSON even to what is no HTTP."""
+"""Accepts the gateway's connections: bounded in number, and answered in JSON even where they bring no HTTP."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ log = logging.getLogger("clarion.web")
 _FULL_BODY = (
     b'{"error":"TooManyConnections","message":"this gateway has as many connections as it takes; come again"}\n'
 )
+
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
 )
+
 _FAREWELL_S = 1.0  # that whoever was turned away has to read why
 _FAREWELLS = 64  # at one time; who comes beyond is not told
 BACKLOG = (
     64  # that wait to be accepted; asyncio takes as many at one time, and a few times as many before it closes one
 )
+
 SPARE_DESCRIPTORS = 4 * BACKLOG + _FAREWELLS + 48  # for these, the broker's connection, the outbox and the log
 
 
-def as_json(value: Any) -> bytes:
-    """Give the body of an answer: one line, so that it ends well in a terminal."""
+def json_body(value: Any) -> bytes:
+    """Return the body of an answer: one line, so that it ends well in a terminal."""
     return msgspec.json.encode(value, enc_hook=str) + b"\n"
 
 
-class Door:
+class GatewayListener:
     """Makes the protocol of each new connection, and says which are beyond the bound."""
 
     def __init__(self, server: web.Server, max_connections: int, **options: Any) -> None:
@@ -43,8 +46,8 @@ class Door:
         self.farewells = 0  # to those who were turned away and are still there
 
     def __call__(self) -> asyncio.Protocol:
-        """Give the protocol for a connection that is about to be made."""
-        return _Talk(self, self._server, loop=self._loop, **self._options)
+        """Return the protocol for a connection that is about to be made."""
+        return _Connection(self, self._server, loop=self._loop, **self._options)
 
     def lets_in(self) -> bool:
         """Whether there is room for one more connection; counts those for which there is none."""
@@ -55,26 +58,26 @@ class Door:
 
     def close_idle(self) -> None:
         """Close connections on which no request is under way."""
-        for talk in self._server.connections:
-            if isinstance(talk, _Talk) and not talk.is_busy:
-                talk.close()
+        for connection in self._server.connections:
+            if isinstance(connection, _Connection) and not connection.is_busy:
+                connection.close()
 
 
-class _Talk(web.RequestHandler):
+class _Connection(web.RequestHandler):
     """One connection; it must bring a request in time and read its answers in time, and errors that no handler saw
     are JSON, too."""
 
-    __slots__ = ("_door", "_patience")
+    __slots__ = ("_listener", "_patience")
 
-    def __init__(self, door: Door, server: web.Server, **options: Any) -> None:
+    def __init__(self, listener: GatewayListener, server: web.Server, **options: Any) -> None:
         super().__init__(server, **options)
-        self._door = door
+        self._listener = listener
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, or turn it away. Only now is it known how many there are: many may be accepted at one time."""
-        if not self._door.lets_in():
-            turned_away = _TurnedAway(self._door)
+        if not self._listener.lets_in():
+            turned_away = _RefusedConnection(self._listener)
             transport.set_protocol(turned_away)
             turned_away.connection_made(transport)
             return
@@ -116,7 +119,7 @@ class _Talk(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was begun already")
         answer = web.Response(
-            status=status, body=as_json(told), content_type="application/json", headers={"Server": "clarion"}
+            status=status, body=json_body(told), content_type="application/json", headers={"Server": "clarion"}
         )
         answer.force_close()
         return answer
@@ -130,16 +133,16 @@ def _cut_if_unread(transport: asyncio.BaseTransport, patience_s: float) -> None:
         opened.setsockopt(socket.IPPROTO_TCP, option, max(1, min(int(patience_s * 1000), 2**31 - 1)))
 
 
-class _TurnedAway(asyncio.Protocol):
+class _RefusedConnection(asyncio.Protocol):
     """Says that there is no room, and closes. What came in is read, or the answer would be lost with a reset."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, listener: GatewayListener) -> None:
+        self._listener = listener
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._door.farewells += 1
-        if self._door.farewells > _FAREWELLS:
+        self._listener.farewells += 1
+        if self._listener.farewells > _FAREWELLS:
             transport.abort()
             return
         transport.write(_FULL)
@@ -151,4 +154,4 @@ class _TurnedAway(asyncio.Protocol):
         asyncio.get_running_loop().call_later(_FAREWELL_S, transport.abort)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._door.farewells -= 1
+        self._listener.farewells -= 1

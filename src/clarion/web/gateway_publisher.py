@@ -1,4 +1,4 @@
-"""The asyncio publisher, with what a gateway must know beside: how large a message may be, and when messages ended.
+"""The asyncio publisher of a gateway, which also tells how large a message may be and when messages have ended.
 
 A request that was accepted is followed to its end even where its client has gone. A task for each, waiting for its
 receipt, would be woken by every answer of the broker; a batch tells those who are in it alone.
@@ -15,7 +15,7 @@ from clarion.publisher.outbox.keeping import KeptSending
 from clarion.publisher.sheaf import HEADER_BYTES
 
 
-class Ending(NamedTuple):
+class Outcome(NamedTuple):
     """What became of messages that were put together: how many are stored, and where; why the others are not."""
 
     stored: int
@@ -24,8 +24,8 @@ class Ending(NamedTuple):
     error: ClarionError | None
 
 
-class Feed(AsyncPublisher):
-    """Puts messages, and tells when they have ended. How much may wait is the intake's business, which takes whole
+class GatewayPublisher(AsyncPublisher):
+    """Puts messages, and tells when they have ended. How much may wait is the post queue's business, which takes whole
     requests or nothing of them."""
 
     def _has_room(self) -> bool:
@@ -71,8 +71,8 @@ class Feed(AsyncPublisher):
                 sheaf.on_done = []
             sheaf.on_done.append(one_ended)
 
-    def ending(self, receipts: AsyncReceipts) -> Ending:
-        """Give what became of messages that have ended."""
+    def outcome(self, receipts: AsyncReceipts) -> Outcome:
+        """Return what became of messages that have ended."""
         assert receipts.done()
         stored, error = 0, None
         offsets: list[tuple[int, int]] = []
@@ -88,4 +88,4 @@ class Feed(AsyncPublisher):
             elif found is not None:
                 offsets.append((found.start, found.stop - 1))
         sheaf, start, _ = receipts._parts[0]
-        return Ending(stored, offsets, str(sheaf.message_id(start)) if sheaf.error is None else None, error)
+        return Outcome(stored, offsets, str(sheaf.message_id(start)) if sheaf.error is None else None, error)

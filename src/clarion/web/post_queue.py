@@ -1,4 +1,4 @@
-"""What a gateway accepts: bounded, followed to its end, and repeated to whoever asks again with the same key."""
+"""The posts that a gateway accepted: followed to their end, and answered again to who repeats an idempotency key."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.names import to_text
 from clarion.publisher import AsyncReceipts
 from clarion.publisher.sheaf import packed_bytes
-from clarion.web.feed import Ending, Feed
-from clarion.web.keys import Keys
-from clarion.web.reading import Marks, fingerprint, split_lines
-from clarion.web.refusals import Refusal, is_certain, refusal_of
-from clarion.web.room import STALLED_S, DrainRate, Place, Room, retry_after_s
-from clarion.web.settings import GatewaySettings
+from clarion.web.gateway_buffer import STALLED_S, Buffer, DrainRate, IdempotencyKeys, Reservation, retry_after_s
+from clarion.web.gateway_publisher import GatewayPublisher, Outcome
+from clarion.web.gateway_settings import GatewaySettings
+from clarion.web.post_requests import PostOptions, Refusal, fingerprint, is_certain, refusal_of, split_lines
 
 log = logging.getLogger("clarion.web")
 _UNTOLD_MAX = 100  # topics and reasons that one look logs a line for each; of others it counts the messages
@@ -27,19 +25,19 @@ def _wake(waiting: asyncio.Future[None]) -> None:
         waiting.set_result(None)
 
 
-class Accepted:
-    """Messages of one request, from the moment they are queued until it is known what became of them."""
+class AcceptedPost:
+    """Messages of one request, from when they are queued until it is known what became of them."""
 
-    __slots__ = ("_waiting", "count", "ended", "ending", "many", "place", "receipts", "refusal", "size", "topic")
+    __slots__ = ("_waiting", "count", "ended", "many", "outcome", "receipts", "refusal", "reservation", "size", "topic")
 
-    def __init__(self, topic: bytes, count: int, many: bool, place: Place) -> None:
+    def __init__(self, topic: bytes, count: int, many: bool, reservation: Reservation) -> None:
         self.topic = topic
         self.count = count
-        self.place = place
-        self.size = place.size
+        self.reservation = reservation
+        self.size = reservation.size
         self.many = many
         self.ended = False
-        self.ending: Ending | None = None
+        self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
         self.receipts: AsyncReceipts | None = None  # while it is under way
         self._waiting: list[asyncio.Future[None]] = []
@@ -57,7 +55,7 @@ class Accepted:
         return bool(self._waiting)
 
     def watch(self) -> asyncio.Future[None]:
-        """Give a future that is done when that is known."""
+        """Return a future that is done when that is known."""
         known = asyncio.get_running_loop().create_future()
         self._waiting.append(known)
         return known
@@ -68,30 +66,30 @@ class Accepted:
             self._waiting.remove(known)
 
 
-class Taken(NamedTuple):
+class TakenPost(NamedTuple):
     """What a request was taken as: new, or the same as one before."""
 
-    accepted: Accepted
+    accepted: AcceptedPost
     repeated: bool
 
 
-class Intake:
+class PostQueue:
     """Accepts messages for a publisher, or says why not. Accepted = stored + failed + waiting, always."""
 
-    def __init__(self, settings: GatewaySettings, feed: Feed) -> None:
+    def __init__(self, settings: GatewaySettings, publisher: GatewayPublisher) -> None:
         self._settings = settings
-        self._feed = feed
+        self._publisher = publisher
         self._loop = asyncio.get_running_loop()
-        self.room = Room(settings.messages_max, settings.buffer_bytes)
+        self.buffer = Buffer(settings.messages_max, settings.buffer_bytes)
         self._drain = DrainRate(self._loop.time())
-        self._keys: Keys[Accepted] = Keys()
+        self._keys: IdempotencyKeys[AcceptedPost] = IdempotencyKeys()
         self.waiting = 0
         self.accepted = 0
         self.stored = 0
         self.failed = 0
         self.repeated = 0
         self.last_failure: str | None = None
-        self._under_way: set[Accepted] = set()  # whose receipts have to be held
+        self._under_way: set[AcceptedPost] = set()  # whose receipts have to be held
         self._watched: set[asyncio.Future[None]] = set()
         self._abandoned = False
         self._untold: dict[tuple[bytes, str], int] = {}  # failed messages that no answer and no log has told of
@@ -101,14 +99,14 @@ class Intake:
         """Whether a request with this key was accepted before."""
         return key is not None and self._keys.find(key) is not None
 
-    async def take(self, topic: bytes, marks: Marks, body: bytes, place: Place) -> Taken:
-        """Queue all messages of a request, or none and raise a Refusal. `place` holds the room of its body; it is
+    async def take(self, topic: bytes, options: PostOptions, body: bytes, reservation: Reservation) -> TakenPost:
+        """Queue all messages of a request, or none and raise a Refusal. `reservation` holds the room of its body; it is
         given back when the messages have ended, or here, if there are none to wait for."""
-        key = marks.idempotency_key
+        key = options.idempotency_key
         known = None if key is None else self._keys.find(key)
-        mark = b"" if key is None else fingerprint(topic, marks, body)
+        mark = b"" if key is None else fingerprint(topic, options, body)
         if known is not None:
-            place.leave()
+            reservation.leave()
             if known.fingerprint != mark:
                 raise Refusal(
                     422,
@@ -116,20 +114,20 @@ class Intake:
                     "this Idempotency-Key came with another request before; use a new key for each. Nothing was queued",
                 )
             self.repeated += 1
-            return Taken(known.first, True)
+            return TakenPost(known.first, True)
         try:
-            payloads = split_lines(body, self.room.messages_max) if marks.by_lines else [body]
-            self._check(payloads, marks, place)
-            accepted = Accepted(topic, len(payloads), marks.by_lines, place)
+            payloads = split_lines(body, self.buffer.messages_max) if options.by_lines else [body]
+            self._check(payloads, options, reservation)
+            accepted = AcceptedPost(topic, len(payloads), options.by_lines, reservation)
             if key is not None:
                 self._keys.begin(key, mark, accepted)
-            await self._queue(accepted, payloads, marks)
+            await self._queue(accepted, payloads, options)
         except BaseException:
-            place.leave()
+            reservation.leave()
             raise
-        return Taken(accepted, False)
+        return TakenPost(accepted, False)
 
-    async def wait(self, accepted: Accepted) -> bool:
+    async def wait(self, accepted: AcceptedPost) -> bool:
         """Wait until it is known what became of messages; False if it is not in time."""
         if not accepted.ended:
             known = accepted.watch()
@@ -150,17 +148,17 @@ class Intake:
         for known in self._watched:
             _wake(known)
 
-    def _check(self, payloads: list[bytes], marks: Marks, place: Place) -> None:
-        """See to it that putting cannot fail half way: everything fits, each into a batch and all into the room."""
-        key, headers = marks.key, marks.headers
+    def _check(self, payloads: list[bytes], options: PostOptions, reservation: Reservation) -> None:
+        """See to it that putting cannot fail half way: everything fits, each into a batch and all into the buffer."""
+        key, headers = options.key, options.headers
         beside_bytes = packed_bytes([b""], None if key is None else [key], None if headers is None else [headers])
-        largest_bytes = self._feed.largest_bytes
+        largest_bytes = self._publisher.largest_bytes
         size = sum(map(len, payloads)) + beside_bytes * len(payloads)
         if max(map(len, payloads)) + beside_bytes > largest_bytes:
             raise Refusal(
                 413, "TooLarge", f"the broker takes messages of about {largest_bytes} bytes at most; nothing was queued"
             )
-        most_bytes = self.room.bytes_max
+        most_bytes = self.buffer.bytes_max
         if self._settings.outbox is not None:
             most_bytes = min(most_bytes, self._settings.outbox_bytes - 1)
         if size > most_bytes:
@@ -170,63 +168,63 @@ class Intake:
                 f"with keys and headers this takes {size} bytes, more than this gateway ever holds ({most_bytes});"
                 " send less at once. Nothing was queued",
             )
-        if self._feed.kept_bytes(size) >= self._settings.outbox_bytes:
+        if self._publisher.kept_bytes(size) >= self._settings.outbox_bytes:
             raise self._outbox_full(size)
-        if not place.grow_to(len(payloads), size):
-            raise self.full(len(payloads), size - place.size)
+        if not reservation.grow_to(len(payloads), size):
+            raise self.full(len(payloads), size - reservation.size)
 
-    async def _queue(self, accepted: Accepted, payloads: list[bytes], marks: Marks) -> None:
-        topic, key, headers, ttl_s, deliver_at = accepted.topic, *marks[:4]
+    async def _queue(self, accepted: AcceptedPost, payloads: list[bytes], options: PostOptions) -> None:
+        topic, key, headers, ttl_s, deliver_at = accepted.topic, *options[:4]
         try:
             if accepted.many:
                 count = accepted.count
                 keys = None if key is None else [key] * count
                 all_headers = None if headers is None else [headers] * count
-                receipts: AsyncReceipts = await self._feed.put_many(
+                receipts: AsyncReceipts = await self._publisher.put_many(
                     topic, payloads, keys, all_headers, ttl_s, deliver_at, wait=False
                 )
             else:
-                receipts = await self._feed.put(topic, payloads[0], key, headers, ttl_s, deliver_at, wait=False)
+                receipts = await self._publisher.put(topic, payloads[0], key, headers, ttl_s, deliver_at, wait=False)
         except ClarionError as error:
             refusal = self.full(1, 0) if isinstance(error, BufferFull) else refusal_of(error, topic)
-            self._never_queued(accepted, marks, refusal)
+            self._never_queued(accepted, options, refusal)
             raise refusal from error
         except BaseException:
-            self._never_queued(accepted, marks, Refusal(500, "InternalError", "it was not queued"))
+            self._never_queued(accepted, options, Refusal(500, "InternalError", "it was not queued"))
             raise
         self.accepted += accepted.count
         self.waiting += accepted.count
         accepted.receipts = receipts
         self._under_way.add(accepted)
-        self._feed.when_done(receipts, lambda: self._settle(accepted, self._feed.ending(receipts), marks))
+        self._publisher.when_done(receipts, lambda: self._settle(accepted, self._publisher.outcome(receipts), options))
 
-    def _never_queued(self, accepted: Accepted, marks: Marks, refusal: Refusal) -> None:
+    def _never_queued(self, accepted: AcceptedPost, options: PostOptions, refusal: Refusal) -> None:
         accepted.refusal = refusal
         accepted.end()
-        if marks.idempotency_key is not None:
-            self._keys.forget(marks.idempotency_key)
+        if options.idempotency_key is not None:
+            self._keys.forget(options.idempotency_key)
 
-    def _settle(self, accepted: Accepted, ending: Ending, marks: Marks) -> None:
-        failed = accepted.count - ending.stored
+    def _settle(self, accepted: AcceptedPost, outcome: Outcome, options: PostOptions) -> None:
+        failed = accepted.count - outcome.stored
         self.waiting -= accepted.count
         accepted.receipts = None
         self._under_way.discard(accepted)
-        self.stored += ending.stored
+        self.stored += outcome.stored
         self.failed += failed
         self._drain.note(accepted.count, accepted.size, self._loop.time())
-        accepted.place.leave()
-        accepted.ending = ending
+        accepted.reservation.leave()
+        accepted.outcome = outcome
         certain = False
-        if ending.error is not None:
-            accepted.refusal = refusal_of(ending.error, accepted.topic, stored=ending.stored, count=accepted.count)
-            certain = not ending.stored and is_certain(ending.error)
-            self.last_failure = f"{to_text(accepted.topic)}: {ending.error}"
+        if outcome.error is not None:
+            accepted.refusal = refusal_of(outcome.error, accepted.topic, stored=outcome.stored, count=accepted.count)
+            certain = not outcome.stored and is_certain(outcome.error)
+            self.last_failure = f"{to_text(accepted.topic)}: {outcome.error}"
             if not accepted.waited_for:
-                self._note_untold((accepted.topic, str(ending.error)), failed)
-        if marks.idempotency_key is not None and certain:
-            self._keys.forget(marks.idempotency_key)
-        elif marks.idempotency_key is not None:
-            self._keys.end(marks.idempotency_key)
+                self._note_untold((accepted.topic, str(outcome.error)), failed)
+        if options.idempotency_key is not None and certain:
+            self._keys.forget(options.idempotency_key)
+        elif options.idempotency_key is not None:
+            self._keys.end(options.idempotency_key)
         accepted.end()
 
     def log_failures(self) -> None:
@@ -253,21 +251,20 @@ class Intake:
             self._untold_more += messages
 
     def full(self, messages: int, size: int) -> Refusal:
-        """Give the refusal of what does not fit now, with the time after which it should."""
-        now_s = self._loop.time()
-        lacking = self.room.lacks(messages, size)
-        wait_s = max(map(retry_after_s, lacking, self._drain.per_s(now_s)))
-        why = "" if self._feed.stats["connected"] else f", and no broker answers at {self._settings.url}"
+        """Return the refusal of what does not fit now, with the time after which it should."""
+        held = self.buffer
+        wait_s = max(map(retry_after_s, held.lacks(messages, size), self._drain.per_s(self._loop.time())))
+        why = "" if self._publisher.stats["connected"] else f", and no broker answers at {self._settings.url}"
         return Refusal(
             429,
             "BufferFull",
-            f"this gateway's buffer is full ({self.room.messages} of {self.room.messages_max} messages,"
-            f" {self.room.bytes} of {self.room.bytes_max} bytes){why}; nothing was queued, send it again in {wait_s} s",
+            f"this gateway's buffer is full ({held.messages} of {held.messages_max} messages,"
+            f" {held.bytes} of {held.bytes_max} bytes){why}; nothing was queued, send it again in {wait_s} s",
             retry_after_s=wait_s,
         )
 
     def _outbox_full(self, size: int) -> Refusal:
-        lacking = self._feed.kept_bytes(size) - self._settings.outbox_bytes + 1
+        lacking = self._publisher.kept_bytes(size) - self._settings.outbox_bytes + 1
         wait_s = retry_after_s(lacking, self._drain.per_s(self._loop.time())[1])
         return Refusal(
             429,
@@ -277,7 +274,7 @@ class Intake:
             retry_after_s=wait_s,
         )
 
-    async def save(self, accepted: Accepted) -> None:
+    async def save(self, accepted: AcceptedPost) -> None:
         """Wait until messages are on this machine's disk, where there is an outbox; raise a Refusal if not in time.
         From then on the outbox bounds their bytes."""
         if self._settings.outbox is None or accepted.receipts is None:
@@ -289,13 +286,13 @@ class Intake:
         except ClarionError as error:
             raise refusal_of(error, accepted.topic) from error
         if not accepted.ended:
-            accepted.place.grow_to(accepted.count, 0)
+            accepted.reservation.grow_to(accepted.count, 0)
 
-    def late(self, topic: bytes, marks: Marks) -> Refusal:
-        """Give the answer to who waited for as long as a post waits."""
-        if not self._feed.stats["connected"]:
+    def late(self, topic: bytes, options: PostOptions) -> Refusal:
+        """Return the answer to who waited for as long as a post waits."""
+        if not self._publisher.stats["connected"]:
             why = f"no broker answers at {self._settings.url}"
-        elif (refusal := self._feed.refused(topic)) is not None:
+        elif (refusal := self._publisher.refused(topic)) is not None:
             why = f"the broker says: {refusal}"
         else:
             why = f"the broker at {self._settings.url} did not confirm it within {self._settings.timeout_s:g} s"
@@ -304,7 +301,7 @@ class Intake:
             kept = f"it is kept in {outbox}, and sent when that is opened again"
             fate = "whether the message is stored is not known" if outbox is None else kept
             return Refusal(503, "Stopping", f"{why}, and this gateway is stopping: {fate}")
-        if marks.idempotency_key is None:
+        if options.idempotency_key is None:
             then = "sending it again makes a second one. An Idempotency-Key header lets you ask again safely"
         else:
             then = "send it again with the same Idempotency-Key to hear what became of it"
@@ -312,7 +309,7 @@ class Intake:
         return Refusal(503, "TimedOut", f"{why}; it is still queued and will be sent: {then}", retry_after_s=wait_s)
 
     def stats(self) -> dict[str, Any]:
-        """Give what can be seen of it."""
+        """Return what can be seen of it."""
         messages_per_s, bytes_per_s = self._drain.per_s(self._loop.time())
         return {
             "accepted": self.accepted,
@@ -323,10 +320,10 @@ class Intake:
             "repeated": self.repeated,
             "last_failure": self.last_failure,
             "buffer": {
-                "messages": self.room.messages,
-                "messages_max": self.room.messages_max,
-                "bytes": self.room.bytes,
-                "bytes_max": self.room.bytes_max,
+                "messages": self.buffer.messages,
+                "messages_max": self.buffer.messages_max,
+                "bytes": self.buffer.bytes,
+                "bytes_max": self.buffer.bytes_max,
             },
             "drained_messages_per_s": round(messages_per_s, 1),
             "drained_bytes_per_s": round(bytes_per_s, 1),
