@@ -18,7 +18,7 @@ from clarion.publisher.outbox.errors import OutboxFull
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.keeping import KeptSending
 from clarion.publisher.outbox.planning import Plan
-from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.session.exchange import Exchange
 from clarion.store.port import Changes, Identity
 from clarion.wire import bodies
@@ -37,7 +37,7 @@ class OutboxClient(Client):
         super().__init__(world)
         self.path = file
         self.put: list[tuple[bytes, bytes]] = []
-        self.under_way: dict[bytes, KeptSheaf] = {}  # by payload, of the process that lives
+        self.under_way: dict[bytes, DurableBatch] = {}  # by payload, of the process that lives
         self.saved: set[bytes] = set()  # of which somebody was told that they are on disk
         self.refused: set[bytes] = set()  # of which somebody was told that they are not stored
         self.doubted: set[bytes] = set()
@@ -70,7 +70,7 @@ class OutboxClient(Client):
     def add(self, topic: bytes) -> None:
         payload = b"message %d" % len(self.put)
         sheaf, _, _ = self.sending.add(topic, payload, None, None)
-        assert isinstance(sheaf, KeptSheaf)
+        assert isinstance(sheaf, DurableBatch)
         self.put.append((topic, payload))
         self.under_way[payload] = sheaf
 

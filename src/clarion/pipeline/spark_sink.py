@@ -33,8 +33,8 @@ from clarion.pipeline.packed_rows import (
 )
 from clarion.pipeline.write_options import SinkOptions, check_columns, read_topic
 from clarion.publisher import Stager, commit_staged, drop_staged
-from clarion.publisher.sheaf import HEADER_BYTES
 from clarion.session import ThreadSession
+from clarion.wire.batch_builder import HEADER_BYTES
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -23,16 +23,10 @@ from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, Too
 from clarion.model.names import reply_address, to_bytes
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
 from clarion.publisher.outbox.loops import AsyncDesk
+from clarion.publisher.outgoing_batch import OutgoingBatch, Part, check_settings
 from clarion.publisher.publisher import FORGET_S, log
 from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts
 from clarion.publisher.requests import AsyncRequests
-from clarion.publisher.sheaf import (
-    Part,
-    Sheaf,
-    all_due,
-    check_settings,
-    part_of,
-)
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
 from clarion.publisher.tuner.choosing import Tuning, with_batch_size
 from clarion.publisher.tuner.tracing import Trace
@@ -41,8 +35,9 @@ from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply
 from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
+from clarion.wire.batch_builder import part_of
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
+from clarion.wire.timestamps import Timestamp, all_due, due_us, ttl_ms
 
 
 class AsyncPublisher:
@@ -241,7 +236,7 @@ class AsyncPublisher:
             count = sum(stop - start for sheaf, start, stop in parts if not sheaf.done)
             raise not_confirmed(count, self._session.url, timeout_s)
 
-    async def _wait_saved(self, sheaves: Sequence[Sheaf], timeout_s: float | None) -> None:
+    async def _wait_saved(self, sheaves: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
         self._session.check_process()
         await self._desk.wait_saved(sheaves, optional_seconds(timeout_s, "timeout_s"))
 

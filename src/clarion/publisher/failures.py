@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clarion.model.errors import ClarionError, NoSubscriber
 from clarion.model.names import REPLIES
-from clarion.publisher.sheaf import Sheaf
+from clarion.publisher.outgoing_batch import OutgoingBatch
 
 _UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
 
@@ -13,12 +13,12 @@ class Failures:
     """What failed, and nobody was told of yet."""
 
     def __init__(self) -> None:
-        self._unobserved: list[Sheaf] = []
+        self._unobserved: list[OutgoingBatch] = []
         self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
         self._last: ClarionError | None = None  # of these
         self.replies_unread = 0  # replies to who is gone by now
 
-    def end(self, sheaf: Sheaf, error: ClarionError) -> None:
+    def end(self, sheaf: OutgoingBatch, error: ClarionError) -> None:
         """End a sheaf with the error."""
         if sheaf.topic.startswith(REPLIES) and isinstance(error, NoSubscriber):
             # Who asked did not wait for the answer. Its receipt says so; a flush has nothing to raise.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from clarion.model.errors import ClarionError
-from clarion.publisher.sheaf import Sheaf
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.tuner import Publish, Sample, Tuner
 from clarion.wire import bodies
 
@@ -29,11 +29,11 @@ class Lane:
         self.tuner = tuner
         self._publishing = 0  # messages that the publish under way still has to send
         self._polled_s = 0.0  # when it began
-        self.gathering: Sheaf | None = None
-        self.delayed: Sheaf | None = None  # gathering, too
-        self.ready: deque[Sheaf] = deque()  # waiting for the window
+        self.gathering: OutgoingBatch | None = None
+        self.delayed: OutgoingBatch | None = None  # gathering, too
+        self.ready: deque[OutgoingBatch] = deque()  # waiting for the window
         self.ready_messages = 0
-        self.flying: dict[int, Sheaf] = {}  # by number, in order: sent, not yet answered for good
+        self.flying: dict[int, OutgoingBatch] = {}  # by number, in order: sent, not yet answered for good
         self.identity: bodies.Registered | None = None
         self.topic_number: int | None = None  # which topic of this name it is; None: the broker has to be asked
         self.resend_at_s: float | None = None
@@ -71,27 +71,27 @@ class Lane:
         """Whether something waits to be sent for the first time."""
         return bool(self.ready or self.gathering or self.delayed)
 
-    def sheaf_for(self, messages: int, size: int, batch_bytes: int, *, ttl_ms: int, delayed: bool) -> Sheaf:
+    def sheaf_for(self, messages: int, size: int, batch_bytes: int, *, ttl_ms: int, delayed: bool) -> OutgoingBatch:
         """Give the sheaf that so much more gathers in; what it does not fit into becomes ready."""
         sheaf = self.delayed if delayed else self.gathering
-        if sheaf is not None and (sheaf.ttl_ms != ttl_ms or not sheaf.has_room(messages, size, batch_bytes)):
+        if sheaf is not None and (sheaf.ttl_ms != ttl_ms or not sheaf.builder.has_room(messages, size, batch_bytes)):
             self._make_ready(sheaf)
             sheaf = None
         if sheaf is None:
-            sheaf = Sheaf(self.topic, ttl_ms=ttl_ms, delayed=delayed, most=self.tuner.gathers)
+            sheaf = OutgoingBatch(self.topic, ttl_ms=ttl_ms, delayed=delayed, most=self.tuner.gathers)
             if delayed:
                 self.delayed = sheaf
             else:
                 self.gathering = sheaf
         return sheaf
 
-    def next_up(self) -> Sheaf:
+    def next_up(self) -> OutgoingBatch:
         """Give the sheaf that leaves next."""
         sheaf = self.ready[0] if self.ready else self.gathering or self.delayed
         assert sheaf is not None
         return sheaf
 
-    def take_next(self) -> Sheaf:
+    def take_next(self) -> OutgoingBatch:
         """Give the sheaf that leaves now."""
         if not self.ready:
             for sheaf in (self.gathering, self.delayed):
@@ -102,15 +102,15 @@ class Lane:
         self.ready_messages -= taken.count
         return taken
 
-    def _make_ready(self, sheaf: Sheaf) -> None:
+    def _make_ready(self, sheaf: OutgoingBatch) -> None:
         self.ready.append(sheaf)
         self.ready_messages += sheaf.count
 
-    def waiting(self) -> list[Sheaf]:
+    def waiting(self) -> list[OutgoingBatch]:
         """Give the sheaves that were never sent."""
         return [*self.ready, *(sheaf for sheaf in (self.gathering, self.delayed) if sheaf is not None)]
 
-    def drop(self, sheaf: Sheaf) -> None:
+    def drop(self, sheaf: OutgoingBatch) -> None:
         """Take out a sheaf that was never sent."""
         if sheaf is self.gathering:
             self.gathering = None
@@ -153,7 +153,7 @@ class Lane:
         if not self._publishing:
             self.tuner.on_published(took_s=now_s - self._polled_s, now_s=now_s)
 
-    def fly(self, sheaf: Sheaf, now_s: float) -> None:
+    def fly(self, sheaf: OutgoingBatch, now_s: float) -> None:
         """Note a sheaf, sealed with the next number, as sent."""
         assert sheaf.number == self.next_number
         sheaf.sent_s = now_s
@@ -162,7 +162,7 @@ class Lane:
         self.next_number += 1
         self.sent += sheaf.count
 
-    def land(self, sheaf: Sheaf, now_s: float) -> None:
+    def land(self, sheaf: OutgoingBatch, now_s: float) -> None:
         """Note a sheaf as answered for good."""
         self.tuner.on_transferred(took_s=now_s - sheaf.sent_s, in_transfer=self.flying_messages)
         del self.flying[sheaf.number]
@@ -177,7 +177,7 @@ class Lane:
         """Give what can be seen of the tuner now."""
         return self.tuner.sample(now_s, self.pending(), 0)._replace(credit=self.credit_left(now_s))
 
-    def crash(self) -> list[Sheaf]:
+    def crash(self) -> list[OutgoingBatch]:
         """Give up what is in flight: give it, and forget its numbers."""
         flying = list(self.flying.values())
         self.flying.clear()
@@ -186,7 +186,7 @@ class Lane:
         self.refusal = None
         return flying
 
-    def newest(self) -> list[Sheaf]:
+    def newest(self) -> list[OutgoingBatch]:
         """Give sheaves that, once done, leave none before them undone."""
         gathering = [sheaf for sheaf in (self.gathering, self.delayed) if sheaf is not None]
         if gathering:

@@ -26,17 +26,9 @@ from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.threads import ThreadDesk
+from clarion.publisher.outgoing_batch import OutgoingBatch, Part, check_settings
 from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.requests import Requests
-from clarion.publisher.sheaf import (
-    MESSAGE_MEMORY_BYTES,
-    OVERHEAD_BYTES,
-    Part,
-    Sheaf,
-    all_due,
-    check_settings,
-    part_of,
-)
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
 from clarion.publisher.tuner.choosing import Tuning, with_batch_size
 from clarion.publisher.tuner.tracing import Trace
@@ -45,8 +37,9 @@ from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession
 from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
+from clarion.wire.batch_builder import MESSAGE_MEMORY_BYTES, OVERHEAD_BYTES, part_of
 from clarion.wire.frames import Buffer, Kind
-from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
+from clarion.wire.timestamps import Timestamp, all_due, due_us, ttl_ms
 
 log = logging.getLogger("clarion.publisher")
 FORGET_S = 2.0  # how long a close waits to tell the broker that the publisher is gone
@@ -136,16 +129,17 @@ class Publisher:
                 except TypeError:  # no name, or one that may change: the long way knows
                     lane = None
                 if lane is not None and (sheaf := lane.gathering) is not None:
-                    payloads = sheaf.payloads
+                    builder = sheaf.builder
+                    payloads = builder.payloads
                     place = len(payloads)
                     if (
-                        sheaf.plain
-                        and sheaf.size + size <= sending.batch_bytes
-                        and place < sheaf.most
+                        builder.plain
+                        and builder.size + size <= sending.batch_bytes
+                        and place < builder.most
                         and sending.buffered_bytes < self._buffer_bytes
                     ):
                         payloads.append(payload)
-                        sheaf.size += size
+                        builder.size += size
                         sending.buffered_bytes += size + MESSAGE_MEMORY_BYTES
                         return Receipt(self, sheaf, place)
         return self._put_the_long_way(topic, payload, key, headers, ttl_s, deliver_at, wait, block_s)
@@ -345,7 +339,7 @@ class Publisher:
                 raise not_confirmed(count, self._session.url, timeout_s)
             sheaf.raise_error()
 
-    def _wait_saved(self, sheaves: Sequence[Sheaf], timeout_s: float | None) -> None:
+    def _wait_saved(self, sheaves: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
         self._session.check_process()
         self._desk.wait_saved(sheaves, optional_seconds(timeout_s, "timeout_s"))
 
@@ -452,7 +446,7 @@ class _Works(Works):
             self.session.check_usable()
         return done
 
-    def wait_for(self, sheaf: Sheaf, deadline_s: float | None) -> bool:
+    def wait_for(self, sheaf: OutgoingBatch, deadline_s: float | None) -> bool:
         """Wait until a sheaf is durable or refused."""
         left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
         return self.wait_until(lambda: sheaf.done, left_s)

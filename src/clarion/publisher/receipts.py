@@ -8,7 +8,7 @@ import msgspec
 
 from clarion.model.ids import MessageId
 from clarion.model.names import to_text
-from clarion.publisher.sheaf import Part, Sheaf
+from clarion.publisher.outgoing_batch import OutgoingBatch, Part
 
 if TYPE_CHECKING:
     from clarion.publisher.aio import AsyncPublisher
@@ -19,44 +19,44 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     """A slim hold on one message's fate; costs no thread, event or future of its own."""
 
     _publisher: Publisher
-    _sheaf: Sheaf
+    _batch: OutgoingBatch
     _place: int
 
     def __repr__(self) -> str:
-        return _shown(self, [(self._sheaf, self._place, self._place + 1)])
+        return _shown(self, [(self._batch, self._place, self._place + 1)])
 
     def done(self) -> bool:
         """Whether the message is durable or refused; never blocks."""
-        if not self._sheaf.done:
+        if not self._batch.done:
             self._publisher._session.check_process()
-        return self._sheaf.done
+        return self._batch.done
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait until the message is durable and give this receipt; raise the typed error if it was refused,
         TimedOut if it is not known in time (the message is still on its way)."""
-        self._publisher._wait_for(((self._sheaf, self._place, self._place + 1),), timeout_s)
+        self._publisher._wait_for(((self._batch, self._place, self._place + 1),), timeout_s)
         return self
 
     def saved(self, timeout_s: float | None = None) -> Receipt:
         """Wait until the message is on this machine's disk, where it survives a crash, and give this receipt. Needs an
         outbox; raises NoOutbox without, TimedOut if it is not there in time."""
-        self._publisher._wait_saved([self._sheaf], timeout_s)
+        self._publisher._wait_saved([self._batch], timeout_s)
         return self
 
     @property
     def id(self) -> MessageId:
         """The message's id; known once `done`. A refused message has none: that raises."""
-        assert self._sheaf.done, "the id is known when the message is stored: call result() first"
-        self._sheaf.raise_error()
-        return self._sheaf.message_id(self._place)
+        assert self._batch.done, "the id is known when the message is stored: call result() first"
+        self._batch.raise_error()
+        return self._batch.message_id(self._place)
 
     @property
     def offset(self) -> int | None:
         """The message's offset in its topic; known once `done`. None for a message with `deliver_at`: it is durable,
         but gets its offset when it appears."""
-        assert self._sheaf.done, "the offset is known when the message is stored: call result() first"
-        self._sheaf.raise_error()
-        return _offset(self._sheaf, self._place)
+        assert self._batch.done, "the offset is known when the message is stored: call result() first"
+        self._batch.raise_error()
+        return _offset(self._batch, self._place)
 
 
 class Receipts:
@@ -173,7 +173,7 @@ def _all_done(publisher: Publisher | AsyncPublisher, parts: list[Part]) -> bool:
     return done
 
 
-def _offset(sheaf: Sheaf, place: int) -> int | None:
+def _offset(sheaf: OutgoingBatch, place: int) -> int | None:
     found = sheaf.offsets(place, place + 1)
     return None if found is None else found.start
 

@@ -15,12 +15,13 @@ from clarion.model.ids import next_stamp
 from clarion.model.names import is_pattern, to_text
 from clarion.publisher.failures import Failures
 from clarion.publisher.lanes import Lane
+from clarion.publisher.outgoing_batch import OutgoingBatch, Part
 from clarion.publisher.reporting import Reporting
-from clarion.publisher.sheaf import HEADER_BYTES, LANE_MEMORY_BYTES, Part, Sheaf, chunk_end, message_bytes, packed_bytes
 from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
 from clarion.session.exchange import AGAIN_S, Count, Reply, Seen, hello
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
+from clarion.wire.batch_builder import HEADER_BYTES, chunk_end, message_bytes, packed_bytes
 from clarion.wire.codes import RETRIED, Code, error_of
 from clarion.wire.frames import Kind
 
@@ -30,6 +31,7 @@ USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
 _OPENED_MAX = 1000  # topics that one request asks the numbers of
+LANE_MEMORY_BYTES = 1536  # the topic's lane with its tuner, where that is kept for a batch that gathers
 _LANES_MAX = 10_000  # beyond which those with nothing to do are let go
 
 
@@ -139,7 +141,7 @@ class Sending:
         size = message_bytes(payload, key, headers)
         sheaf = self._gathering(topic, 1, size, ttl_ms, delayed=due_us is not None)
         before = sheaf.memory_bytes if sheaf.count else 0
-        place = sheaf.add(payload, key, headers, size, due_us or 0)
+        place = sheaf.builder.add(payload, key, headers, size, due_us or 0)
         self.buffered_bytes += sheaf.memory_bytes - before
         return sheaf, place, place + 1
 
@@ -157,7 +159,7 @@ class Sending:
         size = packed_bytes(payloads, keys, headers)
         sheaf = self._gathering(topic, len(payloads), size, ttl_ms, delayed=due is not None)
         before = sheaf.memory_bytes if sheaf.count else 0
-        place = sheaf.extend(payloads, keys, size, headers=headers, due=due or ())
+        place = sheaf.builder.extend(payloads, keys, size, headers=headers, due=due or ())
         self.buffered_bytes += sheaf.memory_bytes - before
         return sheaf, place, place + len(payloads)
 
@@ -174,7 +176,7 @@ class Sending:
         most = self._gathers if lane is None else lane.tuner.gathers
         return chunk_end(payloads, keys, headers, start, self.batch_bytes, most)
 
-    def _gathering(self, topic: bytes, messages: int, size: int, ttl_ms: int, *, delayed: bool) -> Sheaf:
+    def _gathering(self, topic: bytes, messages: int, size: int, ttl_ms: int, *, delayed: bool) -> OutgoingBatch:
         if size + HEADER_BYTES > self.max_batch_bytes:
             raise TooLarge(
                 f"{size} bytes with key and headers do not fit into a batch of {self.max_batch_bytes} bytes,"
@@ -183,7 +185,7 @@ class Sending:
         lane = self.lanes.get(topic) or self._new_lane(topic)
         sheaf = lane.sheaf_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
         if not sheaf.count and lane not in self._busy:
-            sheaf.more_memory_bytes += LANE_MEMORY_BYTES
+            sheaf.builder.more_memory_bytes += LANE_MEMORY_BYTES
         self._busy[lane] = None
         if lane.topic_number is None:
             self._unopened[lane] = None
@@ -296,7 +298,7 @@ class Sending:
         self._send(lane, sheaf)
         return sheaf.count
 
-    def _send(self, lane: Lane, sheaf: Sheaf) -> None:
+    def _send(self, lane: Lane, sheaf: OutgoingBatch) -> None:
         assert sheaf.packed is not None
         body = bodies.Put(lane.topic, sheaf.ttl_ms, sheaf.packed_due, lane.topic_number or 0)
         self._ask(Kind.PUT, body, lambda reply: self._on_put_reply(lane, sheaf, reply), (sheaf.packed,))
@@ -308,11 +310,11 @@ class Sending:
                 sheaf.refused = False
                 self._send(lane, sheaf)
 
-    def _on_put_reply(self, lane: Lane, sheaf: Sheaf, reply: Reply) -> None:
+    def _on_put_reply(self, lane: Lane, sheaf: OutgoingBatch, reply: Reply) -> None:
         if sheaf.done:
             return
         refusal = reply.refusal()
-        sheaf.in_doubt |= refusal is not None and reply.times_sent > 1
+        sheaf.uncertain |= refusal is not None and reply.times_sent > 1
         if refusal is None:
             self._stored(lane, sheaf, reply.read(bodies.PutDone))
         elif refusal.code == Code.NO_TOPIC:
@@ -340,7 +342,7 @@ class Sending:
         self._busy[lane] = None
         self._on_change()
 
-    def _stored(self, lane: Lane, sheaf: Sheaf, done: bodies.PutDone) -> None:
+    def _stored(self, lane: Lane, sheaf: OutgoingBatch, done: bodies.PutDone) -> None:
         now_s = self._clock_s()
         lane.land(sheaf, now_s)
         lane.credit = max(lane.credit, done.credit)
@@ -354,7 +356,7 @@ class Sending:
 
     def _start_over(self, lane: Lane) -> None:
         """The topic was deleted: what it surely never had goes to the one that has the name next, numbered from 1."""
-        for sheaf in [sheaf for sheaf in lane.flying.values() if sheaf.in_doubt]:
+        for sheaf in [sheaf for sheaf in lane.flying.values() if sheaf.uncertain]:
             del lane.flying[sheaf.number]
             text = f"{to_text(lane.topic)} was deleted while this was on its way; whether it was stored there before"
             self._fail(sheaf, NoTopic(f"{text} cannot be told. It is not on a topic of that name made since"))
@@ -406,11 +408,11 @@ class Sending:
             lane.drop(sheaf)
             self._fail(sheaf, error)
 
-    def _release(self, sheaf: Sheaf) -> None:
+    def _release(self, sheaf: OutgoingBatch) -> None:
         """Let go of a sheaf's place in memory."""
         self.buffered_bytes -= sheaf.memory_bytes
 
-    def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
+    def _fail(self, sheaf: OutgoingBatch, error: ClarionError) -> None:
         self._release(sheaf)
         self.failures.end(sheaf, error)
 
@@ -458,7 +460,7 @@ class Sending:
                 lane.drop(sheaf)
                 self._fail(sheaf, error)
 
-    def unfinished(self) -> list[Sheaf]:
+    def unfinished(self) -> list[OutgoingBatch]:
         """Give the newest unfinished sheaves of each lane: when these are done, all before them are."""
         return [sheaf for lane in list(self.lanes.values()) for sheaf in lane.newest()]
 

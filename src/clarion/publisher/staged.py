@@ -7,18 +7,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.ids import next_stamp
-from clarion.publisher.packed import PackedSheaf
-from clarion.publisher.sheaf import HEADER_BYTES, Sheaf, message_bytes, packed_bytes
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
+from clarion.wire.batch_builder import HEADER_BYTES, BatchBuilder, ColumnBatchBuilder, message_bytes, packed_bytes
 from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Kind
 
 Ask = Callable[..., None]
+Builder = BatchBuilder | ColumnBatchBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A batch under way."""
+
+    topic: bytes
+    count: int
+    size: int
+    packed: bytearray
 
 
 class StagedPart:
@@ -53,8 +64,8 @@ class StagedPart:
         self.batch_bytes = min(batch_bytes, max_batch_bytes - HEADER_BYTES)
         self._max_batch_bytes = max_batch_bytes
         self._compressed = compressed
-        self._gathering: dict[bytes, Sheaf] = {}
-        self._unfinished: dict[int, Sheaf | PackedSheaf] = {}  # by place, in order: full, and not stored
+        self._gathering: dict[bytes, BatchBuilder] = {}
+        self._unfinished: dict[int, Builder | _Staged] = {}  # by place, in order: full, and not stored
         self._unsent: deque[int] = deque()
         self._again: list[tuple[float, int]] = []  # refused for now, and when to send each again
         self._in_doubt: set[int] = set()  # places of which a copy was sent that no answer is known to
@@ -72,7 +83,7 @@ class StagedPart:
     def add(self, topic: bytes, payload: bytes, key: bytes | None, headers: Headers | None) -> None:
         """Take one message."""
         size = message_bytes(payload, key, headers)
-        self._sheaf_for(topic, 1, size).add(payload, key, headers, size)
+        self._builder_for(topic, 1, size).add(payload, key, headers, size)
 
     def add_many(
         self,
@@ -83,17 +94,17 @@ class StagedPart:
     ) -> None:
         """Take messages that fit into one batch."""
         size = packed_bytes(payloads, keys, headers)
-        self._sheaf_for(topic, len(payloads), size).extend(payloads, keys, size, headers=headers)
+        self._builder_for(topic, len(payloads), size).extend(payloads, keys, size, headers=headers)
 
-    def add_packed(self, sheaf: PackedSheaf) -> None:
+    def add_packed(self, builder: ColumnBatchBuilder) -> None:
         """Take messages that are a batch of their own; they leave after what gathers for their topic."""
-        self._check_fits(sheaf.size)
-        before = self._gathering.pop(sheaf.topic, None)
+        self._check_fits(builder.size)
+        before = self._gathering.pop(builder.topic, None)
         if before is not None:
             self._place(before)
-        self.gathered_bytes += sheaf.size
-        self.buffered_bytes += sheaf.size
-        self._place(sheaf)
+        self.gathered_bytes += builder.size
+        self.buffered_bytes += builder.size
+        self._place(builder)
 
     def _check_fits(self, size: int) -> None:
         if size + HEADER_BYTES > self._max_batch_bytes:
@@ -102,28 +113,28 @@ class StagedPart:
                 " the most this broker takes; nothing was queued"
             )
 
-    def _sheaf_for(self, topic: bytes, messages: int, size: int) -> Sheaf:
+    def _builder_for(self, topic: bytes, messages: int, size: int) -> BatchBuilder:
         self._check_fits(size)
-        sheaf = self._gathering.get(topic)
-        if sheaf is not None and not sheaf.has_room(messages, size, self.batch_bytes):
+        builder = self._gathering.get(topic)
+        if builder is not None and not builder.has_room(messages, size, self.batch_bytes):
             self._place(self._gathering.pop(topic))
-            sheaf = None
-        if sheaf is None:
-            sheaf = self._gathering[topic] = Sheaf(topic)
+            builder = None
+        if builder is None:
+            builder = self._gathering[topic] = BatchBuilder(topic)
         self.gathered_bytes += size
         self.buffered_bytes += size
-        return sheaf
+        return builder
 
-    def _place(self, sheaf: Sheaf | PackedSheaf) -> None:
-        self.gathered_bytes -= sheaf.size
-        self._unfinished[self.places] = sheaf
+    def _place(self, builder: Builder) -> None:
+        self.gathered_bytes -= builder.size
+        self._unfinished[self.places] = builder
         self._unsent.append(self.places)
         self.places += 1
 
     def place_all(self) -> None:
         """Have everything leave that gathers, full or not."""
-        for sheaf in self._gathering.values():
-            self._place(sheaf)
+        for builder in self._gathering.values():
+            self._place(builder)
         self._gathering.clear()
 
     @property
@@ -149,8 +160,10 @@ class StagedPart:
 
     def _send_next(self, place: int) -> None:
         self._last_stamp = next_stamp(self._last_stamp, self._unix_s())
+        builder = self._unfinished[place]
+        assert not isinstance(builder, _Staged)
         try:
-            self._unfinished[place].seal(
+            packed = builder.pack(
                 broker=self._identity.broker,
                 publisher=self._identity.publisher,
                 stamp=self._last_stamp,
@@ -160,13 +173,14 @@ class StagedPart:
         except (TypeError, ValueError, OverflowError) as error:
             self.error = InvalidRequest(f"these messages cannot be packed, and were not staged: {error}")
             return
+        self._unfinished[place] = _Staged(builder.topic, builder.count, builder.size, packed.data)
         self._send(place)
 
     def _send(self, place: int) -> None:
-        sheaf = self._unfinished[place]
-        assert sheaf.packed is not None
-        body = bodies.Stage(sheaf.topic, self._writer, self._epoch, self._part, place, self._count)
-        self._ask(Kind.STAGE, body, lambda reply: self._on_reply(place, reply), (sheaf.packed,))
+        builder = self._unfinished[place]
+        assert isinstance(builder, _Staged)
+        body = bodies.Stage(builder.topic, self._writer, self._epoch, self._part, place, self._count)
+        self._ask(Kind.STAGE, body, lambda reply: self._on_reply(place, reply), (builder.packed,))
 
     def _on_reply(self, place: int, reply: Reply) -> None:
         again_s = reply.again_after_s()
@@ -189,12 +203,12 @@ class StagedPart:
         except ClarionError as error:
             self.error = self.error or error
             return
-        sheaf = self._unfinished.pop(place)
-        self.buffered_bytes -= sheaf.size
+        builder = self._unfinished.pop(place)
+        self.buffered_bytes -= builder.size
         if done.already:
             self.already += 1
         else:
-            self.messages += sheaf.count
+            self.messages += builder.count
             self.batches += 1
 
     def _make_topic(self, place: int) -> None:

@@ -23,19 +23,15 @@ from clarion.model.arguments import (
 )
 from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes, to_text
-from clarion.publisher.packed import PackedSheaf
+from clarion.publisher.outgoing_batch import check_settings
 from clarion.publisher.publisher import FORGET_S
-from clarion.publisher.sheaf import (
-    check_settings,
-    chunk_end,
-    part_of,
-)
 from clarion.publisher.staged import StagedPart
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply, Reply, hello
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.batch import PackedColumn
+from clarion.wire.batch_builder import ColumnBatchBuilder, chunk_end, part_of
 from clarion.wire.frames import Buffer, Kind
 
 log = logging.getLogger("clarion.publisher")
@@ -131,7 +127,7 @@ class Stager:
 
         Headers are packed msgpack, a map of text to bytes each. TooLarge where the batch is: see `batch_bytes`.
         """
-        sheaf = PackedSheaf(to_bytes(topic, "topic"), count, payloads, keys, headers)
+        sheaf = ColumnBatchBuilder(to_bytes(topic, "topic"), count, payloads, keys, headers)
         self._session.check_usable()
         with self._changed:
             self._works.wait_for_room()

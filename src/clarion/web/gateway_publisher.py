@@ -12,7 +12,7 @@ from typing import NamedTuple
 from clarion.model.errors import ClarionError
 from clarion.publisher import AsyncPublisher, AsyncReceipts
 from clarion.publisher.outbox.keeping import KeptSending
-from clarion.publisher.sheaf import HEADER_BYTES
+from clarion.wire.batch_builder import HEADER_BYTES
 
 
 class Outcome(NamedTuple):

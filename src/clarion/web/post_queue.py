@@ -10,11 +10,11 @@ from clarion.broker.logs import NEVER_LEFT_OUT
 from clarion.model.errors import BufferFull, ClarionError, TimedOut
 from clarion.model.names import to_text
 from clarion.publisher import AsyncReceipts
-from clarion.publisher.sheaf import packed_bytes
 from clarion.web.gateway_buffer import STALLED_S, Buffer, DrainRate, IdempotencyKeys, Reservation, retry_after_s
 from clarion.web.gateway_publisher import GatewayPublisher, Outcome
 from clarion.web.gateway_settings import GatewaySettings
 from clarion.web.post_requests import PostOptions, Refusal, fingerprint, is_certain, refusal_of, split_lines
+from clarion.wire.batch_builder import packed_bytes
 
 log = logging.getLogger("clarion.web")
 _UNTOLD_MAX = 100  # topics and reasons that one look logs a line for each; of others it counts the messages

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from clarion.model.arguments import seconds
+from clarion.model.arguments import as_list, seconds
 
 Timestamp = datetime | float  # a datetime (naive: local time), or unix seconds
 _LATEST_S = 253_402_300_800  # the year 10000
@@ -44,6 +44,15 @@ def due_us(deliver_at: Timestamp) -> int:
     if not deliver_at < _LATEST_S:
         raise ValueError(f"deliver_at is in seconds, and before the year 10000; {deliver_at} is not")
     return round(max(0.0, deliver_at) * 1e6)
+
+
+def all_due(deliver_at: Timestamp | Iterable[Timestamp] | None, count: int) -> list[int] | None:
+    """Return when each of `count` messages is due, in unix µs: each at its time, or all at one."""
+    if deliver_at is None:
+        return None
+    if isinstance(deliver_at, (datetime, int, float)):
+        return [due_us(deliver_at)] * count
+    return [due_us(moment) for moment in as_list(deliver_at, "deliver_at", count)]
 
 
 def pack_due(due: Sequence[int]) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from clarion.model.arguments import all_bytes, all_headers, all_keys, as_headers, as_list, seconds, whole
-from clarion.publisher.sheaf import all_due
+from clarion.wire.timestamps import all_due
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from clarion.pipeline.packed_rows import (
     read_rows,
     split_by_topic,
 )
-from clarion.publisher.packed import PackedSheaf
 from clarion.wire.batch import Batch
+from clarion.wire.batch_builder import ColumnBatchBuilder
 
 _HEADERS = pa.map_(pa.string(), pa.binary())
 Message = tuple[bytes, bytes | None, dict[str, bytes] | None]
@@ -34,10 +34,10 @@ def pack(rows: Rows, start: int = 0, stop: int | None = None) -> Batch:
         for column in rows.columns()
     )
     assert payloads is not None
-    sheaf = PackedSheaf(b"topic", stop - start, payloads, keys, headers)
-    batch = Batch.parse(sheaf.seal(broker=1, publisher=2, stamp=3, number=4))
+    builder = ColumnBatchBuilder(b"topic", stop - start, payloads, keys, headers)
+    batch = Batch.parse(builder.pack(broker=1, publisher=2, stamp=3, number=4).data)
     batch.check_offsets()
-    assert len(batch.raw) == 64 + sheaf.size
+    assert len(batch.raw) == 64 + builder.size
     return batch
 
 

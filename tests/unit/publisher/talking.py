@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from clarion.publisher.outgoing_batch import OutgoingBatch, Part
 from clarion.publisher.sending import Sending
-from clarion.publisher.sheaf import Part, Sheaf
 from clarion.publisher.tuner import TunerSettings
 from clarion.session.exchange import OnReply, Reply
 from clarion.wire import bodies
@@ -119,7 +119,7 @@ class Talk:
         done = bodies.PutDone(asked.batch.number, first_offset, 0, credit, credit_s)
         asked.answer(Kind.ACK, done)
 
-    def add(self, *payloads: bytes, topic: bytes = TOPIC) -> list[Sheaf]:
+    def add(self, *payloads: bytes, topic: bytes = TOPIC) -> list[OutgoingBatch]:
         return [self.sending.add(topic, payload, None, None)[0] for payload in payloads]
 
     def add_and_pump(self, *payloads: bytes) -> list[Asked]:

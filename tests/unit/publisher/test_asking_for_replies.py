@@ -282,8 +282,8 @@ def test_only_a_request_can_be_replied_to(headers: dict[str, bytes] | None) -> N
 def test_a_reply_is_put_on_the_topic_of_the_request_with_its_id() -> None:
     publisher = Publisher("tcp://127.0.0.1:1")
     receipt = publisher.reply(message(b"x", {REPLY_TO: b"$reply/x", REQUEST: b"id"}), "y", key="k", headers={"h": "v"})
-    sheaf = receipt._sheaf
-    assert (sheaf.topic, sheaf.payloads, sheaf.keys) == (b"$reply/x", [b"y"], [b"k"])
-    assert sheaf.headers == [{"h": b"v", REQUEST: b"id"}]
+    builder = receipt._batch.builder
+    assert (builder.topic, builder.payloads, builder.keys) == (b"$reply/x", [b"y"], [b"k"])
+    assert builder.headers == [{"h": b"v", REQUEST: b"id"}]
     with pytest.raises(TimedOut):
         publisher.close(timeout_s=0.0)

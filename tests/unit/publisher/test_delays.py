@@ -10,12 +10,13 @@ from tests.unit.publisher.talking import TOPIC, Asked, Talk, payloads
 from clarion.model import MessageId
 from clarion.model.errors import NoSubscriber, TimedOut, TooLarge
 from clarion.publisher import Publisher
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.receipts import Receipt, Receipts
-from clarion.publisher.sheaf import Sheaf, all_due
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
+from clarion.wire.timestamps import all_due
 
 
 def due_of(asked: Asked) -> list[int]:
@@ -35,8 +36,8 @@ def test_messages_of_one_batch_live_for_one_time_and_order_stays() -> None:
 def test_a_message_without_a_time_never_joins_those_that_have_one() -> None:
     talk = Talk()
     sheaf, _, _ = talk.sending.add(TOPIC, b"a", None, None, ttl_ms=50)
-    assert not sheaf.plain
-    assert Sheaf(TOPIC).plain
+    assert not sheaf.builder.plain
+    assert OutgoingBatch(TOPIC).builder.plain
 
 
 def test_puts_take_each_the_batch_of_their_kind_on_the_short_way_too() -> None:
@@ -47,16 +48,21 @@ def test_puts_take_each_the_batch_of_their_kind_on_the_short_way_too() -> None:
     later = [publisher.put("topic", b"f", deliver_at=5.0), publisher.put("topic", b"g", deliver_at=4)]
     again += [publisher.put("topic", b"h")]
     many = publisher.put_many("topic", ["i", b"j"], headers=[None, {"h": "v"}], deliver_at=[7.0, 6.0])
-    found = [[receipt._sheaf for receipt in receipts] for receipts in (plain, brief, again, later)]
+    found = [[receipt._batch for receipt in receipts] for receipts in (plain, brief, again, later)]
     assert [len(set(sheaves)) for sheaves in found] == [1, 1, 1, 1]
-    assert [sheaves[0].payloads for sheaves in found] == [
+    assert [sheaves[0].builder.payloads for sheaves in found] == [
         [b"a"],
         [b"b", b"c"],
         [b"d", b"e", b"h"],
         [b"f", b"g", b"i", b"j"],
     ]
     assert [sheaves[0].ttl_ms for sheaves in found] == [0, 2500, 0, 0]
-    assert [sheaves[0].due for sheaves in found] == [None, None, None, [5_000_000, 4_000_000, 7_000_000, 6_000_000]]
+    assert [sheaves[0].builder.due for sheaves in found] == [
+        None,
+        None,
+        None,
+        [5_000_000, 4_000_000, 7_000_000, 6_000_000],
+    ]
     assert len(many) == 2
     with pytest.raises(ValueError, match="2 payloads and 1 deliver_at"):
         publisher.put_many("topic", [b"k", b"l"], deliver_at=[7.0])
@@ -106,9 +112,9 @@ def test_neither_kind_keeps_the_other_waiting() -> None:
 
 
 def test_keys_and_headers_follow_their_messages_through_the_sort_and_so_do_ids() -> None:
-    sheaf = Sheaf(TOPIC, delayed=True)
-    sheaf.add(b"late", b"key", None, 1, 30)
-    sheaf.extend([b"soon", b"middle"], None, 2, headers=[{"h": b"v"}, None], due=[10, 20])
+    sheaf = OutgoingBatch(TOPIC, delayed=True)
+    sheaf.builder.add(b"late", b"key", None, 1, 30)
+    sheaf.builder.extend([b"soon", b"middle"], None, 2, headers=[{"h": b"v"}, None], due=[10, 20])
     batch = Batch.parse(bytes(sheaf.seal(broker=1, publisher=2, stamp=3, number=4)))
     assert batch.payloads() == [b"soon", b"middle", b"late"]
     assert [batch.key(place) for place in range(3)] == [None, None, b"key"]
@@ -154,8 +160,8 @@ def test_a_receipt_is_printed_as_what_became_of_its_messages() -> None:
     talk.store(talk.pump()[0], first_offset=7)
     assert repr(one) == f"Receipt(1 message for {TOPIC.decode()}, stored at offset 8)"
     assert repr(both) == f"Receipts(2 messages for {TOPIC.decode()}, stored at offset 7)"
-    refused = Sheaf(TOPIC)
-    refused.add(b"", None, None, 1)
+    refused = OutgoingBatch(TOPIC)
+    refused.builder.add(b"", None, None, 1)
     refused.end(error=NoSubscriber("nobody"))
     assert repr(Receipt(None, refused, 0)).endswith("refused, NoSubscriber)")  # type: ignore[arg-type]
     assert repr(Receipts(None, [])) == "Receipts(0 messages, stored)"  # type: ignore[arg-type]

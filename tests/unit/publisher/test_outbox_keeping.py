@@ -17,7 +17,7 @@ from clarion.publisher.outbox.errors import OutboxFull, OutboxUnusable
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.keeping import KeptSending
 from clarion.publisher.outbox.planning import Plan
-from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -102,12 +102,12 @@ class Keep:
             count += 1
         return count
 
-    def put(self, *messages: bytes, topic: bytes = TOPIC) -> list[KeptSheaf]:
+    def put(self, *messages: bytes, topic: bytes = TOPIC) -> list[DurableBatch]:
         """Put messages, each saved as a batch of its own."""
         sheaves = []
         for message in messages:
             sheaf = self.sending.add(topic, message, None, None)[0]
-            assert isinstance(sheaf, KeptSheaf)
+            assert isinstance(sheaf, DurableBatch)
             sheaves.append(sheaf)
             if self.sending._unopened and self.sending._settled and not self.sending._opening:
                 self.sending._open(self.now_s)
@@ -167,7 +167,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Keep]]:
 
 def test_nothing_is_sent_before_it_is_on_disk_with_its_number(keep: Keep) -> None:
     sheaf = keep.sending.add(TOPIC, b"a", None, None)[0]
-    assert isinstance(sheaf, KeptSheaf)
+    assert isinstance(sheaf, DurableBatch)
     job = keep.job()
     assert (keep.pump(), sheaf.saved) == ([], False)
     keep.do(job)
@@ -263,7 +263,7 @@ def test_on_a_full_disk_what_was_sent_is_still_removed_and_saving_is_tried_again
     keep.put(b"a")
     (asked,) = keep.pump()
     sheaf = keep.sending.add(TOPIC, b"b", None, None)[0]
-    assert isinstance(sheaf, KeptSheaf)
+    assert isinstance(sheaf, DurableBatch)
     keep.sending.done(keep.job(), OutboxFull("no room"), keep.now_s)
     assert keep.job() is None, "it does not try again at once"
     keep.store(asked)

@@ -14,10 +14,10 @@ from clarion.publisher.outbox.errors import NoOutbox, OutboxUnusable
 from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.keeping import KeptSending
 from clarion.publisher.outbox.saving import Job
-from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.publisher.outbox.workers import DiskWorker, Outcome
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.sending import Sending
-from clarion.publisher.sheaf import Sheaf
 
 log = logging.getLogger("clarion.publisher")
 LEAST_BYTES = 2**20  # of an outbox
@@ -115,7 +115,7 @@ class Desk:
             text += f". {lost} more could not be saved in time, and may be lost: {why}"
         return TimedOut(text)
 
-    def unsaved(self) -> list[Sheaf]:
+    def unsaved(self) -> list[OutgoingBatch]:
         """Give what is not on disk yet; raises what broke, since that is gone from there then."""
         if self._sending.broken is not None:
             raise self._sending.broken.again()
@@ -187,15 +187,15 @@ def no_outbox() -> NoOutbox:
     return NoOutbox("this publisher keeps messages in memory only; Publisher(url, outbox=PATH) saves them on disk")
 
 
-def are_saved(sheaves: Sequence[Sheaf]) -> bool:
+def are_saved(sheaves: Sequence[OutgoingBatch]) -> bool:
     """Whether all of it is on this machine's disk, or beyond it."""
-    return all(sheaf.done or (isinstance(sheaf, KeptSheaf) and sheaf.saved) for sheaf in sheaves)
+    return all(sheaf.done or (isinstance(sheaf, DurableBatch) and sheaf.saved) for sheaf in sheaves)
 
 
-def raise_unsaved(sheaves: Sequence[Sheaf]) -> None:
+def raise_unsaved(sheaves: Sequence[OutgoingBatch]) -> None:
     """Raise what kept one of them from being saved, if something did."""
     for sheaf in sheaves:
-        if not (isinstance(sheaf, KeptSheaf) and sheaf.saved):
+        if not (isinstance(sheaf, DurableBatch) and sheaf.saved):
             sheaf.raise_error()
 
 

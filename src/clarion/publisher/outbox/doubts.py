@@ -6,7 +6,7 @@ from clarion.model.errors import ClarionError, NoSubscriber
 from clarion.model.names import REPLIES, to_text
 from clarion.publisher.failures import Failures
 from clarion.publisher.outbox.errors import OutboxInDoubt
-from clarion.publisher.sheaf import Sheaf
+from clarion.publisher.outgoing_batch import OutgoingBatch
 
 _WAY_OUT = (
     "`clarion outbox show {0}` shows them, `clarion outbox resend {0}` has them sent as new ones,"
@@ -26,7 +26,7 @@ class KeptFailures(Failures):
         """Note messages as set aside."""
         self._doubted += messages
 
-    def is_unread_reply(self, sheaf: Sheaf, error: ClarionError) -> bool:
+    def is_unread_reply(self, sheaf: OutgoingBatch, error: ClarionError) -> bool:
         """Whether it is a reply to somebody who is gone: nobody misses it."""
         return sheaf.topic.startswith(REPLIES) and isinstance(error, NoSubscriber)
 
@@ -42,7 +42,7 @@ class KeptFailures(Failures):
         return super().take()
 
 
-def in_doubt(name: str, topic: bytes, cause: ClarionError) -> OutboxInDoubt:
+def doubtful_error(name: str, topic: bytes, cause: ClarionError) -> OutboxInDoubt:
     """Give what the receipts of such messages say."""
     return OutboxInDoubt(
         f"whether the broker has this message on {to_text(topic)} cannot be told any more ({cause}); it is kept aside"

@@ -15,11 +15,12 @@ from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.lanes import KeptLane
 from clarion.publisher.outbox.rows import Found, Home
 from clarion.publisher.outbox.saving import Saving
-from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.outbox.sheaves import DurableBatch
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.sending import USES_NUMBER
-from clarion.publisher.sheaf import HEADER_BYTES, Sheaf
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
+from clarion.wire.batch_builder import HEADER_BYTES
 from clarion.wire.codes import RETRIED, Code
 
 _REGISTER_AGAIN_S = 5.0
@@ -59,9 +60,9 @@ class KeptSending(Saving):
     def _fail_too_large(self) -> None:
         """The broker says it itself of each batch: that uses a number up, as it is on disk."""
 
-    def _on_put_reply(self, lane: Lane, sheaf: Sheaf, reply: Reply) -> None:
+    def _on_put_reply(self, lane: Lane, sheaf: OutgoingBatch, reply: Reply) -> None:
         assert isinstance(lane, KeptLane)
-        assert isinstance(sheaf, KeptSheaf)
+        assert isinstance(sheaf, DurableBatch)
         refusal = reply.refusal()
         if sheaf.done or lane.flying.get(sheaf.number) is not sheaf:
             return
@@ -72,7 +73,7 @@ class KeptSending(Saving):
         error = reply.error()
         assert error is not None
         overtaken = refusal.code == Code.GAP and refusal.expected < next(iter(lane.flying))
-        sheaf.in_doubt |= reply.times_sent > 1  # whatever is answered when it is sent again
+        sheaf.uncertain |= reply.times_sent > 1  # whatever is answered when it is sent again
         sheaf.surely_out = refusal.code in RETRIED or isinstance(error, PublisherExpired | NoTopic)
         sheaf.answered = True
         if refusal.code in RETRIED and not overtaken:
@@ -182,20 +183,20 @@ class KeptSending(Saving):
         self._send(lane, sheaf)
         return sheaf.count
 
-    def _send(self, lane: Lane, sheaf: Sheaf) -> None:
-        assert isinstance(sheaf, KeptSheaf)
+    def _send(self, lane: Lane, sheaf: OutgoingBatch) -> None:
+        assert isinstance(sheaf, DurableBatch)
         sheaf.was_sent = True
         sheaf.answered = sheaf.surely_out = False
         super()._send(lane, sheaf)
 
-    def _fail(self, sheaf: Sheaf, error: ClarionError) -> None:
-        assert isinstance(sheaf, KeptSheaf)
+    def _fail(self, sheaf: OutgoingBatch, error: ClarionError) -> None:
+        assert isinstance(sheaf, DurableBatch)
         sheaf.aside = self._why_aside(sheaf, error)
         if sheaf.aside is not None:
             self.aside_messages += sheaf.count
             error = type(error)(f"{error}; it is kept aside in {self._name}")
         super()._fail(sheaf, error)
 
-    def _why_aside(self, sheaf: KeptSheaf, error: ClarionError) -> str | None:
+    def _why_aside(self, sheaf: DurableBatch, error: ClarionError) -> str | None:
         """Return why a sheaf that is refused for good is kept: where nobody has a receipt that could say so."""
         return str(error) if sheaf.is_found and not self.doubts.is_unread_reply(sheaf, error) else None

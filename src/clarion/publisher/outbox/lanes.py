@@ -7,8 +7,8 @@ from collections import deque
 from clarion.model.errors import ClarionError
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.rows import FoundLane, LaneRow
-from clarion.publisher.outbox.sheaves import KeptSheaf
-from clarion.publisher.sheaf import Sheaf
+from clarion.publisher.outbox.sheaves import DurableBatch
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.tuner import Tuner
 from clarion.wire import bodies
 
@@ -29,18 +29,18 @@ class KeptLane(Lane):
         super().__init__(topic, tuner)
         self.number = number
         self.is_on_disk = False  # its row is
-        self.filled: deque[KeptSheaf] = deque()
-        self.sealed: deque[KeptSheaf] = deque()
-        self.kept: deque[KeptSheaf] = deque()  # saved, without a number, and in memory
+        self.filled: deque[DurableBatch] = deque()
+        self.sealed: deque[DurableBatch] = deque()
+        self.kept: deque[DurableBatch] = deque()  # saved, without a number, and in memory
         self.on_disk = 0  # rows that come after those
         self.unread_numbered = 0  # the first of which have a number
         self.loaded_until = 0  # the last stamp that was in memory
         self.loaded_bytes = 0  # of what is saved and in memory
-        self.numbered: deque[KeptSheaf] = deque()  # ready, flying, or done and not removed yet
+        self.numbered: deque[DurableBatch] = deque()  # ready, flying, or done and not removed yet
         self.first_number = 1
         self.stored_before = 0  # messages that the broker took before these
-        self.last: KeptSheaf | None = None
-        self.last_found: KeptSheaf | None = None  # of the rows that were there when the outbox was opened,
+        self.last: DurableBatch | None = None
+        self.last_found: DurableBatch | None = None  # of the rows that were there when the outbox was opened,
         self.unread_found = 0  # of which so many were not read yet
         self.trouble: ClarionError | None = None  # why its numbers are good for nothing any more
 
@@ -53,7 +53,7 @@ class KeptLane(Lane):
         lane.on_disk = found.rows
         if found.rows:
             lane.unread_found = found.rows
-            lane.last = lane.last_found = KeptSheaf.stand_in(row.topic, found.last_stamp, found.messages)
+            lane.last = lane.last_found = DurableBatch.stand_in(row.topic, found.last_stamp, found.messages)
         if row.numbered:  # with nothing numbered there is nothing that its old numbers are needed for
             lane.unread_numbered = row.numbered
             lane.identity = bodies.Registered(broker, row.publisher)
@@ -99,24 +99,24 @@ class KeptLane(Lane):
         """Whether something may be sent for the first time."""
         return bool(self.ready)
 
-    def unsaved(self) -> list[KeptSheaf]:
+    def unsaved(self) -> list[DurableBatch]:
         """Give the sheaves that are not on disk yet."""
         return [*self.sealed, *self.unsealed()]
 
-    def unsealed(self) -> list[KeptSheaf]:
+    def unsealed(self) -> list[DurableBatch]:
         """Give the sheaves that still gather, or wait to be sealed."""
         gathering = [sheaf for sheaf in (self.gathering, self.delayed) if sheaf is not None]
-        assert all(isinstance(sheaf, KeptSheaf) for sheaf in gathering)
+        assert all(isinstance(sheaf, DurableBatch) for sheaf in gathering)
         return [*self.filled, *gathering]  # type: ignore[list-item]
 
-    def take_unsealed(self) -> KeptSheaf | None:
+    def take_unsealed(self) -> DurableBatch | None:
         """Give the next sheaf to seal, if there is one."""
         if not self.filled:
             self.filled.extend(self.unsealed())
             self.gathering = self.delayed = None
         return self.filled.popleft() if self.filled else None
 
-    def take_unsaved(self) -> list[KeptSheaf]:
+    def take_unsaved(self) -> list[DurableBatch]:
         """Give up what is not on disk: give it."""
         taken = self.unsaved()
         self.sealed.clear()
@@ -128,26 +128,26 @@ class KeptLane(Lane):
         """Whether rows of it may have been sent."""
         return bool(self.numbered or self.unread_numbered)
 
-    def sheaf_for(self, messages: int, size: int, batch_bytes: int, *, ttl_ms: int, delayed: bool) -> Sheaf:
+    def sheaf_for(self, messages: int, size: int, batch_bytes: int, *, ttl_ms: int, delayed: bool) -> OutgoingBatch:
         """Give the sheaf that so much more gathers in; what it does not fit into waits to be saved."""
         sheaf = self.delayed if delayed else self.gathering
-        if sheaf is not None and (sheaf.ttl_ms != ttl_ms or not sheaf.has_room(messages, size, batch_bytes)):
-            assert isinstance(sheaf, KeptSheaf)
+        if sheaf is not None and (sheaf.ttl_ms != ttl_ms or not sheaf.builder.has_room(messages, size, batch_bytes)):
+            assert isinstance(sheaf, DurableBatch)
             self.filled.append(sheaf)
             sheaf = None
         if sheaf is None:
-            sheaf = KeptSheaf(self.topic, ttl_ms=ttl_ms, delayed=delayed, most=self.tuner.gathers)
+            sheaf = DurableBatch(self.topic, ttl_ms=ttl_ms, delayed=delayed, most=self.tuner.gathers)
             if delayed:
                 self.delayed = sheaf
             else:
                 self.gathering = sheaf
         return sheaf
 
-    def next_up(self) -> Sheaf:
+    def next_up(self) -> OutgoingBatch:
         """Give the sheaf that leaves next."""
         return self.ready[0]
 
-    def take_next(self) -> Sheaf:
+    def take_next(self) -> OutgoingBatch:
         """Give the sheaf that leaves now."""
         taken = self.ready.popleft()
         self.ready_messages -= taken.count
@@ -157,11 +157,11 @@ class KeptLane(Lane):
         """Give how many messages may be sent for the first time."""
         return self.ready_messages
 
-    def waiting(self) -> list[Sheaf]:
+    def waiting(self) -> list[OutgoingBatch]:
         """Give the sheaves that may leave."""
         return list(self.ready)
 
-    def newest(self) -> list[Sheaf]:
+    def newest(self) -> list[OutgoingBatch]:
         """Give sheaves that, once done, leave none before them undone."""
         gathering = [sheaf for sheaf in (self.gathering, self.delayed) if sheaf is not None]
         if gathering:
@@ -170,21 +170,21 @@ class KeptLane(Lane):
             return [self.filled[-1]]
         return [] if self.last is None or self.last.done else [self.last]
 
-    def fly(self, sheaf: Sheaf, now_s: float) -> None:
+    def fly(self, sheaf: OutgoingBatch, now_s: float) -> None:
         """Note a sheaf as sent."""
         self.next_number = sheaf.number
         super().fly(sheaf, now_s)
 
-    def add_number(self, sheaf: KeptSheaf) -> None:
+    def add_number(self, sheaf: DurableBatch) -> None:
         """Give the next number to a sheaf; it may be sent then."""
         assert self.identity is not None
         sheaf.take_number(self.identity, self.first_number + len(self.numbered))
         self.numbered.append(sheaf)
         self._make_ready(sheaf)
 
-    def done_first(self) -> list[KeptSheaf]:
+    def done_first(self) -> list[DurableBatch]:
         """Give the numbered sheaves that are done, or refused, up to the first that is not."""
-        done: list[KeptSheaf] = []
+        done: list[DurableBatch] = []
         for sheaf in self.numbered:
             if not sheaf.done and sheaf.refusal is None:
                 break
@@ -200,12 +200,12 @@ class KeptLane(Lane):
 
     def is_answered(self) -> bool:
         """Whether no request with a number of this lane is under way any more."""
-        return all(isinstance(sheaf, KeptSheaf) and sheaf.answered for sheaf in self.flying.values())
+        return all(isinstance(sheaf, DurableBatch) and sheaf.answered for sheaf in self.flying.values())
 
     def doubtful(self) -> int:
         """Give up to which place the numbered sheaves may be stored, or were; those behind surely are not."""
         for place in range(len(self.numbered), 0, -1):
             sheaf = self.numbered[place - 1]
-            if sheaf.in_doubt or ((sheaf.done or sheaf.was_sent) and not sheaf.surely_out):
+            if sheaf.uncertain or ((sheaf.done or sheaf.was_sent) and not sheaf.surely_out):
                 return place
         return 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from clarion.model.errors import ClarionError
 from clarion.publisher.outbox.lanes import KeptLane
 from clarion.publisher.outbox.rows import Changes
-from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.wire import bodies
 
 KEPT_MAX = 1024  # batches of a lane that wait for a number in memory: small ones take more there than they hold
@@ -24,12 +24,12 @@ class LanePlan:
     """One lane's part in a commit."""
 
     lane: KeptLane
-    saved: list[KeptSheaf] = field(default_factory=list)
-    gone: list[KeptSheaf] = field(default_factory=list)
-    numbered: list[KeptSheaf] = field(default_factory=list)
+    saved: list[DurableBatch] = field(default_factory=list)
+    gone: list[DurableBatch] = field(default_factory=list)
+    numbered: list[DurableBatch] = field(default_factory=list)
     trouble: ClarionError | None = None  # what was numbered goes aside, but for those that surely never arrived
-    doubted: list[KeptSheaf] = field(default_factory=list)
-    freed: list[KeptSheaf] = field(default_factory=list)  # numbered no more, to be numbered anew
+    doubted: list[DurableBatch] = field(default_factory=list)
+    freed: list[DurableBatch] = field(default_factory=list)  # numbered no more, to be numbered anew
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ def _plan_trouble(changes: Changes, part: LanePlan, trouble: ClarionError) -> No
         changes.aside_first.append((lane.number, rows, str(trouble)))
 
 
-def _next_numbered(part: LanePlan, most: int, fits: Fits) -> list[KeptSheaf]:
+def _next_numbered(part: LanePlan, most: int, fits: Fits) -> list[DurableBatch]:
     lane = part.lane
     chosen = [sheaf for sheaf, _ in zip(lane.kept, range(most), strict=False)]
     if len(chosen) < len(lane.kept) or lane.on_disk:
@@ -111,7 +111,7 @@ def _next_numbered(part: LanePlan, most: int, fits: Fits) -> list[KeptSheaf]:
     return chosen
 
 
-def _stored(gone: list[KeptSheaf]) -> int:
+def _stored(gone: list[DurableBatch]) -> int:
     return sum(sheaf.count for sheaf in gone if sheaf.error is None and sheaf.refusal is None)
 
 
@@ -131,9 +131,8 @@ def apply_lane(part: LanePlan, fits: Fits) -> None:
         lane.add_number(lane.kept.popleft())
     for sheaf in part.saved:
         _take_first(lane.sealed, sheaf)
-        assert sheaf.packed is not None
         sheaf.saved = True
-        sheaf.size = len(sheaf.packed)
+        sheaf.count_packed()
         if sheaf in numbered or (not lane.on_disk and len(lane.kept) < KEPT_MAX and fits(lane, 0, sheaf.size)):
             lane.loaded_bytes += sheaf.size
             lane.loaded_until = sheaf.stamp
@@ -146,7 +145,7 @@ def apply_lane(part: LanePlan, fits: Fits) -> None:
             lane.on_disk += 1
 
 
-def _take_first(sheaves: deque[KeptSheaf], expected: KeptSheaf) -> None:
+def _take_first(sheaves: deque[DurableBatch], expected: DurableBatch) -> None:
     first = sheaves.popleft()
     assert first is expected, "a plan's lane changed before it was on disk"
 

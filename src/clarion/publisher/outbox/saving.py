@@ -11,14 +11,14 @@ from typing import Any
 from clarion.model.errors import ClarionError, InvalidRequest, LimitReached
 from clarion.model.ids import RECEIPTS_KEPT, next_stamp
 from clarion.publisher.lanes import Lane
-from clarion.publisher.outbox.doubts import KeptFailures, in_doubt
+from clarion.publisher.outbox.doubts import KeptFailures, doubtful_error
 from clarion.publisher.outbox.errors import OutboxFull
 from clarion.publisher.outbox.lanes import KeptLane
 from clarion.publisher.outbox.planning import LanePlan, Plan, apply_lane, plan_lane
 from clarion.publisher.outbox.rows import Found, Home, Load, Row
-from clarion.publisher.outbox.sheaves import KeptSheaf
+from clarion.publisher.outbox.sheaves import DurableBatch
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.sending import Sending
-from clarion.publisher.sheaf import Sheaf
 from clarion.session.exchange import Seen
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
@@ -50,7 +50,7 @@ class Saving(Sending):
         self.doubts = KeptFailures(name)
         self.failures = self.doubts
         self.loaded_bytes = 0
-        self._live: weakref.WeakValueDictionary[int, KeptSheaf] = weakref.WeakValueDictionary()
+        self._live: weakref.WeakValueDictionary[int, DurableBatch] = weakref.WeakValueDictionary()
         self._dirty: dict[KeptLane, None] = {}  # lanes that a commit may have something to do for
         self._hungry: dict[KeptLane, None] = {}  # lanes with rows that are only on disk
         self._job: Job | None = None
@@ -200,7 +200,7 @@ class Saving(Sending):
         for row in rows:
             sheaf = self._live.get(row.stamp)
             if sheaf is None:
-                sheaf = KeptSheaf(lane.topic)
+                sheaf = DurableBatch(lane.topic)
                 sheaf.is_found = row.stamp <= self._found_until
                 self._live[row.stamp] = sheaf
             sheaf.refill(row)
@@ -211,7 +211,7 @@ class Saving(Sending):
             self.loaded_bytes += sheaf.size
             if lane.unread_numbered:
                 lane.unread_numbered -= 1
-                sheaf.in_doubt = True  # whoever died may have sent it
+                sheaf.uncertain = True  # whoever died may have sent it
                 lane.add_number(sheaf)
             else:
                 lane.kept.append(sheaf)
@@ -261,7 +261,7 @@ class Saving(Sending):
 
     def _tell_doubted(self, part: LanePlan, trouble: ClarionError) -> None:
         lane = part.lane
-        error = trouble if isinstance(trouble, LimitReached) else in_doubt(self._name, lane.topic, trouble)
+        error = trouble if isinstance(trouble, LimitReached) else doubtful_error(self._name, lane.topic, trouble)
         for sheaf in part.doubted:
             self._unload(lane, sheaf)
             sheaf.end(error=error)
@@ -310,7 +310,7 @@ class Saving(Sending):
         self._last_lane += 1
         return KeptLane(topic, self._new_tuner(topic), self._last_lane)
 
-    def _gathering(self, topic: bytes, messages: int, size: int, ttl_ms: int, *, delayed: bool) -> Sheaf:
+    def _gathering(self, topic: bytes, messages: int, size: int, ttl_ms: int, *, delayed: bool) -> OutgoingBatch:
         sheaf = super()._gathering(topic, messages, size, ttl_ms, delayed=delayed)
         lane = self.lanes[topic]
         assert isinstance(lane, KeptLane)
@@ -329,9 +329,9 @@ class Saving(Sending):
         self._identity = None
         self._forgets |= before - self.identities()
 
-    def _release(self, sheaf: Sheaf) -> None:
+    def _release(self, sheaf: OutgoingBatch) -> None:
         """Let go of a sheaf's place in memory."""
-        assert isinstance(sheaf, KeptSheaf)
+        assert isinstance(sheaf, DurableBatch)
         lane = self.lanes[sheaf.topic]
         assert isinstance(lane, KeptLane)
         if sheaf.saved:
@@ -339,7 +339,7 @@ class Saving(Sending):
         else:
             self.buffered_bytes -= sheaf.memory_bytes
 
-    def _unload(self, lane: KeptLane, sheaf: KeptSheaf) -> None:
+    def _unload(self, lane: KeptLane, sheaf: DurableBatch) -> None:
         lane.loaded_bytes -= sheaf.size
         self.loaded_bytes -= sheaf.size
 
@@ -353,7 +353,7 @@ class Saving(Sending):
     def _kept_lanes(self) -> list[KeptLane]:
         return [lane for lane in self.lanes.values() if isinstance(lane, KeptLane)]
 
-    def unsaved(self) -> list[Sheaf]:
+    def unsaved(self) -> list[OutgoingBatch]:
         """Give the sheaves that are not on disk yet."""
         return [sheaf for lane in self._kept_lanes() for sheaf in lane.unsaved()]
 

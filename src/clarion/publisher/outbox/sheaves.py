@@ -5,17 +5,17 @@ from __future__ import annotations
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.publisher.outbox.rows import Row
-from clarion.publisher.sheaf import Sheaf
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.wire import bodies
 from clarion.wire.batch import readdress_batch
 
 
-class KeptSheaf(Sheaf):
+class DurableBatch(OutgoingBatch):
     """A sheaf with a row in the outbox; its stamp is the row's. Those that nobody asks about are let go of while
     their row waits on disk."""
 
     __slots__ = (
-        "__weakref__", "answered", "aside", "is_found", "refusal", "saved", "surely_out", "was_sent",
+        "answered", "aside", "is_found", "refusal", "saved", "surely_out", "was_sent",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
@@ -29,11 +29,11 @@ class KeptSheaf(Sheaf):
         self.surely_out = False  # and it was not taken then
 
     @classmethod
-    def stand_in(cls, topic: bytes, stamp: int, count: int) -> KeptSheaf:
+    def stand_in(cls, topic: bytes, stamp: int, count: int) -> DurableBatch:
         """Make one for a row that is only on disk."""
         sheaf = cls(topic)
         sheaf.stamp, sheaf.saved, sheaf.is_found = stamp, True, True
-        sheaf._count = count
+        sheaf._builder, sheaf._count = None, count
         return sheaf
 
     def to_row(self, lane: int) -> Row:
@@ -46,7 +46,8 @@ class KeptSheaf(Sheaf):
         self.stamp, self.ttl_ms, self.packed_due = row.stamp, row.ttl_ms, row.due
         self.packed = bytearray(row.packed)
         self._count = row.messages
-        self.size = len(row.packed)
+        self._builder = None
+        self.count_packed()
         self.saved = True
 
     def take_number(self, identity: bodies.Registered, number: int) -> None:

@@ -23,8 +23,8 @@ from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.keeping import KeptSending
 from clarion.publisher.outbox.saving import Job
 from clarion.publisher.outbox.workers import Outcome
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.sending import Sending
-from clarion.publisher.sheaf import Sheaf
 
 log = logging.getLogger("clarion.publisher")
 
@@ -87,7 +87,7 @@ class ThreadDesk:
             waiting = [] if self._desk is None else self._desk.unsaved()
         self.wait_saved(waiting, timeout_s)
 
-    def wait_saved(self, sheaves: Sequence[Sheaf], timeout_s: float | None) -> None:
+    def wait_saved(self, sheaves: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
         """Wait until these are on disk."""
         if self._desk is None:
             raise no_outbox()

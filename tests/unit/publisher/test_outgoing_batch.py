@@ -6,22 +6,22 @@ import pytest
 
 from clarion.model import MAX_BATCH_MESSAGES, MessageId
 from clarion.model.arguments import all_bytes, as_headers
-from clarion.publisher.sheaf import Sheaf, check_settings
+from clarion.publisher.outgoing_batch import OutgoingBatch, check_settings
 from clarion.wire.batch import Batch
 
 
-def sealed(sheaf: Sheaf) -> Batch:
+def sealed(sheaf: OutgoingBatch) -> Batch:
     return Batch.parse(bytes(sheaf.seal(broker=1, publisher=2, stamp=3, number=4)))
 
 
 def test_keys_and_headers_stay_with_their_messages_however_they_mix() -> None:
-    sheaf = Sheaf(b"topic")
-    assert sheaf.add(b"plain", None, None, 1) == 0
-    assert sheaf.add(b"keyed", b"key", None, 1) == 1
-    assert sheaf.extend([b"many 1", b"many 2"], None, 2) == 2
-    assert sheaf.add(b"headed", None, {"h": b"v"}, 1) == 4
-    assert sheaf.extend([b"keyed 1", b"keyed 2"], [b"k1", None], 2) == 5
-    assert sheaf.add(b"plain", None, None, 1) == 7
+    sheaf = OutgoingBatch(b"topic")
+    assert sheaf.builder.add(b"plain", None, None, 1) == 0
+    assert sheaf.builder.add(b"keyed", b"key", None, 1) == 1
+    assert sheaf.builder.extend([b"many 1", b"many 2"], None, 2) == 2
+    assert sheaf.builder.add(b"headed", None, {"h": b"v"}, 1) == 4
+    assert sheaf.builder.extend([b"keyed 1", b"keyed 2"], [b"k1", None], 2) == 5
+    assert sheaf.builder.add(b"plain", None, None, 1) == 7
     batch = sealed(sheaf)
     assert batch.payloads() == [b"plain", b"keyed", b"many 1", b"many 2", b"headed", b"keyed 1", b"keyed 2", b"plain"]
     assert [batch.key(place) for place in range(8)] == [None, b"key", None, None, None, b"k1", None, None]
@@ -30,38 +30,40 @@ def test_keys_and_headers_stay_with_their_messages_however_they_mix() -> None:
 
 
 def test_an_empty_key_is_not_no_key() -> None:
-    sheaf = Sheaf(b"topic")
-    sheaf.add(b"", b"", {}, 1)
-    sheaf.add(b"", None, None, 1)
+    sheaf = OutgoingBatch(b"topic")
+    sheaf.builder.add(b"", b"", {}, 1)
+    sheaf.builder.add(b"", None, None, 1)
     batch = sealed(sheaf)
     assert [batch.key(place) for place in range(2)] == [b"", None]
     assert [batch.headers(place) for place in range(2)] == [{}, None]
 
 
 def test_without_keys_and_headers_there_are_no_such_columns() -> None:
-    sheaf = Sheaf(b"topic")
-    sheaf.extend([b"a", b"b"], None, 2)
+    sheaf = OutgoingBatch(b"topic")
+    sheaf.builder.extend([b"a", b"b"], None, 2)
     assert sealed(sheaf).flags == 0
 
 
 def test_sealing_lets_the_messages_go_and_gives_their_ids() -> None:
-    sheaf = Sheaf(b"topic")
-    sheaf.extend([b"a", b"b"], None, 2)
+    sheaf = OutgoingBatch(b"topic")
+    sheaf.builder.extend([b"a", b"b"], None, 2)
     sealed(sheaf)
-    assert sheaf.payloads == []
+    with pytest.raises(AssertionError, match="takes no more messages"):
+        _ = sheaf.builder
+    assert sheaf.count == 2
     assert sheaf.message_id(1) == MessageId(1, 2, 3, 1)
 
 
 def test_there_is_room_up_to_the_bounds() -> None:
-    sheaf = Sheaf(b"topic")
-    sheaf.extend([b""] * (MAX_BATCH_MESSAGES - 1), None, 10)
-    assert sheaf.has_room(1, 90, 100)
-    assert not sheaf.has_room(2, 0, 100)
-    assert not sheaf.has_room(1, 91, 100)
+    sheaf = OutgoingBatch(b"topic")
+    sheaf.builder.extend([b""] * (MAX_BATCH_MESSAGES - 1), None, 10)
+    assert sheaf.builder.has_room(1, 90, 100)
+    assert not sheaf.builder.has_room(2, 0, 100)
+    assert not sheaf.builder.has_room(1, 91, 100)
 
 
 def test_who_asked_is_told_once_when_it_is_done() -> None:
-    sheaf, told = Sheaf(b"topic"), list[int]()
+    sheaf, told = OutgoingBatch(b"topic"), list[int]()
     sheaf.on_done = [lambda: told.append(sheaf.first_offset)]
     sheaf.end(first_offset=9)
     sheaf.end(first_offset=10)

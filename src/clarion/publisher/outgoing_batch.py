@@ -1,0 +1,125 @@
+"""A batch on its way to the broker: gathering, sealed with an identity and a number, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clarion.model.arguments import whole
+from clarion.model.errors import ClarionError
+from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
+from clarion.wire.batch import renumber_batch
+from clarion.wire.batch_builder import BatchBuilder
+
+COMPRESSIONS = (None, "zstd")
+
+
+class OutgoingBatch:
+    """Messages of one topic that leave together: they gather in its `builder`, until the batch is sealed, sent, and
+    ends stored or refused."""
+
+    __slots__ = (
+        "__weakref__", "_builder", "_count", "_memory_bytes", "_places", "_size", "broker", "done", "error",
+        "first_offset", "number", "observed", "on_done", "packed", "packed_due", "publisher", "refused", "sent_s",
+        "stamp", "topic", "ttl_ms", "uncertain",
+    )  # fmt: skip
+
+    def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
+        self.topic = topic
+        self.ttl_ms = ttl_ms
+        self._builder: BatchBuilder | None = BatchBuilder(topic, ttl_ms=ttl_ms, delayed=delayed, most=most)
+        self._count = self._size = self._memory_bytes = 0  # once sealed
+        self._places: list[int] | None = None  # from the order of adding to the places in the batch
+        self.broker = self.publisher = self.stamp = self.number = 0
+        self.packed: bytearray | None = None
+        self.packed_due = b""
+        self.sent_s = 0.0  # when, for the first time
+        self.refused = False  # the broker said "again later"
+        self.uncertain = False  # a refused request was sent more than once: another copy of it may have been taken
+        self.done = False
+        self.first_offset = -1
+        self.error: ClarionError | None = None
+        self.observed = False  # somebody was told of the error
+        self.on_done: list[Callable[[], None]] | None = None
+
+    @property
+    def builder(self) -> BatchBuilder:
+        """Where its messages gather; there is none once it is sealed."""
+        assert self._builder is not None, "a sealed batch takes no more messages"
+        return self._builder
+
+    @property
+    def count(self) -> int:
+        """How many messages it holds."""
+        return self._count if self._builder is None else self._builder.count
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes, roughly until it is packed."""
+        return self._size if self._builder is None else self._builder.size
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of the publisher's memory, counted as while its messages gather."""
+        return self._memory_bytes if self._builder is None else self._builder.memory_bytes
+
+    def seal(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> bytearray:
+        """Pack it for good; the single messages are let go."""
+        self.packed, self.packed_due, self._places = self.builder.pack(
+            broker=broker, publisher=publisher, stamp=stamp, number=number, compressed=compressed
+        )
+        self.broker, self.publisher, self.stamp, self.number = broker, publisher, stamp, number
+        self._let_messages_go()
+        return self.packed
+
+    def count_packed(self) -> None:
+        """Have its size be the bytes that it takes packed."""
+        assert self.packed is not None
+        self._size = len(self.packed)
+
+    def _let_messages_go(self) -> None:
+        self._count, self._size, self._memory_bytes = self.count, self.size, self.memory_bytes
+        self._builder = None
+
+    def renumber(self, number: int) -> None:
+        """Take another number; ids stay."""
+        assert self.packed is not None
+        self.number = number
+        self.packed = renumber_batch(self.packed, number)
+
+    def end(self, *, first_offset: int = -1, error: ClarionError | None = None) -> None:
+        """Note what became of it, and tell who asked to be told."""
+        self.first_offset = first_offset
+        self.error = error
+        self._let_messages_go()
+        self.packed = None
+        self.done = True
+        for tell in self.on_done or ():
+            tell()
+        self.on_done = None
+
+    def raise_error(self) -> None:
+        """Raise what went wrong, if something did."""
+        if self.error is not None:
+            self.observed = True
+            raise self.error.again()
+
+    def message_id(self, place: int) -> MessageId:
+        """Return the id of a message; known once the batch is sealed."""
+        position = place if self._places is None else self._places[place]
+        return MessageId(self.broker, self.publisher, self.stamp, position)
+
+    def offsets(self, start: int, stop: int) -> range | None:
+        """Return the offsets of messages that are stored; None while they are not in their topic yet."""
+        return None if self.first_offset < 0 else range(self.first_offset + start, self.first_offset + stop)
+
+
+Part = tuple[OutgoingBatch, int, int]  # messages [start, stop) of a batch
+
+
+def check_settings(in_flight: int, batch_bytes: int, buffer_bytes: int, compression: str | None = None) -> None:
+    """Raise TypeError or ValueError for what a publisher cannot work with."""
+    if compression not in COMPRESSIONS:
+        raise ValueError(f'compression is None or "zstd", not {compression!r}')
+    whole(in_flight, "in_flight", 1, RECEIPTS_KEPT)  # the broker keeps so many receipts
+    whole(batch_bytes, "batch_bytes", 1)
+    whole(buffer_bytes, "buffer_bytes", 1)
