@@ -1,4 +1,4 @@
-"""The gateway's buffer is never overdrawn, and who is refused is told a time that makes sense."""
+"""What a gateway holds stays within its bounds, and idempotency keys are known as long as they should."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.web.gateway_buffer import LONGEST_S, STALLED_S, Buffer, DrainRate, Reservation, retry_after_s
+from clarion.web.gateway_buffer import (
+    LONGEST_S,
+    STALLED_S,
+    Buffer,
+    DrainRate,
+    IdempotencyKeys,
+    KnownRequest,
+    Reservation,
+    retry_after_s,
+)
 
 _STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 8), st.integers(0, 60), st.booleans()))
 
@@ -86,3 +95,37 @@ def test_a_drain_that_stopped_is_forgotten() -> None:
     assert drain.per_s(2.0)[0] > 100
     assert drain.per_s(120.0)[0] < 0.01
     assert retry_after_s(5, drain.per_s(121.0)[0]) == STALLED_S
+
+
+def test_a_key_is_known_from_its_begin_until_others_push_it_out() -> None:
+    keys: IdempotencyKeys[str] = IdempotencyKeys(kept_max=2)
+    for name in ("a", "b", "c"):
+        keys.begin(name, name.encode(), name.upper())
+        assert keys.find(name) == KnownRequest(name.encode(), name.upper())
+    assert len(keys) == 3
+    for name in ("a", "b", "c"):
+        keys.end(name)
+    assert keys.find("a") is None
+    assert keys.find("b") == KnownRequest(b"b", "B")
+    assert len(keys) == 2
+
+
+def test_what_is_under_way_is_not_pushed_out() -> None:
+    keys: IdempotencyKeys[int] = IdempotencyKeys(kept_max=3)
+    keys.begin("slow", b"", 0)
+    for number in range(100):
+        keys.begin(f"quick {number}", b"", number)
+        keys.end(f"quick {number}")
+    assert keys.find("slow") is not None
+    keys.end("slow")
+    assert keys.find("slow") is not None
+    assert len(keys) == 3
+
+
+def test_what_came_to_nothing_is_forgotten() -> None:
+    keys: IdempotencyKeys[int] = IdempotencyKeys()
+    keys.begin("a", b"", 1)
+    keys.forget("a")
+    assert keys.find("a") is None
+    keys.begin("a", b"", 2)
+    assert keys.find("a") == KnownRequest(b"", 2)

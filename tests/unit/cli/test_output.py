@@ -1,18 +1,25 @@
-"""What is printed: readable numbers, whole records, JSON that says what bytes were."""
+"""What commands print can be read: by people, and every byte of it by programs."""
 
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from clarion.cli.broker_commands import is_counter, rates
+from clarion.cli.command_options import (
+    read_duration_s,
+)
 from clarion.cli.output import (
+    age,
     counted,
     json_lines,
     payload_glance,
     readable_bytes,
+    readable_duration,
     text_lines,
     text_lines_with_topic,
     whole_payloads,
@@ -93,8 +100,35 @@ def test_json_says_what_every_byte_was() -> None:
     assert base64.b64decode(other["payload_b64"]) == b"\xff"
 
 
-def test_only_counters_have_rates_and_a_restart_has_none() -> None:
-    before = {"commits": 5, "topics": 1, "used_bytes": 10, "bytes_stored": 0, "broker": "00ff", "acks": 9}
-    now = {"commits": 15, "topics": 9, "used_bytes": 90, "bytes_stored": 40, "broker": "00ff", "acks": 2}
-    assert rates(before, now, 2.0) == {"commits": 5.0, "bytes_stored": 20.0}
-    assert not is_counter("broker", "00ff")
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.25, "250ms"),
+        (1, "1s"),
+        (1.5, "1.5s"),
+        (59, "59s"),
+        (60, "1m"),
+        (61.4, "1m 1s"),
+        (5400, "1h 30m"),
+        (3601, "1h"),
+        (90_061, "1d 1h"),
+        (604_800, "7d"),
+        (86_400_000, "1,000d"),
+    ],
+)
+def test_durations_are_told_in_the_two_largest_units(seconds: float, text: str) -> None:
+    assert readable_duration(seconds) == text
+
+
+@given(st.integers(0, 10**9))
+def test_what_is_told_can_be_read_again_and_is_nearly_the_same(seconds: int) -> None:
+    told = readable_duration(seconds).replace(",", "")
+    assert abs(read_duration_s(told) - seconds) <= seconds / 24
+
+
+def test_ages_are_short_and_never_negative() -> None:
+    now = datetime.now(UTC)
+    assert age(None) == ""
+    assert age(now - timedelta(hours=2, minutes=1)) == "2h 1m"
+    assert age(now + timedelta(hours=1)) == "0s"
