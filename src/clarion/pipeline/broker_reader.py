@@ -18,7 +18,7 @@ from clarion.admin.browsing import read_page
 from clarion.admin.descriptions import SubscriptionDescription, TopicDescription, read_description
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, TimedOut, Unreachable
 from clarion.model.names import is_pattern, matches, to_text
-from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.read_positions import Range, Slice, Store, TopicNow, check_number, check_store, without_lost
 from clarion.pipeline.topic_table import to_record_batches
 from clarion.session.changes import no_answer

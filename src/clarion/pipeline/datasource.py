@@ -12,10 +12,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.format_options import SinkOptions, SourceOptions
 from clarion.pipeline.spark_sink import BatchWriter, StreamWriter
 from clarion.pipeline.spark_source import BatchReader, StreamReader
-from clarion.pipeline.write_options import SinkOptions
 
 
 class ClarionDataSource(DataSource):

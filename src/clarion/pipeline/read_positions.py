@@ -60,16 +60,18 @@ def read_bounds(option: str, text: str) -> Bounds:
         raise InvalidRequest(
             f'option {option}: {text} is not a JSON object like {{"alerts": 1200, "scores": "earliest"}}: {error}'
         ) from None
-    return Bounds(
-        None, {_read_topic(option, topic): _read_bound(option, str(value)) for topic, value in values.items()}
-    )
+    return Bounds(None, {read_name(option, topic): _read_bound(option, str(value)) for topic, value in values.items()})
 
 
-def _read_topic(option: str, text: str) -> bytes:
+def read_name(option: str, text: str) -> bytes:
+    """Read a name in its text form, of a topic or a subscription."""
     try:
-        return from_text(text)
+        name = from_text(text)
     except ValueError as error:
         raise InvalidRequest(f"option {option}: {error}") from None
+    if not name:
+        raise InvalidRequest(f"option {option}: a name has at least one character")
+    return name
 
 
 def _read_bound(option: str, text: str) -> Bound:

@@ -21,17 +21,18 @@ from clarion.admin import Admin
 from clarion.model.errors import ClarionError, InvalidRequest, MessagesGone, NoSubscriber, NoTopic, TimedOut
 from clarion.model.names import to_text
 from clarion.model.options import KEEP
+from clarion.pipeline.format_options import SinkOptions, read_topic
 from clarion.pipeline.packed_rows import (
     PADDING_BYTES,
     Gathering,
     Rows,
+    check_columns,
     cut,
     pack_column,
     packed_sizes,
     read_rows,
     split_by_topic,
 )
-from clarion.pipeline.write_options import SinkOptions, check_columns, read_topic
 from clarion.publisher import Stager, commit_staged, drop_staged
 from clarion.session import ThreadSession
 from clarion.wire.batch_builder import HEADER_BYTES

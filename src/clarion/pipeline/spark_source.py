@@ -33,7 +33,7 @@ from clarion.pipeline.broker_reader import (
     store_of,
     told_away,
 )
-from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.read_positions import (
     EARLIEST,
     LATEST,

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from clarion.pipeline.datasource import ClarionDataSource
+from clarion.pipeline.format_options import SinkOptions
 from clarion.pipeline.spark_session import start_session
 from clarion.pipeline.spark_sink import StreamWriter, TaskStaged
-from clarion.pipeline.write_options import SinkOptions
 
 BEFORE, AFTER = "before", "after"
 

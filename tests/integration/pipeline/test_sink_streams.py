@@ -21,8 +21,8 @@ from tests.integration.pipeline.killed_query import AFTER, BEFORE
 
 from clarion import Admin
 from clarion.pipeline.datasource import ClarionDataSource
+from clarion.pipeline.format_options import SinkOptions
 from clarion.pipeline.spark_sink import StreamWriter
-from clarion.pipeline.write_options import SinkOptions
 
 _WITHIN_S = 600
 _LINES = 100  # of a file, which is a micro-batch

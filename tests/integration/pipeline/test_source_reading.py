@@ -21,7 +21,7 @@ from tests.integration.waiting import eventually
 from clarion import Admin, Publisher
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, Unreachable
 from clarion.model.names import to_text
-from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.spark_source import BatchReader, StreamReader
 
 ALL = ReadAllAvailable()

@@ -7,12 +7,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
 
 from clarion.model.errors import InvalidRequest
 from clarion.pipeline.packed_rows import (
     PADDING_BYTES,
     Gathering,
     Rows,
+    check_columns,
     cut,
     join_rows,
     pack_column,
@@ -198,3 +211,55 @@ def test_what_gathers_holds_on_to_no_more_memory_than_it_may() -> None:
     assert [payloads(found) for found in pieces] == [
         [], [], [("rare", [b"0", b"1", b"2"])], [], [], [("rare", [b"3", b"4", b"5"])],
     ]  # fmt: skip
+
+
+BYTES, TEXT, LONG, SHORT = BinaryType(), StringType(), LongType(), IntegerType()
+
+
+def table(**columns: DataType) -> StructType:
+    found = StructType()
+    for name, kind in columns.items():
+        found = found.add(name, kind)
+    return found
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        table(payload=BYTES),
+        table(value=TEXT),
+        table(Payload=VarcharType(10), KEY=TEXT, headers=MapType(TEXT, TEXT)),
+        table(
+            topic=TEXT, offset=LONG, time=TimestampType(), publisher=LONG, id=BYTES, key=BYTES,
+            headers=MapType(TEXT, BYTES), payload=BYTES,
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_read_can_be_written_and_strings_too(schema: StructType) -> None:
+    check_columns(schema, has_topic=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (table(payload=BYTES, price=DoubleType()), "column price is no part of a message"),
+        (table(key=BYTES), "neither payload nor value"),
+        (table(payload=BYTES, value=BYTES), "both payload and value"),
+        (table(payload=BYTES, Payload=BYTES), "two columns Payload"),
+        (table(payload=LONG), "column payload is bigint; .*cast it"),
+        (table(payload=BYTES, key=SHORT), "column key is int"),
+        (table(payload=BYTES, topic=BYTES), "column topic is binary; .* string"),
+        (table(payload=BYTES, headers=TEXT), "column headers is string; it is map"),
+        (table(payload=BYTES, headers=MapType(TEXT, SHORT)), "headers is map<string,int>"),
+        (table(payload=BYTES, headers=MapType(BYTES, BYTES)), "headers is map<binary,binary>"),
+    ],
+)
+def test_a_column_that_is_no_part_of_a_message_is_refused_by_name(schema: StructType, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        check_columns(schema, has_topic=True)
+
+
+def test_rows_need_to_know_where_they_go() -> None:
+    with pytest.raises(InvalidRequest, match="option topic, or give a column topic"):
+        check_columns(table(payload=BYTES), has_topic=False)
+    check_columns(table(payload=BYTES, topic=TEXT), has_topic=False)

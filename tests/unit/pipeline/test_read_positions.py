@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from clarion.model.errors import InvalidRequest, MessagesGone
-from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.read_positions import (
     EARLIEST,
     LATEST,

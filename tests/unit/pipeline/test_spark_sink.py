@@ -16,8 +16,8 @@ from tests.unit.session.answering import WELCOME, Answer, Answering, answering, 
 from clarion.model.errors import MessagesGone, NoSubscriber, TimedOut, TooLarge
 from clarion.model.options import TopicSettings
 from clarion.pipeline import spark_sink
+from clarion.pipeline.format_options import SinkOptions
 from clarion.pipeline.spark_sink import RowStager, TaskStaged, close, commit, drop, prepare, quiet_after, read_query_id
-from clarion.pipeline.write_options import SinkOptions
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.codes import Code

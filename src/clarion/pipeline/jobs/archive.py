@@ -18,11 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from clarion.admin import Admin
 from clarion.model.names import from_text, to_text
 from clarion.pipeline.broker_reader import find_topics, told_away
+from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.lake.lake_compaction import TARGET_BYTES, compact
 from clarion.pipeline.lake.lake_folder import LakeFolder, Origin, check_format, remember, remember_checkpoint
 from clarion.pipeline.lake.lake_layout import NOTES, topic_folder
 from clarion.pipeline.lake.lake_writer import LakeWriter, OnStep
-from clarion.pipeline.read_options import SourceOptions
 from clarion.pipeline.spark_queries import OnProgress, follow
 
 _MERGE_FROM_FILES = 16  # that came to a topic's day since the last merge, while an archive goes on and on

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from clarion.admin import Admin
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text
+from clarion.pipeline.format_options import SinkOptions
 from clarion.pipeline.lake.lake_folder import LakeFolder
 from clarion.pipeline.lake.lake_layout import LakeFile
 from clarion.pipeline.lake.lake_reader import (
@@ -32,7 +33,6 @@ from clarion.pipeline.lake.lake_reader import (
 from clarion.pipeline.spark_queries import clarion_error_in
 from clarion.pipeline.spark_sink import make_ready, writer_of_name
 from clarion.pipeline.topic_table import message_columns
-from clarion.pipeline.write_options import SinkOptions
 from clarion.publisher import Publisher
 
 

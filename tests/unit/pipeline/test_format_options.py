@@ -1,4 +1,4 @@
-"""The options of reading, without Spark."""
+"""Options of reading and writing are read, or refused by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from clarion.model.address import DEFAULT_URL
 from clarion.model.errors import BadSettings, InvalidRequest
-from clarion.pipeline.read_options import SourceOptions
+from clarion.pipeline.format_options import SinkOptions, SourceOptions
 from clarion.pipeline.read_positions import EARLIEST, LATEST, Bounds, read_bounds
 from clarion.pipeline.topic_table import NAMES
 
@@ -87,3 +87,45 @@ def test_bounds_are_places_offsets_times_or_by_topic() -> None:
 def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], said: str) -> None:
     with pytest.raises((InvalidRequest, BadSettings), match=said):
         SourceOptions.read(given)
+
+
+def test_names_of_options_are_read_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLARION_URL", raising=False)
+    said = {
+        "URL": "tcp://there:1", "topic": "b64:AP8=", "Compression": "ZSTD", "timeouts": "2.5", "batchBytes": "5000",
+        "writer": "w", "EPOCH": "7", "checkpointlocation": "/c", "queryName": "q", "path": "/p",
+    }  # fmt: skip
+    found = SinkOptions.read(said)
+    assert found == SinkOptions("tcp://there:1", "b64:AP8=", "zstd", 2.5, 5000, writer="w", epoch=7, checkpoint="/c")
+    assert SinkOptions.read({}) == SinkOptions(DEFAULT_URL)
+    assert SinkOptions.read({"compression": "none"}).compression is None
+
+
+def test_the_address_comes_from_the_environment_where_no_option_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLARION_URL", "tcp://elsewhere:2")
+    assert SinkOptions.read({}).url == "tcp://elsewhere:2"
+    assert SinkOptions.read({"url": "tcp://there:1"}).url == "tcp://there:1"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"maxRows": "3"}, "no option maxrows .*batchBytes"),
+        ({"topic": ""}, "at least one byte"),
+        ({"topic": "alerts/#"}, "stands for many"),
+        ({"topic": "b64:%"}, "not valid base64"),
+        ({"compression": "lz4"}, "zstd or none, not 'lz4'"),
+        ({"timeoutS": "soon"}, "timeoutS is a number .* not 'soon'"),
+        ({"timeoutS": "nan"}, "timeoutS is a number"),
+        ({"batchBytes": "0"}, "batchBytes is a number from 1 "),
+        ({"batchBytes": "1.5"}, "batchBytes is a number"),
+        ({"writer": "w"}, "go together"),
+        ({"epoch": "1"}, "go together"),
+        ({"writer": "w", "epoch": "-1"}, "epoch is a number from 0 "),
+        ({"writer": "", "epoch": "1"}, "1 to 900 bytes, not 0"),
+        ({"writer": "w" * 901, "epoch": "1"}, "1 to 900 bytes, not 901"),
+    ],
+)
+def test_what_no_write_can_do_is_refused_and_said(said: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        SinkOptions.read(said)
