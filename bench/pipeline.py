@@ -34,7 +34,7 @@ def fill(url: str, rows: int, size: int) -> None:
 
 
 def rate(rows: int, step: Step) -> float:
-    """Give rows a second of one step."""
+    """Return rows a second of one step."""
     began_s = time.perf_counter()
     step()
     return rows / (time.perf_counter() - began_s)
@@ -58,12 +58,12 @@ class Measurement:
         self._archives = self._sinks = 0
 
     def topic(self, **options: Any) -> DataFrame:
-        """Give the topic as a table."""
+        """Return the topic as a table."""
         reader = self.spark.read.format("clarion").option("url", self.broker.url).option("topic", "bench")
         return reader.options(**options).load()
 
     def parquet(self) -> DataFrame:
-        """Give the same rows as Parquet."""
+        """Return the same rows as Parquet."""
         return self.spark.read.parquet(str(self.folder / "rows"))
 
     def count(self) -> None:
@@ -93,7 +93,7 @@ class Measurement:
         writer.option("url", self.broker.url).option("topic", f"sink-{self._sinks}").save()
 
     def clear_sink(self) -> None:
-        """Give the disk back."""
+        """Return the disk back."""
         with Admin(self.broker.url) as admin:
             admin.delete_topic(f"sink-{self._sinks}")
 

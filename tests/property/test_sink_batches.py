@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clarion.pipeline.packed_rows import Gathering, Rows, cut, pack_column, packed_sizes, read_rows, split_by_topic
+from clarion.pipeline.packed_rows import RowBuffer, Rows, cut, pack_column, packed_sizes, read_rows, split_by_topic
 from clarion.wire.batch import Batch, PackedColumn, encode_batch, encode_columns
 
 quick = settings(max_examples=200, deadline=None, derandomize=True, database=None)
@@ -61,7 +61,7 @@ def test_every_row_is_in_a_batch_of_its_topic_once_and_in_order(
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     whole = table(rows, kind)
-    gathering = Gathering(batch_bytes, held_bytes=data.draw(st.integers(1, 3000)))
+    gathering = RowBuffer(batch_bytes, held_bytes=data.draw(st.integers(1, 3000)))
     pieces: list[tuple[str, Rows]] = []
     for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         if stop > start:

@@ -17,9 +17,18 @@ from clarion.admin import Admin
 from clarion.admin.browsing import read_page
 from clarion.admin.descriptions import SubscriptionDescription, TopicDescription, read_description
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, TimedOut, Unreachable
-from clarion.model.names import is_pattern, matches, to_text
+from clarion.model.names import is_pattern, to_text
 from clarion.pipeline.format_options import SourceOptions
-from clarion.pipeline.read_positions import Range, Slice, Store, TopicNow, check_number, check_store, without_lost
+from clarion.pipeline.read_positions import (
+    Range,
+    Slice,
+    Store,
+    TopicNow,
+    check_number,
+    check_store,
+    is_wanted,
+    without_lost,
+)
 from clarion.pipeline.topic_table import to_record_batches
 from clarion.session.changes import no_answer
 from clarion.session.exchange import Reply, Seen, hello
@@ -36,42 +45,52 @@ _LATEST_US = unix_us(datetime.max.replace(tzinfo=UTC))
 
 
 @contextmanager
-def told_away(url: str, timeout_s: float) -> Iterator[None]:
+def timeout_explained(options: SourceOptions) -> Iterator[None]:
     """Say what to do where the broker does not answer."""
     try:
         yield
     except TimedOut as error:
         raise Unreachable(
-            f"no broker answers at {url} within {timeout_s:g} s (option timeoutS). Nothing is lost; is it running, and"
-            " is the option url right?"
+            f"no broker answers at {options.url} within {options.timeout_s:g} s (option timeoutS). Nothing is lost; is"
+            " it running, and is the option url right?"
         ) from error
 
 
+@contextmanager
+def open_admin(options: SourceOptions) -> Iterator[Admin]:
+    """Yield a client that asks the broker; say what to do where that does not answer."""
+    with timeout_explained(options), Admin(options.url, timeout_s=options.timeout_s) as admin:
+        yield admin
+
+
 def store_of(welcome: bodies.Welcome) -> Store:
-    """Give which store a broker has."""
+    """Return which store a broker has."""
     return Store(welcome.store_uuid.hex(), welcome.timeline, welcome.start.hex(), welcome.sequence)
 
 
 def seen_of(store: Store) -> Seen:
-    """Give what to ask a broker with, whether that is of its store's past."""
+    """Return what to ask a broker with, whether that is of its store's past."""
     return Seen(bytes.fromhex(store.uuid), store.timeline, bytes.fromhex(store.start), store.sequence)
 
 
 def now_of(told: TopicDescription) -> TopicNow:
-    """Give what counts here of a topic's description; its end is that of what may be read."""
+    """Return what counts here of a topic's description; its end is that of what may be read."""
     return TopicNow(told.topic, told.number, told.first_offset, told.next_offset)
+
+
+def matching_topics(admin: Admin, wanted: Sequence[bytes]) -> list[bytes]:
+    """Return the topics that are named, there or not, and those that a pattern matches now, by name."""
+    names = {name for name in wanted if not is_pattern(name)}
+    if any(map(is_pattern, wanted)):
+        names |= {row.topic for row in admin.topics() if is_wanted(row.topic, wanted)}
+    return sorted(names)
 
 
 def find_topics(admin: Admin, wanted: Sequence[bytes], *, missing_ok: bool = False) -> list[TopicDescription]:
     """Describe the topics that are named, or that a pattern matches now, by name; NoTopic where a named one is not
     there, unless that is allowed."""
-    patterns = [name for name in wanted if is_pattern(name)]
-    names = {name for name in wanted if not is_pattern(name)}
-    if patterns:
-        rows = list(admin.topics())
-        names |= {row.topic for row in rows if any(matches(pattern, row.topic) for pattern in patterns)}
     found = []
-    for name in sorted(names):
+    for name in matching_topics(admin, wanted):
         try:
             found.append(admin.describe_topic(name))
         except NoTopic:
@@ -84,7 +103,7 @@ def find_topics(admin: Admin, wanted: Sequence[bytes], *, missing_ok: bool = Fal
 
 
 def offset_at(admin: Admin, topic: bytes, at_us: int) -> int:
-    """Give the first offset of a topic committed at a time or later, or its end."""
+    """Return the first offset of a topic committed at a time or later, or its end."""
     return admin.offset_at(topic, _EPOCH + timedelta(microseconds=min(at_us, _LATEST_US)))
 
 
@@ -128,16 +147,16 @@ _MOST_MESSAGES = 2**31  # the broker gives as many as it may
 
 
 def read_slice(options: SourceOptions, what: Slice) -> Iterator[pa.RecordBatch]:
-    """Give all that is kept of the ranges, exactly up to their ends, in order."""
+    """Return all that is kept of the ranges, exactly up to their ends, in order."""
     session = ThreadSession(options.url)
     try:
-        with told_away(options.url, options.timeout_s):
-            yield from to_record_batches(_Reading(session, options, what).parts(), options.columns)
+        with timeout_explained(options):
+            yield from to_record_batches(_SliceReader(session, options, what).parts(), options.columns)
     finally:
         session.close()
 
 
-class _Reading:
+class _SliceReader:
     """One slice, read once."""
 
     def __init__(self, session: ThreadSession, options: SourceOptions, what: Slice) -> None:
@@ -147,7 +166,7 @@ class _Reading:
         self._page_bytes = 0
 
     def parts(self) -> Iterator[MessageBatch]:
-        """Give the stored batches, or what lies in the ranges of them."""
+        """Return the stored batches, or what lies in the ranges of them."""
         self._check_store()
         for one in self._what.ranges:
             if self._check_topic(one):
@@ -190,7 +209,7 @@ class _Reading:
                 ahead = self._ask(wanted.topic, position, end)
 
     def _is_readable(self, part: MessageBatch) -> bool:
-        """Tell whether a batch can be opened; if not, that is an error, unless losses are allowed."""
+        """Return whether a batch can be opened; if not, that is an error, unless losses are allowed."""
         try:
             part.batch.open()
         except BadBatch as error:
@@ -201,9 +220,11 @@ class _Reading:
             return False
         return True
 
-    def _ask(self, topic: bytes, position: int, end: int) -> _Ahead:
+    def _ask(self, topic: bytes, position: int, end: int) -> _PendingRead:
         most = min(end - position, _MOST_MESSAGES)
-        return _Ahead(self._session, bodies.Read(topic, position, most, self._page_bytes), self._options.timeout_s)
+        return _PendingRead(
+            self._session, bodies.Read(topic, position, most, self._page_bytes), self._options.timeout_s
+        )
 
     def _check_store(self) -> None:
         greeting = hello("clarion pipeline", seen_of(self._what.store))
@@ -212,7 +233,7 @@ class _Reading:
         check_store(self._what.store, store_of(welcome), self._options.url)
 
     def _check_topic(self, wanted: Range, *, was_read: bool = False) -> bool:
-        """Tell whether it is still the same topic; if not, that is an error, unless losses are allowed. Where another
+        """Return whether it is still the same topic; if not, that is an error, unless losses are allowed. Where another
         one may have been read in its place, it is one in any case: that one's rows are read later, from its start."""
         try:
             reply = self._call(Kind.DESCRIBE, bodies.Describe(wanted.topic))
@@ -230,7 +251,7 @@ class _Reading:
         return self._session.call(kind, body, timeout_s=self._options.timeout_s, retry=True)
 
 
-class _Ahead:
+class _PendingRead:
     """A READ that is under way."""
 
     def __init__(self, session: ThreadSession, body: bodies.Read, timeout_s: float) -> None:

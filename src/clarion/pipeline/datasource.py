@@ -22,27 +22,27 @@ class ClarionDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return "clarion"
 
     def schema(self) -> StructType:
-        """Give the columns of what is read."""
+        """Return the columns of what is read."""
         return SourceOptions.read(self.options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Give a reader of what the topics hold now."""
+        """Return a reader of what the topics hold now."""
         return BatchReader(SourceOptions.read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """Give a reader of what the topics hold and will hold."""
+        """Return a reader of what the topics hold and will hold."""
         return StreamReader(SourceOptions.read(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Give a writer of a table, all or nothing."""
+        """Return a writer of a table, all or nothing."""
         return BatchWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
-        """Give a writer of micro-batches, each once."""
+        """Return a writer of micro-batches, each once."""
         return StreamWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)
 
 

@@ -91,7 +91,7 @@ class SourceOptions:
         )
 
     def schema(self) -> StructType:
-        """Give the columns that are read."""
+        """Return the columns that are read."""
         return message_columns(self.columns)
 
     def check_schema(self, schema: StructType) -> None:

@@ -28,7 +28,7 @@ class NoJava(PermanentError):
 
 
 def find_java() -> Path:
-    """Give the `java` that Spark will use: that of JAVA_HOME, else the one on the path; NoJava where none will do."""
+    """Return the `java` that Spark will use: that of JAVA_HOME, else the one on the path; NoJava where none will do."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
@@ -58,7 +58,7 @@ def how_to_install() -> str:
 
 
 def install_line() -> str | None:
-    """Give the command that installs a JRE on this system; None where its package manager is not known."""
+    """Return the command that installs a JRE on this system; None where its package manager is not known."""
     for manager, line in _INSTALLS.items():
         if shutil.which(manager):
             return line if _needs_no_sudo(manager) else f"sudo {line}"
@@ -70,7 +70,7 @@ def _needs_no_sudo(manager: str) -> bool:
 
 
 def install_java() -> Path:
-    """Install a JRE with the system's package manager, as its user may have to confirm; give the `java` found then."""
+    """Install a JRE with the system's package manager, as its user may have to confirm; return the `java` found."""
     line = install_line()
     if line is None:
         raise NoJava(how_to_install())

@@ -83,12 +83,12 @@ class Rows:
         return len(self.payloads)
 
     def columns(self) -> tuple[Any, Any, Any]:
-        """Give all columns."""
+        """Return all columns."""
         return self.payloads, self.keys, self.headers
 
 
 def read_rows(batch: pa.RecordBatch) -> tuple[Rows, Any]:
-    """Give the rows of a record batch, and the array of their topics, if it has one."""
+    """Return the rows of a record batch, and the array of their topics, if it has one."""
     columns = dict(zip((name.lower() for name in batch.schema.names), batch.columns, strict=True))
     payloads = _as_bytes(next(columns[name] for name in PAYLOAD_NAMES if name in columns))
     if payloads.null_count:
@@ -104,8 +104,8 @@ def read_rows(batch: pa.RecordBatch) -> tuple[Rows, Any]:
 
 
 def split_by_topic(rows: Rows, topics: Any, chosen: str | None) -> Iterator[tuple[str, Rows]]:
-    """Give the rows of each topic, in their order; with a `chosen` one all go there, whatever their column says: a copy
-    of a topic that still has its column must not go back to where it came from."""
+    """Return the rows of each topic, in their order; with a `chosen` one all go there, whatever their column says: a
+    copy of a topic that still has its column must not go back to where it came from."""
     if chosen is not None:
         yield chosen, rows
         return
@@ -129,12 +129,12 @@ def split_by_topic(rows: Rows, topics: Any, chosen: str | None) -> Iterator[tupl
 
 
 def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
-    """Give rows [start, stop)."""
+    """Return rows [start, stop)."""
     return Rows(*(None if column is None else column.slice(start, stop - start) for column in rows.columns()))
 
 
 def join_rows(pieces: list[Rows]) -> Rows:
-    """Give the rows of all pieces, one after the other."""
+    """Return the rows of all pieces, one after the other."""
     if len(pieces) == 1:
         return pieces[0]
     joined: list[Any] = []
@@ -152,7 +152,7 @@ def join_rows(pieces: list[Rows]) -> Rows:
 
 
 def packed_sizes(rows: Rows) -> NDArray[np.int64]:
-    """Give how many bytes of a batch the first 0, 1, 2, … rows take."""
+    """Return how many bytes of a batch the first 0, 1, 2, … rows take."""
     each = _OFFSET_BYTES + _NULLABLE_BYTES * sum(column is not None for column in (rows.keys, rows.headers))
     sizes: NDArray[np.int64] = np.ceil(np.arange(rows.count + 1) * each).astype(np.int64)
     for column in rows.columns():
@@ -163,7 +163,7 @@ def packed_sizes(rows: Rows) -> NDArray[np.int64]:
 
 
 def cut(sizes: NDArray[np.int64], batch_bytes: int, most: int = MAX_BATCH_MESSAGES) -> list[tuple[int, int]]:
-    """Give where batches begin and end: of about equal size, at most `batch_bytes` unless a row alone is larger."""
+    """Return where batches begin and end: of about equal size, at most `batch_bytes` unless a row alone is larger."""
     count = len(sizes) - 1
     cuts = []
     start = 0
@@ -180,7 +180,7 @@ def cut(sizes: NDArray[np.int64], batch_bytes: int, most: int = MAX_BATCH_MESSAG
 
 
 def pack_column(column: Any, start: int, stop: int, *, nullable: bool) -> PackedColumn:
-    """Give values [start, stop) of a column as a batch holds them; the bytes are shared."""
+    """Return values [start, stop) of a column as a batch holds them; the bytes are shared."""
     offsets = _offsets(column, start, stop)
     low, high = int(offsets[0]), int(offsets[-1])
     data = column.buffers()[2]
@@ -201,7 +201,7 @@ def _offsets(column: Any, start: int, stop: int) -> NDArray[Any]:
 
 
 def _as_bytes(column: Any) -> Any:
-    """Give a column whose buffers are offsets and bytes."""
+    """Return a column whose buffers are offsets and bytes."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _as_bytes(column.dictionary_decode())
@@ -214,7 +214,7 @@ def _as_bytes(column: Any) -> Any:
 
 
 def _pack_headers(column: Any) -> Any:
-    """Give headers as packed msgpack, one row after the other; None where no row has any."""
+    """Return headers as packed msgpack, one row after the other; None where no row has any."""
     ends = column.offsets.to_numpy()
     has_some = column.is_valid().to_numpy(zero_copy_only=False) & (np.diff(ends) > 0)
     if not has_some.any():
@@ -240,7 +240,7 @@ def _pack_headers(column: Any) -> Any:
 HELD_BYTES = 64 * 2**20
 
 
-class Gathering:
+class RowBuffer:
     """Takes rows by topic and gives them back in larger pieces, in order within a topic."""
 
     def __init__(self, batch_bytes: int, held_bytes: int = HELD_BYTES) -> None:
@@ -252,7 +252,7 @@ class Gathering:
         self._held_bytes = 0
 
     def add(self, split: Iterator[tuple[str, Rows]], held_bytes: int) -> Iterator[tuple[str, Rows]]:
-        """Take the rows of a record batch that has so many bytes; give what is worth a batch."""
+        """Take the rows of a record batch that has so many bytes; return what is worth a batch."""
         for topic, rows in split:
             size = self._sizes.pop(topic, 0) + int(packed_sizes(rows)[-1])
             pieces = [*self._pieces.pop(topic, ()), rows]
@@ -265,7 +265,7 @@ class Gathering:
             yield from self.rest()
 
     def rest(self) -> Iterator[tuple[str, Rows]]:
-        """Give everything that gathers."""
+        """Return everything that gathers."""
         pieces, self._pieces, self._sizes, self._held_bytes = self._pieces, {}, {}, 0
         for topic, some in pieces.items():
             yield topic, join_rows(some)

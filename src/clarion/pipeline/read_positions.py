@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
 )
 
 from clarion.model.errors import InvalidRequest, MessagesGone
-from clarion.model.names import from_text, is_pattern, matches, to_text
-from clarion.pipeline.topic_table import SCHEMA
+from clarion.model.names import from_text, matches, to_text
+from clarion.pipeline.topic_table import SCHEMA, as_utc
 from clarion.wire.timestamps import unix_us
 
 EARLIEST: Literal["earliest"] = "earliest"
@@ -39,7 +39,7 @@ class Bounds:
     named: dict[bytes, Bound] = field(default_factory=dict)
 
     def of(self, topic: bytes, usual: Bound) -> Bound:
-        """Give the bound of a topic."""
+        """Return the bound of a topic."""
         return self.named.get(topic, usual if self.others is None else self.others)
 
     def check_named(self, option: str, topics: Iterable[bytes]) -> None:
@@ -82,8 +82,7 @@ def _read_bound(option: str, text: str) -> Bound:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        at = datetime.fromisoformat(text)
-        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        return as_utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):  # or no such day in UTC
         raise InvalidRequest(f"option {option}: it is {_EXAMPLES}, not {text!r}") from None
 
@@ -139,7 +138,7 @@ class Slice:
 
 
 def resolve(now: TopicNow, start: Bound, end: Bound, offset_at: OffsetAt) -> Range:
-    """Give the range that two bounds mean; InvalidRequest where an offset lies beyond the topic's end."""
+    """Return the range that two bounds mean; InvalidRequest where an offset lies beyond the topic's end."""
     low, high = (_place(now, bound, offset_at) for bound in (start, end))
     if isinstance(start, int) and isinstance(end, int) and end < start:
         raise InvalidRequest(f"the end {end} lies before the start {start}")
@@ -160,7 +159,7 @@ def _place(now: TopicNow, bound: Bound, offset_at: OffsetAt) -> int:
 
 
 def without_lost(wanted: Range, first: int, *, fail: bool) -> tuple[Range, str | None]:
-    """Give what of a range is still kept, where `first` is the first offset kept, and what is lost, in words.
+    """Return what of a range is still kept, where `first` is the first offset kept, and what is lost, in words.
 
     With `fail` that is a MessagesGone.
     """
@@ -198,7 +197,7 @@ def check_store(asked: Store, found: Store, url: str) -> None:
 
 
 def check_number(asked: Range, found: int | None, *, fail: bool) -> str | None:
-    """Give in words what is lost where a topic is gone (None), or another by now has its name; with `fail`, raise."""
+    """Return in words what is lost where a topic is gone (None), or another by now has its name; with `fail`, raise."""
     if found == asked.number:
         return None
     became = "was deleted" if found is None else "was deleted and made anew"
@@ -277,14 +276,14 @@ class Span:
     stop: int | None = None
 
     def within(self, other: Span) -> Span:
-        """Give what is in both."""
+        """Return what is in both."""
         lows = [one for one in (self.low, other.low) if one is not None]
         stops = [one for one in (self.stop, other.stop) if one is not None]
         return Span(max(lows, default=None), min(stops, default=None))
 
 
 @dataclass(frozen=True)
-class Narrowed:
+class PushedFilters:
     """What filters say about topics (in text form; None: nothing), offsets, and times in µs."""
 
     topics: frozenset[str] | None = None
@@ -292,9 +291,9 @@ class Narrowed:
     times_us: Span = Span()
 
 
-def narrow(filters: Iterable[Filter]) -> tuple[Narrowed, list[Filter]]:
-    """Give what filters say, all together, and those of them that Spark has still to look at for each row."""
-    found = Narrowed()
+def push_down(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]]:
+    """Return what filters say, all together, and those of them that Spark has still to look at for each row."""
+    found = PushedFilters()
     left = []
     for one in filters:
         said, wholly = _said(one)
@@ -305,66 +304,53 @@ def narrow(filters: Iterable[Filter]) -> tuple[Narrowed, list[Filter]]:
     return found, left
 
 
-def apply(narrowed: Narrowed, ranges: Iterable[Range], offset_at: OffsetAt) -> list[Range]:
-    """Give what is left of ranges."""
-    return [_clip(one, narrowed, offset_at) for one in ranges if _names(narrowed, one.topic)]
+def narrow(ranges: Iterable[Range], pushed: PushedFilters, offset_at: OffsetAt) -> list[Range]:
+    """Return what filters leave of ranges."""
+    times, found = pushed.times_us, []
+    for one in ranges:
+        if pushed.topics is not None and to_text(one.topic) not in pushed.topics:
+            continue
+        by_time = Span(
+            None if times.low is None else offset_at(one.topic, times.low),
+            None if times.stop is None else offset_at(one.topic, times.stop),
+        )
+        span = Span(one.start, one.end).within(pushed.offsets).within(by_time)
+        assert span.low is not None
+        assert span.stop is not None
+        found.append(replace(one, start=span.low, end=max(span.low, span.stop)))
+    return found
 
 
-def _names(narrowed: Narrowed, topic: bytes) -> bool:
-    return narrowed.topics is None or to_text(topic) in narrowed.topics
-
-
-def _clip(one: Range, narrowed: Narrowed, offset_at: OffsetAt) -> Range:
-    times = narrowed.times_us
-    by_time = Span(
-        None if times.low is None else offset_at(one.topic, times.low),
-        None if times.stop is None else offset_at(one.topic, times.stop),
-    )
-    span = Span(one.start, one.end).within(narrowed.offsets).within(by_time)
-    assert span.low is not None
-    assert span.stop is not None
-    return replace(one, start=span.low, end=max(span.low, span.stop))
-
-
-def _both(one: Narrowed, other: Narrowed) -> Narrowed:
+def _both(one: PushedFilters, other: PushedFilters) -> PushedFilters:
     topics = [said for said in (one.topics, other.topics) if said is not None]
-    return Narrowed(
+    return PushedFilters(
         frozenset.intersection(*topics) if topics else None,
         one.offsets.within(other.offsets),
         one.times_us.within(other.times_us),
     )
 
 
-def _said(one: Filter) -> tuple[Narrowed | None, bool]:
-    """Give what a filter says, and whether that is all of it."""
+def _said(one: Filter) -> tuple[PushedFilters | None, bool]:
+    """Return what a filter says, and whether that is all of it."""
     path: tuple[str, ...] = getattr(one, "attribute", ())
     column = path[0] if len(path) == 1 else None
     if isinstance(one, IsNotNull):
         return None, column in SCHEMA.names and not SCHEMA.field(column).nullable
+    values: Sequence[Any] = one.value if isinstance(one, In) else [getattr(one, "value", None)]
     if column == "topic":
-        return _said_of_topic(one)
-    if column not in ("offset", "time"):
+        if isinstance(one, (EqualTo, EqualNullSafe, In)) and values and all(isinstance(value, str) for value in values):
+            return PushedFilters(frozenset(values)), True
         return None, False
-    values = one.value if isinstance(one, In) else [getattr(one, "value", None)]
-    numbers = [_number(column, value) for value in values]
-    if not numbers or None in numbers:
-        return None, False
-    span, wholly = _span(one, [number for number in numbers if number is not None])
+    numbers = [number for value in values if (number := _number(column, value)) is not None]
+    span, wholly = _span(one, numbers) if numbers and len(numbers) == len(values) else (None, False)
     if span is None:
         return None, False
-    return (Narrowed(offsets=span) if column == "offset" else Narrowed(times_us=span)), wholly
+    return (PushedFilters(offsets=span) if column == "offset" else PushedFilters(times_us=span)), wholly
 
 
-def _said_of_topic(one: Filter) -> tuple[Narrowed | None, bool]:
-    values = one.value if isinstance(one, In) else [one.value] if isinstance(one, (EqualTo, EqualNullSafe)) else ()
-    if not values or not all(isinstance(value, str) for value in values):
-        return None, False
-    return Narrowed(frozenset(values)), True
-
-
-def _number(column: str, value: Any) -> int | None:
+def _number(column: str | None, value: Any) -> int | None:
     if column == "time" and isinstance(value, datetime):
-        return unix_us(value if value.tzinfo else value.replace(tzinfo=UTC))
+        return unix_us(as_utc(value))
     return value if column == "offset" and type(value) is int else None
 
 
@@ -383,7 +369,7 @@ def _span(one: Filter, numbers: list[int]) -> tuple[Span | None, bool]:
     return None, False
 
 
-class Place(NamedTuple):
+class TopicPosition(NamedTuple):
     """In one topic: everything below `offset` is read, of which the last micro-batch read what is from `begin` on."""
 
     number: int
@@ -392,19 +378,19 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mark:
+class StreamPosition:
     """Where a stream is in each of its topics.
 
     Spark stores where a micro-batch ends, but not where the first one began, and asks for that again when it has to
-    repeat it. So a mark names both, and one that is `fresh`, made for a stream without a past, yields to that.
+    repeat it. So a position names both, and one that is `fresh`, made for a stream without a past, yields to that.
     """
 
     store: Store
-    places: Mapping[bytes, Place]
+    places: Mapping[bytes, TopicPosition]
     fresh: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as Spark stores it."""
+        """Return it as Spark stores it."""
         topics = {
             to_text(topic): {"number": place.number, "offset": place.offset, "from": place.begin}
             for topic, place in sorted(self.places.items())
@@ -415,11 +401,13 @@ class Mark:
         return written | ({"fresh": True} if self.fresh else {})
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> Mark:
-        """Read what Spark stored; InvalidRequest where that is no mark of ours."""
+    def from_json(cls, written: Mapping[str, Any]) -> StreamPosition:
+        """Read what Spark stored; InvalidRequest where that is no position of ours."""
         try:
             places = {
-                from_text(topic): Place(int(one["number"]), int(one["offset"]), int(one.get("from", one["offset"])))
+                from_text(topic): TopicPosition(
+                    int(one["number"]), int(one["offset"]), int(one.get("from", one["offset"]))
+                )
                 for topic, one in written["topics"].items()
             }
             store = Store(
@@ -446,8 +434,8 @@ class Limits:
 
 def begin(
     store: Store, found: Iterable[TopicNow], start: Bounds, offset_at: OffsetAt, *, fail: bool
-) -> tuple[Mark, list[str]]:
-    """Give where a stream without a past begins, and what of that is lost, in words.
+) -> tuple[StreamPosition, list[str]]:
+    """Return where a stream without a past begins, and what of that is lost, in words.
 
     Where some topics are named, those that are not begin at their earliest, as topics do that join later."""
     usual = EARLIEST if start.named else LATEST
@@ -455,40 +443,41 @@ def begin(
     for now in found:
         wanted = resolve(now, start.of(now.topic, usual), LATEST, offset_at)
         kept, text = without_lost(wanted, now.first, fail=fail)
-        lost += [text] if text else []
-        places[now.topic] = Place(now.number, kept.start, kept.start)
-    return Mark(store, places, fresh=True), lost
+        lost.append(text)
+        places[now.topic] = TopicPosition(now.number, kept.start, kept.start)
+    return StreamPosition(store, places, fresh=True), _told(lost)
 
 
-def end_of(store: Store, found: Iterable[TopicNow]) -> Mark:
-    """Give the ends of the topics as a mark."""
-    return Mark(store, {now.topic: Place(now.number, now.end, now.end) for now in found})
+def end_of(store: Store, found: Iterable[TopicNow]) -> StreamPosition:
+    """Return the ends of the topics as a position."""
+    return StreamPosition(store, {now.topic: TopicPosition(now.number, now.end, now.end) for now in found})
 
 
 def advance(
-    start: Mark,
+    start: StreamPosition,
     found: Iterable[TopicNow],
-    wanted: Callable[[bytes], bool],
+    wanted: Sequence[bytes],
     limits: Limits,
     *,
     fail: bool,
-    target: Mark | None = None,
-) -> tuple[Mark, list[str]]:
-    """Give where the micro-batch that begins at `start` ends, and what is lost, in words.
+    target: StreamPosition | None = None,
+) -> tuple[StreamPosition, list[str]]:
+    """Return where the micro-batch that begins at `start` ends, and what is lost, in words.
 
     Without news that is `start` itself. A topic that is new begins at its earliest; `target`, where given, is not
-    passed, and no topic that it does not know joins. Of a topic that is not `wanted` any more nothing is said.
+    passed, and no topic that it does not know joins. Of a topic that is not among the names
+    and patterns `wanted` any more nothing is said.
     """
     now_by_topic = {now.topic: now for now in found}
-    lost: list[str] = []
-    for topic, place in start.places.items():
-        if topic not in now_by_topic and wanted(topic):
-            text = check_number(Range(topic, place.number, place.offset, place.offset), None, fail=fail)
-            lost += [text] if text else []
+    lost = [
+        check_number(_at(topic, place), None, fail=fail)
+        for topic, place in start.places.items()
+        if topic not in now_by_topic and is_wanted(topic, wanted)
+    ]
     waiting: dict[bytes, Range] = {}
     for topic, now in now_by_topic.items():
-        one, texts = _waiting(start.places.get(topic), now, fail=fail)
-        lost += texts
+        one, text = _waiting(start.places.get(topic), now, fail=fail)
+        lost.append(text)
         if target is not None:
             known = target.places.get(topic)
             if known is None and topic not in start.places:
@@ -498,42 +487,48 @@ def advance(
         waiting[topic] = one
     total = sum(one.rows for one in waiting.values())
     if limits.least_rows is not None and target is None and total < limits.least_rows:
-        return start, lost
+        return start, _told(lost)
     turn = sum(place.offset for place in start.places.values())
     most = total if limits.most_rows is None else limits.most_rows
     shares = share([one.rows for one in waiting.values()], most, turn)
     places = {
-        topic: Place(one.number, one.start + rows, one.start)
+        topic: TopicPosition(one.number, one.start + rows, one.start)
         for (topic, one), rows in zip(waiting.items(), shares, strict=True)
     }
-    return (Mark(start.store, places) if _differs(start, places) else start), lost
+    return (StreamPosition(start.store, places) if _differs(start, places) else start), _told(lost)
 
 
-def _waiting(place: Place | None, now: TopicNow, *, fail: bool) -> tuple[Range, list[str]]:
-    """Give what a topic holds beyond a place, and what is lost."""
+def _waiting(place: TopicPosition | None, now: TopicNow, *, fail: bool) -> tuple[Range, str | None]:
+    """Return what a topic holds beyond a place, and what is lost, in words."""
     everything = Range(now.topic, now.number, now.first, now.end)
     if place is None:
-        return everything, []
+        return everything, None
     if place.number != now.number:
-        text = check_number(Range(now.topic, place.number, place.offset, place.offset), now.number, fail=fail)
-        return everything, [text] if text else []
+        return everything, check_number(_at(now.topic, place), now.number, fail=fail)
     if place.offset > now.end:
         text = f"{to_text(now.topic)} ends at offset {now.end}, and the stream is at {place.offset} already"
         if fail:
             raise MessagesGone(f"{text}: the broker lost what it had stored. The option failOnDataLoss=false goes on")
-        return replace(everything, start=now.end), [text]
-    kept, text = without_lost(replace(everything, start=place.offset), now.first, fail=fail)
-    return kept, [text] if text else []
+        return replace(everything, start=now.end), text
+    return without_lost(replace(everything, start=place.offset), now.first, fail=fail)
 
 
-def _differs(start: Mark, places: Mapping[bytes, Place]) -> bool:
+def _at(topic: bytes, place: TopicPosition) -> Range:
+    return Range(topic, place.number, place.offset, place.offset)
+
+
+def _told(lost: Iterable[str | None]) -> list[str]:
+    return [text for text in lost if text]
+
+
+def _differs(start: StreamPosition, places: Mapping[bytes, TopicPosition]) -> bool:
     return {topic: place[:2] for topic, place in start.places.items()} != {
         topic: place[:2] for topic, place in places.items()
     }
 
 
-def ranges_between(start: Mark, end: Mark) -> list[Range]:
-    """Give what a micro-batch reads."""
+def ranges_between(start: StreamPosition, end: StreamPosition) -> list[Range]:
+    """Return what a micro-batch reads."""
     found = []
     for topic, place in sorted(end.places.items()):
         before = start.places.get(topic)
@@ -543,8 +538,8 @@ def ranges_between(start: Mark, end: Mark) -> list[Range]:
     return found
 
 
-def kept_from(start: Mark, end: Mark) -> dict[bytes, int]:
-    """Give from where on a stream still needs each topic, once all before `start` is done for good."""
+def kept_from(start: StreamPosition, end: StreamPosition) -> dict[bytes, int]:
+    """Return from where on a stream still needs each topic, once all before `start` is done for good."""
     return {
         topic: place.begin if topic not in start.places or start.places[topic].number != place.number
         else min(start.places[topic].offset, place.offset)
@@ -553,5 +548,5 @@ def kept_from(start: Mark, end: Mark) -> dict[bytes, int]:
 
 
 def is_wanted(topic: bytes, names: Iterable[bytes]) -> bool:
-    """Tell whether a topic is among names and patterns."""
-    return any(matches(name, topic) if is_pattern(name) else name == topic for name in names)
+    """Return whether a topic is among names and patterns."""
+    return any(matches(name, topic) for name in names)

@@ -17,7 +17,7 @@ _TOLD = re.compile(r"^\s*(?:[\w.]*\.)?(?P<name>[A-Z]\w+): (?P<text>.*(?:\n(?!\s|
 
 
 def clarion_error_in(error: BaseException) -> ClarionError | None:
-    """Give the typed error that a Python traceback inside Spark's message ends with; None where there is none."""
+    """Return the typed error that a Python traceback inside Spark's message ends with; None where there is none."""
     found = None
     for match in _TOLD.finditer(str(error)):
         kind = getattr(errors, match["name"], None)
@@ -55,7 +55,7 @@ def add_progress(before: Progress, told: Mapping[str, Any]) -> Progress:
 
 
 def lag_of(sources: Any) -> int | None:
-    """Give how many rows wait in the topics, as the sources told; None where they did not."""
+    """Return how many rows wait in the topics, as the sources told; None where they did not."""
     lag = 0
     known = False
     for source in sources:
@@ -68,7 +68,7 @@ def lag_of(sources: Any) -> int | None:
 
 
 def follow(query: StreamingQuery, on_progress: OnProgress | None = None) -> Progress:
-    """Wait until a query has ended, telling how it gets on; give what it did in all.
+    """Wait until a query has ended, telling how it gets on; return what it did in all.
 
     What made it fail is raised, as Clarion's own typed error where it is one. On Ctrl-C the query is stopped: what
     its checkpoint has recorded is done, and what it was at is done anew at the next start.

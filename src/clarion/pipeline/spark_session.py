@@ -45,7 +45,7 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     log_level: str = "OFF",
 ) -> SparkSession:
-    """Give a session on `master` (default: SPARK_MASTER, or all cores of this machine) with `format("clarion")`.
+    """Return a session on `master` (default: SPARK_MASTER, or all cores of this machine) with `format("clarion")`.
 
     `settings` go to Spark as they are, and win over ours. Spark's log is off unless `log_level` says otherwise.
     Raises NoJava where there is none to run on.
@@ -70,7 +70,7 @@ def start_session(
 
 
 def settings_for(master: str) -> dict[str, str]:
-    """Give what we set of Spark for a master."""
+    """Return what we set of Spark for a master."""
     chosen = dict(_QUIET)
     if master.startswith("local"):
         chosen |= _LOCAL_CHECKPOINTS

@@ -24,7 +24,7 @@ from clarion.model.options import KEEP
 from clarion.pipeline.format_options import SinkOptions, read_topic
 from clarion.pipeline.packed_rows import (
     PADDING_BYTES,
-    Gathering,
+    RowBuffer,
     Rows,
     check_columns,
     cut,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def make_ready(admin: Admin, topic: bytes) -> int:
-    """See to it that a topic takes rows and keeps them; give the bytes of the largest batch it takes, 0 for no bound.
+    """See to it that a topic takes rows and keeps them; return the bytes of the largest batch it takes, 0 for no bound.
 
     A new one is made to keep its messages. One that keeps them until they are read, with nobody to read them, would
     lose them as soon as they are shown: NoSubscriber.
@@ -97,7 +97,7 @@ class RowStager:
 
     def stage(self, batches: Iterator[RecordBatch]) -> TaskStaged:
         """Stage all rows, and wait until they are on the broker's disk."""
-        gathering = Gathering(self._options.batch_bytes)
+        gathering = RowBuffer(self._options.batch_bytes)
         with self._open:
             for batch in batches:
                 if batch.num_rows:
@@ -169,12 +169,12 @@ _LOOK_EVERY_S = 0.1
 
 
 def writer_of_query(query: str) -> bytes:
-    """Give the name under which a streaming query stages."""
+    """Return the name under which a streaming query stages."""
     return f"{_WRITER}{query}".encode()
 
 
 def writer_of_name(name: str) -> bytes:
-    """Give the name under which a table with the option `writer` is staged."""
+    """Return the name under which a table with the option `writer` is staged."""
     return f"{_WRITER}user-{name}".encode()
 
 
@@ -250,7 +250,7 @@ def close(options: SinkOptions, writer: bytes, epoch: int) -> None:
 
 
 def quiet_after(messages: Sequence[object | None]) -> float:
-    """Give for how long nothing must come before all tasks of a failed write are taken for gone.
+    """Return for how long nothing must come before all tasks of a failed write are taken for gone.
 
     None stands for a task that failed, or that is only being told to stop.
     """

@@ -28,10 +28,11 @@ from clarion.pipeline.broker_reader import (
     follow_with,
     now_of,
     offset_at,
+    open_admin,
     read_slice,
     seen_of,
     store_of,
-    told_away,
+    timeout_explained,
 )
 from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.read_positions import (
@@ -39,19 +40,18 @@ from clarion.pipeline.read_positions import (
     LATEST,
     Bounds,
     Limits,
-    Mark,
-    Narrowed,
+    PushedFilters,
     Range,
     Slice,
     Store,
+    StreamPosition,
     advance,
-    apply,
     begin,
     check_store,
     end_of,
-    is_wanted,
     kept_from,
     narrow,
+    push_down,
     ranges_between,
     resolve,
     split,
@@ -67,24 +67,24 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check_schema(schema)
         self._options = options
-        self._narrowed = Narrowed()
+        self._pushed = PushedFilters()
 
     @property
-    def pushFilters(self) -> _Pushing:  # noqa: N802 (Spark's name)
-        """Take the filters that topics, offsets and times can answer; give the others back."""
-        return _Pushing(self)
+    def pushFilters(self) -> _FilterPushdown:  # noqa: N802 (Spark's name)
+        """Take the filters that topics, offsets and times can answer; return the others."""
+        return _FilterPushdown(self)
 
     def narrow(self, filters: list[Filter]) -> list[Filter]:
-        """Read less, where that was asked for; give the filters that Spark has still to apply."""
+        """Read less, where that was asked for; return the filters that Spark has still to apply."""
         if not self._options.push_filters:
             return filters
-        self._narrowed, left = narrow(filters)
+        self._pushed, left = push_down(filters)
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the ranges, and cut them into partitions."""
         options = self._options
-        with told_away(options.url, options.timeout_s), Admin(options.url, timeout_s=options.timeout_s) as admin:
+        with open_admin(options) as admin:
             store = store_of(admin.hello())
             ranges = self._ranges(admin)
         cuts = split(ranges, options.partitions, os.cpu_count() or 1)
@@ -92,9 +92,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition; Spark asks for one without a value where there is none."""
-        if partition.value is None:
-            return iter(())
-        return read_slice(self._options, partition.value)
+        return iter(()) if partition.value is None else read_slice(self._options, partition.value)
 
     def _ranges(self, admin: Admin) -> list[Range]:
         options = self._options
@@ -109,16 +107,13 @@ class BatchReader(DataSourceReader):
 
         ranges = [resolve(now, start.of(now.topic, EARLIEST), end.of(now.topic, LATEST), at) for now in found]
         first = {now.topic: now.first for now in found}
-        left = []
-        for one in apply(self._narrowed, ranges, at):
-            kept, lost = without_lost(one, first[one.topic], fail=options.fail_on_data_loss)
-            if lost:
-                log.warning("%s", lost)
-            left.append(kept)
-        return left
+        narrowed = narrow(ranges, self._pushed, at)
+        left = [without_lost(one, first[one.topic], fail=options.fail_on_data_loss) for one in narrowed]
+        _warn([lost for _, lost in left if lost])
+        return [kept for kept, _ in left]
 
 
-class _Pushing:
+class _FilterPushdown:
     """The reader's `pushFilters`, which Spark takes for the one it had itself.
 
     Where the session's setting for filters is off, Spark refuses every read of a source that has its own, and it
@@ -151,17 +146,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidRequest("a stream has no end: leave the option end out, or read in batch")
         self._options = options
         self._asked: Admin | None = None
-        self._target: Mark | None = None
-        self._latest: Mark | None = None
+        self._target: StreamPosition | None = None
+        self._latest: StreamPosition | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Give where the stream begins, if it has no past."""
+        """Return where the stream begins, if it has no past."""
         options = self._options
-        with told_away(options.url, options.timeout_s):
+        with timeout_explained(options):
             store, found = self._look(named=True)
             start = options.start or Bounds()
             start.check_named("start", [told.topic for told in found])
-            mark, lost = begin(
+            position, lost = begin(
                 store,
                 map(now_of, found),
                 start,
@@ -170,57 +165,55 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             _warn(lost)
             # Where the first micro-batch is to be repeated, Spark asks this, too, and that batch began earlier.
-            self._follow(mark, mark, found, let_go=False)
-        return mark.to_json()
+            self._follow(position, position, found, let_go=False)
+        return position.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Give where the micro-batch that begins at `start` ends; without news, `start` after a short while."""
-        mark = Mark.from_json(start)
+        """Return where the micro-batch that begins at `start` ends; without news, `start` after a short while."""
+        position = StreamPosition.from_json(start)
         until_s = time.monotonic() + _IDLE_S
-        with told_away(self._options.url, self._options.timeout_s):
+        with timeout_explained(self._options):
             while True:
-                store, found = self._look(mark.store)
+                store, found = self._look(position.store)
                 end, lost = advance(
-                    mark,
+                    position,
                     map(now_of, found),
-                    lambda topic: is_wanted(topic, self._options.topics),
+                    self._options.topics,
                     _limits(limit),
                     fail=self._options.fail_on_data_loss,
                     target=self._target,
                 )
                 _warn(lost)
-                self._follow(mark, end, found)
-                if end is not mark:
+                self._follow(position, end, found)
+                if end is not position:
                     return replace(end, store=store).to_json()
                 if self._target is not None or not self._wait_for_news(found, until_s):
                     return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """Give how much a micro-batch may hold."""
+        """Return how much a micro-batch may hold."""
         most = self._options.max_rows
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 (Spark's name)
-        """Give where the topics ended when they were last looked at."""
+        """Return where the topics ended when they were last looked at."""
         return None if self._latest is None else self._latest.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
         """Fix where the topics end now: this run of the query goes no further."""
-        with told_away(self._options.url, self._options.timeout_s):
+        with timeout_explained(self._options):
             self._look()
             self._target = self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into partitions."""
-        low, high = Mark.from_json(start), Mark.from_json(end)
+        low, high = StreamPosition.from_json(start), StreamPosition.from_json(end)
         cuts = split(ranges_between(low, high), self._options.partitions, os.cpu_count() or 1)
         return [InputPartition(Slice(high.store, cut)) for cut in cuts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
-        if partition.value is None:
-            return iter(())
-        return read_slice(self._options, partition.value)
+        return iter(()) if partition.value is None else read_slice(self._options, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the cursor follows earlier."""
@@ -248,12 +241,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = end_of(store, map(now_of, found))
         return store, found
 
-    def _follow(self, start: Mark, end: Mark, found: Sequence[TopicDescription], *, let_go: bool = True) -> None:
+    def _follow(
+        self, start: StreamPosition, end: StreamPosition, found: Sequence[TopicDescription], *, let_go: bool = True
+    ) -> None:
         if self._options.cursor is not None:
             follow_with(self._admin, self._options.cursor, kept_from(start, end), found, let_go=let_go)
 
     def _wait_for_news(self, found: Sequence[TopicDescription], until_s: float) -> bool:
-        """Tell whether to look again, after waiting for that; False once the time is over."""
+        """Return whether to look again, after waiting for that; False once the time is over."""
         while time.monotonic() < until_s:
             time.sleep(_LOOK_EVERY_S)
             try:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from clarion.model.errors import StoredDataCorrupt
 from clarion.model.names import to_text
@@ -21,6 +21,7 @@ from clarion.subscriber.messages import MessageBatch, arrow_columns, packed_ids
 from clarion.wire.batch import BadBatch
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 MAP = pa.map_(pa.string(), pa.binary())
@@ -44,7 +45,7 @@ _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 def message_columns(names: Sequence[str] = NAMES) -> StructType:
-    """Give the columns as Spark names and types them."""
+    """Return the columns as Spark names and types them."""
     from pyspark.sql import types
 
     spark_types = {
@@ -62,14 +63,24 @@ def message_columns(names: Sequence[str] = NAMES) -> StructType:
     ])  # fmt: skip
 
 
+def as_utc(time: datetime) -> datetime:
+    """Return a time in UTC; one without a zone is taken for that."""
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+
+
 @cache
 def arrow_schema(names: tuple[str, ...] = NAMES) -> pa.Schema:
-    """Give the columns as Arrow has them."""
+    """Return the columns as Arrow has them."""
     return pa.schema([SCHEMA.field(name) for name in names])
 
 
+def read_topics(spark: SparkSession, url: str, topics: Sequence[str], **options: str | int | float | bool) -> DataFrame:
+    """Return what topics (names in their text form, or patterns) hold now, with any options of the source."""
+    return spark.read.format("clarion").options(url=url, topics=json.dumps(list(topics)), **options).load()
+
+
 def to_record_batches(parts: Iterable[MessageBatch], names: Sequence[str] = NAMES) -> Iterator[pa.RecordBatch]:
-    """Give record batches of `parts`, in order: a large one as it is, small ones that follow one another together."""
+    """Return record batches of `parts`, in order: a large one as it is, small ones that follow one another together."""
     small: list[MessageBatch] = []
     rows = size = 0
     for part in parts:
@@ -89,7 +100,7 @@ def to_record_batches(parts: Iterable[MessageBatch], names: Sequence[str] = NAME
 
 
 def to_record_batch(parts: Sequence[MessageBatch], names: Sequence[str] = NAMES) -> pa.RecordBatch:
-    """Give one record batch of all `parts`; a single one shares its bytes."""
+    """Return one record batch of all `parts`; a single one shares its bytes."""
     counts = np.array([len(part) for part in parts], np.int64)
     arrays = _stored_columns(parts, names)
     for name in names:
@@ -99,7 +110,7 @@ def to_record_batch(parts: Sequence[MessageBatch], names: Sequence[str] = NAMES)
 
 
 def _stored_columns(parts: Sequence[MessageBatch], names: Sequence[str]) -> dict[str, pa.Array]:
-    """Give those of the columns that batches hold as such; where none is wanted, no batch is opened."""
+    """Return those of the columns that batches hold as such; where none is wanted, no batch is opened."""
     wanted = [(place, name) for place, name in enumerate(("payload", "key", "headers")) if name in names]
     if not wanted:
         return {}
@@ -122,7 +133,7 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
 
 
 def _to_map(packed: pa.Array, parts: Sequence[MessageBatch]) -> pa.Array:
-    """Give packed headers as maps; those that are the same are decoded once."""
+    """Return packed headers as maps; those that are the same are decoded once."""
     if packed.null_count == len(packed):
         return pa.nulls(len(packed), MAP)
     distinct = packed.dictionary_encode()
@@ -173,8 +184,3 @@ _DERIVED = {
     "publisher": _publisher_column,
     "id": _id_column,
 }
-
-
-def read_topics(spark: SparkSession, url: str, topics: Sequence[str], **options: str | int | float | bool) -> DataFrame:
-    """Give what topics (names in their text form, or patterns) hold now, with any options of the source."""
-    return spark.read.format("clarion").options(url=url, topics=json.dumps(list(topics)), **options).load()

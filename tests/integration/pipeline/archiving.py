@@ -45,7 +45,7 @@ def fill(url: str, topic: str, count: int, *, start: int = 0) -> None:
 
 
 def truth(url: str, topics: Iterable[str]) -> list[Kept]:
-    """Give what the broker has, by topic and offset."""
+    """Return what the broker has, by topic and offset."""
     with Admin(url) as admin:
         return [
             Kept(
@@ -63,7 +63,7 @@ def truth(url: str, topics: Iterable[str]) -> list[Kept]:
 
 
 def kept(rows: DataFrame) -> list[Kept]:
-    """Give what a DataFrame of messages has, by topic and offset."""
+    """Return what a DataFrame of messages has, by topic and offset."""
     chosen = rows.selectExpr("topic", "offset", "unix_micros(time)", "id", "key", "headers", "payload")
     return [
         Kept(

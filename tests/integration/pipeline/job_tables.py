@@ -26,7 +26,7 @@ def table_of_messages(
     payloads: Sequence[bytes] | None = None,
     sealed_us: Sequence[int] | None = None,
 ) -> DataFrame:
-    """Give messages with the columns of `format("clarion")`; those left out are made up."""
+    """Return messages with the columns of `format("clarion")`; those left out are made up."""
     rows = len(times_us)
     stamps = [stamp_of(at_us) for at_us in (times_us if sealed_us is None else sealed_us)]
     columns = {
@@ -43,13 +43,13 @@ def table_of_messages(
 
 
 def table_of_events(spark: SparkSession, events: Sequence[msgspec.Struct | bytes]) -> DataFrame:
-    """Give the messages whose payloads these events are."""
+    """Return the messages whose payloads these events are."""
     payloads = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in events]
     return table_of_messages(spark, [START_US] * len(payloads), topic="clarion/task-events", payloads=payloads)
 
 
 def stamp_of(unix_us: int) -> int:
-    """Give the stamp of a time, exactly."""
+    """Return the stamp of a time, exactly."""
     return (int(unix_us) - STAMP_EPOCH_UNIX_S * 1_000_000) * STAMPS_PER_S // 1_000_000
 
 

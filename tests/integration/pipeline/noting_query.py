@@ -38,7 +38,7 @@ def note_all(spark: SparkSession, order: dict[str, Any], *, fails_at: int = -1, 
 
 
 def read_notes(folder: Path) -> list[list[tuple[str, int, bytes]]]:
-    """Give what each micro-batch held."""
+    """Return what each micro-batch held."""
     files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
     return [
         [(topic, offset, bytes.fromhex(payload)) for topic, offset, payload in json.loads(file.read_text())]

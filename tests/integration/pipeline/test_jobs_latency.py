@@ -145,7 +145,7 @@ class Watcher:
         self._thread.start()
 
     def acked(self, topic: str, subscription: str) -> list[tuple[int, int]]:
-        """Give the ranges that were seen to be acked."""
+        """Return the ranges that were seen to be acked."""
         each = [one for one in self.seen if (one.topic, one.subscription) == (topic, subscription)]
         return [(one.first_offset, one.end_offset) for one in each]
 

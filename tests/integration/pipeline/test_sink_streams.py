@@ -58,7 +58,7 @@ def check_batches(admin: Admin, topic: str, batches: list[set[bytes]]) -> None:
 
 
 def unlucky_source(dies: list[tuple[int, str]]) -> type[ClarionDataSource]:
-    """Give a format whose commits of these batches fail, before or after the broker has done them."""
+    """Return a format whose commits of these batches fail, before or after the broker has done them."""
 
     class Unlucky(StreamWriter):
         def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

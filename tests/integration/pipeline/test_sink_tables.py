@@ -57,7 +57,7 @@ def payloads(url: str, topic: str | bytes) -> list[bytes]:
 
 
 def gated(spark: SparkSession, gate: Path, rows: int, fails_at: int = -1) -> DataFrame:
-    """Give a table of two partitions that goes on beyond the middle of each when the gate is there."""
+    """Return a table of two partitions that goes on beyond the middle of each when the gate is there."""
     name = str(gate)
 
     def passed(number: int) -> str:

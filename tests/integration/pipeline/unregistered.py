@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def told(act: Callable[[], object]) -> str:
-    """Give what Spark says when this fails."""
+    """Return what Spark says when this fails."""
     try:
         act()
     except PySparkException as error:

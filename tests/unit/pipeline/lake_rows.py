@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from clarion.pipeline.lake.lake_folder import LakeFolder, check_format
 from clarion.pipeline.lake.lake_layout import day_folder
-from clarion.pipeline.lake.lake_reader import files_now
+from clarion.pipeline.lake.lake_reader import read_current_files
 from clarion.pipeline.lake.lake_writer import LakeWriter
 from clarion.pipeline.topic_table import SCHEMA
 
@@ -38,12 +38,12 @@ class Row(NamedTuple):
 
 
 def rows_of(topic: str, offsets: Iterable[int]) -> list[Row]:
-    """Give messages of a topic."""
+    """Return messages of a topic."""
     return [Row(topic, offset) for offset in offsets]
 
 
 def stage(rows: Sequence[Row], tasks: int) -> Callable[[str, Mapping[str, int]], None]:
-    """Give what writes rows as so many tasks do: a file of each topic and day that a task has."""
+    """Return what writes rows as so many tasks do: a file of each topic and day that a task has."""
 
     def write(location: str, beyond: Mapping[str, int]) -> None:
         for task in range(tasks):
@@ -62,7 +62,7 @@ def stage(rows: Sequence[Row], tasks: int) -> Callable[[str, Mapping[str, int]],
 
 
 def table_of(rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> pa.Table:
-    """Give rows with the columns of a lake's files."""
+    """Return rows with the columns of a lake's files."""
     values = [
         {
             "offset": row.offset,
@@ -86,7 +86,7 @@ def open_writer(folder: Path, on_step: Callable[[str], None] = lambda _: None, o
 
 
 def die_after(steps: int) -> Callable[[str], None]:
-    """Give a hook that dies once so many steps are done."""
+    """Return a hook that dies once so many steps are done."""
     left = steps
 
     def on_step(_: str) -> None:
@@ -99,10 +99,10 @@ def die_after(steps: int) -> Callable[[str], None]:
 
 
 def lake_rows(folder: Path) -> list[Row]:
-    """Give the rows of the files that count, in the order in which they lie; each must be what it was."""
+    """Return the rows of the files that count, in the order in which they lie; each must be what it was."""
     lake = LakeFolder(folder)
     found = []
-    for file in files_now(lake).files:
+    for file in read_current_files(lake).files:
         table = parquet.ParquetFile(folder / file.path).read()
         some = [Row(file.topic, offset) for offset in table.column("offset").to_pylist()]
         assert table.cast(COLUMNS).equals(table_of(some))

@@ -29,10 +29,10 @@ from clarion.pipeline.lake.lake_reader import (
     LakeMessage,
     Piece,
     as_utc,
-    files_now,
     find_files,
     messages_in_time,
     pieces,
+    read_current_files,
     read_piece,
     select,
 )
@@ -136,7 +136,7 @@ def test_files_of_a_micro_batch_that_is_being_added_are_not_touched(tmp_path: Pa
 def test_only_files_that_can_have_the_rows_are_opened(tmp_path: Path) -> None:
     _fill(tmp_path)
     compact(tmp_path, topics=["a"])
-    early, late, other = files_now(LakeFolder(tmp_path)).files
+    early, late, other = read_current_files(LakeFolder(tmp_path)).files
     files = [early, late, other]
     assert select(files, 10, None) == [late]
     assert select(files, None, 5) == [early, other]
@@ -155,14 +155,16 @@ def test_messages_come_in_order_of_time_then_topic_and_of_a_topic_in_order_of_of
     lake = LakeFolder(tmp_path)
 
     def found(start: Edge | None = None, end: Edge | None = None) -> list[Row]:
-        return [Row(one.topic, one.offset) for one in messages_in_time(lake, files_now(lake).files, start, end)]
+        return [
+            Row(one.topic, one.offset) for one in messages_in_time(lake, read_current_files(lake).files, start, end)
+        ]
 
     every = sorted(ROWS + rows_of("c", range(3, 7)), key=lambda row: (row.offset, row.topic))
     assert found() == every
     assert found(4, 6) == [row for row in every if row.offset in (4, 5)]
     assert found(MIDNIGHT) == rows_of("a", range(10, 25))
     assert found(None, MIDNIGHT - timedelta(seconds=6)) == [row for row in every if row.offset < 4]
-    message = next(messages_in_time(lake, files_now(lake, ["b"]).files, 3))
+    message = next(messages_in_time(lake, read_current_files(lake, ["b"]).files, 3))
     at_us = round(Row("b", 3).time.timestamp() * 1e6)
     assert message == LakeMessage("b", 3, at_us, (3).to_bytes(16, "big"), None, {"topic": b"b"}, b"b 3")
 

@@ -17,7 +17,7 @@ from clarion.pipeline.lake.lake_layout import (
     plan_merges,
     plan_moves,
     read_path,
-    sift,
+    split_staged,
     topic_folder,
     unescape,
 )
@@ -106,9 +106,9 @@ def _staged(first: int, last: int, topic: str = "a") -> Staged:
 
 def test_rows_up_to_the_lakes_end_are_known_and_those_beyond_are_new() -> None:
     known, mixed, fresh, other = _staged(0, 9), _staged(10, 19), _staged(20, 29), _staged(5, 6, "b")
-    assert sift([known, mixed, fresh, other], {"a": 15}) == ([fresh, other], [known], {"a"})
-    assert sift([known], {"a": 9}) == ([], [known], set())
-    assert sift([fresh], {"a": 19}) == ([fresh], [], set())
+    assert split_staged([known, mixed, fresh, other], {"a": 15}) == ([fresh, other], [known], {"a"})
+    assert split_staged([known], {"a": 9}) == ([], [known], set())
+    assert split_staged([fresh], {"a": 19}) == ([fresh], [], set())
 
 
 def test_moves_go_in_order_of_offsets() -> None:

@@ -34,15 +34,14 @@ from clarion.pipeline.read_positions import (
     Bound,
     Bounds,
     Limits,
-    Mark,
-    Narrowed,
-    Place,
+    PushedFilters,
     Range,
     Span,
     Store,
+    StreamPosition,
     TopicNow,
+    TopicPosition,
     advance,
-    apply,
     begin,
     check_number,
     check_store,
@@ -50,6 +49,7 @@ from clarion.pipeline.read_positions import (
     is_wanted,
     kept_from,
     narrow,
+    push_down,
     ranges_between,
     resolve,
     share,
@@ -189,57 +189,57 @@ NOON_US = 1_767_268_800_000_000
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (EqualTo(OFFSET, 5), Narrowed(offsets=Span(5, 6))),
-        (EqualNullSafe(OFFSET, 5), Narrowed(offsets=Span(5, 6))),
-        (GreaterThan(OFFSET, 5), Narrowed(offsets=Span(6))),
-        (GreaterThanOrEqual(OFFSET, 5), Narrowed(offsets=Span(5))),
-        (LessThan(OFFSET, 5), Narrowed(offsets=Span(None, 5))),
-        (LessThanOrEqual(OFFSET, 5), Narrowed(offsets=Span(None, 6))),
-        (In(OFFSET, (5,)), Narrowed(offsets=Span(5, 6))),
-        (GreaterThan(TIME, NOON), Narrowed(times_us=Span(NOON_US + 1))),
-        (LessThan(TIME, NOON), Narrowed(times_us=Span(None, NOON_US))),
-        (EqualTo(TIME, NOON), Narrowed(times_us=Span(NOON_US, NOON_US + 1))),
-        (EqualTo(TOPIC, "a"), Narrowed(frozenset({"a"}))),
-        (In(TOPIC, ("a", "b")), Narrowed(frozenset({"a", "b"}))),
-        (IsNotNull(OFFSET), Narrowed()),
+        (EqualTo(OFFSET, 5), PushedFilters(offsets=Span(5, 6))),
+        (EqualNullSafe(OFFSET, 5), PushedFilters(offsets=Span(5, 6))),
+        (GreaterThan(OFFSET, 5), PushedFilters(offsets=Span(6))),
+        (GreaterThanOrEqual(OFFSET, 5), PushedFilters(offsets=Span(5))),
+        (LessThan(OFFSET, 5), PushedFilters(offsets=Span(None, 5))),
+        (LessThanOrEqual(OFFSET, 5), PushedFilters(offsets=Span(None, 6))),
+        (In(OFFSET, (5,)), PushedFilters(offsets=Span(5, 6))),
+        (GreaterThan(TIME, NOON), PushedFilters(times_us=Span(NOON_US + 1))),
+        (LessThan(TIME, NOON), PushedFilters(times_us=Span(None, NOON_US))),
+        (EqualTo(TIME, NOON), PushedFilters(times_us=Span(NOON_US, NOON_US + 1))),
+        (EqualTo(TOPIC, "a"), PushedFilters(frozenset({"a"}))),
+        (In(TOPIC, ("a", "b")), PushedFilters(frozenset({"a", "b"}))),
+        (IsNotNull(OFFSET), PushedFilters()),
     ],
 )
-def test_filters_are_taken(one: Filter, said: Narrowed) -> None:
-    assert narrow([one]) == (said, [])
+def test_filters_are_taken(one: Filter, said: PushedFilters) -> None:
+    assert push_down([one]) == (said, [])
 
 
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (In(OFFSET, (9, 5)), Narrowed(offsets=Span(5, 10))),  # reads what lies between, too
-        (Not(EqualTo(OFFSET, 5)), Narrowed()),
-        (EqualTo(("publisher",), 5), Narrowed()),
-        (EqualTo(("headers", "offset"), 5), Narrowed()),
-        (EqualTo(OFFSET, 5.5), Narrowed()),
-        (EqualTo(OFFSET, True), Narrowed()),
-        (EqualNullSafe(OFFSET, None), Narrowed()),
-        (In(OFFSET, (5, None)), Narrowed()),
-        (In(TOPIC, ()), Narrowed()),
-        (StringStartsWith(TOPIC, "a"), Narrowed()),
-        (GreaterThan(TOPIC, "a"), Narrowed()),
-        (IsNull(OFFSET), Narrowed()),
-        (IsNotNull(("key",)), Narrowed()),
+        (In(OFFSET, (9, 5)), PushedFilters(offsets=Span(5, 10))),  # reads what lies between, too
+        (Not(EqualTo(OFFSET, 5)), PushedFilters()),
+        (EqualTo(("publisher",), 5), PushedFilters()),
+        (EqualTo(("headers", "offset"), 5), PushedFilters()),
+        (EqualTo(OFFSET, 5.5), PushedFilters()),
+        (EqualTo(OFFSET, True), PushedFilters()),
+        (EqualNullSafe(OFFSET, None), PushedFilters()),
+        (In(OFFSET, (5, None)), PushedFilters()),
+        (In(TOPIC, ()), PushedFilters()),
+        (StringStartsWith(TOPIC, "a"), PushedFilters()),
+        (GreaterThan(TOPIC, "a"), PushedFilters()),
+        (IsNull(OFFSET), PushedFilters()),
+        (IsNotNull(("key",)), PushedFilters()),
     ],
 )
-def test_filters_are_left_to_spark(one: Filter, said: Narrowed) -> None:
-    assert narrow([one]) == (said, [one])
+def test_filters_are_left_to_spark(one: Filter, said: PushedFilters) -> None:
+    assert push_down([one]) == (said, [one])
 
 
 def test_filters_hold_together() -> None:
-    said, left = narrow([
+    said, left = push_down([
         GreaterThan(OFFSET, 5), LessThan(OFFSET, 90), GreaterThanOrEqual(OFFSET, 3), In(TOPIC, ("a", "b")),
         In(TOPIC, ("b", "c")), EqualTo(("publisher",), 1), GreaterThanOrEqual(TIME, NOON),
     ])  # fmt: skip
-    assert said == Narrowed(frozenset({"b"}), Span(6, 90), Span(NOON_US))
+    assert said == PushedFilters(frozenset({"b"}), Span(6, 90), Span(NOON_US))
     assert left == [EqualTo(("publisher",), 1)]
     ranges = [Range(name, 1, 0, 100) for name in (b"a", b"b", b"c")]
-    assert apply(said, ranges, lambda _topic, at_us: 40 if at_us == NOON_US else -1) == [Range(b"b", 1, 40, 90)]
-    assert apply(Narrowed(offsets=Span(200)), ranges[:1], lambda *_: 0)[0].rows == 0
+    assert narrow(ranges, said, lambda _topic, at_us: 40 if at_us == NOON_US else -1) == [Range(b"b", 1, 40, 90)]
+    assert narrow(ranges[:1], PushedFilters(offsets=Span(200)), lambda *_: 0)[0].rows == 0
 
 
 def test_a_reader_pushes_where_asked_and_spark_takes_it_for_its_own() -> None:
@@ -256,16 +256,24 @@ STORE = Store("ab" * 16, 3)
 ALL = Limits()
 
 
-def mark(fresh: bool = False, **offsets: int) -> Mark:
-    return Mark(STORE, {name.encode(): Place(1, offset, offset) for name, offset in offsets.items()}, fresh)
+def mark(fresh: bool = False, **offsets: int) -> StreamPosition:
+    return StreamPosition(
+        STORE, {name.encode(): TopicPosition(1, offset, offset) for name, offset in offsets.items()}, fresh
+    )
 
 
 def now(name: str, first: int, end: int, number: int = 1) -> TopicNow:
     return TopicNow(name.encode(), number, first, end)
 
 
-def step(start: Mark, *found: TopicNow, limits: Limits = ALL, fail: bool = True, target: Mark | None = None) -> Mark:
-    return advance(start, found, lambda _topic: True, limits, fail=fail, target=target)[0]
+def step(
+    start: StreamPosition,
+    *found: TopicNow,
+    limits: Limits = ALL,
+    fail: bool = True,
+    target: StreamPosition | None = None,
+) -> StreamPosition:
+    return advance(start, found, [b"#"], limits, fail=fail, target=target)[0]
 
 
 def no_time(_topic: bytes, _at_us: int) -> int:
@@ -274,14 +282,14 @@ def no_time(_topic: bytes, _at_us: int) -> int:
 
 def test_a_mark_comes_back_from_a_checkpoint_as_it_was() -> None:
     for fresh in (True, False):
-        made = Mark(STORE, {b"a": Place(1, 7, 3), b"\xff": Place(2, 0, 0)}, fresh)
-        assert Mark.from_json(json.loads(json.dumps(made.to_json()))) == made
+        made = StreamPosition(STORE, {b"a": TopicPosition(1, 7, 3), b"\xff": TopicPosition(2, 0, 0)}, fresh)
+        assert StreamPosition.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 @pytest.mark.parametrize("written", [{}, {"topics": 5}, {"store": "a", "timeline": 1, "topics": {"a": {}}}])
 def test_a_checkpoint_of_something_else_is_refused(written: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match="checkpointLocation of the query's own"):
-        Mark.from_json(written)
+        StreamPosition.from_json(written)
 
 
 def test_a_stream_begins_at_the_end_unless_told_otherwise() -> None:
@@ -303,7 +311,7 @@ def test_without_news_a_mark_stays_the_very_same() -> None:
 
 def test_news_are_read_from_where_the_last_batch_ended() -> None:
     end = step(mark(a=5, b=1), now("a", 0, 9), now("b", 0, 1))
-    assert end.places == {b"a": Place(1, 9, 5), b"b": Place(1, 1, 1)}
+    assert end.places == {b"a": TopicPosition(1, 9, 5), b"b": TopicPosition(1, 1, 1)}
     assert ranges_between(mark(a=5, b=1), end) == [Range(b"a", 1, 5, 9), Range(b"b", 1, 1, 1)]
 
 
@@ -321,7 +329,7 @@ def test_available_now_goes_to_the_target_and_no_further() -> None:
     target = end_of(STORE, [now("a", 0, 7)])
     start = mark(a=5)
     end = step(start, now("a", 0, 9), now("new", 0, 3), target=target)
-    assert end.places == {b"a": Place(1, 7, 5)}
+    assert end.places == {b"a": TopicPosition(1, 7, 5)}
     assert step(end, now("a", 0, 99), now("new", 0, 3), target=target) is end
     beyond = mark(a=8)  # began at the end, which had moved on since the target was fixed
     assert step(beyond, now("a", 0, 9), target=target) is beyond
@@ -330,7 +338,7 @@ def test_available_now_goes_to_the_target_and_no_further() -> None:
 def test_a_new_topic_joins_at_its_earliest() -> None:
     start = mark(a=5)
     end = step(start, now("a", 0, 5), now("b", 3, 8, number=4))
-    assert end.places[b"b"] == Place(4, 8, 3)
+    assert end.places[b"b"] == TopicPosition(4, 8, 3)
     assert ranges_between(start, end) == [Range(b"a", 1, 5, 5), Range(b"b", 4, 3, 8)]
     assert kept_from(start, end) == {b"a": 5, b"b": 3}
 
@@ -340,7 +348,7 @@ def test_the_first_batch_is_repeated_from_where_it_began() -> None:
     began = mark(fresh=True, a=5)
     end = step(began, now("a", 0, 9))
     again = mark(fresh=True, a=12)
-    assert ranges_between(again, Mark.from_json(end.to_json())) == [Range(b"a", 1, 5, 9)]
+    assert ranges_between(again, StreamPosition.from_json(end.to_json())) == [Range(b"a", 1, 5, 9)]
 
 
 def test_losses_are_told_or_passed_over() -> None:
@@ -351,20 +359,20 @@ def test_losses_are_told_or_passed_over() -> None:
         ([now("a", 0, 3)], "ends at offset 3, and the stream is at 5"),
     ):
         with pytest.raises(MessagesGone, match=said):
-            advance(start, found, lambda _topic: True, ALL, fail=True)
+            advance(start, found, [b"#"], ALL, fail=True)
     with pytest.raises(MessagesGone, match="offsets 5 to 6 of a"):
         step(start, now("a", 7, 9))
-    assert step(start, now("a", 7, 9), fail=False).places == {b"a": Place(1, 9, 7)}
-    assert step(start, now("a", 0, 3, number=2), fail=False).places == {b"a": Place(2, 3, 0)}
+    assert step(start, now("a", 7, 9), fail=False).places == {b"a": TopicPosition(1, 9, 7)}
+    assert step(start, now("a", 0, 3, number=2), fail=False).places == {b"a": TopicPosition(2, 3, 0)}
     shrunk = step(start, now("a", 0, 3), fail=False)
-    assert shrunk.places == {b"a": Place(1, 3, 3)}
+    assert shrunk.places == {b"a": TopicPosition(1, 3, 3)}
     assert kept_from(start, shrunk) == {b"a": 3}  # no cursor can go where the topic has nothing
     assert step(start, fail=False).places == {}
 
 
 def test_a_topic_that_is_no_longer_asked_for_is_no_loss() -> None:
-    end, lost = advance(mark(a=5, b=5), [now("a", 0, 5)], lambda topic: topic == b"a", ALL, fail=True)
-    assert (end.places, lost) == ({b"a": Place(1, 5, 5)}, [])
+    end, lost = advance(mark(a=5, b=5), [now("a", 0, 5)], [b"a"], ALL, fail=True)
+    assert (end.places, lost) == ({b"a": TopicPosition(1, 5, 5)}, [])
     assert is_wanted(b"x/y", [b"a", b"x/*"])
     assert not is_wanted(b"x/y/z", [b"a", b"x/*"])
 
@@ -387,7 +395,7 @@ def test_every_offset_is_read_once_whatever_the_limits_and_restarts(
             continue
         if replayed and start.fresh:  # the query died in its first batch, and begins at the end, which moved
             start = mark(fresh=True, a=ends[0] + 5, b=ends[1] + 5)
-        for one in ranges_between(Mark.from_json(start.to_json()), Mark.from_json(end.to_json())):
+        for one in ranges_between(StreamPosition.from_json(start.to_json()), StreamPosition.from_json(end.to_json())):
             read[one.topic] += range(one.start, one.end)
         start = end
     assert read == {b"a": list(range(ends[0])), b"b": list(range(ends[1]))}

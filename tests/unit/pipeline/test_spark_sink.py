@@ -25,7 +25,7 @@ from clarion.wire.frames import Kind, Request
 
 
 def described(**told: Any) -> Answer:
-    """Give a topic's description as a broker does."""
+    """Return a topic's description as a broker does."""
     values = {
         "topic": b"t", "retention": "keep", "settings": TopicSettings(), "first_offset": 0, "next_offset": 0,
         "stored_bytes": 0, "staged_messages": 0, "staged_bytes": 0, "oldest_at_us": 0, "subscriptions": (),
@@ -72,7 +72,7 @@ def stage(chosen: SinkOptions, *batches: pa.RecordBatch, known: dict[bytes, int]
 
 
 def staged(broker: Answering) -> list[tuple[bytes, list[bytes]]]:
-    """Give topic and payloads of what was staged, by place."""
+    """Return topic and payloads of what was staged, by place."""
     found = {}
     for request in broker.asked:
         if isinstance(request.body, bodies.Stage):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def live_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Give a way to show one line that changes, on standard error if that is a terminal; else it is silent."""
+    """Return a way to show one line that changes, on standard error if that is a terminal; else it is silent."""
     screen = console(stderr=True)
     if quiet or not screen.is_terminal:
         yield lambda _text: None
@@ -29,7 +29,7 @@ def live_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
 
 def progress_text(progress: Progress, seconds: float) -> str:
-    """Give what a query has done, in a line."""
+    """Return what a query has done, in a line."""
     if not progress.batches:
         return f"waiting for the first rows … · {readable_duration(max(1, round(seconds)))}"
     lag = "" if progress.lag is None else f" · lag {progress.lag:,}"
@@ -41,7 +41,7 @@ def progress_text(progress: Progress, seconds: float) -> str:
 
 @contextmanager
 def query_line(*, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """Give a way to show a query's progress on one live line."""
+    """Return a way to show a query's progress on one live line."""
     began_s = time.monotonic()
     with live_line(quiet=quiet) as show:
         yield lambda progress: show(progress_text(progress, time.monotonic() - began_s))
@@ -60,7 +60,7 @@ Rows = list[dict[str, Any]]
 
 
 def collect(table: DataFrame) -> Rows:
-    """Give a table that is small as dictionaries."""
+    """Return a table that is small as dictionaries."""
     return [row.asDict() for row in table.collect()]
 
 
@@ -80,7 +80,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) -> 
 
 
 def shown(value: Any) -> str:
-    """Give a value as people read it."""
+    """Return a value as people read it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -95,12 +95,12 @@ def shown(value: Any) -> str:
 
 
 def plain(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """Give rows as JSON can have them."""
+    """Return rows as JSON can have them."""
     return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
 
 def utc(moment: datetime) -> datetime:
-    """Give a time with its zone; Spark's come without one, in the local zone."""
+    """Return a time with its zone; Spark's come without one, in the local zone."""
     return moment.astimezone(UTC)
 
 

@@ -168,7 +168,7 @@ def _rows(rows: list[Any]) -> Rows:
 
 @contextmanager
 def _stopped_by_ctrl_c() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C sets, instead of ending the command; a second one ends it."""
+    """Return an event that Ctrl-C sets, instead of ending the command; a second one ends it."""
     stop = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -185,7 +185,7 @@ def _stopped_by_ctrl_c() -> Iterator[threading.Event]:
 
 @contextmanager
 def _recording(url: str, topic: bytes | None) -> Iterator[Callable[[list[Delivery]], None] | None]:
-    """Give a way to put deliveries on a topic, if one is named; it is made, and kept, if it is not there."""
+    """Return a way to put deliveries on a topic, if one is named; it is made, and kept, if it is not there."""
     if topic is None:
         yield None
         return

@@ -9,7 +9,7 @@ import typer
 from clarion.cli.pipeline.lake_commands import archive, compact, replay
 from clarion.cli.pipeline.latency_command import latency
 from clarion.cli.pipeline.rates_command import rates
-from clarion.cli.pipeline.spark_job import SparkChoice
+from clarion.cli.pipeline.spark_job import SparkOptions
 from clarion.cli.pipeline.sweep_command import sweep
 
 _HELP = """Run jobs on Spark: topics as tables, on this machine or on a cluster.
@@ -56,7 +56,7 @@ def _pipeline(
         bool, typer.Option("--install-java", help="Install Java with the system's package manager if there is none.")
     ] = False,
 ) -> None:
-    context.obj = SparkChoice(master, tuple(settings or ()), log_level.upper(), ship, install)
+    context.obj = SparkOptions(master, tuple(settings or ()), log_level.upper(), ship, install)
 
 
 pipeline_app.command("archive")(archive)

@@ -153,7 +153,7 @@ def _write_traces(
 
 
 def _jobs(messages: DataFrame, time: Column | None, found: dict[str, Rows]) -> Rows:
-    """Give the rates of jobs: those that were asked for, else messages by job type, or topic where they have none."""
+    """Return the rates of jobs: those that were asked for, else messages by job type, or topic where they have none."""
     if found.get("jobs"):
         return found["jobs"]
     from clarion.pipeline.jobs.rates import arrival_rates, job_or_topic

@@ -29,7 +29,7 @@ class SparkFailed(PermanentError):
     """Spark could not be started, or failed on its own account."""
 
 
-class SparkChoice(NamedTuple):
+class SparkOptions(NamedTuple):
     """Where and how Spark runs, as the command line says."""
 
     master: str | None = None
@@ -61,8 +61,8 @@ def check_extra() -> None:
 
 @contextmanager
 def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> Iterator[SparkSession]:
-    """Give a session for a job; it is stopped at the end, and what Spark throws becomes an error of one line."""
-    choice = context.obj if isinstance(context.obj, SparkChoice) else SparkChoice()
+    """Return a session for a job; it is stopped at the end, and what Spark throws becomes an error of one line."""
+    choice = context.obj if isinstance(context.obj, SparkOptions) else SparkOptions()
     if choice.log_level not in _LEVELS:
         raise typer.BadParameter(f"it is one of {', '.join(_LEVELS)}", param_hint="--spark-log")
     if choice.master and not choice.master.startswith(_MASTERS):
@@ -133,7 +133,7 @@ FromLake = Annotated[
 
 
 def names_of(topics: list[bytes] | None) -> list[str]:
-    """Give topics in their text form."""
+    """Return topics in their text form."""
     return [to_text(topic) for topic in topics or ()]
 
 
@@ -170,7 +170,7 @@ def check_output(path: Path | None, option: str) -> None:
 def read_messages(
     spark: SparkSession, url: str, topics: list[str], lake: str | None, *, columns: str | None = None
 ) -> DataFrame:
-    """Give the messages of topics: from a lake (all its topics, if none is named), or from the broker as it is now;
+    """Return the messages of topics: from a lake (all its topics, if none is named), or from the broker as it is now;
     there all columns are read unless told, while of a lake Spark reads those that it needs."""
     if lake is not None:
         from clarion.pipeline.lake import read_lake
@@ -182,7 +182,7 @@ def read_messages(
 
 
 def has_topic(url: str, topic: str, lake: str | None) -> bool:
-    """Tell whether there is a topic, in the lake or at the broker."""
+    """Return whether there is a topic, in the lake or at the broker."""
     if lake is not None:
         from clarion.pipeline.lake.lake_folder import LakeFolder
 

@@ -108,7 +108,7 @@ _MEANS = ("response_mean_ms", "response_median_ms", "response_p99_ms", "batch_si
 
 
 def means(rows: Rows) -> Rows:
-    """Give one row for each combination, with means over its seeds; what is not known of a run does not count."""
+    """Return one row for each combination, with means over its seeds; what is not known of a run does not count."""
     grouped: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
         grouped.setdefault(tuple(row[name] for name in _ORDER[:-1]), []).append(row)

@@ -15,9 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
-from clarion.admin import Admin
 from clarion.model.names import from_text, to_text
-from clarion.pipeline.broker_reader import find_topics, told_away
+from clarion.pipeline.broker_reader import find_topics, open_admin
 from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.lake.lake_compaction import TARGET_BYTES, compact
 from clarion.pipeline.lake.lake_folder import LakeFolder, Origin, check_format, remember, remember_checkpoint
@@ -69,7 +68,7 @@ def archive(
     `max_rows` bounds a micro-batch. The rest is as the source's options of like names have it.
     """
     options = _options(url, topics, cursor, max_rows, fail_on_data_loss, timeout_s)
-    archiving = _Archiving(
+    archiving = _ArchiveRun(
         LakeFolder(lake),
         SourceOptions.read(options),
         checkpoint,
@@ -118,7 +117,7 @@ def _options(
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-class _Archiving:
+class _ArchiveRun:
     """One run: what goes into the lake, and what is remembered of it."""
 
     def __init__(
@@ -144,7 +143,7 @@ class _Archiving:
         self._error: Exception | None = None
         self._unmerged: Counter[tuple[str, str]] = Counter()
         self._rows = self._files = self._batches = self._merged = 0
-        with self._admin() as admin:
+        with open_admin(source) as admin:
             for found in find_topics(admin, source.topics):  # before there is a lake of nothing
                 topic_folder(to_text(found.topic))
         check_format(lake, make=True)
@@ -153,10 +152,10 @@ class _Archiving:
         self._writer = LakeWriter(lake, _digest(self.checkpoint), check_topics=self._check_topics, on_step=on_step)
 
     def start(self) -> str:
-        """Give where a query without a checkpoint begins: at the end of what the lake has, else at the earliest."""
+        """Return where a query without a checkpoint begins: at the end of what the lake has, else at the earliest."""
         if self._has_begun():
             return "earliest"  # which is not asked: the checkpoint says where to go on
-        with told_away(self._source.url, self._source.timeout_s), self._admin() as admin:
+        with open_admin(self._source) as admin:
             names = [to_text(found.topic) for found in find_topics(admin, self._source.topics)]
         self._check_topics(name for name in names if name in self._writer.ends)
         if not any(name in self._writer.ends for name in names):
@@ -215,15 +214,12 @@ class _Archiving:
     def _has_begun(self) -> bool:
         return bool(LakeFolder(self.checkpoint).names("offsets"))
 
-    def _admin(self) -> Admin:
-        return Admin(self._source.url, timeout_s=self._source.timeout_s)
-
     def _check_topics(self, topics: Iterable[str]) -> None:
         """Check that the lake's rows of these topics are of the broker's topics, not of others of the same name."""
         new = sorted(set(topics) - self._checked)
         if not new:
             return
-        with told_away(self._source.url, self._source.timeout_s), self._admin() as admin:
+        with open_admin(self._source) as admin:
             store = admin.hello()
             for topic in new:
                 number = admin.describe_topic(from_text(topic)).number

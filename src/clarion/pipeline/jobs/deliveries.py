@@ -46,7 +46,7 @@ _decoder = msgspec.json.Decoder(Delivery)
 
 
 def encode(delivery: Delivery) -> bytes:
-    """Give a delivery's payload."""
+    """Return a delivery's payload."""
     return _encoder.encode(delivery)
 
 
@@ -69,7 +69,7 @@ class CursorWatch:
         self._seen: dict[tuple[str, int, str], int] = {}
 
     def sample(self, cursors: Iterable[Cursor], at_us: int) -> list[Delivery]:
-        """Take where the cursors are now; give what was acked since they were seen last."""
+        """Take where the cursors are now; return what was acked since they were seen last."""
         found = []
         for topic, number, subscription, offset in cursors:
             key = topic, number, subscription
@@ -84,7 +84,7 @@ class CursorWatch:
 
 
 def disjoint(ranges: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Give ranges (first, end, at) that cover the same offsets, each offset once, at its earliest time; in order."""
+    """Return ranges (first, end, at) that cover the same offsets, each offset once, at its earliest time; in order."""
     pending = sorted(one for one in ranges if one[0] < one[1])
     open_: list[tuple[int, int]] = []  # (at, end) of those that have begun
     place, following = 0, 0

@@ -25,9 +25,11 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.admin import Admin
 from clarion.model.errors import NoTopic, RetryableError
-from clarion.model.names import RESERVED, from_text, is_pattern, matches, to_text
+from clarion.model.names import RESERVED, from_text, to_text
+from clarion.pipeline.broker_reader import matching_topics
 from clarion.pipeline.jobs.deliveries import Cursor, CursorWatch, Delivery, disjoint
 from clarion.pipeline.jobs.time_columns import US_PER_S, WINDOW, stamp_us, window_columns, window_start_us, window_us
+from clarion.pipeline.topic_table import read_topics
 
 _US_PER_MS = US_PER_S // 1000
 _ACCURACY = 10_000
@@ -63,8 +65,8 @@ def latency(messages: DataFrame, deliveries: DataFrame, *, window_s: float | Non
 
 
 def end_to_end(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Give a row for each message and subscription that was seen to ack any of its topic: topic, subscription, offset,
-    id (hexadecimal), published_at, delivered_at, latency_us; the last two null while it waits.
+    """Return a row for each message and subscription that was seen to ack any of its topic: topic, subscription,
+    offset, id (hexadecimal), published_at, delivered_at, latency_us; the last two null while it waits.
 
     Messages before the first offset that a subscription's deliveries tell of are left out. Which subscriptions there
     are is asked of `deliveries` at once; all else is done when rows are asked for.
@@ -96,8 +98,8 @@ def end_to_end(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
 
 
 def join_bucket(messages: pa.Table, ranges: pa.Table, since: Sequence[tuple[str, int]]) -> pa.Table:
-    """Give a row for each message of one bucket and each subscription since whose offset it came: topic, subscription,
-    offset, id, and at_us, when the earliest range that it is in was acked; null where it is in none."""
+    """Return a row for each message of one bucket and each subscription since whose offset it came: topic,
+    subscription, offset, id, and at_us, when the earliest range that it is in was acked; null where it is in none."""
     offsets = messages["offset"].to_numpy()
     parts = []
     for subscription, first in since:
@@ -110,7 +112,7 @@ def join_bucket(messages: pa.Table, ranges: pa.Table, since: Sequence[tuple[str,
 
 
 def _acked_us(offsets: NDArray[np.int64], ranges: pa.Table) -> pa.Array:
-    """Give for each offset when the range it is in was acked; null where it is in none."""
+    """Return for each offset when the range it is in was acked; null where it is in none."""
     each = zip(*(ranges[name].to_pylist() for name in ("first_offset", "end_offset", "at_us")), strict=True)
     firsts, ends, at_us = np.array([*disjoint(list(each))], np.int64).reshape(-1, 3).T
     if not firsts.size:
@@ -121,7 +123,7 @@ def _acked_us(offsets: NDArray[np.int64], ranges: pa.Table) -> pa.Array:
 
 
 def summarise(measured: DataFrame, *, window_s: float | None = None) -> DataFrame:
-    """Give what `latency` does of what `end_to_end` gave."""
+    """Return what `latency` does of what `end_to_end` gave."""
     took = measured.withColumn("published_us", F.unix_micros("published_at"))
     waiting = F.count("*") - F.count("latency_us")
     return _summary(
@@ -130,14 +132,14 @@ def summarise(measured: DataFrame, *, window_s: float | None = None) -> DataFram
 
 
 def slowest(measured: DataFrame, count: int = 10) -> DataFrame:
-    """Give the messages of `end_to_end` that took longest to be acked, the slowest first, with latency_ms."""
+    """Return the messages of `end_to_end` that took longest to be acked, the slowest first, with latency_ms."""
     acked = measured.where(F.col("latency_us").isNotNull())
     in_ms = acked.withColumn("latency_ms", F.col("latency_us") / _US_PER_MS).drop("latency_us")
     return in_ms.orderBy(F.col("latency_ms").desc(), "topic", "subscription", "offset").limit(count)
 
 
 def read_deliveries(messages: DataFrame, *, skip_bad: bool = False) -> DataFrame:
-    """Give the messages of `clarion/deliveries` as a table: topic, subscription, first_offset, end_offset, at_us.
+    """Return the messages of `clarion/deliveries` as a table: topic, subscription, first_offset, end_offset, at_us.
 
     A message that is no delivery fails the query with its offset, or is left out with `skip_bad`.
     """
@@ -259,7 +261,7 @@ def watch_latency(
     when they are read at the end; then it goes, and if this process dies, within ten minutes of its planned end.
     """
     name = f"clarion-latency-{os.urandom(8).hex()}"
-    seen = _Seen()
+    seen = _DeliveryColumns()
 
     def keep(news: list[Delivery]) -> None:
         seen.add(news)
@@ -279,7 +281,7 @@ def watch_latency(
     return WatchedLatency(*found, watched)
 
 
-class _Seen:
+class _DeliveryColumns:
     """Deliveries in columns: hours of them fit in memory."""
 
     def __init__(self) -> None:
@@ -299,11 +301,11 @@ class _Seen:
                 column.append(value)
 
     def is_empty(self) -> bool:
-        """Whether no subscription was seen."""
+        """Return whether no subscription was seen."""
         return not self._keys
 
     def table(self) -> pa.Table:
-        """Give them as the table that `latency` takes."""
+        """Return them as the table that `latency` takes."""
         places, *numbers = (pa.array(memoryview(column), pa.int64()) for column in self._columns)
         keys = (pa.array([key[at] for key in self._keys], pa.string()).take(places) for at in (0, 1))
         return pa.table([*keys, *numbers], names=["topic", "subscription", "first_offset", "end_offset", "at_us"])
@@ -311,13 +313,11 @@ class _Seen:
 
 def _hold(admin: Admin, topics: Iterable[str], name: str, expires_s: float, starts: dict[str, int]) -> None:
     """Subscribe to every topic from its end on; note where that is. Topics made later are not looked at."""
-    for text in topics:
-        wanted = from_text(text)
-        for topic in _matching(admin, wanted) if is_pattern(wanted) else [wanted]:
-            admin.describe_topic(topic)  # one that is not there is not made by watching it
-            admin.subscribe(topic, name, expires_s=expires_s)
-            starts[to_text(topic)] = 0
-            starts[to_text(topic)] = admin.describe_subscription(topic, name).cursor
+    for topic in matching_topics(admin, [from_text(text) for text in topics]):
+        admin.describe_topic(topic)  # one that is not there is not made by watching it
+        admin.subscribe(topic, name, expires_s=expires_s)
+        starts[to_text(topic)] = 0
+        starts[to_text(topic)] = admin.describe_subscription(topic, name).cursor
 
 
 def _let_go(admin: Admin, topics: Iterable[str], name: str) -> None:
@@ -329,15 +329,16 @@ def _let_go(admin: Admin, topics: Iterable[str], name: str) -> None:
 
 
 def _measure(
-    spark: SparkSession, url: str, starts: dict[str, int], seen: _Seen, window_s: float | None, slowest_count: int
+    spark: SparkSession,
+    url: str,
+    starts: dict[str, int],
+    seen: _DeliveryColumns,
+    window_s: float | None,
+    slowest_count: int,
 ) -> tuple[list[Row], list[Row], list[Row]]:
     if not starts or seen.is_empty():  # nobody subscribes
         return [], [], []
-    messages = (
-        spark.read.format("clarion")
-        .options(url=url, topics=json.dumps(list(starts)), start=json.dumps(starts), columns="topic,offset,id")
-        .load()
-    )
+    messages = read_topics(spark, url, list(starts), start=json.dumps(starts), columns="topic,offset,id")
     measured = end_to_end(messages, spark.createDataFrame(seen.table())).persist()
     try:
         windows = [] if window_s is None else summarise(measured, window_s=window_s).collect()
@@ -347,11 +348,10 @@ def _measure(
 
 
 def _read_cursors(admin: Admin, topics: Iterable[str], ignored: set[str]) -> Iterator[list[Cursor]]:
-    """Give the cursors of each topic as soon as its answer is here."""
+    """Return the cursors of each topic as soon as its answer is here."""
     for text in topics:
-        wanted = from_text(text)
         try:
-            for topic in _matching(admin, wanted) if is_pattern(wanted) else [wanted]:
+            for topic in matching_topics(admin, [from_text(text)]):
                 yield _cursors(admin, topic, ignored)
         except RetryableError as error:
             log.warning("cursors of %s were not seen, and are asked for again: %s", text, error)
@@ -367,7 +367,3 @@ def _cursors(admin: Admin, topic: bytes, ignored: set[str]) -> list[Cursor]:
         for one in described.subscriptions
         if to_text(one.name) not in ignored and not one.name.startswith(RESERVED)
     ]
-
-
-def _matching(admin: Admin, pattern: bytes) -> list[bytes]:
-    return [row.topic for row in admin.topics() if matches(pattern, row.topic)]

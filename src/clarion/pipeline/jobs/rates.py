@@ -59,7 +59,7 @@ def arrival_rates(
 
 
 def job_arrival_rates(events: DataFrame, *, window_s: float | None = None) -> DataFrame:
-    """Give how often jobs of each type are asked for, from task events (`read_task_events`); columns as those of
+    """Return how often jobs of each type are asked for, from task events (`read_task_events`); columns as those of
     `arrival_rates`, by job."""
     jobs = events.where(F.col("event") == JOB_ARRIVED).select("job", "at_us")
     return _rates(jobs, ("job",), window_s)
@@ -93,7 +93,7 @@ def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFr
 
 
 def job_or_topic() -> Column:
-    """Give the job type of a message, or its topic where it has none: what a workload calls it."""
+    """Return the job type of a message, or its topic where it has none: what a workload calls it."""
     return F.coalesce(F.col("headers")[JOB_HEADER].cast("string"), F.col("topic"))
 
 
@@ -175,7 +175,7 @@ def _merged(buckets: DataFrame, by: Sequence[str], keys: Sequence[str]) -> DataF
 
 
 def _span_of_all() -> tuple[Column, Column]:
-    """Give the time that was looked at, and how many arrived in it after the first."""
+    """Return the time that was looked at, and how many arrived in it after the first."""
     return F.col("last_us") - F.col("first_us"), F.col("count") - 1
 
 
@@ -218,7 +218,7 @@ FIELDS = {**_COMMON, **_OF_JOB, **_OF_TASK}
 
 
 def read_task_events(messages: DataFrame, *, skip_bad: bool = False) -> DataFrame:
-    """Give a row for each event, with the columns of `clarion.model.task_events` and `time`, when it happened.
+    """Return a row for each event, with the columns of `clarion.model.task_events` and `time`, when it happened.
 
     A message that is no task event fails the query with its topic and offset, or is left out with `skip_bad`.
     """
@@ -252,7 +252,7 @@ _FILE = pa.schema([pa.field("time_s", pa.float64(), nullable=False), pa.field("b
 
 
 def write_trace_of(messages: DataFrame, path: Path | str, *, time: Column | None = None, sizes: bool = False) -> int:
-    """Write when messages arrived as a trace, as Parquet where the name ends so, else as CSV; give how many rows.
+    """Write when messages arrived as a trace, as Parquet where the name ends so, else as CSV; return how many rows.
 
     Column time_s has seconds from the first arrival on, in order; with `sizes`, `bytes` has each payload's. `time` is
     the broker's commit time unless told, as with `arrival_rates`; messages that have none are left out. The file is
@@ -276,7 +276,7 @@ def write_trace_of(messages: DataFrame, path: Path | str, *, time: Column | None
 
 
 def _in_order(messages: DataFrame, time: Column, sizes: bool) -> Iterator[_Columns]:
-    """Give the columns of the trace, part after part, with times from the first one on."""
+    """Return the columns of the trace, part after part, with times from the first one on."""
     size = F.octet_length("payload").cast("bigint") if sizes else F.lit(0).cast("bigint")
     timed = messages.select(F.unix_micros(time).alias("at_us"), size.alias("bytes")).where("at_us IS NOT NULL")
     packed = timed.orderBy("at_us").mapInArrow(_packed, "at_us binary, bytes binary")
@@ -289,7 +289,7 @@ def _in_order(messages: DataFrame, time: Column, sizes: bool) -> Iterator[_Colum
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give each record batch as one row of bytes: the driver gets rows one by one, and it is slow at that."""
+    """Return each record batch as one row of bytes: the driver gets rows one by one, and it is slow at that."""
     for batch in batches:
         if batch.num_rows:
             whole = [pa.array([np.asarray(column).tobytes()], pa.binary()) for column in batch.columns]

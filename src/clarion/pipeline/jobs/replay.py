@@ -47,7 +47,7 @@ class Pace:
         self._first_us: int | None = None
 
     def due_s(self, at_us: int) -> float:
-        """Give when a message that was committed at `at_us` is due; a time before the first one's is due at once."""
+        """Return when a message that was committed at `at_us` is due; a time before the first one's is due at once."""
         if self._first_us is None:
             self._first_us = at_us
         return max(0.0, (at_us - self._first_us) / 1e6 / self._speed)
@@ -107,7 +107,7 @@ def replay(
     messages = messages_in_time(folder, files, start, end)
     broker = SinkOptions.read({"url": url} if url else {}).url
     with Publisher(broker) as publisher:
-        putting = _Putting(publisher, broker, topic)
+        putting = _TopicPublisher(publisher, broker, topic)
         done = play(map(_with_mark, messages) if mark else messages, pace, putting.put, on_progress=on_progress)
         publisher.flush()
     return done
@@ -124,7 +124,7 @@ def play(
 ) -> Replayed:
     """Put messages, which come in order of time, when they are due; those due together go together."""
     wait = wait or threading.Event().wait
-    playing = _Playing()
+    playing = _ReplayState()
     try:
         for group in together(rows):
             playing.begin(now_s())
@@ -142,7 +142,7 @@ def play(
 
 
 def together(rows: Iterable[LakeMessage]) -> Iterator[list[LakeMessage]]:
-    """Give messages that follow one another in the same topic and were committed at the same time, as batches are."""
+    """Return messages that follow one another in the same topic and were committed at the same time, as batches are."""
     group: list[LakeMessage] = []
     for row in rows:
         if group and (len(group) == _TOGETHER or row.topic != group[0].topic or row.at_us != group[0].at_us):
@@ -154,7 +154,7 @@ def together(rows: Iterable[LakeMessage]) -> Iterator[list[LakeMessage]]:
 
 
 @dataclass
-class _Playing:
+class _ReplayState:
     """How far it has come."""
 
     began_s: float = -1.0
@@ -176,13 +176,13 @@ class _Playing:
         return Replayed(self.messages, took_s, self.late_s, dict(self.reached), stopped)
 
 
-def _tell(playing: _Playing, now_s: float, on_progress: OnReplayed | None) -> None:
+def _tell(playing: _ReplayState, now_s: float, on_progress: OnReplayed | None) -> None:
     if on_progress is not None and now_s - playing.told_s >= _TELL_EVERY_S:
         playing.told_s = now_s
         on_progress(playing.told(now_s))
 
 
-class _Putting:
+class _TopicPublisher:
     """Puts groups of messages on a topic, or on their own; one that is missing is made, to keep its messages."""
 
     def __init__(self, publisher: Publisher, url: str, topic: str | None) -> None:
@@ -229,7 +229,7 @@ def _write(rows: DataFrame, url: str | None, topic: str | None, name: str | None
 
 
 def _is_done(url: str | None, name: str) -> bool:
-    """Tell whether the replay of a name was done before; what one that died had staged is dropped."""
+    """Return whether the replay of a name was done before; what one that died had staged is dropped."""
     options = SinkOptions.read({"writer": name, "epoch": "0", **({"url": url} if url else {})})
     with Admin(options.url, timeout_s=options.timeout_s) as admin:
         return admin.drop_staged(writer_of_name(name), 0).already
@@ -238,7 +238,7 @@ def _is_done(url: str | None, name: str) -> bool:
 def _in_order(
     spark: SparkSession, lake: LakeFolder, files: list[LakeFile], start: Edge | None, end: Edge | None
 ) -> DataFrame:
-    """Give rows by topic and offset, in the order of partitions.
+    """Return rows by topic and offset, in the order of partitions.
 
     Files are in order already, but Spark deals them out by size, and sorting would shuffle all there is. So tasks read
     pieces that are dealt out here.
@@ -265,7 +265,7 @@ def _with_mark(message: LakeMessage) -> LakeMessage:
 
 
 def _marked() -> Column:
-    """Give the headers with the id of the original among them."""
+    """Return the headers with the id of the original among them."""
     of = F.lit(REPLAY_OF)
     own = F.coalesce(F.col("headers"), F.create_map().cast("map<string,binary>"))
     others = F.map_filter(own, lambda header, _: header != of)

@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 
 
 def sweep(spark: SparkSession, grid: Grid, *, tasks: int | None = None) -> DataFrame:
-    """Give a row for each run: load_per_s, batch_size, seed, tuning, profile, and what came of it.
+    """Return a row for each run: load_per_s, batch_size, seed, tuning, profile, and what came of it.
 
     The numbers are those of `clarion.sim.simulate` with the same parameters and seed, wherever a run is made.
     response_mean_ms, response_median_ms and response_p99_ms are null where no message counts; load_per_s and profile
@@ -79,7 +79,7 @@ def sweep(spark: SparkSession, grid: Grid, *, tasks: int | None = None) -> DataF
 
 
 def cells_of(grid: Grid) -> list[Cell]:
-    """Give every combination of a grid but for the seeds; BadSettings where one of them cannot be run."""
+    """Return every combination of a grid but for the seeds; BadSettings where one of them cannot be run."""
     if not grid.seeds or any(seed < 0 for seed in grid.seeds):
         raise BadSettings("a grid has at least one seed, and seeds are whole numbers from 0 on")
     values = {name: value for name, value in grid.values.items() if name != PROFILE or not grid.profiles}
@@ -97,7 +97,7 @@ def cells_of(grid: Grid) -> list[Cell]:
 
 
 def to_row(cell: Cell, outcome: Outcome) -> dict[str, Any]:
-    """Give a run's row of the table."""
+    """Return a run's row of the table."""
     response = {
         f"response_{name}_ms": None if math.isnan(outcome.response_ms[name]) else outcome.response_ms[name]
         for name in ("mean", "median", "p99")
@@ -114,7 +114,7 @@ def to_row(cell: Cell, outcome: Outcome) -> dict[str, Any]:
 
 
 def _with_load(values: Mapping[str, Any], load_per_s: float | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give what `build_parameters` takes; the load of a trace is the rate that it is scaled to."""
+    """Return what `build_parameters` takes; the load of a trace is the rate that it is scaled to."""
     if load_per_s is None:
         return dict(values), {}
     if "trace" in values:
@@ -124,7 +124,7 @@ def _with_load(values: Mapping[str, Any], load_per_s: float | None) -> tuple[dic
 
 
 def _profile_fields(profile: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a profile sets and the values do not."""
+    """Return what a profile sets and the values do not."""
     if profile is None:
         return {}
     if profile not in PROFILES:

@@ -14,12 +14,12 @@ WINDOW = ("window_start", "window_end")
 
 
 def header_time(name: str) -> Column:
-    """Give the time that a header holds as text: microseconds since 1970. Null where there is none, or no number."""
+    """Return the time that a header holds as text: microseconds since 1970. Null where there is none, or no number."""
     return F.timestamp_micros(F.col("headers")[name].cast("string").try_cast("bigint"))
 
 
 def stamp_us(message_id: Column) -> Column:
-    """Give when a message's batch was sealed by its publisher, by that one's clock, from the 16 bytes of its id."""
+    """Return when a message's batch was sealed by its publisher, by that one's clock, from the 16 bytes of its id."""
     stamp = F.conv(F.hex(F.substring(message_id, *_STAMP_BYTES)), 16, 10).cast("bigint")
     # A stamp is 1/64 ms, 15.625 us: 125/8 in whole numbers, and 48 bits leave room for the product.
     assert US_PER_S * 8 == STAMPS_PER_S * 125
@@ -27,7 +27,7 @@ def stamp_us(message_id: Column) -> Column:
 
 
 def window_us(window_s: float) -> int:
-    """Give the length of a window; InvalidRequest where it is none."""
+    """Return the length of a window; InvalidRequest where it is none."""
     length_us = round(window_s * US_PER_S)
     if length_us < 1:
         raise InvalidRequest(f"a window is longer than a microsecond, not {window_s:g} s")
@@ -35,11 +35,11 @@ def window_us(window_s: float) -> int:
 
 
 def window_start_us(at_us: Column, length_us: int) -> Column:
-    """Give where the window that a time lies in begins. Windows follow one another from 1970 on."""
+    """Return where the window that a time lies in begins. Windows follow one another from 1970 on."""
     return at_us - F.pmod(at_us, F.lit(length_us))
 
 
 def window_columns(start_us: Column, length_us: int) -> list[Column]:
-    """Give a window's beginning and end as time stamps."""
+    """Return a window's beginning and end as time stamps."""
     start, end = WINDOW
     return [F.timestamp_micros(start_us).alias(start), F.timestamp_micros(start_us + length_us).alias(end)]

@@ -40,7 +40,7 @@ class Workload(NamedTuple):
     time_unit: str = "s"
 
     def in_unit(self, time_unit: str) -> Workload:
-        """Give the same with its rates in another time unit."""
+        """Return the same with its rates in another time unit."""
         factor = _seconds_in(time_unit) / _seconds_in(self.time_unit)
         return Workload(_scaled(self.tasks, factor), _scaled(self.jobs, factor), time_unit)
 
@@ -53,12 +53,12 @@ class Estimates(NamedTuple):
 
 
 def task_rates(rows: Iterable[Mapping[str, Any]]) -> Estimates:
-    """Give the rates of tasks from the overall rows of `service_rates`, as dictionaries."""
+    """Return the rates of tasks from the overall rows of `service_rates`, as dictionaries."""
     return _estimates((str(row["task"]), row) for row in rows)
 
 
 def job_rates(rows: Iterable[Mapping[str, Any]]) -> Estimates:
-    """Give the rates of jobs from the overall rows of `arrival_rates` or `job_arrival_rates`, as dictionaries.
+    """Return the rates of jobs from the overall rows of `arrival_rates` or `job_arrival_rates`, as dictionaries.
 
     Messages without a job type count under the name of their topic. A name that several rows have is refused:
     rates of the whole cannot be told from rates of the parts.
@@ -94,7 +94,7 @@ def read_workload(path: Path | str) -> Workload:
 
 
 def to_yaml(workload: Workload) -> str:
-    """Give the text of a workload file."""
+    """Return the text of a workload file."""
     content: dict[str, Any] = {"time_unit": workload.time_unit}
     for part, named in (("tasks", workload.tasks), ("jobs", workload.jobs)):
         content[part] = {name: {_RATES[part]: float(rate), "scv": float(scv)} for name, (rate, scv) in named.items()}

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from clarion.model.errors import StoredDataCorrupt
 from clarion.pipeline.lake.lake_folder import LakeFolder, check_format, offset_range
 from clarion.pipeline.lake.lake_layout import STAGING, LakeFile, Move, plan_merges
-from clarion.pipeline.lake.lake_reader import files_now, is_in_order
+from clarion.pipeline.lake.lake_reader import is_in_order, read_current_files
 
 log = logging.getLogger("clarion.pipeline")
 TARGET_BYTES = 128 * 2**20
@@ -51,7 +51,7 @@ def compact(
     """
     lake = LakeFolder(location)
     check_format(lake)
-    files, superseded = files_now(lake, topics)
+    files, superseded = read_current_files(lake, topics)
     for file in superseded:  # of a compaction that was cut short
         lake.delete(file.path)
     done = Compacted(0, 0, 0)
@@ -81,7 +81,7 @@ def _merge(lake: LakeFolder, group: list[LakeFile], on_step: Callable[[str], Non
 
 
 def _write(lake: LakeFolder, group: list[LakeFile], path: str) -> int:
-    """Write all rows of the files into one, in order; give how many."""
+    """Write all rows of the files into one, in order; return how many."""
     footer = lake.footer(group[0].path)
     schema = footer.schema.to_arrow_schema()
     codec = footer.row_group(0).column(0).compression if footer.num_row_groups else "ZSTD"
@@ -104,7 +104,7 @@ def _write(lake: LakeFolder, group: list[LakeFile], path: str) -> int:
 
 
 def _rows_of(lake: LakeFolder, file: LakeFile, schema: Any) -> Iterator[Any]:
-    """Give a file's rows in order of offsets, a row group at a time where that is how they lie."""
+    """Return a file's rows in order of offsets, a row group at a time where that is how they lie."""
     with lake.open_rows(file.path) as opened:
         found = parquet.ParquetFile(opened)
         if not found.schema_arrow.equals(schema):

@@ -58,17 +58,17 @@ class LakeFolder:
         return self.location.removeprefix("file://")
 
     def spark_path(self, path: str) -> str:
-        """Give a path as Spark takes it."""
+        """Return a path as Spark takes it."""
         return f"{self.location}/{path}"
 
     def exists(self, path: str = "") -> bool:
-        """Whether there is a file or folder at the path."""
+        """Return whether there is a file or folder at the path."""
         return bool(self._info(path).type != fs.FileType.NotFound)
 
     # Files of rows.
 
     def files(self, topics: Collection[str] | None = None) -> list[LakeFile]:
-        """Give the files of rows of all topics, or of some."""
+        """Return the files of rows of all topics, or of some."""
         if topics is None:
             folders = [path for path in self._names("") if path.startswith("topic=")]
         else:
@@ -76,11 +76,11 @@ class LakeFolder:
         return [read_path(path, size) for folder in folders for path, size in self._below(folder) if is_rows(path)]
 
     def files_of_day(self, folder: str) -> list[LakeFile]:
-        """Give the files of rows of one topic and day."""
+        """Return the files of rows of one topic and day."""
         return [read_path(path, size) for path, size in self._below(folder) if is_rows(path)]
 
     def staged(self, folder: str) -> list[Staged]:
-        """Give what Spark wrote into a folder, with what the footers say; files without rows are left out."""
+        """Return what Spark wrote into a folder, with what the footers say; files without rows are left out."""
         found = [
             (path, size, place)
             for path, size in self._below(folder)
@@ -95,7 +95,7 @@ class LakeFolder:
             ]
 
     def footer(self, path: str) -> Any:
-        """Give the metadata of a Parquet file."""
+        """Return the metadata of a Parquet file."""
         with self._files.open_input_file(self._at(path)) as file:
             return parquet.read_metadata(file)
 
@@ -149,11 +149,11 @@ class LakeFolder:
     # Notes.
 
     def names(self, folder: str) -> list[str]:
-        """Give the paths of what lies in a folder, in order."""
+        """Return the paths of what lies in a folder, in order."""
         return sorted(self._names(folder))
 
     def read(self, path: str) -> bytes | None:
-        """Give the bytes of a note; None where there is none."""
+        """Return the bytes of a note; None where there is none."""
         try:
             with self._files.open_input_stream(self._at(path)) as file:
                 return bytes(file.read())
@@ -191,13 +191,13 @@ class LakeFolder:
 
 
 def offset_range(footer: Any, path: str) -> tuple[int, int]:
-    """Give the first and the last offset that a Parquet file has, from its footer; (0, 0) where it has no rows."""
+    """Return the first and the last offset that a Parquet file has, from its footer; (0, 0) where it has no rows."""
     found = offset_ranges(footer, path)
     return (min(first for first, _ in found), max(last for _, last in found)) if found else (0, 0)
 
 
 def offset_ranges(footer: Any, path: str) -> list[tuple[int, int]]:
-    """Give the first and the last offset of each row group."""
+    """Return the first and the last offset of each row group."""
     place = next((at for at in range(footer.num_columns) if footer.schema.column(at).name == "offset"), None)
     found = []
     for group in range(footer.num_row_groups):

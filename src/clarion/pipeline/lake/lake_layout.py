@@ -51,7 +51,7 @@ class LakeFile(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """Give a partition's value as Spark writes it in a path."""
+    """Return a partition's value as Spark writes it in a path."""
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
@@ -61,7 +61,7 @@ def unescape(text: str) -> str:
 
 
 def topic_folder(topic: str) -> str:
-    """Give the folder of a topic; a name that no folder can have is an InvalidRequest."""
+    """Return the folder of a topic; a name that no folder can have is an InvalidRequest."""
     folder = f"topic={escape(topic)}"
     if topic == _NO_VALUE:
         raise InvalidRequest(f"topic {topic} cannot be kept in a lake: everything that reads Parquet takes it for null")
@@ -74,7 +74,7 @@ def topic_folder(topic: str) -> str:
 
 
 def day_folder(topic: str, day: str) -> str:
-    """Give the folder of a topic's day."""
+    """Return the folder of a topic's day."""
     return f"{topic_folder(topic)}/day={day}"
 
 
@@ -89,25 +89,25 @@ def read_path(path: str, size_bytes: int = 0) -> LakeFile:
 
 
 def place_of(staged_path: str) -> tuple[str, str] | None:
-    """Give topic and day of a file that Spark has just written; None for Spark's own notes."""
+    """Return topic and day of a file that Spark has just written; None for Spark's own notes."""
     match = _STAGED.fullmatch(staged_path)
     return None if match is None else (unescape(match["topic"]), match["day"])
 
 
 def is_rows(path: str) -> bool:
-    """Whether a path is that of a file with rows; Spark hides names that begin with _ or a dot."""
+    """Return whether a path is that of a file with rows; Spark hides names that begin with _ or a dot."""
     name = path.rpartition("/")[2]
     return name.endswith(SUFFIX) and not name.startswith(("_", "."))
 
 
-class Counted(NamedTuple):
+class CurrentFiles(NamedTuple):
     """Files that hold the lake's rows, in order of topic, day and offset; and those merged into one of them."""
 
     files: list[LakeFile]
     superseded: list[LakeFile]
 
 
-def count(files: Iterable[LakeFile]) -> Counted:
+def count(files: Iterable[LakeFile]) -> CurrentFiles:
     """Tell the files that count from those whose rows a larger one has, too.
 
     Two that overlap in any other way are no work of ours: StoredDataCorrupt, with their names.
@@ -128,11 +128,11 @@ def count(files: Iterable[LakeFile]) -> Counted:
                     f"{file.path} and {widest.path} have offsets in common, but neither has all of the other's;"
                     " nothing was changed. Look which one is right, and move the other away"
                 )
-    return Counted(counted, superseded)
+    return CurrentFiles(counted, superseded)
 
 
 def ends(files: Iterable[LakeFile]) -> dict[str, int]:
-    """Give the last offset that the lake has of each topic: all that an archive saw up to it is there."""
+    """Return the last offset that the lake has of each topic: all that an archive saw up to it is there."""
     found: dict[str, int] = {}
     for file in files:
         found[file.topic] = max(found.get(file.topic, -1), file.last)
@@ -160,7 +160,7 @@ class Intent(msgspec.Struct, frozen=True):
     moves: tuple[Move, ...]
 
 
-class Sifted(NamedTuple):
+class StagedFiles(NamedTuple):
     """Staged files whose rows the lake does not have; and topics of which it has some of the rows staged."""
 
     fresh: list[Staged]
@@ -168,10 +168,10 @@ class Sifted(NamedTuple):
     mixed: set[str]  # topics of files that have rows of both kinds
 
 
-def sift(staged: Iterable[Staged], lake_ends: Mapping[str, int]) -> Sifted:
+def split_staged(staged: Iterable[Staged], lake_ends: Mapping[str, int]) -> StagedFiles:
     """Tell what is new from what the lake has already: rows up to a topic's end are there, since archives go in
     order of offsets and add a micro-batch whole or not at all."""
-    found = Sifted([], [], set())
+    found = StagedFiles([], [], set())
     for one in staged:
         end = lake_ends.get(one.file.topic, -1)
         if one.file.first > end:
@@ -184,7 +184,7 @@ def sift(staged: Iterable[Staged], lake_ends: Mapping[str, int]) -> Sifted:
 
 
 def plan_moves(staged: Iterable[Staged], present: Iterable[LakeFile]) -> Intent:
-    """Give the moves that add staged files to the lake, in order of offsets.
+    """Return the moves that add staged files to the lake, in order of offsets.
 
     Where a file there, or another staged one, has offsets of the same range, it is an InvalidRequest that names it.
     """
@@ -202,7 +202,7 @@ def plan_moves(staged: Iterable[Staged], present: Iterable[LakeFile]) -> Intent:
 
 
 def plan_merges(files: Iterable[LakeFile], *, target_bytes: int, thorough: bool) -> list[list[LakeFile]]:
-    """Give the groups of files to merge, of at most `target_bytes` each: neighbours of one topic and day.
+    """Return the groups of files to merge, of at most `target_bytes` each: neighbours of one topic and day.
 
     Unless `thorough`, a topic's last day, which still grows, is merged as counters carry: a file waits until those
     after it are as large together, so that a row is rewritten a few times (the logarithm of the target over the
@@ -221,7 +221,7 @@ def plan_merges(files: Iterable[LakeFile], *, target_bytes: int, thorough: bool)
 
 
 def _runs(files: Sequence[LakeFile], target_bytes: int) -> Iterable[list[LakeFile]]:
-    """Give neighbours that fit the target together."""
+    """Return neighbours that fit the target together."""
     run: list[LakeFile] = []
     size_bytes = 0
     for file in files:

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text, is_pattern, matches
 from clarion.pipeline.lake.lake_folder import LakeFolder, check_format, offset_ranges
-from clarion.pipeline.lake.lake_layout import Counted, LakeFile, count
+from clarion.pipeline.lake.lake_layout import CurrentFiles, LakeFile, count
 from clarion.pipeline.lake.lake_writer import read_intents
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read_lake(
     start: Edge | None = None,
     end: Edge | None = None,
 ) -> DataFrame:
-    """Give the rows of a lake with the columns of a topic: of all topics or some, from `start` on and before `end`.
+    """Return the rows of a lake with the columns of a topic: of all topics or some, from `start` on and before `end`.
 
     Each is an offset or a time. Only files that can have such rows are opened. What a larger file has, too, is read
     once; a micro-batch that is just being added is left out. Topics that are not there are an InvalidRequest.
@@ -52,11 +52,11 @@ def read_lake(
 
 
 def find_files(lake: LakeFolder, topics: Collection[str] | None) -> list[LakeFile]:
-    """Give the files that count, of all topics or some (names or patterns); InvalidRequest where there is no lake, or
+    """Return the files that count, of all topics or some (names or patterns); InvalidRequest where there is no lake, or
     one of them is not there."""
     check_format(lake)
     patterns = [topic for topic in topics or () if is_pattern(from_text(topic))]
-    found = files_now(lake, None if patterns else topics).files
+    found = read_current_files(lake, None if patterns else topics).files
     if topics is None:
         return found
     names = {file.topic for file in found}
@@ -66,8 +66,8 @@ def find_files(lake: LakeFolder, topics: Collection[str] | None) -> list[LakeFil
     return [file for file in found if file.topic in wanted]
 
 
-def files_now(lake: LakeFolder, topics: Collection[str] | None = None) -> Counted:
-    """Give the files of a lake that count, without those of a micro-batch whose files are still being moved."""
+def read_current_files(lake: LakeFolder, topics: Collection[str] | None = None) -> CurrentFiles:
+    """Return the files of a lake that count, without those of a micro-batch whose files are still being moved."""
     pending = _targets(lake)
     files = lake.files(topics)
     pending |= _targets(lake)  # one that began meanwhile
@@ -75,7 +75,7 @@ def files_now(lake: LakeFolder, topics: Collection[str] | None = None) -> Counte
 
 
 def select(files: Iterable[LakeFile], start: Edge | None, end: Edge | None) -> list[LakeFile]:
-    """Give the files that can have rows from `start` on and before `end`, by the offsets and days in their names."""
+    """Return the files that can have rows from `start` on and before `end`, by the offsets and days in their names."""
     chosen = []
     for file in files:
         after = start is None or (file.last >= start if isinstance(start, int) else file.day >= _day(start))
@@ -86,7 +86,7 @@ def select(files: Iterable[LakeFile], start: Edge | None, end: Edge | None) -> l
 
 
 def as_utc(edge: Edge | None) -> Edge | None:
-    """Give a time without a zone as UTC; else what was given."""
+    """Return a time without a zone as UTC; else what was given."""
     if isinstance(edge, datetime):
         return edge.astimezone(UTC) if edge.tzinfo else edge.replace(tzinfo=UTC)
     return edge
@@ -147,7 +147,7 @@ class LakeMessage(NamedTuple):
 def messages_in_time(
     lake: LakeFolder, files: Iterable[LakeFile], start: Edge | None = None, end: Edge | None = None
 ) -> Iterator[LakeMessage]:
-    """Give the messages from `start` on and before `end`, by time, topic and offset.
+    """Return the messages from `start` on and before `end`, by time, topic and offset.
 
     Within a topic, commit times never go back, so that this is the order of offsets, too: topics are merged as they go.
     `files` come as `files_now` gives them.
@@ -182,7 +182,7 @@ def pieces(lake: LakeFolder, files: Iterable[LakeFile]) -> list[list[Piece]]:
 def read_piece(
     lake: LakeFolder, piece: Piece, columns: list[str], start: Edge | None, end: Edge | None
 ) -> Iterator[Any]:
-    """Give record batches of a piece, in order, of rows from `start` on and before `end`."""
+    """Return record batches of a piece, in order, of rows from `start` on and before `end`."""
     wanted = list(dict.fromkeys([*columns, "offset", "time"]))
     with lake.open_rows(piece.file.path) as opened:
         found = parquet.ParquetFile(opened, pre_buffer=False, buffer_size=_BUFFER_BYTES)
@@ -191,7 +191,7 @@ def read_piece(
 
 
 def is_in_order(found: Any, groups: tuple[int, ...] | None = None) -> bool:
-    """Whether the rows of a Parquet file, or of some of its row groups, lie in order of their offsets."""
+    """Return whether the rows of a Parquet file, or of some of its row groups, lie in order of their offsets."""
     offsets = found.read(["offset"]) if groups is None else found.read_row_groups(groups, ["offset"])
     return bool(np.all(np.diff(np.asarray(offsets.column("offset"))) > 0))
 
@@ -206,7 +206,7 @@ def _in_order(found: Any, columns: list[str], groups: tuple[int, ...] | None) ->
 
 
 def rows_at_once(footer: Any) -> int:
-    """Give how many rows of a file are read together: fewer where they are large."""
+    """Return how many rows of a file are read together: fewer where they are large."""
     size_bytes = sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
     return int(max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * footer.num_rows // max(1, size_bytes))))
 

@@ -28,7 +28,7 @@ from clarion.pipeline.lake.lake_layout import (
     ends,
     plan_moves,
     read_path,
-    sift,
+    split_staged,
 )
 
 log = logging.getLogger("clarion.pipeline")
@@ -78,11 +78,11 @@ class LakeWriter:
     def add(self, stage: Stage) -> Added:
         """Add what `stage` writes, without the rows that the lake has already."""
         staged = self._stage(stage, {})
-        found = sift(staged, self._ends)
+        found = split_staged(staged, self._ends)
         if found.mixed:  # a checkpoint is behind the lake, and cuts micro-batches elsewhere
             log.info("the lake has some of these rows already: %s", ", ".join(sorted(found.mixed)))
             staged = self._stage(stage, {topic: self._ends[topic] for topic in found.mixed})
-            found = sift(staged, self._ends)
+            found = split_staged(staged, self._ends)
             assert not found.mixed, "the filter leaves none behind the end"
         added = self._move(found.fresh)
         self._lake.delete_folder(self._staging)
@@ -128,7 +128,7 @@ class LakeWriter:
 
 
 def read_intents(lake: LakeFolder) -> dict[str, Intent]:
-    """Give the micro-batches that are decided, and may not be in the lake wholly, by the path of their notes."""
+    """Return the micro-batches that are decided, and may not be in the lake wholly, by the path of their notes."""
     found = {}
     for path in lake.names(INTENTS):
         told = lake.read(path) if path.endswith(".json") else None
