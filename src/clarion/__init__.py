@@ -21,9 +21,14 @@ if TYPE_CHECKING:
         LimitReached,
         MessagesGone,
         MessagesUnreadable,
+        NoOutbox,
         NoSubscriber,
         NoTopic,
         NotSubscribed,
+        OutboxFull,
+        OutboxInDoubt,
+        OutboxInUse,
+        OutboxUnusable,
         PublisherExpired,
         StoredDataCorrupt,
         StoreWentBack,
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
         VersionMismatch,
     )
     from clarion.publisher import AsyncPublisher, Publisher, Stager, commit_staged, drop_staged
-    from clarion.publisher.outbox import NoOutbox, OutboxFull, OutboxInDoubt, OutboxInUse, OutboxUnusable
     from clarion.publisher.tuner import TunerSettings
     from clarion.subscriber import (
         AsyncSubscriber,
@@ -113,7 +117,7 @@ _ROOMS = {
     "Message": "subscriber",
     "MessageBatch": "subscriber",
     "MessageId": "model",
-    **dict.fromkeys(("NoOutbox", "OutboxFull", "OutboxInDoubt", "OutboxInUse", "OutboxUnusable"), "publisher.outbox"),
+    **dict.fromkeys(("NoOutbox", "OutboxFull", "OutboxInDoubt", "OutboxInUse", "OutboxUnusable"), "model.errors"),
     "Publisher": "publisher",
     "Stager": "publisher",
     "State": "subscriber",

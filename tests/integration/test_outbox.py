@@ -18,10 +18,18 @@ from tests.integration.small_disk import SmallDisk
 from tests.integration.waiting import DEADLINE_S, eventually, paced
 
 from clarion import Admin, AsyncPublisher, Publisher, Subscriber
-from clarion.model.errors import BufferFull, NoSubscriber, TimedOut, UsedAfterFork
-from clarion.publisher.outbox import NoOutbox, OutboxInDoubt, OutboxInUse, OutboxUnusable
-from clarion.publisher.outbox.aside import look, resend
-from clarion.publisher.outbox.file import OutboxFile
+from clarion.model.errors import (
+    BufferFull,
+    NoOutbox,
+    NoSubscriber,
+    OutboxInDoubt,
+    OutboxInUse,
+    OutboxUnusable,
+    TimedOut,
+    UsedAfterFork,
+)
+from clarion.publisher.outbox.outbox_file import OutboxFile
+from clarion.publisher.outbox.quarantine import look, resend
 from clarion.session.thread import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.frames import Kind

@@ -19,8 +19,7 @@ from tests.integration.waiting import DEADLINE_S, eventually
 from tests.integration.worker_process import WorkerProcess
 
 from clarion import Admin, AsyncPublisher, Message, Publisher, Subscriber
-from clarion.model.errors import NoSubscriber, StoreWentBack
-from clarion.publisher.outbox.errors import OutboxInDoubt
+from clarion.model.errors import NoSubscriber, OutboxInDoubt, StoreWentBack
 
 
 class Load:

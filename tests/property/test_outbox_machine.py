@@ -13,10 +13,10 @@ from tests.property.lossy_network import SubscriberClient
 from tests.property.test_lossy_network import TOPIC, make_world, subscribe
 from tests.property.test_outbox_promises import OTHER, OutboxClient, check, finish
 
+from clarion.model.errors import OutboxFull
 from clarion.model.ids import RECEIPTS_KEPT
-from clarion.publisher.outbox.aside import look
-from clarion.publisher.outbox.errors import OutboxFull
 from clarion.publisher.outbox.planning import Plan
+from clarion.publisher.outbox.quarantine import look
 
 
 class OutboxMachine(RuleBasedStateMachine):

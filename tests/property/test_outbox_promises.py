@@ -12,12 +12,11 @@ import pytest
 from tests.property.lossy_network import Client, SubscriberClient, World
 from tests.property.test_lossy_network import NOBODY, TOPIC, make_world, subscribe
 
-from clarion.model.errors import ClarionError
-from clarion.publisher.outbox.aside import look, resend
-from clarion.publisher.outbox.errors import OutboxFull
-from clarion.publisher.outbox.file import OutboxFile
+from clarion.model.errors import ClarionError, OutboxFull
 from clarion.publisher.outbox.keeping import KeptSending
+from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outbox.planning import Plan
+from clarion.publisher.outbox.quarantine import look, resend
 from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.session.exchange import Exchange
 from clarion.store.port import Changes, Identity

@@ -13,7 +13,7 @@ from clarion.cli.output import add_row, console, counted, plain_table, print_jso
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
-    from clarion.publisher.outbox.aside import Contents
+    from clarion.publisher.outbox.quarantine import Contents
 
 _HELP = """Look into a publisher's outbox, and decide about what was set aside.
 
@@ -47,7 +47,7 @@ def show(file: File, as_json: AsJson = False) -> None:
       clarion outbox show app.outbox
       clarion outbox show app.outbox --json | jq .aside
     """
-    from clarion.publisher.outbox.aside import look
+    from clarion.publisher.outbox.quarantine import look
 
     contents = look(file)
     if as_json:
@@ -76,8 +76,8 @@ def resend(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
       clarion outbox resend app.outbox
       clarion outbox resend app.outbox --yes
     """
-    from clarion.publisher.outbox.aside import look
-    from clarion.publisher.outbox.aside import resend as send_again
+    from clarion.publisher.outbox.quarantine import look
+    from clarion.publisher.outbox.quarantine import resend as send_again
 
     messages = sum(row.messages for row in look(file).aside)
     if messages:
@@ -105,8 +105,8 @@ def drop(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
       clarion outbox drop app.outbox
       clarion outbox drop app.outbox --yes
     """
-    from clarion.publisher.outbox.aside import drop as let_go
-    from clarion.publisher.outbox.aside import look
+    from clarion.publisher.outbox.quarantine import drop as let_go
+    from clarion.publisher.outbox.quarantine import look
 
     messages = sum(row.messages for row in look(file).aside)
     if messages:

@@ -201,3 +201,29 @@ class StoreFull(RetryableError):
 
 class BadSettings(PermanentError):
     """A setting is unknown, or its value is not usable."""
+
+
+# What a publisher's outbox may meet.
+
+
+class OutboxInUse(RetryableError):
+    """Another publisher has this outbox open."""
+
+
+class OutboxFull(RetryableError):
+    """The disk has no room for the change; nothing of it was kept, and everything that was saved before is."""
+
+
+class OutboxUnusable(PermanentError):
+    """The outbox cannot be opened or used: another format, damage, a folder that cannot be written, a failing disk."""
+
+
+class OutboxInDoubt(PermanentError):
+    """Messages that the broker may have, or may not: nobody can tell any more, so they are kept in quarantine.
+
+    `clarion outbox show` names them, `clarion outbox resend` sends them as new ones, `clarion outbox drop` lets go.
+    """
+
+
+class NoOutbox(PermanentError):
+    """The publisher keeps messages in memory only: it was made without `outbox=PATH`."""

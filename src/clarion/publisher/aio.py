@@ -28,8 +28,8 @@ from clarion.publisher.publisher import FORGET_S, log
 from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts
 from clarion.publisher.requests import AsyncRequests
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
-from clarion.publisher.tuner.choosing import Tuning, with_batch_size
-from clarion.publisher.tuner.tracing import Trace
+from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
+from clarion.publisher.tuner.tuner_trace import Trace
 from clarion.session.aio import AsyncSession
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply

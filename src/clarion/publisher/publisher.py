@@ -24,14 +24,14 @@ from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, Too
 from clarion.model.names import reply_address, to_bytes
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
-from clarion.publisher.outbox.file import OutboxFile
+from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outbox.threads import ThreadDesk
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part, check_settings
 from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.requests import Requests
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
-from clarion.publisher.tuner.choosing import Tuning, with_batch_size
-from clarion.publisher.tuner.tracing import Trace
+from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
+from clarion.publisher.tuner.tuner_trace import Trace
 from clarion.session.endings import Works, closed, watch, watch_forks
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread import ThreadSession

@@ -13,11 +13,10 @@ import apsw
 import pytest
 
 from clarion import AsyncPublisher
-from clarion.model.errors import ClarionError
-from clarion.publisher.outbox.aside import drop, look, resend
-from clarion.publisher.outbox.errors import OutboxFull, OutboxInUse, OutboxUnusable
-from clarion.publisher.outbox.file import OutboxFile
-from clarion.publisher.outbox.rows import Changes, Found, Home, LaneRow, Load, Row
+from clarion.model.errors import ClarionError, OutboxFull, OutboxInUse, OutboxUnusable
+from clarion.publisher.outbox.outbox_file import OutboxFile
+from clarion.publisher.outbox.outbox_rows import Changes, Found, Home, LaneRow, Load, Row
+from clarion.publisher.outbox.quarantine import drop, look, resend
 from clarion.session.aio import AsyncSession
 from clarion.wire.batch import Batch, encode_batch, readdress_batch
 
@@ -219,7 +218,7 @@ def test_a_second_opener_is_told_who_has_it(tmp_path: Path) -> None:
 
 def test_a_holder_that_was_killed_holds_it_no_longer(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from pathlib import Path; from clarion.publisher.outbox.file import OutboxFile;"
+        "import os, signal, sys; from pathlib import Path; from clarion.publisher.outbox.outbox_file import OutboxFile;"
         "file = OutboxFile(Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "outbox")], check=False).returncode == -9

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from tests.unit.publisher.talking import AT_ONCE, MOMENT_S, TOPIC, Asked, numbers, payloads
 
-from clarion.model.errors import ClarionError
+from clarion.model.errors import ClarionError, OutboxFull, OutboxUnusable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.publisher.outbox import planning
-from clarion.publisher.outbox.errors import OutboxFull, OutboxUnusable
-from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.keeping import KeptSending
+from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outbox.planning import Plan
 from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.wire import bodies

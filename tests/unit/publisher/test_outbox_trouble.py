@@ -7,9 +7,8 @@ from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
 from tests.unit.publisher.test_outbox_keeping import STORE, Keep
 from tests.unit.publisher.test_outbox_keeping import keep as keep
 
-from clarion.model.errors import LimitReached, NoSubscriber
-from clarion.publisher.outbox.aside import look
-from clarion.publisher.outbox.errors import OutboxFull, OutboxInDoubt
+from clarion.model.errors import LimitReached, NoSubscriber, OutboxFull, OutboxInDoubt
+from clarion.publisher.outbox.quarantine import look
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind

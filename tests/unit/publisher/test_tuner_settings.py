@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clarion.publisher.tuner import LAN, PAPER, POLICIES, Sample, TunerSettings, make_tuner
-from clarion.publisher.tuner.choosing import with_batch_size
-from clarion.publisher.tuner.tracing import Trace
+from clarion.publisher.tuner.tuner_policies import with_batch_size
+from clarion.publisher.tuner.tuner_trace import Trace
 
 
 def test_the_defaults_are_those_of_table_i() -> None:

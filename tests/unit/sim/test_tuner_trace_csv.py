@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clarion.publisher.tuner import LAN, PAPER, Sample, make_tuner, trace_from_csv, trace_to_csv
-from clarion.publisher.tuner.tracing import Trace
+from clarion.publisher.tuner.tuner_trace import Trace
 from clarion.reproduce.publisher_figures import draw_trace, mean_batch_size
 
 

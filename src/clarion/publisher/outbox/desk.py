@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from clarion.model.arguments import whole
-from clarion.model.errors import BufferFull, TimedOut
-from clarion.publisher.outbox.errors import NoOutbox, OutboxUnusable
-from clarion.publisher.outbox.file import OutboxFile
+from clarion.model.errors import BufferFull, NoOutbox, OutboxUnusable, TimedOut
 from clarion.publisher.outbox.keeping import KeptSending
+from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outbox.saving import Job
 from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.publisher.outbox.workers import DiskWorker, Outcome

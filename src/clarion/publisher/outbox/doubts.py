@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from clarion.model.errors import ClarionError, NoSubscriber
+from clarion.model.errors import ClarionError, NoSubscriber, OutboxInDoubt
 from clarion.model.names import REPLIES, to_text
 from clarion.publisher.failures import Failures
-from clarion.publisher.outbox.errors import OutboxInDoubt
 from clarion.publisher.outgoing_batch import OutgoingBatch
 
 _WAY_OUT = (

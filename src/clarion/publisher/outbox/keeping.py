@@ -13,7 +13,7 @@ from typing import Any
 from clarion.model.errors import ClarionError, InvalidRequest, NoTopic, PublisherExpired
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.lanes import KeptLane
-from clarion.publisher.outbox.rows import Found, Home
+from clarion.publisher.outbox.outbox_rows import Found, Home
 from clarion.publisher.outbox.saving import Saving
 from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.publisher.outgoing_batch import OutgoingBatch

@@ -6,7 +6,7 @@ from collections import deque
 
 from clarion.model.errors import ClarionError
 from clarion.publisher.lanes import Lane
-from clarion.publisher.outbox.rows import FoundLane, LaneRow
+from clarion.publisher.outbox.outbox_rows import FoundLane, LaneRow
 from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.tuner import Tuner

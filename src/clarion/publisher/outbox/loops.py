@@ -19,8 +19,8 @@ from clarion.publisher.outbox.desk import (
     not_saved,
     raise_unsaved,
 )
-from clarion.publisher.outbox.file import OutboxFile
 from clarion.publisher.outbox.keeping import KeptSending
+from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outbox.saving import Job
 from clarion.publisher.outbox.workers import Outcome
 from clarion.publisher.outgoing_batch import OutgoingBatch

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from clarion.model.errors import ClarionError
 from clarion.publisher.outbox.lanes import KeptLane
-from clarion.publisher.outbox.rows import Changes
+from clarion.publisher.outbox.outbox_rows import Changes
 from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.wire import bodies
 

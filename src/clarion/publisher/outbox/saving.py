@@ -8,14 +8,13 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from clarion.model.errors import ClarionError, InvalidRequest, LimitReached
+from clarion.model.errors import ClarionError, InvalidRequest, LimitReached, OutboxFull
 from clarion.model.ids import RECEIPTS_KEPT, next_stamp
 from clarion.publisher.lanes import Lane
 from clarion.publisher.outbox.doubts import KeptFailures, doubtful_error
-from clarion.publisher.outbox.errors import OutboxFull
 from clarion.publisher.outbox.lanes import KeptLane
+from clarion.publisher.outbox.outbox_rows import Found, Home, Load, Row
 from clarion.publisher.outbox.planning import LanePlan, Plan, apply_lane, plan_lane
-from clarion.publisher.outbox.rows import Found, Home, Load, Row
 from clarion.publisher.outbox.sheaves import DurableBatch
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.sending import Sending

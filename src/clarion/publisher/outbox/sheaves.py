@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.publisher.outbox.rows import Row
+from clarion.publisher.outbox.outbox_rows import Row
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.wire import bodies
 from clarion.wire.batch import readdress_batch

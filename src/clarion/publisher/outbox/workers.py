@@ -7,11 +7,10 @@ import queue
 import threading
 from collections.abc import Callable
 
-from clarion.model.errors import ClarionError
-from clarion.publisher.outbox.errors import OutboxUnusable
-from clarion.publisher.outbox.file import OutboxFile
+from clarion.model.errors import ClarionError, OutboxUnusable
+from clarion.publisher.outbox.outbox_file import OutboxFile
+from clarion.publisher.outbox.outbox_rows import Row
 from clarion.publisher.outbox.planning import Plan
-from clarion.publisher.outbox.rows import Row
 from clarion.publisher.outbox.saving import Job
 
 log = logging.getLogger("clarion.publisher")

@@ -1,12 +1,11 @@
 """The publisher's control algorithm, as pure code: facts and time in, decisions out.
 
-The real publisher and the simulator run these very lines. Each policy has a file of its own.
+The real publisher and the simulator run these very lines.
 """
 
-from clarion.publisher.tuner.choosing import POLICIES, make_tuner
-from clarion.publisher.tuner.settings import LAN, PAPER, TunerSettings
-from clarion.publisher.tuner.tracing import Sample, trace_from_csv, trace_to_csv
-from clarion.publisher.tuner.tuner import Publish, Tuner, Wait
+from clarion.publisher.tuner.tuner import LAN, PAPER, Publish, Tuner, TunerSettings, Wait
+from clarion.publisher.tuner.tuner_policies import POLICIES, make_tuner
+from clarion.publisher.tuner.tuner_trace import Sample, trace_from_csv, trace_to_csv
 
 __all__ = [
     "LAN",

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import apsw
 
+from clarion.model.errors import OutboxUnusable
 from clarion.model.ids import next_stamp
-from clarion.publisher.outbox.errors import OutboxUnusable
-from clarion.publisher.outbox.locking import OutboxLock
-from clarion.publisher.outbox.opening import close_database, open_database, open_for_reading, typed
-from clarion.publisher.outbox.rows import Aside
+from clarion.publisher.outbox.outbox_file import OutboxLock, close_database, open_database, open_for_reading, typed
+from clarion.publisher.outbox.outbox_rows import Aside
 from clarion.wire.batch import BadBatch, Batch, readdress_batch
 
 _WAITING = """

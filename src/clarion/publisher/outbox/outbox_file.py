@@ -1,0 +1,449 @@
+"""The outbox on disk: a SQLite file in which what was put waits until the broker has it, its lock, and room for it.
+
+Each `commit` is on disk when it returns (WAL, synchronous=FULL), whole or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from clarion.model.errors import OutboxFull, OutboxInUse, OutboxUnusable
+from clarion.publisher.outbox.outbox_rows import Changes, Found, FoundLane, Home, LaneRow, Load, Row
+from clarion.session.endings import watch_forks
+from clarion.wire.batch import BadBatch, Batch
+
+
+class OutboxLock:
+    """Held from the moment it is made until `release`, or the end of the process."""
+
+    def __init__(self, file: Path) -> None:
+        place = file.with_name(file.name + "-lock")
+        try:
+            self._lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise OutboxUnusable(
+                f"the outbox {file} cannot be used: {error.strerror} ({place}); nothing was put. Choose another place"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._lock)
+            raise OutboxInUse(
+                f"another publisher (process {holder}) has the outbox {file} open, and sends what is in it;"
+                " close that one, or use another outbox"
+            ) from error
+        try:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError:  # a full disk: then the name of the holder is not told
+            pass
+        watch_forks(self)
+
+    def release(self) -> None:
+        """Let others have it: at once, even where a child forked just now has not closed its descriptor yet."""
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._close()
+
+    def after_fork(self) -> None:
+        """The lock is the parent's: a child that kept the descriptor would hold it when the parent is gone."""
+        if self._lock >= 0:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._lock)
+        self._lock = -1
+
+
+APPLICATION_ID = 0x434C4F42  # "CLOB"
+FORMAT_VERSION = 2
+_READABLE = (1, 2)  # format 1 has no topic numbers
+_PAGE_BYTES = 8192
+_CACHE_KIB = 8192
+_MUCH_UNUSED_BYTES = 4 * 2**20
+
+# The index alone answers what is left in each lane; batches are only touched when they are read or removed.
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+CREATE TABLE lane (
+    number INTEGER PRIMARY KEY, topic BLOB NOT NULL UNIQUE, publisher INTEGER NOT NULL, first_number INTEGER NOT NULL,
+    numbered INTEGER NOT NULL, stored INTEGER NOT NULL, topic_number INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE batch (
+    stamp INTEGER PRIMARY KEY, lane INTEGER NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
+    ttl_ms INTEGER NOT NULL, due BLOB NOT NULL, packed BLOB NOT NULL
+) STRICT;
+CREATE INDEX batch_lane ON batch (lane, stamp, count, size);
+CREATE TABLE aside (
+    stamp INTEGER PRIMARY KEY, topic BLOB NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
+    ttl_ms INTEGER NOT NULL, due BLOB NOT NULL, packed BLOB NOT NULL, reason TEXT NOT NULL, at_us INTEGER NOT NULL
+) STRICT;
+"""
+
+
+def open_database(file: Path, *, durable: bool) -> apsw.Connection:
+    """Open an outbox for writing, and make it if it is missing. Whoever calls holds its lock."""
+    is_new = not file.exists()
+    try:
+        connection = apsw.Connection(str(file))
+    except apsw.Error as error:
+        raise typed(error, file) from error
+    try:
+        # A child process that ends must not touch the log that its parent works with.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # no statement is planned anew for each value
+        connection.set_busy_timeout(5000)  # somebody may be looking: `clarion outbox show`
+        if is_new or not connection.pragma("schema_version"):
+            _make(connection)
+        check_format(connection, file)
+        _migrate(connection)
+        connection.pragma("synchronous", "full" if durable else "off")
+        connection.pragma("cache_size", -_CACHE_KIB)
+        connection.wal_autocheckpoint(0)
+        if durable:
+            _sync_folder(file.parent)
+    except apsw.Error as error:
+        connection.close()
+        raise typed(error, file) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(file: Path) -> apsw.Connection:
+    """Open an outbox to look into it, beside whoever works with it; it must be there."""
+    if not file.is_file():
+        raise OutboxUnusable(f"there is no outbox {file}")
+    try:
+        address = f"file:{quote(str(file.absolute()))}?mode=ro"
+        connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        connection.set_busy_timeout(5000)
+        check_format(connection, file)
+    except apsw.Error as error:
+        raise typed(error, file) from error
+    return connection
+
+
+def close_database(connection: apsw.Connection) -> None:
+    """Move everything into the database itself, give unused room back where there is much, and let go."""
+    try:
+        if (
+            connection.pragma("freelist_count") * _PAGE_BYTES > _MUCH_UNUSED_BYTES
+            and not connection.execute("SELECT count(*) FROM batch").get
+        ):
+            connection.execute("VACUUM")
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    except apsw.Error:  # a full disk, for one: what is saved is in the log, where the next opening finds it
+        pass
+    connection.close()
+
+
+def check_format(connection: apsw.Connection, file: Path) -> None:
+    """Refuse what is no outbox, or one that this version does not know."""
+    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    if application != APPLICATION_ID:
+        raise OutboxUnusable(f"{file} is a database of something else, not an outbox; nothing was changed")
+    if version not in _READABLE:
+        raise OutboxUnusable(
+            f"the outbox {file} has format {version}, this Clarion knows formats up to {FORMAT_VERSION};"
+            " nothing was changed. Open it with the Clarion that wrote it"
+        )
+
+
+def typed(error: apsw.Error, file: Path) -> OutboxFull | OutboxUnusable:
+    """Give the typed error for what SQLite said."""
+    code = int(getattr(error, "extendedresult", 0))
+    name = apsw.mapping_extended_result_codes.get(code) or type(error).__name__
+    said = f"{error}, {name}"
+    if isinstance(error, apsw.FullError) or code in (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE):
+        return OutboxFull(f"the disk has no room for the outbox {file} ({said}); what was saved before is kept")
+    if isinstance(error, apsw.NotADBError):
+        return OutboxUnusable(f"{file} is not an outbox, or is damaged ({said}); nothing was changed")
+    if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):
+        return OutboxUnusable(f"the outbox {file} cannot be opened for writing ({said}); choose another place")
+    return OutboxUnusable(
+        f"the outbox {file} cannot be used any more ({said}); what was saved before is kept as far as the disk kept it."
+        " Check the disk, then open it again"
+    )
+
+
+def no_room(file: Path) -> OutboxFull:
+    """Give the error for a disk that has nothing left but its reserve."""
+    return OutboxFull(f"the disk has no room for the outbox {file}; what was saved before is kept")
+
+
+def _make(connection: apsw.Connection) -> None:
+    if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        return  # something else; the check of the format says so
+    connection.pragma("page_size", _PAGE_BYTES)
+    connection.pragma("journal_mode", "wal")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(_TABLES)
+    connection.execute("INSERT INTO meta VALUES ('last_stamp', 0)")
+    connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", FORMAT_VERSION)
+    connection.execute("COMMIT")
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    if connection.pragma("user_version") < FORMAT_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ALTER TABLE lane ADD COLUMN topic_number INTEGER NOT NULL DEFAULT 0")
+        connection.pragma("user_version", FORMAT_VERSION)
+        connection.execute("COMMIT")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+RESERVE_BYTES = 8 * 2**20
+CHECKPOINT_PAGES = 256  # 2 MB of SQLite's log, which then is moved into the database
+_LOG_BYTES = 4 * 2**20
+
+
+class Room:
+    """The reserve beside an outbox, and the log of it.
+
+    Moving the log makes the database grow by what is in the log, at most; the reserve is larger than that as a rule,
+    since the log is moved after every commit that leaves it long, and nothing is saved where that did not work.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._reserve = file.with_name(file.name + "-reserve")
+        self._log = file.with_name(file.name + "-wal")
+        self._log_is_long = False
+
+    def is_there(self, connection: apsw.Connection) -> bool:
+        """Whether something may be saved: the reserve is there, on the disk or as unused room of the database itself,
+        and the log is short."""
+        if self._log_is_long:
+            return False
+        if self._reserve.exists():
+            return True
+        if connection.pragma("freelist_count") * connection.pragma("page_size") >= RESERVE_BYTES:
+            return True  # what the disk has left is for the log then
+        try:
+            with self._reserve.open("wb") as opened:
+                os.posix_fallocate(opened.fileno(), 0, RESERVE_BYTES)
+        except OSError:
+            self._reserve.unlink(missing_ok=True)
+            return False
+        return True
+
+    def use(self, connection: apsw.Connection) -> None:
+        """Give the reserve to the disk, move the log with it, and give the log's room back."""
+        self._reserve.unlink(missing_ok=True)
+        self._move(connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def look_after(self, connection: apsw.Connection, log_pages: int) -> None:
+        """Move the log if it is long."""
+        if log_pages >= CHECKPOINT_PAGES or self._log_is_long:
+            self._move(connection, apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _move(self, connection: apsw.Connection, mode: int) -> None:
+        try:
+            in_log, moved = connection.wal_checkpoint(mode=mode)
+            self._log_is_long = moved < in_log and in_log >= 4 * CHECKPOINT_PAGES
+        except apsw.Error:  # the database could not grow, or somebody looks into it right now
+            self._log_is_long = True
+
+    def lengthen_log(self) -> None:
+        """Give SQLite's log room with zeros, which are no part of it: writing over what a file has syncs faster than
+        writing beyond its end."""
+        try:
+            with self._log.open("r+b", buffering=0) as opened:
+                found = opened.seek(0, os.SEEK_END)
+                if found < _LOG_BYTES:
+                    opened.write(bytes(_LOG_BYTES - found))
+                    os.fsync(opened.fileno())
+        except OSError:  # no room: then it is slower
+            return
+
+    def give_back(self) -> None:
+        """Remove the reserve: nobody works with the outbox any more."""
+        self._reserve.unlink(missing_ok=True)
+
+
+_LANES = """
+SELECT lane.*, count(stamp), coalesce(sum(count), 0), coalesce(max(stamp), 0)
+FROM lane LEFT JOIN batch INDEXED BY batch_lane ON batch.lane = lane.number GROUP BY lane.number
+"""
+_TO_ASIDE = """
+INSERT INTO aside SELECT stamp, topic, count, size, ttl_ms, due, packed, ?, ?
+FROM batch JOIN lane ON lane.number = batch.lane WHERE stamp = ?
+"""
+_FIRST_ROWS = "SELECT stamp, count FROM batch INDEXED BY batch_lane WHERE lane = ? ORDER BY stamp LIMIT ?"
+_ROWS = """
+SELECT stamp, lane, count, ttl_ms, due, packed FROM batch INDEXED BY batch_lane
+WHERE lane = ? AND stamp > ? ORDER BY stamp LIMIT ?
+"""
+
+
+class OutboxFile:
+    """An open outbox. One thread at a time uses it; nobody else has it open."""
+
+    def __init__(self, file: Path, *, durable: bool = True) -> None:
+        self.file = file = Path(os.path.realpath(file))  # two names of it are one outbox, with one lock
+        self._lock = OutboxLock(file)
+        self._log_pages = 0
+        self._room = Room(file)
+        try:
+            self._connection = open_database(file, durable=durable)
+            try:
+                self._connection.set_wal_hook(self._note_log)
+                self.commit(Changes())  # a place that can only be read says so now
+                if durable:
+                    self._room.lengthen_log()
+            except BaseException:
+                self._connection.close()
+                raise
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def close(self) -> None:
+        """Let go of it; what was committed stays."""
+        self._room.give_back()
+        close_database(self._connection)
+        self._lock.release()
+
+    def read(self) -> Found:
+        """Give what is left in it."""
+        try:
+            execute = self._connection.execute
+            meta = dict(execute("SELECT key, value FROM meta"))
+            lanes = [FoundLane(LaneRow(*row[:7]), *row[7:]) for row in execute(_LANES)]
+            held = int(execute("SELECT coalesce(sum(size), 0) FROM batch INDEXED BY batch_lane").get)
+            aside = execute("SELECT coalesce(sum(size), 0), coalesce(sum(count), 0) FROM aside").get
+        except apsw.Error as error:
+            raise typed(error, self.file) from error
+        if execute("SELECT count(*) FROM batch INDEXED BY batch_lane").get != sum(lane.rows for lane in lanes):
+            raise OutboxUnusable(f"the outbox {self.file} is damaged: there are batches of no lane. Restore it")
+        home = Home(meta["broker"], meta["store_uuid"], meta["timeline"]) if "broker" in meta else None
+        return Found(
+            lanes=lanes,
+            home=home,
+            start=meta.get("start", b""),
+            sequence=meta.get("sequence", 0),
+            max_batch_bytes=meta.get("max_batch_bytes", 0),
+            last_stamp=meta["last_stamp"],
+            kept_bytes=held + aside[0],
+            aside_messages=aside[1],
+        )
+
+    def commit(self, changes: Changes) -> int:
+        """Make the changes, durably; give how many messages `aside_first` set aside. Raises OutboxFull when there is no
+        room: nothing of them is done then."""
+        if changes.rows and not self._room.is_there(self._connection):
+            self._room.use(self._connection)
+            if not self._room.is_there(self._connection):
+                raise no_room(self.file)
+        try:
+            set_aside = self._transact(changes)
+        except apsw.Error as error:
+            full = typed(error, self.file)
+            if not isinstance(full, OutboxFull):
+                raise full from error
+            self._room.use(self._connection)
+            if changes.rows:
+                raise full from error
+            set_aside = self._try_again(changes)  # removing what was sent is what the reserve is for
+        self._room.look_after(self._connection, self._log_pages)
+        return set_aside
+
+    def _try_again(self, changes: Changes) -> int:
+        try:
+            return self._transact(changes)
+        except apsw.Error as error:
+            raise typed(error, self.file) from error
+
+    def _transact(self, changes: Changes) -> int:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            set_aside = self._change(changes)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return set_aside
+
+    def load(self, load: Load) -> list[Row]:
+        """Give rows of a lane, in order; at least one where there is one."""
+        rows: list[Row] = []
+        size = 0
+        try:
+            for found in self._connection.execute(_ROWS, (load.lane, load.after, load.rows)):
+                row = Row(*found)
+                Batch.parse(row.packed)
+                rows.append(row)
+                size += len(row.packed)
+                if size >= load.size:
+                    break
+        except apsw.Error as error:
+            raise typed(error, self.file) from error
+        except BadBatch as error:
+            raise OutboxUnusable(
+                f"the outbox {self.file} is damaged: {error}. Restore it, or begin with another one"
+            ) from error
+        return rows
+
+    def _change(self, changes: Changes) -> int:
+        execute, many = self._connection.execute, self._connection.executemany
+        if changes.home is not None:
+            many("INSERT OR REPLACE INTO meta VALUES (?, ?)", changes.home._asdict().items())
+        if changes.start:
+            seen = {"start": changes.start, "sequence": changes.sequence}
+            many("INSERT OR REPLACE INTO meta VALUES (?, ?)", seen.items())
+        if changes.max_batch_bytes:
+            execute("INSERT OR REPLACE INTO meta VALUES ('max_batch_bytes', ?)", (changes.max_batch_bytes,))
+        if not changes:
+            execute("UPDATE meta SET value = value WHERE key = 'last_stamp'")
+        now_us = int(time.time() * 1e6)
+        self._set_aside(changes.aside, now_us)
+        if changes.gone:
+            many("DELETE FROM batch WHERE stamp = ?", [(stamp,) for stamp in changes.gone])
+        messages = 0
+        for lane, count, reason in changes.aside_first:
+            first = list(execute(_FIRST_ROWS, (lane, count)))
+            self._set_aside([(stamp, reason) for stamp, _ in first], now_us)
+            messages += sum(held for _, held in first)
+        if changes.lanes:
+            many("INSERT OR REPLACE INTO lane VALUES (?, ?, ?, ?, ?, ?, ?)", list(changes.lanes.values()))
+        if changes.rows:
+            many(
+                "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (row.stamp, row.lane, row.messages, len(row.packed), row.ttl_ms, row.due, row.packed)
+                    for row in changes.rows
+                ],
+            )
+        if changes.last_stamp:
+            execute("UPDATE meta SET value = ? WHERE key = 'last_stamp'", (changes.last_stamp,))
+        if changes.gone_lanes:
+            many("DELETE FROM lane WHERE number = ?", [(lane,) for lane in changes.gone_lanes])
+        return messages
+
+    def _set_aside(self, rows: list[tuple[int, str]], now_us: int) -> None:
+        if rows:
+            many = self._connection.executemany
+            many(_TO_ASIDE, [(reason, now_us, stamp) for stamp, reason in rows])
+            many("DELETE FROM batch WHERE stamp = ?", [(stamp,) for stamp, _ in rows])
