@@ -30,7 +30,7 @@ from clarion.model.errors import (
 )
 from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outbox.quarantine import look, resend
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 

@@ -17,7 +17,7 @@ from clarion import Admin, Publisher, Subscriber
 from clarion.model.errors import BufferFull, DiskFull, TimedOut
 from clarion.publisher import Receipt
 from clarion.session.exchange import Reply
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.batch import encode_batch
 from clarion.wire.frames import Kind

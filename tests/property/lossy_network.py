@@ -10,7 +10,7 @@ from typing import Any
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.model.errors import DiskFull, StoreFull
 from clarion.publisher.sending import Sending
-from clarion.session.exchange import Exchange, OnReply, Reply
+from clarion.session.exchange import Exchange, OnReply, Reply, Send
 from clarion.store.memory import MemoryStore
 from clarion.subscriber.claim import Steps
 from clarion.subscriber.fetching import FetchSettings
@@ -126,7 +126,7 @@ class Client:
     def ask(
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
     ) -> None:
-        frames = self.exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self.world.now_s)
+        frames = self.exchange.send(Send(kind, body, on_reply, blobs, wait_s), now_s=self.world.now_s)
         self._send(frames)
 
     def _send(self, frames: Sequence[Buffer]) -> None:
@@ -143,7 +143,8 @@ class Client:
             self.reconnect()
         for _ in range(world.dice.randrange(0, 6)):
             if self.wire.replies:
-                self.exchange.answer(self.wire.replies.popleft())
+                for on_reply, reply in self.exchange.receive(self.wire.replies.popleft()):
+                    on_reply(reply)
         for frames in self.exchange.overdue(world.now_s):
             self._send(frames)
 

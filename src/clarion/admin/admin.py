@@ -28,7 +28,7 @@ from clarion.model.options import KEEP, TopicSettings, check_settings
 from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
 from clarion.session.endings import watch
 from clarion.session.exchange import Reply, Seen, hello
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.subscriber.choices import Order, Start, check_same_use, options_of, start_fields
 from clarion.subscriber.drafts import State
 from clarion.subscriber.messages import Message

@@ -30,9 +30,9 @@ from clarion.pipeline.read_positions import (
     without_lost,
 )
 from clarion.pipeline.topic_table import to_record_batches
-from clarion.session.changes import no_answer
+from clarion.session.calls import no_answer
 from clarion.session.exchange import Reply, Seen, hello
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.subscriber.messages import MessageBatch, unreadable
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch

@@ -30,7 +30,7 @@ from clarion.publisher.requests import AsyncRequests
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
 from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
 from clarion.publisher.tuner.tuner_trace import Trace
-from clarion.session.aio import AsyncSession
+from clarion.session.async_session import AsyncSession
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply
 from clarion.subscriber.messages import Message, check_message

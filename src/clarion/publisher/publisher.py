@@ -34,7 +34,7 @@ from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
 from clarion.publisher.tuner.tuner_trace import Trace
 from clarion.session.endings import Works, closed, watch, watch_forks
 from clarion.session.exchange import OnReply, Reply
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
 from clarion.wire.batch_builder import MESSAGE_MEMORY_BYTES, OVERHEAD_BYTES, part_of

@@ -23,9 +23,9 @@ from clarion.model.errors import (
 from clarion.model.names import REPLIES, REPLY_TO, REQUEST, to_bytes, to_text
 from clarion.model.options import SubscriptionOptions
 from clarion.publisher.receipts import AsyncReceipt, Receipt
-from clarion.session.aio import AsyncSession
+from clarion.session.async_session import AsyncSession
 from clarion.session.endings import belongs_to_another
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.subscriber.aio import AsyncSubscriber
 from clarion.subscriber.messages import Message
 from clarion.subscriber.subscriber import Subscriber

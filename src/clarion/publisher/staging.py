@@ -28,7 +28,7 @@ from clarion.publisher.publisher import FORGET_S
 from clarion.publisher.staged import StagedPart
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply, Reply, hello
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.batch import PackedColumn
 from clarion.wire.batch_builder import ColumnBatchBuilder, chunk_end, part_of

@@ -1,4 +1,5 @@
-"""One connection to a broker: a DEALER socket and what its monitor tells. Used from one thread only."""
+"""One connection to a broker: a DEALER socket and what its monitor tells; how long to wait before the next one. Used by
+one thread at a time."""
 
 from __future__ import annotations
 
@@ -42,13 +43,32 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer], flags: int 
 
 
 def receive_frames(socket: zmq.Socket[bytes]) -> list[Buffer]:
-    """Give the frames of a message that has come, or raise zmq.Again; a large one stays where ZeroMQ has put it."""
+    """Return the frames of a message that has come, or raise zmq.Again; a large one stays where ZeroMQ has put it."""
     frame = socket.recv(_AT_ONCE, False)
     frames: list[Buffer] = [frame.bytes]
     while frame.more:
         frame = socket.recv(0, False)
         frames.append(frame.bytes if len(frame) < KEPT_FROM_BYTES else frame.buffer)
     return frames
+
+
+class Backoff:
+    """Doubles from `first_s` to `most_s`; each wait is between half and all of that, by the dice."""
+
+    def __init__(self, *, first_s: float = 0.05, most_s: float = 1.0) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._tries = 0
+
+    def next_wait_s(self, dice: float) -> float:
+        """Return the wait before the next try, for dice that fell in [0, 1)."""
+        bound_s = min(self._most_s, self._first_s * 2.0 ** min(self._tries, 30))
+        self._tries += 1
+        return bound_s * (0.5 + 0.5 * dice)
+
+    def reset(self) -> None:
+        """The last try went well."""
+        self._tries = 0
 
 
 class Outage:
@@ -109,7 +129,7 @@ class Connection:
         send_frames(self.socket, frames)
 
     def receive(self) -> Iterator[list[Buffer]]:
-        """Give what has come, until there is nothing more."""
+        """Return what has come, until there is nothing more."""
         while True:
             try:
                 frames = receive_frames(self.socket)

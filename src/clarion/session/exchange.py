@@ -1,4 +1,5 @@
-"""Requests under way on a connection: matched with replies, sent again when the answer does not come.
+"""What a client core tells its driver, and requests under way on a connection: matched with replies, and sent again
+when the answer does not come.
 
 Every request is safe to repeat at the broker, so resending is the whole of recovery.
 """
@@ -6,7 +7,8 @@ Every request is safe to repeat at the broker, so resending is the whole of reco
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,6 +22,46 @@ _REFUSALS = frozenset({Kind.INVALID, Kind.REFUSED, Kind.NO_SUBSCRIBER, Kind.NOT_
 _OF_NO_STORE = frozenset({Kind.HELLO, Kind.REGISTER, Kind.STATS})  # to be asked of whichever store there is
 AGAIN_S = 0.02  # before a refused request is sent again, at least
 BodyT = TypeVar("BodyT", bound=bodies.Body)
+
+
+class Send(NamedTuple):
+    """An instruction of a core: send a request. The reply comes back with the `tag`, which says what it is for."""
+
+    kind: Kind
+    body: bodies.Body
+    tag: Any
+    blobs: Sequence[Buffer] = ()
+    wait_s: float = 0.0  # that the broker may take for the answer
+
+
+class Wake(NamedTuple):
+    """An instruction of a core: a call that somebody waits for is done."""
+
+    call: Any
+
+
+class GiveUp(NamedTuple):
+    """An instruction of a core: forget the request with this tag, for which nobody waits any more."""
+
+    tag: Any
+
+
+Instruction = Send | Wake | GiveUp
+
+
+class Nonces:
+    """Random bytes that tell requests apart, all from one seed: the same seed, the same bytes."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+        self._count = 0
+
+    def __iter__(self) -> Nonces:
+        return self
+
+    def __next__(self) -> bytes:
+        self._count += 1
+        return blake2b(self._count.to_bytes(8, "little"), digest_size=16, key=self._seed).digest()
 
 
 class Seen:
@@ -60,21 +102,21 @@ class Reply(NamedTuple):
     seen: Seen | None = None  # by this client
 
     def refusal(self) -> bodies.Refused | None:
-        """Give the refusal, if it is one."""
+        """Return the refusal, if it is one."""
         return _refused.decode(self.body) if self.kind in _REFUSALS else None
 
     def error(self) -> ClarionError | None:
-        """Give the refusal as the error to raise, if it is one."""
+        """Return the refusal as the error to raise, if it is one."""
         refusal = self.refusal()
         return None if refusal is None else error_of(refusal.code, refusal.text)
 
     def again_after_s(self) -> float | None:
-        """Give how long to wait before the same request is worth another try; None where it is not."""
+        """Return how long to wait before the same request is worth another try; None where it is not."""
         refusal = self.refusal()
         return None if refusal is None or refusal.code not in RETRIED else max(refusal.retry_after_s, AGAIN_S)
 
     def read(self, body: type[BodyT]) -> BodyT:
-        """Give the body as what it is; raise the typed error if it is a refusal."""
+        """Return the body as what it is; raise the typed error if it is a refusal."""
         error = self.error()
         if error is not None:
             raise error
@@ -106,29 +148,23 @@ class Count:
 
 
 class _Asked:
-    __slots__ = ("body", "frames", "on_reply", "resend_at_s", "times_sent", "wait_s")
+    __slots__ = ("frames", "resend_at_s", "tag", "times_sent", "wait_s")
 
-    def __init__(
-        self,
-        body: bodies.Body,
-        frames: list[Buffer],
-        on_reply: OnReply,
-        wait_s: float,
-        resend_at_s: float,
-        times_sent: int,
-    ) -> None:
-        self.body = body
+    def __init__(self, frames: list[Buffer], tag: object, wait_s: float, resend_at_s: float, times_sent: int) -> None:
         self.frames = frames
-        self.on_reply = on_reply
+        self.tag = tag
         self.wait_s = wait_s
         self.resend_at_s = resend_at_s
         self.times_sent = times_sent
 
 
+_GREETING = object()  # the tag of the exchange's own requests
+
+
 class Exchange:
     """Which requests wait for an answer, in the order they were made."""
 
-    def __init__(self, *, resend_after_s: float = 10.0, seen: Seen | None = None) -> None:
+    def __init__(self, *, resend_after_s: float = 10.0, seen: Seen | None = None, count: Count | None = None) -> None:
         self._resend_after_s = resend_after_s
         self._asked: dict[int, _Asked] = {}
         self._last_id = 0
@@ -136,8 +172,8 @@ class Exchange:
         self.resent = 0
         self.strays = 0
         self.seen = seen or Seen()
-        self.count = Count()
-        self.on_lost: Callable[[ClarionError], None] = lambda _error: None  # told before those who wait for an answer
+        self.count = count or Count()
+        self.lost: ClarionError | None = None  # to be told to the core before what `receive` returned
         self._hello = 0  # the id of the last greeting
         self._greeting = False  # all else waits for the answer to that
         self._released = False  # it is answered: now everything may be sent
@@ -145,44 +181,41 @@ class Exchange:
     def __len__(self) -> int:
         return len(self._asked)
 
-    def ask(
-        self,
-        kind: Kind,
-        body: bodies.Body,
-        blobs: Sequence[Buffer],
-        on_reply: OnReply,
-        *,
-        wait_s: float,
-        now_s: float,
-        sent: bool = True,
-    ) -> list[Buffer]:
-        """Note a request whose answer may take `wait_s` at the broker; return its frames, which are `sent` now, or with
-        `everything` when there is a connection."""
+    def send(self, send: Send, *, now_s: float, sent: bool = True) -> list[Buffer]:
+        """Note a request; return its frames, which are `sent` now, or with `everything` when there is a connection."""
         self._last_id += 1
-        frames = pack_frames(kind, self._last_id, body, blobs)
-        resend_at_s = now_s + wait_s + self._resend_after_s
-        self._asked[self._last_id] = _Asked(body, frames, on_reply, wait_s, resend_at_s, int(sent))
+        frames = pack_frames(send.kind, self._last_id, send.body, send.blobs)
+        wait_s = send.wait_s
+        self._asked[self._last_id] = _Asked(frames, send.tag, wait_s, now_s + wait_s + self._resend_after_s, int(sent))
         return frames
 
-    def give_up(self, body: bodies.Body) -> None:
+    def give_up(self, tag: object) -> None:
         """Forget a request that nobody waits for any more: it is not sent again, whatever becomes of a copy that was
         sent. Done much later, it would undo what its caller, or somebody else, has decided since."""
-        for request_id in [number for number, asked in self._asked.items() if asked.body is body]:
+        gone = [
+            number
+            for number, asked in self._asked.items()
+            if asked.tag is tag or getattr(asked.tag, "body", None) is tag
+        ]
+        for request_id in gone:
             del self._asked[request_id]
 
-    def answer(self, frames: Sequence[Buffer]) -> None:
-        """Hand a reply to who asked; what nobody asked for, or asked for twice, is counted and dropped."""
+    def receive(self, frames: Sequence[Buffer]) -> Sequence[tuple[Any, Reply]]:
+        """Return the tag of the request that is answered with the reply to it; nothing where nobody asked for it, or it
+        was answered before, which is counted. The answer to a greeting may answer all requests, and leave an error in
+        `lost`."""
         try:
             _, kind, request_id = unpack_prefix(frames[0])
         except (BadFrames, IndexError):
             self.strays += 1
-            return
+            return ()
         # Half a reply is no reply: its request stays, and is sent again.
         asked = self._asked.pop(request_id, None) if len(frames) >= 2 else None
         if asked is None:
             self.strays += 1
-            return
-        asked.on_reply(Reply(kind, frames[1], frames[2:], asked.times_sent, self.seen))
+            return ()
+        reply = Reply(kind, frames[1], frames[2:], asked.times_sent, self.seen)
+        return self._on_welcome(reply) if asked.tag is _GREETING else ((asked.tag, reply),)
 
     # Who is there.
 
@@ -192,26 +225,26 @@ class Exchange:
         return self._greeting or self._released
 
     def greeting(self, now_s: float) -> list[list[Buffer]]:
-        """Give what a new connection sends first: who was spoken with before and, where that is nobody, everything."""
+        """Return what a new connection sends first: who was spoken with before; where that is nobody, everything."""
         self._asked.pop(self._hello, None)
         self._greeting = self._released = False
         everything = [] if self.seen.start else self.everything(now_s)
         greeting = hello("clarion session", self.seen)
-        frames = self.ask(Kind.HELLO, greeting, (), self._on_welcome, wait_s=0.0, now_s=now_s)
+        frames = self.send(Send(Kind.HELLO, greeting, _GREETING), now_s=now_s)
         self._hello, self._greeting = self._last_id, bool(self.seen.start)
         return [frames, *everything]
 
     def take_released(self, now_s: float) -> list[list[Buffer]]:
-        """Give everything, once, when it may be sent."""
+        """Return everything, once, when it may be sent."""
         released, self._released = self._released, False
         return self.everything(now_s) if released else []
 
-    def _on_welcome(self, reply: Reply) -> None:
+    def _on_welcome(self, reply: Reply) -> Sequence[tuple[Any, Reply]]:
         self._released, self._greeting = self._greeting, False
         try:
             welcome = reply.read(bodies.Welcome)
         except ClarionError:  # whoever asks something hears it
-            return
+            return ()
         self.count.known = welcome.count
         seen = self.seen
         another = welcome.store_uuid != seen.store
@@ -220,23 +253,22 @@ class Exchange:
         if welcome.start:
             seen.store, seen.timeline, seen.start = welcome.store_uuid, welcome.timeline, welcome.start
             seen.sequence = welcome.sequence
-        if welcome.lost and not is_moved:
-            self._lose(another=another)
+        return self._lose(another=another) if welcome.lost and not is_moved else ()
 
-    def _lose(self, *, another: bool) -> None:
-        """What waits for an answer was for a store that is gone."""
+    def _lose(self, *, another: bool) -> Sequence[tuple[Any, Reply]]:
+        """What waits for an answer was for a store that is gone: return a refusal of it all."""
         what = (
             "another store answers at this address" if another else "the broker's store was restored from an older copy"
         )
         text = f"{what}: what it confirmed before may be gone, and whether this was done cannot be told"
-        self.on_lost(StoreWentBack(text))
+        self.lost = StoreWentBack(text)
         refusal = msgspec.msgpack.encode(bodies.Refused(Code.WENT_BACK, text))
-        for request_id in [number for number, asked in self._asked.items() if asked.frames[0][3] not in _OF_NO_STORE]:
-            asked = self._asked.pop(request_id)
-            asked.on_reply(Reply(Kind.REFUSED, refusal, (), asked.times_sent))
+        lost = [number for number, asked in self._asked.items() if asked.frames[0][3] not in _OF_NO_STORE]
+        found = [self._asked.pop(number) for number in lost]
+        return [(asked.tag, Reply(Kind.REFUSED, refusal, (), asked.times_sent)) for asked in found]
 
     def everything(self, now_s: float) -> list[list[Buffer]]:
-        """Give all requests without an answer, in order: a new connection sends them first."""
+        """Return all requests without an answer, in order: a new connection sends them first."""
         self.resent += len(self._asked)
         for asked in self._asked.values():
             asked.times_sent += 1
@@ -244,7 +276,7 @@ class Exchange:
         return [asked.frames for asked in self._asked.values()]
 
     def overdue(self, now_s: float) -> list[list[Buffer]]:
-        """Give the requests whose answer should have come by now, to be sent again."""
+        """Return the requests whose answer should have come by now, to be sent again."""
         if now_s < self._next_check_s or self._greeting:
             return []
         self._next_check_s = now_s + self._resend_after_s / 4

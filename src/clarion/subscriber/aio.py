@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from clarion.model.arguments import optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed
 from clarion.model.names import to_bytes
-from clarion.session.aio import AsyncSession
+from clarion.session.async_session import AsyncSession
 from clarion.session.endings import Works, closed, watch
 from clarion.subscriber.choices import AckMode, Delivery, Order, Start, check_choices, options_of
 from clarion.subscriber.claim import Steps

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from clarion.model.errors import ClarionError, Unreachable
-from clarion.session.changes import Change, no_answer
+from clarion.session.calls import Change, no_answer
 from clarion.session.exchange import Count, Reply, hello
 from clarion.subscriber.claim import Owner, Steps
 from clarion.subscriber.line import Ask
@@ -70,7 +70,7 @@ class Ports:
         """Ask for a change that is decided once, again while the broker is busy and there is time, and wait for the
         answer."""
         give_up_s = self.clock_s() + self.timeout_s
-        change = Change(kind, body, self.count, self.nonce)
+        change = Change(kind, body, self.count, iter(self.nonce, None))
         while True:
             reply = yield from self.call(*change.request())
             again_s = change.take(reply)

@@ -16,7 +16,7 @@ from clarion.model.names import to_bytes
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply, Reply
-from clarion.session.thread import ThreadSession
+from clarion.session.thread_session import ThreadSession
 from clarion.subscriber.choices import AckMode, Delivery, Order, Start, check_choices, options_of
 from clarion.subscriber.claim import Steps
 from clarion.subscriber.drafts import State

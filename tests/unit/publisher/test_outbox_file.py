@@ -17,7 +17,7 @@ from clarion.model.errors import ClarionError, OutboxFull, OutboxInUse, OutboxUn
 from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outbox.outbox_rows import Changes, Found, Home, LaneRow, Load, Row
 from clarion.publisher.outbox.quarantine import drop, look, resend
-from clarion.session.aio import AsyncSession
+from clarion.session.async_session import AsyncSession
 from clarion.wire.batch import Batch, encode_batch, readdress_batch
 
 HOME = Home(7, bytes(range(16)), 1)

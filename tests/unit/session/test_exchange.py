@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from clarion.model.errors import DiskFull, InvalidRequest, NoSubscriber, TakenOver
-from clarion.session.exchange import Exchange, Reply
+from clarion.session.exchange import Exchange, Reply, Send
 from clarion.wire import bodies
 from clarion.wire.codes import Code
-from clarion.wire.frames import Kind, pack_frames, unpack_prefix
+from clarion.wire.frames import Buffer, Kind, pack_frames, unpack_prefix
 
 
 def ask(exchange: Exchange, got: list[Reply], now_s: float = 0.0, wait_s: float = 0.0) -> int:
-    frames = exchange.ask(Kind.STATS, bodies.AskStats(), (), got.append, wait_s=wait_s, now_s=now_s)
+    frames = exchange.send(Send(Kind.STATS, bodies.AskStats(), got, wait_s=wait_s), now_s=now_s)
     return unpack_prefix(bytes(frames[0]))[2]
+
+
+def answer(exchange: Exchange, frames: Sequence[Buffer]) -> None:
+    """Hand a reply to who asked: the tag is the list of what was got."""
+    for got, found in exchange.receive(frames):
+        got.append(found)
 
 
 def reply(request_id: int, body: bodies.Body | None = None, kind: Kind = Kind.ACK) -> list[bytes]:
@@ -27,7 +35,7 @@ def ids(requests: list[list[bytes | bytearray | memoryview]]) -> list[int]:
 def test_a_reply_goes_to_who_asked_with_what_came_behind_it() -> None:
     exchange, first, second = Exchange(), list[Reply](), list[Reply]()
     ask(exchange, first)
-    exchange.answer(reply(ask(exchange, second)))
+    answer(exchange, reply(ask(exchange, second)))
     assert first == []
     assert second[0].read(bodies.Done) == bodies.Done()
     assert list(second[0].blobs) == [b"blob"]
@@ -38,34 +46,35 @@ def test_what_nobody_asked_or_was_answered_before_is_counted_and_dropped() -> No
     exchange, got = Exchange(), list[Reply]()
     number = ask(exchange, got)
     for frames in (reply(number), reply(number), reply(99), [], [b"garbage"], [b"", b""]):
-        exchange.answer(frames)
+        answer(exchange, frames)
     assert (len(got), exchange.strays, len(exchange)) == (1, 5, 0)
 
 
 def test_half_a_reply_leaves_the_request_to_be_sent_again() -> None:
     exchange, got = Exchange(), list[Reply]()
     number = ask(exchange, got)
-    exchange.answer(reply(number)[:1])
+    answer(exchange, reply(number)[:1])
     assert ids(exchange.everything(0.0)) == [number]
-    exchange.answer(reply(number))
+    answer(exchange, reply(number))
     assert len(got) == 1
 
 
 def test_what_was_given_up_is_not_sent_again_nor_answered() -> None:
     exchange, got = Exchange(), list[Reply]()
-    given_up = bodies.AskStats()
-    frames = exchange.ask(Kind.STATS, given_up, (), got.append, wait_s=0, now_s=0)
+    given_up = list[Reply]()
+    frames = exchange.send(Send(Kind.STATS, bodies.AskStats(), given_up), now_s=0)
     kept = ask(exchange, got)
     exchange.give_up(given_up)
     assert ids(exchange.everything(0.0)) == [kept]
-    exchange.answer(reply(unpack_prefix(bytes(frames[0]))[2]))
+    answer(exchange, reply(unpack_prefix(bytes(frames[0]))[2]))
     assert not got
+    assert not given_up
 
 
 def test_a_new_connection_gets_everything_unanswered_in_order_and_unchanged() -> None:
     exchange, got = Exchange(), list[Reply]()
-    frames = [exchange.ask(Kind.STATS, bodies.AskStats(), (), got.append, wait_s=0, now_s=0) for _ in range(4)]
-    exchange.answer(reply(2))
+    frames = [exchange.send(Send(Kind.STATS, bodies.AskStats(), got), now_s=0) for _ in range(4)]
+    answer(exchange, reply(2))
     assert exchange.everything(1.0) == [frames[0], frames[2], frames[3]]
     assert exchange.everything(2.0) == [frames[0], frames[2], frames[3]]
     assert exchange.resent == 6
@@ -78,8 +87,8 @@ def test_a_request_is_sent_again_when_its_answer_is_overdue_and_not_before() -> 
     assert ids(exchange.overdue(20.0)) == [early]
     assert exchange.overdue(29.0) == [], "sent again at 20"
     assert ids(exchange.overdue(71.0)) == [early, late], "a long wait at the broker is not overdue"
-    exchange.answer(reply(early))
-    exchange.answer(reply(late))
+    answer(exchange, reply(early))
+    answer(exchange, reply(late))
     assert exchange.overdue(1000.0) == []
 
 
@@ -95,7 +104,7 @@ def test_dropped_requests_are_never_answered() -> None:
     exchange, got = Exchange(), list[Reply]()
     number = ask(exchange, got)
     exchange.drop_all()
-    exchange.answer(reply(number))
+    answer(exchange, reply(number))
     assert (got, len(exchange), exchange.everything(0)) == ([], 0, [])
 
 
@@ -126,17 +135,17 @@ def test_an_answer_that_cannot_be_read_is_a_typed_error() -> None:
 def test_a_reply_tells_how_often_its_request_was_sent() -> None:
     exchange, got = Exchange(resend_after_s=10.0), list[Reply]()
     once, again, late = (ask(exchange, got) for _ in range(3))
-    exchange.answer(reply(once))
+    answer(exchange, reply(once))
     exchange.everything(1.0)
-    exchange.answer(reply(again))
+    answer(exchange, reply(again))
     assert ids(exchange.overdue(12.0)) == [late]
-    exchange.answer(reply(late))
+    answer(exchange, reply(late))
     assert [answer.times_sent for answer in got] == [1, 2, 3]
 
 
 def test_what_was_asked_without_a_connection_is_sent_first_by_the_next_one() -> None:
     exchange, got = Exchange(), list[Reply]()
-    exchange.ask(Kind.STATS, bodies.AskStats(), (), got.append, wait_s=0, now_s=0, sent=False)
+    exchange.send(Send(Kind.STATS, bodies.AskStats(), got), now_s=0, sent=False)
     exchange.everything(1.0)
-    exchange.answer(reply(1))
+    answer(exchange, reply(1))
     assert got[0].times_sent == 1

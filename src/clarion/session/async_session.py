@@ -1,4 +1,4 @@
-"""The session of an asyncio client: the same exchange, on the event loop, without a thread."""
+"""The session of an asyncio client: it drives the same cores on the event loop, without a thread."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import zmq
 
 from clarion.model.errors import ClarionError, Closed, UsedAfterFork
-from clarion.session.backoff import Backoff
-from clarion.session.changes import Change, no_answer
-from clarion.session.connection import Connection, Outage, broker_url
-from clarion.session.exchange import Exchange, OnReply, Reply, Seen
+from clarion.session.callbacks import Callbacks
+from clarion.session.calls import Call, Core, Request
+from clarion.session.connection import Backoff, Connection, Outage, broker_url
+from clarion.session.exchange import Exchange, OnReply, Reply, Seen, Send, Wake
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
 
@@ -22,31 +24,27 @@ log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
 
 
-def _no_turn(_now_s: float) -> None:
-    return None
-
-
 class AsyncSession:
-    """Asks a broker from one event loop. It watches the socket's descriptor, which is edge-triggered: so after
-    every send and receive it looks again whether something has come."""
+    """Drives a core on one event loop. It watches the socket's descriptor, which is edge-triggered: so after every send
+    and receive it looks again whether something has come."""
 
     def __init__(
         self,
         url: str | None,
+        core: Core | None = None,
         *,
+        seen: Seen | None = None,
         on_turn: Callable[[float], float | None] | None = None,
         on_lost: Callable[[ClarionError], None] | None = None,
-        seen: Seen | None = None,
     ) -> None:
         self.url = url = broker_url(url)
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
-        self._on_turn = on_turn or _no_turn
-        self._exchange = Exchange(seen=seen)
+        self._core: Core = core or Callbacks(url, os.urandom(16), on_turn, on_lost, None)
+        self._exchange = Exchange(seen=seen, count=self._core.count)
         self.count = self._exchange.count
-        if on_lost is not None:
-            self._exchange.on_lost = on_lost
-        self._backoff = Backoff(random.random)
+        self._waiting: dict[object, set[asyncio.Future[None]]] = {}  # by the call that is waited for
+        self._backoff = Backoff()
         self._context = zmq.Context()
         self._connection: Connection | None = None
         self._closing = False
@@ -80,44 +78,82 @@ class AsyncSession:
         """Whether a broker is connected right now."""
         return self._connection is not None and self._connection.established
 
-    def ask(
-        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
-    ) -> None:
-        """Send a request, now or when there is a connection; `on_reply` gets the answer on the event loop."""
-        connected = self._connection is not None and not self._exchange.waits_to_send
-        frames = self._exchange.ask(kind, body, blobs, on_reply, wait_s=wait_s, now_s=self.loop.time(), sent=connected)
-        if self._connection is not None and connected:
-            self._connection.send(frames)
-            self.wake()
+    async def run(self, call: Call) -> Any:
+        """Begin a call, wait until it is done, and return what became of it; cancelled, it takes nothing."""
+        self.check_usable()
+        try:
+            self.begin(call)
+            await self.wait(call)
+            return call.outcome()
+        except BaseException:
+            self._core.cancel(call, self.loop.time())
+            self._perform(self.loop.time())
+            raise
 
-    def give_up(self, body: bodies.Body) -> None:
-        """Have a request not sent any more that nobody waits for."""
-        self._exchange.give_up(body)
+    def begin(self, call: Call) -> None:
+        """Begin a call."""
+        self._core.begin(call, self.loop.time(), time.time())
+        self.perform()
+
+    async def wait(self, call: Any, timeout_s: float | None = None) -> bool:
+        """Wait until something that the core wakes is `done`; tell whether it is in time."""
+        if not call.done:
+            woken: asyncio.Future[None] = self.loop.create_future()
+            waiting = self._waiting.setdefault(call, set())
+            waiting.add(woken)
+            try:
+                while not call.done and self._closing is False and not woken.done():
+                    if not (await asyncio.wait([woken], timeout=timeout_s))[0]:
+                        break
+            finally:
+                waiting.discard(woken)
+                if not waiting:
+                    self._waiting.pop(call, None)
+            if not call.done:
+                self.check_usable()
+        return bool(call.done)
 
     async def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
         """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time. What
         changes something, and is decided once, is so."""
-        give_up_s = self.loop.time() + timeout_s
-        change = Change(kind, body, self.count, lambda: os.urandom(16))
-        while True:
-            reply = await self._call_once(*change.request(), timeout_s)
-            again_s = change.take(reply)
-            left_s = give_up_s - self.loop.time()
-            if again_s is None or again_s >= left_s or (again_s and not retry):
-                return change.last(reply)
-            await asyncio.sleep(again_s)
-            timeout_s = left_s - again_s
+        reply: Reply = await self.run(Request(kind, body, timeout_s, retry=retry))
+        return reply
 
-    async def _call_once(self, kind: Kind, body: bodies.Body, timeout_s: float) -> Reply:
-        self.check_usable()
-        answer: asyncio.Future[Reply] = self.loop.create_future()
-        self.ask(kind, body, lambda reply: None if answer.done() else answer.set_result(reply))
-        try:
-            return await asyncio.wait_for(answer, timeout_s)
-        except TimeoutError:
-            raise no_answer(self.url, kind, timeout_s) from None
-        finally:
-            self.give_up(body)  # answered, too late, or cancelled: nobody waits for it
+    def ask(
+        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
+    ) -> None:
+        """Send a request, now or when there is a connection; `on_reply` gets the answer on the event loop."""
+        assert isinstance(self._core, Callbacks)
+        self._core.ask(kind, body, on_reply, blobs, wait_s)
+        self.perform()
+
+    def give_up(self, body: bodies.Body) -> None:
+        """Have a request not sent any more that nobody waits for."""
+        assert isinstance(self._core, Callbacks)
+        self._core.give_up(body)
+        self.wake()
+
+    def perform(self) -> None:
+        """Do at once what the core says, and take a turn soon."""
+        self._perform(self.loop.time())
+        self.wake()
+
+    def _perform(self, now_s: float) -> None:
+        for instruction in self._core.take_instructions():
+            if isinstance(instruction, Send):
+                connection = None if self._exchange.waits_to_send else self._connection
+                frames = self._exchange.send(instruction, now_s=now_s, sent=connection is not None)
+                if connection is not None:
+                    connection.send(frames)
+            elif isinstance(instruction, Wake):
+                self._wake(self._waiting.get(instruction.call, ()))
+            else:
+                self._exchange.give_up(instruction.tag)
+
+    def _wake(self, waiting: Iterable[asyncio.Future[None]]) -> None:
+        for woken in waiting:
+            if not woken.done():
+                woken.set_result(None)
 
     def wake(self) -> None:
         """Take a turn as soon as the event loop is free."""
@@ -131,6 +167,8 @@ class AsyncSession:
         if self._closing:
             return
         self._closing = True
+        for waiting in self._waiting.values():
+            self._wake(waiting)
         self.leave_loop()
         if self._connection is not None:
             self._connection.close()
@@ -181,11 +219,13 @@ class AsyncSession:
                 self._connect(now_s)
             except zmq.ZMQError as error:  # no descriptors left, for one: try again later
                 log.warning("cannot connect to %s: %s", self.url, error)
-                self._reconnect_at_s = now_s + self._backoff.next_wait_s()
+                self._reconnect_at_s = now_s + self._backoff.next_wait_s(random.random())
         if self._connection is not None:
             self._talk(self._connection, now_s)
         self._outage.look(self.connected, now_s)
-        wanted_s = self._on_turn(now_s)
+        self._perform(now_s)
+        wanted_s = self._core.on_time(now_s, time.time())
+        self._perform(now_s)
         if self._connection is not None and self._connection.readable():
             self.wake()
         self._sleep(now_s, wanted_s)
@@ -193,14 +233,19 @@ class AsyncSession:
     def _talk(self, connection: Connection, now_s: float) -> None:
         for frames in connection.receive():
             self._backoff.reset()
-            self._exchange.answer(frames)
+            answered = self._exchange.receive(frames)
+            if self._exchange.lost is not None:
+                lost, self._exchange.lost = self._exchange.lost, None
+                self._core.on_lost(lost, now_s)
+            for tag, reply in answered:
+                self._core.on_reply(tag, reply, now_s)
             if self._closing:
                 return
         for late in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
             connection.send(late)
         connection.look()
         if connection.lost:
-            wait_s = self._backoff.next_wait_s()
+            wait_s = self._backoff.next_wait_s(random.random())
             log.info("connection to %s lost; trying again in %.2f s", self.url, wait_s)
             self._unwatch(connection)
             connection.close()

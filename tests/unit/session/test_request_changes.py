@@ -7,7 +7,7 @@ import pytest
 from tests.unit.session.answering import WELCOME
 
 from clarion.model.errors import Busy, InDoubt, TimedOut, VersionMismatch
-from clarion.session.changes import Change
+from clarion.session.calls import Change
 from clarion.session.exchange import Count, Reply
 from clarion.wire import bodies
 from clarion.wire.codes import Code
@@ -30,7 +30,10 @@ class Nonces:
     def __init__(self) -> None:
         self.given = 0
 
-    def __call__(self) -> bytes:
+    def __iter__(self) -> Nonces:
+        return self
+
+    def __next__(self) -> bytes:
         self.given += 1
         return b"nonce %d" % self.given
 

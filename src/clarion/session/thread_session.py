@@ -1,0 +1,454 @@
+"""The session of a plain client: it drives a core, on the thread of a caller that waits, or on one in the background.
+
+One thread drives at a time: it polls the sockets, hands what came to the core, and sends what the core says. A caller
+that has to wait drives by itself if nobody does, so that a lone request costs no change of thread; others wait until
+they are woken. The thread in the background drives while there is something to wait for that no caller waits for, and
+sleeps otherwise. Signals strike a caller only while it polls or sleeps (`interrupts.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from math import ceil, inf
+from typing import Any
+
+import zmq
+
+from clarion.model.errors import ClarionError, Closed, InvalidRequest, UsedAfterFork
+from clarion.session.callbacks import Callbacks
+from clarion.session.calls import Call, Core, Request, Requests
+from clarion.session.connection import Backoff, Connection, Outage, broker_url
+from clarion.session.endings import Works, closed
+from clarion.session.exchange import Exchange, OnReply, Reply, Seen, Send, Wake
+from clarion.session.interrupts import HeldSignals, Interrupted
+from clarion.wire import bodies
+from clarion.wire.frames import Buffer, Kind
+
+log = logging.getLogger("clarion.session")
+_LONGEST_SLEEP_S = 1.0
+
+
+class _Sleeper:
+    """A caller that waits while another thread drives."""
+
+    __slots__ = ("call", "lock")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def wake(self) -> None:
+        try:
+            self.lock.release()
+        except RuntimeError:  # it is awake already
+            pass
+
+
+class ThreadSession(Works):
+    """Drives a core for any number of threads. Whoever uses the core holds the `lock`."""
+
+    def __init__(
+        self,
+        url: str | None,
+        core: Core | None = None,
+        *,
+        seen: Seen | None = None,
+        on_turn: Callable[[float], float | None] | None = None,
+        on_failure: Callable[[ClarionError], None] | None = None,
+        on_lost: Callable[[ClarionError], None] | None = None,
+    ) -> None:
+        self.url = url = broker_url(url)
+        self._pid = os.getpid()
+        self.lock = threading.Lock()
+        self._core: Core = core or Callbacks(url, os.urandom(16), on_turn, on_lost, on_failure)
+        self._exchange = Exchange(seen=seen, count=self._core.count)
+        self.count = self._exchange.count
+        self._failed: ClarionError | None = None
+        self._closing = False
+        self._backoff = Backoff()
+        self._context = zmq.Context()
+        self._connection = Connection(self._context, url)
+        self._reconnect_at_s: float | None = None
+        self._outage = Outage(url, time.monotonic())
+        self.reconnects = 0
+        self._wanted_s = 0.0  # when the core wants a turn, at the latest
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._wakes = self._wake_out.fileno()
+        self._poller = zmq.Poller()
+        self._poller.register(self._wakes, zmq.POLLIN)  # the first, so also the first of those ready
+        self._watch()
+        # Who drives. What follows is changed with `_roles` held, within which nothing else is done.
+        self._roles = threading.Lock()
+        self._driver: int | None = None  # the thread
+        self._polls = False  # whether the driver sleeps, or is about to
+        self._woken = True  # whether something waits for a turn
+        self._sleepers: dict[_Sleeper, None] = {}
+        self._parked = threading.Condition(self._roles)  # where the thread in the background sleeps
+        self._parked_until_s = 0.0
+        self._greeted = False
+        self._thread = threading.Thread(target=self._run, name=f"clarion {url}", daemon=True)
+        self._thread.start()
+
+    # Whether it works.
+
+    def check_process(self) -> None:
+        """Raise where this is not the process that the session was made in."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork("this client was made before a fork; make a new one in this process")
+
+    def check_usable(self) -> None:
+        """Raise where the session cannot work any more."""
+        if os.getpid() != self._pid:
+            self.check_process()
+        if self._closing:
+            raise Closed("this client is closed")
+        if self._failed is not None:
+            raise self._failed.again()
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests are still sent."""
+        return not self._closing and self._failed is None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a broker is connected right now."""
+        return self._reconnect_at_s is None and self._connection.established
+
+    # What callers do.
+
+    def run(self, call: Call) -> Any:
+        """Begin a call, wait until it is done, and return what became of it. A signal whose handler raises cancels it
+        before anything is taken, or after what was taken is put back."""
+        held = HeldSignals()
+        try:
+            held.hold()
+            self.check_usable()
+            with self.lock:
+                self._core.begin(call, time.monotonic(), time.time())
+            self._wait(call, held, inf)
+            outcome = call.outcome()
+            held.release()
+        except BaseException:
+            try:
+                self._cancel(call)
+            finally:
+                held.release()
+            raise
+        return outcome
+
+    def begin(self, call: Call) -> None:
+        """Begin a call, to be waited for later, or not at all."""
+        self.check_usable()
+        with self.lock:
+            self._core.begin(call, time.monotonic(), time.time())
+        self.wake()
+
+    def wait(self, call: Any, timeout_s: float | None = None) -> bool:
+        """Wait until something that the core wakes is `done`; tell whether it is in time."""
+        if call.done:
+            return True
+        deadline_s = inf if timeout_s is None else time.monotonic() + timeout_s
+        held = HeldSignals()
+        try:
+            held.hold()
+            self._wait(call, held, deadline_s)
+        finally:
+            held.release()
+        return bool(call.done)
+
+    def do(self, change: Callable[[float], None]) -> None:
+        """Change something of the core, now, unless the client is not usable any more; no signal strikes meanwhile."""
+        held = HeldSignals()
+        try:
+            held.hold()
+            self.check_usable()
+            with self.lock:
+                change(time.monotonic())
+            self.wake()
+        finally:
+            held.release()
+
+    def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
+        """Ask and wait for the answer. With `retry`, ask again while the answer is "not now" and there is time. What
+        changes something, and is decided once, is so."""
+        reply: Reply = self.run(Request(kind, body, timeout_s, retry=retry))
+        return reply
+
+    def ask(
+        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
+    ) -> None:
+        """Send a request, now or when there is a connection; `on_reply` gets the answer on the thread that drives."""
+        assert isinstance(self._core, Callbacks)
+        self._core.ask(kind, body, on_reply, blobs, wait_s)
+        self.wake()
+
+    def give_up(self, body: bodies.Body) -> None:
+        """Have a request not sent any more that nobody waits for."""
+        assert isinstance(self._core, Callbacks)
+        self._core.give_up(body)
+        self.wake()
+
+    def _cancel(self, call: Call) -> None:
+        if os.getpid() == self._pid:
+            with self.lock:
+                self._core.cancel(call, time.monotonic())
+            self.wake()
+
+    # Who drives.
+
+    def wake(self) -> None:
+        """Have a turn taken soon."""
+        with self._roles:
+            self._woken = True
+            self._nudge()
+
+    def _nudge(self) -> None:
+        if self._driver is None:
+            self._parked.notify()
+        elif self._polls:
+            self._polls = False
+            try:
+                self._wake_in.send(b"\0")
+            except OSError:  # full: a wake-up is on its way already; closed: nobody to wake
+                pass
+
+    def _wait(self, call: Call, held: HeldSignals, deadline_s: float) -> None:
+        """Wait until a call is done, or for so long; drive if nobody does."""
+        while not call.done and time.monotonic() < deadline_s:
+            self.check_usable()
+            sleeper = None
+            with self._roles:
+                self._woken = True
+                if self._driver is None:
+                    self._driver = threading.get_ident()
+                else:
+                    sleeper = _Sleeper(call)
+                    self._sleepers[sleeper] = None
+                    self._nudge()
+            try:
+                if sleeper is None:
+                    self._drive(call, held, deadline_s)
+                else:
+                    self._sleep(sleeper, held, deadline_s)
+            except Interrupted:
+                pass
+            finally:
+                with self._roles:
+                    if sleeper is not None:
+                        del self._sleepers[sleeper]
+                    else:
+                        self._stop_driving()
+            held.strike()
+
+    def _sleep(self, sleeper: _Sleeper, held: HeldSignals, deadline_s: float) -> None:
+        try:
+            held.waits = True
+            if not sleeper.call.done and self.usable:
+                sleeper.lock.acquire(timeout=min(max(0.0, deadline_s - time.monotonic()), threading.TIMEOUT_MAX))
+        finally:
+            held.waits = False
+
+    def _stop_driving(self) -> None:
+        self._driver = None
+        if self._is_needed(time.monotonic()) or self._wanted_s < self._parked_until_s:
+            self._parked.notify()
+
+    def _is_needed(self, now_s: float) -> bool:
+        """Whether somebody has to drive, though no caller does."""
+        return bool(self._woken or self._sleepers or len(self._exchange)) or now_s >= self._wanted_s or not self.usable
+
+    def _run(self) -> None:
+        """What the thread in the background does."""
+        held = HeldSignals()
+        while self._take_over():
+            try:
+                self._drive(None, held, inf)
+            except BaseException:  # noqa: BLE001 - it is told, and nothing can be done any more
+                break
+            finally:
+                with self._roles:
+                    self._driver = None
+        self._let_go()
+
+    def _take_over(self) -> bool:
+        """Sleep until somebody has to drive, or to look around after a while, and be the one; False at the end."""
+        look_at_s = time.monotonic() + _LONGEST_SLEEP_S
+        with self._roles:
+            while self.usable:
+                now_s = time.monotonic()
+                if self._driver is None and (now_s >= look_at_s or self._is_needed(now_s)):
+                    self._driver = threading.get_ident()
+                    return True
+                self._parked_until_s = look_at_s if self._driver is None else now_s + _LONGEST_SLEEP_S
+                self._parked_until_s = max(now_s, min(self._parked_until_s, max(now_s, self._wanted_s)))
+                self._parked.wait(self._parked_until_s - now_s)
+        return False
+
+    def _drive(self, call: Call | None, held: HeldSignals, deadline_s: float) -> None:
+        """Take turns until a call is done or, without one, until nobody has to drive."""
+        events: Sequence[Any] = ()
+        while True:
+            try:
+                with self.lock:
+                    now_s = time.monotonic()
+                    self._turn(events, now_s)
+            except BaseException as error:
+                self._break(error)
+                raise
+            if self._closing:
+                return
+            with self._roles:
+                if call is None:
+                    if not (self._woken or self._sleepers or len(self._exchange)):
+                        return
+                elif call.done or now_s >= deadline_s:
+                    return
+                until_s = min(deadline_s, self._wanted_s, now_s + _LONGEST_SLEEP_S)
+                sleep_ms = 0 if self._woken else max(0, ceil((until_s - now_s) * 1000))
+                self._polls = True
+            try:
+                held.waits = True
+                events = self._poller.poll(sleep_ms)
+            finally:
+                held.waits = False
+                self._polls = False
+
+    def _turn(self, events: Sequence[Any], now_s: float) -> None:
+        """Hand what came to the core, and do what it says. The caller drives, and holds the lock."""
+        self._woken = False
+        if events and events[0][0] == self._wakes:
+            try:
+                self._wake_out.recv(4096)
+            except BlockingIOError:
+                pass
+        if not self._greeted:
+            self._greeted = True
+            self._greet(now_s)
+        if self._reconnect_at_s is None:
+            self._receive(now_s)
+        elif now_s >= self._reconnect_at_s:
+            self._reconnect(now_s)
+        self._outage.look(self.connected, now_s)
+        self._perform(now_s)
+        if self._reconnect_at_s is None:
+            for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
+                self._connection.send(frames)
+        wanted_s = self._core.on_time(now_s, time.time())
+        self._perform(now_s)
+        self._wanted_s = min(inf if each is None else each for each in (wanted_s, self._reconnect_at_s))
+
+    def _perform(self, now_s: float) -> None:
+        """Do what the core says."""
+        for instruction in self._core.take_instructions():
+            if isinstance(instruction, Send):
+                connected = self._reconnect_at_s is None and not self._exchange.waits_to_send
+                frames = self._exchange.send(instruction, now_s=now_s, sent=connected)
+                if connected:
+                    self._connection.send(frames)
+            elif isinstance(instruction, Wake):
+                if self._sleepers:
+                    self._wake_sleepers(instruction.call)
+            else:
+                self._exchange.give_up(instruction.tag)
+
+    def _wake_sleepers(self, call: object = None) -> None:
+        with self._roles:
+            for sleeper in self._sleepers:
+                if call is None or sleeper.call is call:
+                    sleeper.wake()
+
+    # The connection.
+
+    def _watch(self) -> None:
+        self._poller.register(self._connection.socket, zmq.POLLIN)
+        self._poller.register(self._connection.monitor, zmq.POLLIN)
+
+    def _greet(self, now_s: float) -> None:
+        for frames in self._exchange.greeting(now_s):
+            self._connection.send(frames)
+
+    def _receive(self, now_s: float) -> None:
+        for frames in self._connection.receive():
+            self._backoff.reset()
+            answered = self._exchange.receive(frames)
+            if self._exchange.lost is not None:
+                lost, self._exchange.lost = self._exchange.lost, None
+                self._core.on_lost(lost, now_s)
+            for tag, reply in answered:
+                self._core.on_reply(tag, reply, now_s)
+        self._connection.look()
+        if self._connection.lost:
+            wait_s = self._backoff.next_wait_s(random.random())
+            log.info("connection to %s lost; trying again in %.2f s", self.url, wait_s)
+            self._poller.unregister(self._connection.socket)
+            self._poller.unregister(self._connection.monitor)
+            self._connection.close()
+            self._reconnect_at_s = now_s + wait_s
+
+    def _reconnect(self, now_s: float) -> None:
+        try:
+            self._connection = Connection(self._context, self.url)
+        except zmq.ZMQError as error:  # no descriptors left, for one: try again later
+            log.warning("cannot connect to %s: %s", self.url, error)
+            self._reconnect_at_s = now_s + self._backoff.next_wait_s(random.random())
+            return
+        self._reconnect_at_s = None
+        self.reconnects += 1
+        self._watch()
+        self._greet(now_s)
+
+    # Ending.
+
+    def close(self) -> None:
+        """Stop and let go of the connection; unanswered requests are dropped."""
+        self.check_process()
+        closed(self)
+        with self._roles:
+            self._closing = True
+            self._polls = True  # so that it surely wakes
+            self._nudge()
+            self._parked.notify()
+        self._wake_sleepers()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def end(self, timeout_s: float) -> None:
+        """Let go, as nobody closed it."""
+        self.close()
+
+    def _break(self, error: BaseException) -> None:
+        log.critical("the session with %s broke", self.url, exc_info=True)
+        self._failed = InvalidRequest(f"the client's session broke and cannot go on: {error!r}")
+        self._core.on_failed(self._failed)
+        self._wake_sleepers()
+
+    def _let_go(self) -> None:
+        while True:
+            with self._roles:
+                if self._driver is None:
+                    self._driver = threading.get_ident()
+                    break
+                self._polls = True
+                self._nudge()
+                self._parked.wait(0.1)
+        if self._reconnect_at_s is None:
+            self._connection.close()
+        self._context.destroy(linger=0)
+        self._wake_in.close()
+        self._wake_out.close()
+
+
+def asking_session(url: str | None) -> ThreadSession:
+    """Return the session of a client that only asks."""
+    url = broker_url(url)
+    return ThreadSession(url, Requests(url, os.urandom(16)))
