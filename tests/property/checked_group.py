@@ -9,7 +9,7 @@ from tests.property.group_model import DeadLetter, GroupModel, Returned
 from tests.property.group_workers import Worker, forget, lose
 
 from clarion.broker.engine import Reply
-from clarion.broker.engine.share.sharing import LAPSED, LEFT, NOT_SHOWN
+from clarion.broker.engine.leases import LAPSED, LEFT, NOT_SHOWN
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind

@@ -11,9 +11,9 @@ from tests.property.group_workers import ParkedTake, Worker, lose, spans_of
 from tests.property.lease_model import Loans
 
 from clarion.broker.engine import Engine, Limits, Reply
-from clarion.broker.engine.share.lending import Lending
-from clarion.broker.engine.share.loans import Loan
-from clarion.broker.engine.topics import Waiter
+from clarion.broker.engine.lease_table import LeaseTable
+from clarion.broker.engine.leases import NewLease
+from clarion.broker.engine.topics import ReplyTo
 from clarion.model.options import SubscriptionOptions
 from clarion.model.ranges import Span
 from clarion.wire import bodies
@@ -38,14 +38,13 @@ class CheckedLeases(CheckedEngine[GroupModel]):
 
     def make_engine(self) -> Engine:
         engine = super().make_engine()
-        lender = engine._sharing._lender
-        say_lent = lender._say_lent
+        reply_leased = engine._leases._reply_leased
 
-        def listen(waiter: Waiter, lending: Lending, loan: Loan) -> None:
-            self.lent_order.append((waiter.peer, waiter.request_id))
-            say_lent(waiter, lending, loan)
+        def listen(reply_to: ReplyTo, leases: LeaseTable, lease: NewLease) -> None:
+            self.lent_order.append((reply_to.peer, reply_to.request_id))
+            reply_leased(reply_to, leases, lease)
 
-        lender._say_lent = listen  # type: ignore[method-assign]
+        engine._leases._reply_leased = listen  # type: ignore[method-assign]
         return engine
 
     @property

@@ -76,7 +76,7 @@ class World:
     def attached(self, topic: bytes, name: bytes) -> set[int]:
         """Give the tokens of those who share a subscription and were not given up."""
         found = self.engine._state.find_topic(topic, self.now_s)
-        lending = None if found is None else found.subscriptions[name].lending
+        lending = None if found is None else found.subscriptions[name].leases
         assert lending is not None
         return lending.consumers.keys() | lending.awaited.keys()
 

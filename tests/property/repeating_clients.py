@@ -184,9 +184,9 @@ class Clients:
     def _is_known(self, consumer: Consumer) -> bool:
         topic = self._broker.engine._state.topics.get(consumer.topic)
         subscription = topic.subscriptions.get(consumer.name) if topic else None
-        if subscription is None or subscription.lending is None:
+        if subscription is None or subscription.leases is None:
             return subscription is not None and subscription.token == consumer.token
-        return consumer.token in subscription.lending.consumers or consumer.token in subscription.lending.awaited
+        return consumer.token in subscription.leases.consumers or consumer.token in subscription.leases.awaited
 
     def _topic(self, dice: Random) -> bytes:
         return self.aim[0] if self.aim is not None and self.aim[0] in TOPICS else dice.choice(TOPICS)
@@ -239,7 +239,7 @@ class Clients:
         if not self.publishers:
             return None
         publisher = dice.choice(self.publishers[-2:])
-        last = self._broker.engine._transacting._transactor(publisher).last_number
+        last = self._broker.engine._transactions._transactor(publisher).last_number
         acks: list[tuple[bytes, bytes, int, bodies.Ranges]] = []
         consumer = self._consumer(dice, ALONE, SHARED)
         if consumer is not None and dice.random() < 0.8:

@@ -96,7 +96,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def broker_forgets(self) -> None:
         self.forgotten = True
         for known in list(self.world.store._publishers):
-            self.world.engine._putting.drop_publisher(known)
+            self.world.engine._puts.drop_publisher(known)
 
     @rule(seconds=st.sampled_from([0.3, 6.0, 20.0]))
     def time_passes(self, seconds: float) -> None:

@@ -211,7 +211,7 @@ def test_a_publisher_that_the_broker_forgot_leaves_what_is_in_doubt_aside(seed: 
             turn(world, [publisher, reader])
         if world.dice.random() < 0.05 and world.group is None:
             for known in list(world.store._publishers):
-                world.engine._putting.drop_publisher(known)
+                world.engine._puts.drop_publisher(known)
     finish(world, publisher, [reader])
     publisher.file.close()
     aside = Counter({b"": sum(row.messages for row in look(publisher.path).aside)})

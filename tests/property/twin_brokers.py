@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from clarion.broker.engine import Engine, Group, Limits, Now, Reply
-from clarion.broker.engine.topics import Waiter
+from clarion.broker.engine.topics import ReplyTo
 from clarion.store.memory import MemoryStore
 from clarion.wire import bodies
 from clarion.wire.codes import Code
@@ -19,7 +19,7 @@ Key = tuple[bytes, int]  # peer and request id
 LEASE_S = 1.0
 _NOT_COMPARED = frozenset({"_sequence", "_history", "_clock_us"})  # they count commits, and answers alone are one, too
 
-_NOBODY = Waiter(b"nobody", 0)
+_NOBODY = ReplyTo(b"nobody", 0)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -76,7 +76,7 @@ class OneBroker:
         for summary in self.store.topics(b"", 1000):
             for row in summary.subscriptions:
                 detach = bodies.Detach(summary.topic.name, row.name, 0, ())
-                self.engine._sharing.detach(_NOBODY, detach, now)
+                self.engine._leases.detach(_NOBODY, detach, now)
         self.settle(now)
         self.answers.pop(_NOBODY[:2], None)
 
@@ -149,7 +149,7 @@ class OneBroker:
             )
             for topic in self.engine._state.topics.values()
             for name, subscription in topic.subscriptions.items()
-            if (lending := subscription.lending) is not None
+            if (lending := subscription.leases) is not None
         }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ class Now(NamedTuple):
     jump: Jump = _NO_JUMP
 
     def old_before_us(self, age_s: float) -> int:
-        """Give the time before which all that was noted is older than this."""
+        """Return the time before which all that was noted is older than this."""
         cut_us = self.unix_us - self.held_back_us - int(age_s * 1e6)
         since_us, until_us, by_us = self.jump
         if since_us < cut_us < until_us + by_us:
@@ -47,14 +47,14 @@ class Now(NamedTuple):
         return max(0, cut_us)
 
     def silent_before_us(self, silence_s: float) -> int:
-        """Give the time before which must have been seen last who was silent for so long, and not only by a clock that
-        was put forward."""
+        """Return the time before which must have been seen last who was silent for so long, and not only by a clock
+        that was put forward."""
         cut_us = self.unix_us - self.held_back_us - int(silence_s * 1e6)
         _, until_us, by_us = self.jump
         return max(0, cut_us - by_us if cut_us < until_us + by_us else cut_us)
 
     def is_past(self, moment_us: int, noted_us: int) -> bool:
-        """Tell whether a moment that was reckoned from a time has come."""
+        """Return whether a moment that was reckoned from a time has come."""
         since_us, until_us, by_us = self.jump
         late_us = by_us if since_us <= noted_us < until_us else 0
         return moment_us + late_us <= self.unix_us - self.held_back_us
@@ -80,12 +80,12 @@ class Clock:
         return 0.0 if self._jumped_us is None or self._offset_us is None else (self._jumped_us - self._offset_us) / 1e6
 
     def take_notices(self) -> list[str]:
-        """Give what has to be told, once."""
+        """Return what has to be told, once."""
         notices, self._notices = self._notices, []
         return notices
 
     def look(self, monotonic_s: float, running_s: float, wall_us: int) -> Now:
-        """Give the time. `running_s` is of a clock that only runs, and does so while the machine sleeps."""
+        """Return the time. `running_s` is of a clock that only runs, and does so while the machine sleeps."""
         running_us = int(running_s * 1e6)
         offset_us = wall_us - running_us
         if self._offset_us is None:

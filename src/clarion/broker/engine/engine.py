@@ -1,35 +1,145 @@
-"""The engine: one request, commit or tick in; replies and groups of changes out."""
+"""What the broker does on its own from time to time: let go of what was read, unload, expire."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clarion.broker.engine.admin.administering import Administering
-from clarion.broker.engine.admin.reporting import Reporting
-from clarion.broker.engine.deciding import Deciding
-from clarion.broker.engine.keep.housekeeping import Housekeeping
-from clarion.broker.engine.keep.removing import forget_deleted
-from clarion.broker.engine.keep.retention import Retention
+from clarion.broker.engine.administration import Administration, Reports
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.dead_letters import DeadLetters
+from clarion.broker.engine.decisions import Decisions
+from clarion.broker.engine.delays import Delays
+from clarion.broker.engine.gets import Gets
+from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import FULL_RETRY_S, Limits
 from clarion.broker.engine.notices import Notice
-from clarion.broker.engine.publish.delaying import Delaying
-from clarion.broker.engine.publish.putting import Putting
-from clarion.broker.engine.publish.staging import Staging
-from clarion.broker.engine.share.burying import Burying
-from clarion.broker.engine.share.returning import Returning
-from clarion.broker.engine.share.reviving import Reviving
-from clarion.broker.engine.share.sharing import Sharing
-from clarion.broker.engine.state import Group, Now, Reply, State
-from clarion.broker.engine.subscribe.getting import Getting
-from clarion.broker.engine.subscribe.patterns import Patterns
-from clarion.broker.engine.subscribe.subscribing import Subscribing
-from clarion.broker.engine.topics import Peer, Waiter
-from clarion.broker.engine.transacting import Transacting
+from clarion.broker.engine.patterns import Patterns
+from clarion.broker.engine.puts import Puts
+from clarion.broker.engine.retention import Retention
+from clarion.broker.engine.staged_puts import StagedPuts
+from clarion.broker.engine.state import Group, Reply, State
+from clarion.broker.engine.subscriptions import Subscriptions, forget_deleted
+from clarion.broker.engine.topics import Peer, ReplyTo
+from clarion.broker.engine.transactions import Transactions
 from clarion.store.port import HistoryRow, Store
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import DECIDED_KINDS, OLDEST_VERSION, PROTOCOL_VERSION, Kind, Request
+
+_PUBLISHERS_AT_ONCE = 1000
+_PUBLISHERS_EVERY_S = 60.0
+_DISK_EVERY_S = 1.0
+_CROWDED_S = 0.1
+
+
+class Housekeeping:
+    """The reliable-service document's periodic jobs, on the loop's clock."""
+
+    def __init__(
+        self,
+        state: State,
+        gets: Gets,
+        leases: Leases,
+        puts: Puts,
+        delays: Delays,
+        staged_puts: StagedPuts,
+        patterns: Patterns,
+        retention: Retention,
+    ) -> None:
+        self._state = state
+        self._gets = gets
+        self._leases = leases
+        self._puts = puts
+        self._delays = delays
+        self._staged_puts = staged_puts
+        self._patterns = patterns
+        self._retention = retention
+        self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
+        self._unloaded_at_s = 0.0
+        self._commits_seen = -1
+        self._store_waits = False
+
+    def tick(self, now: Now) -> None:
+        """Do what is due."""
+        now_s = now.monotonic_s
+        self._gets.expire(now_s)
+        self._leases.tick(now)
+        self._delays.tick(now)
+        self._patterns.tick(now)
+        if now_s >= self._disk_at_s:
+            self._disk_at_s = now_s + _DISK_EVERY_S
+            self._look_at_disk()
+        if now_s >= self._trim_at_s:
+            self._trim_at_s = now_s + self._state.limits.stale_msg_interval_s
+            self._trim(now)
+        self._retention.sweep(now)
+        if now_s >= self._next_unload_s():
+            self._unloaded_at_s = now_s
+            self._unload()
+        if now_s >= self._publishers_at_s:
+            self._publishers_at_s = now_s + _PUBLISHERS_EVERY_S
+            self._expire_publishers(now)
+            self._staged_puts.expire(now)
+
+    def next_deadline_s(self) -> float:
+        """Return when `tick` has something to do again."""
+        own = min(self._trim_at_s, self._next_unload_s(), self._disk_at_s, self._retention.next_deadline_s())
+        for part in (self._gets, self._leases, self._delays, self._patterns):
+            deadline_s = part.next_deadline_s()
+            own = own if deadline_s is None else min(own, deadline_s)
+        return own
+
+    def take_chore(self) -> bool:
+        """Tell, once, that the store should look after itself: it had no commit to do it with, or has little room."""
+        waits, self._store_waits = self._store_waits, False
+        return waits
+
+    def _look_at_disk(self) -> None:
+        state = self._state
+        state.free_bytes = state.store.free_bytes()
+        idle, self._commits_seen = state.counters["commits"] == self._commits_seen, state.counters["commits"]
+        self._store_waits = idle or state.free_bytes < 2 * state.limits.disk_reserve_bytes
+
+    def _next_unload_s(self) -> float:
+        """The limit is soft, but twice the limit is not waited for."""
+        limits = self._state.limits
+        crowded = len(self._state.topics) > 2 * limits.max_topics_in_memory
+        interval_s = min(_CROWDED_S, limits.topic_unload_interval_s) if crowded else limits.topic_unload_interval_s
+        return self._unloaded_at_s + interval_s
+
+    def _trim(self, now: Now) -> None:
+        """Forget messages that every subscriber has read (the document's stale message removal)."""
+        topics, self._state.read_topics = self._state.read_topics, set()
+        for topic in topics:
+            self._retention.trim(topic, now)
+
+    def _unload(self) -> None:
+        """Drop the coldest topics from memory beyond the limit (the document's topic unloader)."""
+        state = self._state
+        excess = len(state.topics) - state.limits.max_topics_in_memory
+        if excess <= 0:
+            return
+        idle = [
+            topic
+            for topic in state.topics.values()
+            if not topic.uncommitted
+            and not topic.waiting
+            and not topic.lent()
+            and topic not in state.read_topics  # its trim comes first
+        ]
+        idle.sort(key=lambda topic: topic.touched_s)
+        for topic in idle[:excess]:
+            state.unload(topic)
+
+    def _expire_publishers(self, now: Now) -> None:
+        """Forget publishers that were silent for so long that they are taken for gone."""
+        before_us = now.silent_before_us(self._state.limits.publisher_expiry_s)
+        for publisher in self._state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
+            if not any(group and publisher in group.changes.publishers for group in self._state.groups()):
+                self._puts.drop_publisher(publisher)
+                self._state.counters["publishers_expired"] += 1
+
 
 _CLOCK_EVERY_S = 30.0  # that the time is noted, as long as there is something to commit
 
@@ -54,37 +164,35 @@ class Engine:
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = State(store, limits or Limits())
-        self._deciding = Deciding(self._state)
-        self._delaying = Delaying(self._state)
-        self._putting = Putting(self._state, self._delaying)
-        self._subscribing = Subscribing(self._state)
-        burying = Burying(self._state, self._subscribing)
-        self._returning = Returning(self._state, self._subscribing, burying)
-        self._sharing = Sharing(self._state, self._subscribing, self._returning)
-        self._getting = Getting(self._state, self._subscribing, self._sharing)
-        self._transacting = Transacting(self._state, self._putting, self._getting)
-        self._putting.on_publisher_gone = self._transacting.drop_publisher
-        self._reviving = Reviving(self._state, self._returning)
-        self._staging = Staging(self._state, self._putting)
-        self._patterns = Patterns(self._state, self._subscribing)
+        self._decisions = Decisions(self._state)
+        self._delays = Delays(self._state)
+        self._puts = Puts(self._state, self._delays)
+        self._subscriptions = Subscriptions(self._state)
+        self._dead_letters = DeadLetters(self._state, self._subscriptions)
+        self._leases = Leases(self._state, self._subscriptions, self._dead_letters)
+        self._gets = Gets(self._state, self._subscriptions, self._leases)
+        self._transactions = Transactions(self._state, self._puts, self._gets)
+        self._puts.on_publisher_gone = self._transactions.drop_publisher
+        self._staged_puts = StagedPuts(self._state, self._puts)
+        self._patterns = Patterns(self._state, self._subscriptions)
         self._housekeeping = Housekeeping(
             self._state,
-            self._getting,
-            self._sharing,
-            self._putting,
-            self._delaying,
-            self._staging,
+            self._gets,
+            self._leases,
+            self._puts,
+            self._delays,
+            self._staged_puts,
             self._patterns,
-            Retention(self._state, self._subscribing, self._returning),
+            Retention(self._state, self._subscriptions),
         )
-        self._reporting = Reporting(self._state)
+        self._reports = Reports(self._state)
         self._handlers_of_batches: dict[int, Any] = {
-            Kind.PUT: self._putting.put,
-            Kind.TRANSACT: self._transacting.transact,
-            Kind.STAGE: self._staging.stage,
+            Kind.PUT: self._puts.put,
+            Kind.TRANSACT: self._transactions.transact,
+            Kind.STAGE: self._staged_puts.stage,
         }
         self._handlers = self._other_handlers()
-        self._handlers |= {kind: self._deciding.once(self._handlers[kind], kind) for kind in DECIDED_KINDS}
+        self._handlers |= {kind: self._decisions.once(self._handlers[kind], kind) for kind in DECIDED_KINDS}
         self._begin()
 
     def _begin(self) -> None:
@@ -96,51 +204,51 @@ class Engine:
             state.open.changes.history.append(HistoryRow(self._start, self._timeline))
 
     def _other_handlers(self) -> dict[int, Any]:
-        administering = Administering(self._state, self._subscribing, self._sharing, self._returning)
+        administration = Administration(self._state, self._subscriptions, self._leases)
         return {
-            Kind.SUBSCRIBE: self._subscribing.subscribe,
-            Kind.UNSUBSCRIBE: self._subscribing.unsubscribe,
-            Kind.ATTACH: self._getting.attach,
-            Kind.GET: self._getting.get,
-            Kind.ACK: self._getting.ack,
-            Kind.TAKE: self._sharing.take,
-            Kind.RENEW: self._sharing.renew,
-            Kind.RETURN: self._sharing.give_back,
-            Kind.DETACH: self._sharing.detach,
-            Kind.DEAD: self._reviving.dead,
-            Kind.REGISTER: self._putting.register,
-            Kind.OPEN: self._putting.open,
-            Kind.FORGET: self._putting.forget,
+            Kind.SUBSCRIBE: self._subscriptions.subscribe,
+            Kind.UNSUBSCRIBE: self._subscriptions.unsubscribe,
+            Kind.ATTACH: self._gets.attach,
+            Kind.GET: self._gets.get,
+            Kind.ACK: self._gets.ack,
+            Kind.TAKE: self._leases.take,
+            Kind.RENEW: self._leases.renew,
+            Kind.RETURN: self._leases.give_back,
+            Kind.DETACH: self._leases.detach,
+            Kind.DEAD: self._dead_letters.dead,
+            Kind.REGISTER: self._puts.register,
+            Kind.OPEN: self._puts.open,
+            Kind.FORGET: self._puts.forget,
             Kind.HELLO: self._hello,
-            Kind.COMMIT_STAGED: self._staging.commit,
+            Kind.COMMIT_STAGED: self._staged_puts.commit,
             Kind.MATCHES: self._patterns.matches,
-            Kind.CONFIGURE: administering.configure,
-            Kind.TOPICS: administering.topics,
-            Kind.DESCRIBE: administering.describe,
-            Kind.SEEK: administering.seek,
-            Kind.PURGE: administering.purge,
-            Kind.DELETE: administering.delete,
-            Kind.READ: administering.read,
-            Kind.STATE: administering.state,
-            Kind.FIND_OFFSET: administering.find_offset,
+            Kind.CONFIGURE: administration.configure,
+            Kind.TOPICS: administration.topics,
+            Kind.DESCRIBE: administration.describe,
+            Kind.SEEK: administration.seek,
+            Kind.PURGE: administration.purge,
+            Kind.DELETE: administration.delete,
+            Kind.READ: administration.read,
+            Kind.STATE: administration.state,
+            Kind.FIND_OFFSET: administration.find_offset,
             Kind.STATS: self._stats,
-            Kind.REPORT: self._reporting.report,
+            Kind.REPORT: self._reports.report,
         }
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:
         """Take one request; what is to be answered at once is in `take_replies`."""
         self._seen = now
         self._state.counters["requests"] += 1
-        waiter = Waiter(peer, request.request_id)
+        reply_to = ReplyTo(peer, request.request_id)
         if request.blob is not None:
-            self._handlers_of_batches[request.kind](waiter, request.body, request.blob, now)
+            self._handlers_of_batches[request.kind](reply_to, request.body, request.blob, now)
         else:
-            self._handlers[request.kind](waiter, request.body, now)
+            self._handlers[request.kind](reply_to, request.body, now)
 
     def refuse(self, peer: Peer, request_id: int, code: int, text: str) -> None:
         """Answer INVALID to what could not be understood."""
         self._state.counters["invalid"] += 1
-        self._state.say(Waiter(peer, request_id), Kind.INVALID, bodies.Refused(code, text))
+        self._state.reply(ReplyTo(peer, request_id), Kind.INVALID, bodies.Refused(code, text))
 
     def tick(self, now: Now) -> None:
         """Do the periodic work that is due."""
@@ -148,28 +256,28 @@ class Engine:
 
     def stalled(self, seconds: float) -> None:
         """Say that the broker itself stood still for a while, so that nobody else is blamed for it."""
-        self._sharing.stalled(seconds)
+        self._leases.stalled(seconds)
 
     def next_deadline_s(self) -> float:
-        """Give when `tick` should be called next, on the monotonic clock."""
+        """Return when `tick` should be called next, on the monotonic clock."""
         return self._housekeeping.next_deadline_s()
 
     def take_chore(self) -> bool:
-        """Tell whether the store should be given time to look after itself, on the committing thread."""
+        """Return whether the store should be given time to look after itself, on the committing thread."""
         return self._housekeeping.take_chore()
 
     def take_replies(self) -> list[Reply]:
-        """Give the replies to send, in order, and forget them."""
+        """Return the replies to send, in order, and forget them."""
         replies, self._state.out = self._state.out, []
         return replies
 
     def uncommitted_bytes(self) -> int:
-        """Give the bytes of batches taken that are not on disk yet."""
+        """Return the bytes of batches taken that are not on disk yet."""
         state = self._state
         return state.open.bytes + (state.in_flight.bytes if state.in_flight else 0)
 
     def take_group(self) -> Group | None:
-        """Give what is to be committed next; None when there is nothing or a commit is under way."""
+        """Return what is to be committed next; None when there is nothing or a commit is under way."""
         state = self._state
         if state.in_flight is not None or not state.open:
             return None
@@ -194,7 +302,7 @@ class Engine:
             state.registered.pop(nonce, None)
         if group.changes.count:
             state.durable_count = group.changes.count
-            self._deciding.committed(group.changes.decisions)
+            self._decisions.committed(group.changes.decisions)
         grown = {}
         for topic, _, _, batch in group.puts:
             if batch is not None:
@@ -207,15 +315,15 @@ class Engine:
                 grown[topic] = True
         for topic in grown:
             if topic.waiting:
-                self._getting.wake(topic, now)
+                self._gets.wake(topic, now)
             if topic.takers:
-                self._sharing.wake(topic, now)
+                self._leases.wake(topic, now)
         for topic, writer, receipt, _ in group.puts:
             if writer is not None and receipt is not None:
-                for waiter in writer.pending.pop(receipt.number, ()):
-                    self._putting.answer(waiter, topic, writer, receipt, now)
-        self._transacting.committed(group)
-        self._sharing.committed(group, now)
+                for reply_to in writer.pending.pop(receipt.number, ()):
+                    self._puts.answer(reply_to, topic, writer, receipt, now)
+        self._transactions.committed(group)
+        self._leases.committed(group, now)
         state.out.extend(group.replies)
         for topic in group.trimmed:
             row = state.store.topic(topic.name)
@@ -224,8 +332,8 @@ class Engine:
                 topic.first_offset = max(row.first_offset, later.below) if later else row.first_offset
                 topic.stored_bytes = row.stored_bytes + topic.bytes_total - row.bytes_total
         forget_deleted(state, group)
-        self._delaying.committed(group)
-        self._staging.committed(group)
+        self._delays.committed(group)
+        self._staged_puts.committed(group)
         self._patterns.committed(group, now)
         for topic in group.topics:
             topic.uncommitted -= 1
@@ -235,22 +343,24 @@ class Engine:
         state = self._state
         assert state.in_flight is group
         state.counters["commits_failed"] += 1
-        self._getting.answer_all()
-        self._sharing.forget_all()
+        self._gets.answer_all()
+        self._leases.forget_all()
         for failed in (group, state.open):
-            self._transacting.failed(failed, code, text)
+            self._transactions.failed(failed, code, text)
             for _, writer, receipt, _ in failed.puts:
                 if writer is not None and receipt is not None:
-                    for waiter in writer.pending.pop(receipt.number, ()):
-                        state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
+                    for reply_to in writer.pending.pop(receipt.number, ()):
+                        state.refuse(reply_to, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
             for reply in failed.replies:
-                state.refuse(Waiter(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
+                state.refuse(
+                    ReplyTo(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S
+                )
         trims = {topic.name for topic in (*state.read_topics, *group.trimmed, *state.open.trimmed)}
         state.forget_all()
-        self._deciding.forget_all()
-        self._transacting.forget_all()
-        self._delaying.forget_all()
-        self._staging.forget_all()
+        self._decisions.forget_all()
+        self._transactions.forget_all()
+        self._delays.forget_all()
+        self._staged_puts.forget_all()
         self._patterns.failed(code, text)
         self._begin()
         state.free_bytes = 0  # until housekeeping looks again: acks and trims now go without puts that do not fit
@@ -258,12 +368,12 @@ class Engine:
             state.find_topic(name, 0.0)
         state.notices.trouble(code, f"nothing of a commit was kept: {text}")
 
-    def _hello(self, waiter: Waiter, body: bodies.Hello, now: Now) -> None:
+    def _hello(self, reply_to: ReplyTo, body: bodies.Hello, now: Now) -> None:
         state = self._state
         version = min(body.newest_version, PROTOCOL_VERSION)
         if version < max(body.oldest_version, OLDEST_VERSION):
             text = f"this broker speaks protocol versions {OLDEST_VERSION} to {PROTOCOL_VERSION}"
-            state.refuse(waiter, Kind.INVALID, Code.VERSION, text)
+            state.refuse(reply_to, Kind.INVALID, Code.VERSION, text)
             return
         identity, limits = state.identity, state.limits
         lost = bool(body.seen_start) and not self._is_of_here(body)
@@ -274,10 +384,10 @@ class Engine:
             limits.max_batch_bytes, limits.max_in_flight, limits.max_get_bytes, self._start, lost=lost,
             count=state.durable_count,
         )  # fmt: skip
-        state.say_when_durable(waiter, Kind.ACK, welcome)
+        state.reply_when_durable(reply_to, Kind.ACK, welcome)
 
     def _is_of_here(self, seen: bodies.Hello) -> bool:
-        """Tell whether what a client has seen is of this store's past."""
+        """Return whether what a client has seen is of this store's past."""
         store = self._state.store
         if seen.seen_store != self._state.identity.store_uuid:
             return False
@@ -314,11 +424,13 @@ class Engine:
         """Return what is to be told in the log by now, and forget it."""
         return self._state.notices.take(now_s)
 
-    def _stats(self, waiter: Waiter, body: bodies.AskStats, now: Now) -> None:
-        self._state.say(waiter, Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reporting.publishers(now)}))
+    def _stats(self, reply_to: ReplyTo, body: bodies.AskStats, now: Now) -> None:
+        self._state.reply(
+            reply_to, Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reports.publishers(now)})
+        )
 
     def stats(self) -> dict[str, Any]:
-        """Give the counters since the start, and what is held now."""
+        """Return the counters since the start, and what is held now."""
         state = self._state
         return {
             **dict.fromkeys(("messages_stored", "messages_delivered", "commits", "refused", "invalid"), 0),

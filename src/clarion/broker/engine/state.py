@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from clarion.broker.engine.clock import Now as Now
+from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.share.lending import Lending
-from clarion.broker.engine.topics import Peer, Subscription, Topic, Waiter, WaitingGet, Writer
+from clarion.broker.engine.topics import Peer, ReplyTo, Subscription, Topic, WaitingGet, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.ranges import Span
 from clarion.store.port import (
@@ -63,12 +63,12 @@ class Group:
     topics: set[Topic] = field(default_factory=set)
     dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)
     trimmed: list[Topic] = field(default_factory=list)
-    transactions: list[tuple[int, int, bodies.Transacted, list[Waiter]]] = field(default_factory=list)
+    transactions: list[tuple[int, int, bodies.Transacted, list[ReplyTo]]] = field(default_factory=list)
     came_back: list[tuple[Topic, Subscription, list[ReturnedRow]]] = field(
         default_factory=list
     )  # lent again once this is on disk
-    opened: list[tuple[Topic, Subscription, Lending]] = field(default_factory=list)  # whose backlog may be lent then
-    released: list[tuple[Topic, Subscription, Lending, list[Span]]] = field(default_factory=list)
+    opened: list[tuple[Topic, Subscription, LeaseTable]] = field(default_factory=list)  # whose backlog may be lent then
+    released: list[tuple[Topic, Subscription, LeaseTable, list[Span]]] = field(default_factory=list)
     done: list[tuple[Topic, Subscription, int, int]] = field(default_factory=list)  # whose keys are free then
     bytes: int = 0
 
@@ -121,17 +121,17 @@ class State:
         self.just_opened: tuple[StoredBatch, Batch] | None = None
 
     def next_stamp(self, now: Now) -> int:
-        """Give the stamp of the next batch that the broker itself packs; no two have the same, whatever the clock."""
+        """Return the stamp of the next batch that the broker itself packs; no two have the same, whatever the clock."""
         self._last_stamp = next_stamp(self._last_stamp, now.unix_us / 1e6)
         self.open.changes.stamp = self._last_stamp
         return self._last_stamp
 
     def groups(self) -> tuple[Group | None, Group]:
-        """Give what is not durable yet: the group being committed and the open one."""
+        """Return what is not durable yet: the group being committed and the open one."""
         return self.in_flight, self.open
 
     def find_topic(self, name: bytes, now_s: float) -> Topic | None:
-        """Give the topic, loading it where needed; None when there is none."""
+        """Return the topic, loading it where needed; None when there is none."""
         topic = self.topics.get(name)
         if topic is None:
             row = self.store.topic(name)
@@ -147,14 +147,14 @@ class State:
         return topic
 
     def _load_returned(self, topic: Topic) -> None:
-        if any(sub.lending is not None for sub in topic.subscriptions.values()):
+        if any(sub.leases is not None for sub in topic.subscriptions.values()):
             for row in self.store.returned(topic.number):
                 found = topic.subscriptions.get(row.name)
-                if found is not None and found.lending is not None:
-                    found.lending.load_returned(row)
+                if found is not None and found.leases is not None:
+                    found.leases.load_returned(row)
 
     def find_topic_by_number(self, number: int, now_s: float) -> Topic | None:
-        """Give the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
+        """Return the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
         names = [
             group.changes.topics[number].name for group in self.groups() if group and number in group.changes.topics
         ]
@@ -163,11 +163,11 @@ class State:
         return None if topic is None or topic.deleted or topic.number != number else topic
 
     def has_room(self, size: int) -> bool:
-        """Tell whether so much may be stored without taking from the reserve, which is for acks, trims and deletes."""
+        """Return whether so much may be stored without taking from the reserve, for acks, trims and deletes."""
         return self.free_bytes - size >= self.limits.disk_reserve_bytes
 
     def has_room_for_row(self) -> bool:
-        """Tell whether there is room for another topic, subscription or publisher; where there seems to be none, the
+        """Return whether there is room for another topic, subscription or publisher; where there seems to be none, the
         store is asked again."""
         if not self.has_room(ROW_BYTES):
             uncommitted = sum(group.bytes for group in self.groups() if group is not None)
@@ -179,25 +179,25 @@ class State:
         return f"this broker has {self.limits.max_topics} topics, as many as it may (max_topics)"
 
     def is_leaving(self, publisher: int) -> bool:
-        """Tell whether a publisher is forgotten, though the store may know it yet."""
+        """Return whether a publisher is forgotten, though the store may know it yet."""
         in_flight = self.in_flight
         return publisher in self.open.changes.gone_publishers or (
             in_flight is not None and publisher in in_flight.changes.gone_publishers
         )
 
-    def is_nonce(self, waiter: Waiter, nonce: bytes) -> bool:
+    def is_nonce(self, reply_to: ReplyTo, nonce: bytes) -> bool:
         """Refuse a nonce that cannot tell a request from all others."""
         fits = 8 <= len(nonce) <= 64
         if not fits:
-            self.refuse(waiter, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
+            self.refuse(reply_to, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
         return fits
 
     def is_new(self, topic: Topic) -> bool:
-        """Tell whether a topic is not on disk yet; its number may be another's after a crash."""
+        """Return whether a topic is not on disk yet; its number may be another's after a crash."""
         return any(group and topic.number in group.changes.topics for group in self.groups())
 
     def make_topic(self, name: bytes, retention: str, now: Now) -> Topic | None:
-        """Give the topic, making it where needed; None when the broker has as many as it may."""
+        """Return the topic, making it where needed; None when the broker has as many as it may."""
         now_s = now.monotonic_s
         topic = self.find_topic(name, now_s)
         if topic is None:
@@ -278,39 +278,41 @@ class State:
         self._start = self._start or self.draw()
         return self._start
 
-    def say(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
+    def reply(self, reply_to: ReplyTo, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
         """Answer now; where the request is decided once, when that is on disk."""
-        if waiter.asked is not None:
-            self.decide(waiter.asked, kind, body)
+        if reply_to.asked is not None:
+            self.decide(reply_to.asked, kind, body)
             return
-        self.out.append(Reply(waiter.peer, kind, waiter.request_id, body, blobs))
+        self.out.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
 
-    def refuse(self, waiter: Waiter, kind: int, code: int, text: str, **more: Any) -> None:
+    def refuse(self, reply_to: ReplyTo, kind: int, code: int, text: str, **more: Any) -> None:
         """Answer with a refusal now."""
         self.counters["refused"] += 1
         self.notices.refused(code, text)
         if code == Code.SHOW_HELD:
             more["expected"] = self.start_number()
             if self._start > self.durable_count:
-                self.say_when_durable(waiter, kind, bodies.Refused(code, text, **more))
+                self.reply_when_durable(reply_to, kind, bodies.Refused(code, text, **more))
                 return
-        self.say(waiter, kind, bodies.Refused(code, text, **more))
+        self.reply(reply_to, kind, bodies.Refused(code, text, **more))
 
-    def refuse_stale(self, waiter: Waiter, what: str, code: Code = Code.STALE) -> None:
+    def refuse_stale(self, reply_to: ReplyTo, what: str, code: Code = Code.STALE) -> None:
         """Refuse what was decided as of too long ago, and tell as of what to decide now, once that is on disk."""
         self.counters["refused"] += 1
         text = f"{what}; nothing was done now, but if this was sent before, it may have been done then"
-        self.say_when_durable(waiter, Kind.REFUSED, bodies.Refused(code, text, expected=self.count))
+        self.reply_when_durable(reply_to, Kind.REFUSED, bodies.Refused(code, text, expected=self.count))
 
-    def say_when_durable(self, waiter: Waiter, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
+    def reply_when_durable(
+        self, reply_to: ReplyTo, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()
+    ) -> None:
         """Answer once everything taken so far is on disk; now, if it is."""
-        if waiter.asked is not None:
-            self.decide(waiter.asked, kind, body)
+        if reply_to.asked is not None:
+            self.decide(reply_to.asked, kind, body)
             return
         if self.open or self.in_flight:
-            self.open.replies.append(Reply(waiter.peer, kind, waiter.request_id, body, blobs))
+            self.open.replies.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
         else:
-            self.say(waiter, kind, body, blobs)
+            self.reply(reply_to, kind, body, blobs)
 
     def remember(self, topic: Topic, batch: StoredBatch) -> None:
         """Keep a committed batch in memory for those who will soon ask for it, within bounds.
@@ -352,7 +354,7 @@ class State:
 
     def stop_waiting(self, topic: Topic, get: WaitingGet) -> None:
         """Take a get off the topic's list."""
-        del topic.waiting[get.waiter.peer, get.name]
+        del topic.waiting[get.reply_to.peer, get.name]
         self.waiting_gets -= 1
 
 

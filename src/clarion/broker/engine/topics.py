@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from clarion.broker.engine.share.lending import Lending
+from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
 from clarion.model.ranges import AckedRanges
@@ -18,7 +18,7 @@ _MOVED = b"moved by "  # and the nonce of the last seek stand before the consume
 Peer = Any  # whatever the serving loop tells peers apart by; hashable
 
 
-class Waiter(NamedTuple):
+class ReplyTo(NamedTuple):
     """Somebody to answer: a peer and the id of its request."""
 
     peer: Peer
@@ -29,7 +29,7 @@ class Waiter(NamedTuple):
 class WaitingGet(NamedTuple):
     """A get that waits at the broker for messages."""
 
-    waiter: Waiter
+    reply_to: ReplyTo
     name: bytes
     token: int
     position: int
@@ -43,7 +43,7 @@ class Subscription:
     """A durable cursor, and the consumer that holds it, or the consumers that share it."""
 
     __slots__ = (
-        "_moved_by", "acked", "lending", "moved_token", "name", "nonce", "options", "seen_at_us", "token", "topic",
+        "_moved_by", "acked", "leases", "moved_token", "name", "nonce", "options", "seen_at_us", "token", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +63,7 @@ class Subscription:
         self.nonce = nonce
         self.options = options or SubscriptionOptions()
         self.seen_at_us = seen_at_us
-        self.lending = Lending(self.acked, self.options, token) if self.options.shared else None
+        self.leases = LeaseTable(self.acked, self.options, token) if self.options.shared else None
         self.moved_token = 0  # of the last consumer from before a seek
         self._moved_by = b""
 
@@ -76,8 +76,8 @@ class Subscription:
             size = row.nonce[len(_MOVED)]
             rest = row.nonce[len(_MOVED) + 1 :]
             found._moved_by, found.nonce = rest[:size], rest[size:]
-        if found.lending is not None:
-            found.lending.await_consumers(row.consumers, row.lent)
+        if found.leases is not None:
+            found.leases.await_consumers(row.consumers, row.lent)
         elif not found.nonce:  # nobody attached since it was sought, or made
             found.moved_token = row.token - 1
         return found
@@ -88,10 +88,10 @@ class Subscription:
         self.token = token
         self.nonce, self._moved_by = b"", nonce
         self.acked = AckedRanges(cursor)
-        self.lending = Lending(self.acked, self.options, token) if self.options.shared else None
+        self.leases = LeaseTable(self.acked, self.options, token) if self.options.shared else None
 
     def is_moved_by(self, nonce: bytes) -> bool:
-        """Tell whether it was this request that moved it last."""
+        """Return whether it was this request that moved it last."""
         return nonce == self._moved_by
 
     def to_row(self) -> SubscriptionRow:
@@ -103,9 +103,9 @@ class Subscription:
             self.token,
             _MOVED + bytes([len(self._moved_by)]) + self._moved_by + self.nonce if self._moved_by else self.nonce,
             pack_options(self.options),
-            self.lending.pack_consumers() if self.lending else b"",
+            self.leases.pack_consumers() if self.leases else b"",
             self.seen_at_us,
-            self.lending.pack_lent() if self.lending else b"",
+            self.leases.pack_lent() if self.leases else b"",
         )
 
 
@@ -118,7 +118,7 @@ class Writer:
         self.receipts: deque[Receipt] = deque(receipts, maxlen=RECEIPTS_KEPT)
         self.last_number = self.receipts[-1].number if self.receipts else 0
         self.messages_total = self.receipts[-1].messages_total if self.receipts else 0
-        self.pending: dict[int, list[Waiter]] = {}  # by number: taken, not yet committed
+        self.pending: dict[int, list[ReplyTo]] = {}  # by number: taken, not yet committed
         self.seen_s = now_s
 
     def receipt(self, number: int) -> Receipt | None:
@@ -165,17 +165,17 @@ class Topic:
         return TopicRow(self.number, self.name, self.retention, settings=pack_options(self.settings))
 
     def lent(self) -> bool:
-        """Tell whether a consumer shares one of its subscriptions right now."""
-        return any(sub.lending is not None and sub.lending.in_use() for sub in self.subscriptions.values())
+        """Return whether a consumer shares one of its subscriptions right now."""
+        return any(sub.leases is not None and sub.leases.in_use() for sub in self.subscriptions.values())
 
     def needed_from(self) -> int:
-        """Give the offset below which nobody needs anything any more."""
+        """Return the offset below which nobody needs anything any more."""
         if self.retention != UNTIL_READ:
             return self.first_offset
         return min((sub.acked.cursor for sub in self.subscriptions.values()), default=self.visible_end)
 
     def recent_from(self, position: int) -> int | None:
-        """Give the place in `recent` of the batch that holds `position`; None when it is not in memory."""
+        """Return the place in `recent` of the batch that holds `position`; None when it is not in memory."""
         if not self.recent or position < self.recent[0].first_offset or position >= self.visible_end:
             return None
         return bisect_right(self.recent, position, key=_first_offset) - 1

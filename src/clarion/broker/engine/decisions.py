@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.topics import Waiter
+from clarion.broker.engine.topics import ReplyTo
 from clarion.store.port import Decision
 from clarion.wire import bodies
 from clarion.wire.codes import RETRIED, Code
@@ -37,16 +37,16 @@ class Changing(Protocol):
 class Asked:
     """A request that is being decided, and who waits for the answer: several where it was sent again meanwhile."""
 
-    __slots__ = ("checksum", "nonce", "reply", "waiters")
+    __slots__ = ("checksum", "nonce", "reply", "reply_tos")
 
-    def __init__(self, nonce: bytes, checksum: int, waiter: Waiter) -> None:
+    def __init__(self, nonce: bytes, checksum: int, reply_to: ReplyTo) -> None:
         self.nonce = nonce
         self.checksum = checksum
-        self.waiters = [waiter]
+        self.reply_tos = [reply_to]
         self.reply: tuple[int, bodies.Body] | None = None  # once it is decided, and perhaps not on disk yet
 
 
-class Deciding:
+class Decisions:
     """Knows what is being decided, and what was."""
 
     def __init__(self, state: State) -> None:
@@ -62,8 +62,8 @@ class Deciding:
     def once(self, handler: Any, kind: int) -> Any:
         """Return a handler that has each request of a kind done once; from before there was a count, as it comes."""
 
-        def handle(waiter: Waiter, body: Any, now: Now) -> None:
-            asking = self._begin(waiter, kind, body) if body.as_of else waiter
+        def handle(reply_to: ReplyTo, body: Any, now: Now) -> None:
+            asking = self._begin(reply_to, kind, body) if body.as_of else reply_to
             if asking is not None:
                 handler(asking, body, now)
 
@@ -74,10 +74,10 @@ class Deciding:
         for decision in decisions:
             self._asked.pop(decision.nonce, None)
 
-    def _begin(self, waiter: Waiter, kind: int, body: Changing) -> Waiter | None:
+    def _begin(self, reply_to: ReplyTo, kind: int, body: Changing) -> ReplyTo | None:
         """Return whom the answer is for where the request is to be done; otherwise answer it."""
         state = self._state
-        if not state.is_nonce(waiter, body.nonce):
+        if not state.is_nonce(reply_to, body.nonce):
             return None
         checksum = xxh3_64_intdigest(_encode(body), seed=kind)
         asked = self._asked.get(body.nonce)
@@ -86,26 +86,26 @@ class Deciding:
             known = asked or decision
             if known is not None and known.checksum != checksum:
                 text = "a request with this nonce came before with other contents"
-                state.refuse(waiter, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
+                state.refuse(reply_to, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
             elif decision is not None:
-                state.say(waiter, decision.kind, cast(bodies.Body, msgspec.Raw(decision.body)))
+                state.reply(reply_to, decision.kind, cast(bodies.Body, msgspec.Raw(decision.body)))
             elif asked is not None:
-                self._join(waiter, asked)
+                self._join(reply_to, asked)
             return None
         if not self._forgotten() <= body.as_of <= state.count:  # looked up after the nonce, which a commit may forget
-            state.refuse_stale(waiter, "the broker no longer knows all that was decided since this was asked for")
+            state.refuse_stale(reply_to, "the broker no longer knows all that was decided since this was asked for")
             return None
-        asked = self._asked[body.nonce] = Asked(body.nonce, checksum, waiter)
-        return waiter._replace(asked=asked)
+        asked = self._asked[body.nonce] = Asked(body.nonce, checksum, reply_to)
+        return reply_to._replace(asked=asked)
 
-    def _join(self, waiter: Waiter, asked: Asked) -> None:
+    def _join(self, reply_to: ReplyTo, asked: Asked) -> None:
         state = self._state
         if asked.reply is not None:
-            state.say_when_durable(waiter, *asked.reply)
-        elif len(asked.waiters) >= _MOST_WAITERS:
-            state.refuse(waiter, Kind.REFUSED, Code.BUSY, "this request is just being done; try again")
-        elif waiter not in asked.waiters:
-            asked.waiters.append(waiter)
+            state.reply_when_durable(reply_to, *asked.reply)
+        elif len(asked.reply_tos) >= _MOST_WAITERS:
+            state.refuse(reply_to, Kind.REFUSED, Code.BUSY, "this request is just being done; try again")
+        elif reply_to not in asked.reply_tos:
+            asked.reply_tos.append(reply_to)
 
     def _forgotten(self) -> int:
         """Return a count up to which decisions may be forgotten."""
@@ -122,5 +122,5 @@ class Deciding:
             self._place += 1
             decision = Decision(self._place, state.draw(), asked.nonce, asked.checksum, kind, _encode(body))
             state.open.changes.decisions.append(decision)
-        for waiter in asked.waiters:
-            state.say_when_durable(waiter, kind, body)
+        for reply_to in asked.reply_tos:
+            state.reply_when_durable(reply_to, kind, body)

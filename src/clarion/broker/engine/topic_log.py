@@ -1,13 +1,14 @@
-"""Reading what is committed of a topic, from memory or from the store, and cutting it for a delivery."""
+"""The log of a topic: committed batches read from memory or from the store, cut for a delivery, and trimmed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clarion.broker.engine.state import Now, State
-from clarion.broker.engine.topics import Topic, Waiter
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.state import State
+from clarion.broker.engine.topics import ReplyTo, Topic
 from clarion.model.errors import StoredDataCorrupt, StoreUnavailable
-from clarion.store.port import StoredBatch
+from clarion.store.port import StoredBatch, Trim
 from clarion.wire.batch import BadBatch, Batch, slice_batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
@@ -17,7 +18,7 @@ _AGAIN_S = 0.2
 
 
 def read_batches(state: State, topic: Topic, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
-    """Give committed batches in order, from the one that holds `position` or the first after it, at least one if
+    """Return committed batches in order, from the one that holds `position` or the first after it, at least one if
     there is any; raises what is in UNREAD."""
     place = topic.recent_from(position)
     if place is None:
@@ -44,17 +45,17 @@ def count_unread(state: State, error: Exception) -> None:
         state.notices.trouble(Code.BUSY if is_passing else Code.CORRUPT, str(error))
 
 
-def refuse_unread(state: State, waiter: Waiter, error: Exception) -> None:
+def refuse_unread(state: State, reply_to: ReplyTo, error: Exception) -> None:
     """Tell who asked that it cannot be read, for good or just now."""
     count_unread(state, error)
     if isinstance(error, StoreUnavailable):
-        state.refuse(waiter, Kind.REFUSED, Code.BUSY, str(error), retry_after_s=_AGAIN_S)
+        state.refuse(reply_to, Kind.REFUSED, Code.BUSY, str(error), retry_after_s=_AGAIN_S)
     else:
-        state.refuse(waiter, Kind.REFUSED, Code.CORRUPT, str(error))
+        state.refuse(reply_to, Kind.REFUSED, Code.CORRUPT, str(error))
 
 
 def batches_of(state: State, topic: Topic, start: int, stop: int, max_bytes: int) -> Iterator[StoredBatch]:
-    """Give the batches that hold [start, stop), reading on as long as they are asked for."""
+    """Return the batches that hold [start, stop), reading on as long as they are asked for."""
     last = state.just_read
     if last is not None and last.topic == topic.number and last.first_offset <= start < last.first_offset + last.count:
         yield last
@@ -72,19 +73,19 @@ def batches_of(state: State, topic: Topic, start: int, stop: int, max_bytes: int
 
 
 def opened(state: State, batch: StoredBatch) -> Batch:
-    """Give a batch to look into; one that is compressed is opened once for all who look there in turn."""
+    """Return a batch to look into; one that is compressed is opened once for all who look there in turn."""
     if state.just_opened is None or state.just_opened[0] is not batch:
         state.just_opened = (batch, Batch(batch.data))
     return state.just_opened[1]
 
 
 def has_expired(batch: StoredBatch, now: Now) -> bool:
-    """Tell whether the time to live of a batch is over."""
+    """Return whether the time to live of a batch is over."""
     return batch.expires_at_us > 0 and now.is_past(batch.expires_at_us, batch.committed_at_us)
 
 
 def cut(batch: StoredBatch, start: int, stop: int) -> tuple[int, Buffer]:
-    """Give messages [start, stop) of a batch, counted in it, to be sent: the offset they begin at, and the bytes.
+    """Return messages [start, stop) of a batch, counted in it, to be sent: the offset they begin at, and the bytes.
 
     A small part travels as a batch of its own; most of a batch, or of a compressed one any, as it is stored.
     """
@@ -92,3 +93,20 @@ def cut(batch: StoredBatch, start: int, stop: int) -> tuple[int, Buffer]:
     if 2 * (stop - start) >= batch.count or parsed.is_compressed:
         return batch.first_offset, batch.data
     return batch.first_offset + start, slice_batch(Batch(bytes(batch.data)), start, stop)
+
+
+def trim(state: State, topic: Topic, below: int) -> None:
+    """Forget the committed batches of a topic that end at or before an offset, with the open group."""
+    below = min(below, topic.visible_end)
+    while topic.recent and topic.recent[0].first_offset + topic.recent[0].count <= below:
+        state.drop_oldest(topic)
+    if topic.deleted or below <= max(topic.first_offset, topic.tried_below):
+        return
+    if topic.number not in state.open.changes.trims:
+        state.open.trimmed.append(topic)
+    state.open.changes.trims[topic.number] = Trim(
+        topic.number, below, topic.next_offset, topic.last_commit_us, topic.bytes_total
+    )
+    topic.tried_below = below
+    topic.first_offset = below  # who subscribes from now on must not be promised what goes
+    state.changed(topic)

@@ -6,12 +6,13 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Any
 
+from clarion.broker.engine.capacity import add_delayed
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.delays import expires_at_us
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.publish.delaying import expires_at_us
-from clarion.broker.engine.publish.putting import Putting
-from clarion.broker.engine.publish.room import add_delayed
-from clarion.broker.engine.state import Group, Now, State
-from clarion.broker.engine.topics import Topic, Waiter
+from clarion.broker.engine.puts import Puts
+from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.topics import ReplyTo, Topic
 from clarion.model.names import to_text
 from clarion.store.port import StagedBatch, StagedRow, WriterRow
 from clarion.wire import bodies
@@ -27,12 +28,12 @@ _Key = tuple[bytes, int]  # writer and epoch, or part and place
 _Epoch = dict[_Key, StagedRow]
 
 
-class Staging:
+class StagedPuts:
     """Keeps staged batches, once each, and shows or drops them by epoch."""
 
-    def __init__(self, state: State, putting: Putting) -> None:
+    def __init__(self, state: State, puts: Puts) -> None:
         self._state = state
-        self._putting = putting
+        self._puts = puts
         self.forget_all()
 
     def forget_all(self) -> None:
@@ -48,61 +49,61 @@ class Staging:
 
     # Requests.
 
-    def stage(self, waiter: Waiter, body: bodies.Stage, blob: Buffer, now: Now) -> None:
+    def stage(self, reply_to: ReplyTo, body: bodies.Stage, blob: Buffer, now: Now) -> None:
         """Store a batch for later, once for each place; answered when it is on disk."""
         state = self._state
-        if not self._is_good(waiter, body.writer, body.epoch):
+        if not self._is_good(reply_to, body.writer, body.epoch):
             return
         if len(body.part) > MAX_NAME_BYTES or not 0 <= body.place < _BIGGEST:
             text = f"a part has at most {MAX_NAME_BYTES} bytes, and a place is 0 or more"
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
             return
-        batch = self._putting.read_batch(waiter, blob, now)
+        batch = self._puts.read_batch(reply_to, blob, now)
         if batch is None:
             return
         if body.epoch <= self._last_epoch(body.writer):
-            state.say_when_durable(waiter, Kind.ACK, bodies.Staged(already=True))
+            state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=True))
             return
         if body.as_of and state.find_topic(body.topic, now.monotonic_s) is None:
             text = (
                 f"there is no topic {to_text(body.topic)} here; it may have been deleted, with what was staged for it"
             )
-            state.refuse(waiter, Kind.REFUSED, Code.NO_TOPIC, text)
+            state.refuse(reply_to, Kind.REFUSED, Code.NO_TOPIC, text)
             return
-        topic = self._putting.topic_to_put(waiter, body.topic, now)
+        topic = self._puts.topic_to_put(reply_to, body.topic, now)
         if topic is None:
             return
         epoch = self._staged(body.writer, body.epoch)
         known = epoch.get((body.part, body.place))
         if known is None:
-            if self._was_dropped(waiter, topic, body) or not self._has_room(waiter, topic, batch):
+            if self._was_dropped(reply_to, topic, body) or not self._has_room(reply_to, topic, batch):
                 return
             self._keep(epoch, topic, body, batch, now)
         elif (known.topic, known.checksum) != (topic.number, batch.checksum):
             text = f"place {body.place} of part {to_text(body.part)} was staged before with other contents"
-            state.refuse(waiter, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
+            state.refuse(reply_to, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
             return
-        state.say_when_durable(waiter, Kind.ACK, bodies.Staged(already=False))
+        state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=False))
 
-    def commit(self, waiter: Waiter, body: bodies.CommitStaged, now: Now) -> None:
+    def commit(self, reply_to: ReplyTo, body: bodies.CommitStaged, now: Now) -> None:
         """Show what was staged in an epoch, and drop what is not wanted of it; once, and answered when on disk."""
         state = self._state
-        if not self._is_good(waiter, body.writer, body.epoch):
+        if not self._is_good(reply_to, body.writer, body.epoch):
             return
         last = self._writer(body.writer)
         if last is not None and body.epoch <= last.epoch:
             messages = last.messages if body.epoch == last.epoch else 0
             done = bodies.StagedCommitted(body.epoch, messages, already=True)
-            state.say_when_durable(waiter, Kind.ACK, done)
+            state.reply_when_durable(reply_to, Kind.ACK, done)
             return
         if last is None and self._writers >= state.limits.max_writers:
             text = f"this broker knows {self._writers} writers of staged batches, as many as it may (max_writers)"
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, text)
             return
         rows = self._staged(body.writer, body.epoch)
         if last is None and not rows and not state.has_room_for_row():
             text = "the broker's disk is full but for its reserve; no writer was noted, and nothing was done"
-            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
+            state.refuse(reply_to, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
             return
         parts = None if body.parts is None else set(body.parts)
         found = sum(
@@ -115,7 +116,7 @@ class Staging:
             text = (
                 f"{found} messages are staged of the {body.messages} to be committed: the others expired, or never came"
             )
-            state.refuse(waiter, Kind.REFUSED, Code.GONE, text)
+            state.refuse(reply_to, Kind.REFUSED, Code.GONE, text)
             return
         messages = 0
         unwanted = []
@@ -133,7 +134,7 @@ class Staging:
         elif unwanted:
             self._note(body.writer, now, dropped=state.draw())
         done = bodies.StagedCommitted(body.epoch, found if body.drop else messages, already=False)
-        state.say_when_durable(waiter, Kind.ACK, done)
+        state.reply_when_durable(reply_to, Kind.ACK, done)
 
     # On the clock.
 
@@ -150,24 +151,24 @@ class Staging:
                 state.counters["staged_expired"] += sum(row.count for row in rows.values())
                 self._forget_epoch((writer, number))
 
-    # Deciding.
+    # Decisions.
 
-    def _is_good(self, waiter: Waiter, writer: bytes, epoch: int) -> bool:
+    def _is_good(self, reply_to: ReplyTo, writer: bytes, epoch: int) -> bool:
         good = 0 < len(writer) <= MAX_NAME_BYTES and 0 <= epoch < _BIGGEST
         if not good:
             text = f"a writer's name has 1 to {MAX_NAME_BYTES} bytes, and an epoch is 0 or more"
-            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
         return good
 
-    def _has_room(self, waiter: Waiter, topic: Topic, batch: Batch) -> bool:
-        if max(len(batch.raw), batch.plain_bytes) > self._putting.max_batch_bytes(topic):
-            text = f"a batch for {to_text(topic.name)} has at most {self._putting.max_batch_bytes(topic)} bytes"
-            self._state.refuse(waiter, Kind.REFUSED, Code.TOO_LARGE, text)
+    def _has_room(self, reply_to: ReplyTo, topic: Topic, batch: Batch) -> bool:
+        if max(len(batch.raw), batch.plain_bytes) > self._puts.max_batch_bytes(topic):
+            text = f"a batch for {to_text(topic.name)} has at most {self._puts.max_batch_bytes(topic)} bytes"
+            self._state.refuse(reply_to, Kind.REFUSED, Code.TOO_LARGE, text)
             return False
         # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
-        return self._putting.has_room(waiter, topic, len(batch.raw), count_delayed=False)
+        return self._puts.has_room(reply_to, topic, len(batch.raw), count_delayed=False)
 
-    def _was_dropped(self, waiter: Waiter, topic: Topic, body: bodies.Stage) -> bool:
+    def _was_dropped(self, reply_to: ReplyTo, topic: Topic, body: bodies.Stage) -> bool:
         """Refuse a batch that may have been staged before, and dropped since, alone or with its topic."""
         if not body.as_of:
             return False
@@ -175,7 +176,7 @@ class Staging:
         if max(topic.number, row.dropped if row else 0) <= body.as_of <= self._state.count:
             return False
         what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
-        self._state.refuse_stale(waiter, what)
+        self._state.refuse_stale(reply_to, what)
         return True
 
     def _last_epoch(self, writer: bytes) -> int:
@@ -183,7 +184,7 @@ class Staging:
         return -1 if row is None else row.epoch
 
     def _writer(self, writer: bytes) -> WriterRow | None:
-        """Give the last epoch that a writer committed, on disk or on its way there."""
+        """Return the last epoch that a writer committed, on disk or on its way there."""
         in_flight, opened = self._state.groups()
         for group in (opened, in_flight):
             if group is not None and writer in group.changes.writers:
@@ -191,7 +192,7 @@ class Staging:
         return self._state.store.writer(writer)
 
     def _staged(self, writer: bytes, epoch: int) -> _Epoch:
-        """Give what is staged in an epoch, on disk or on its way there."""
+        """Return what is staged in an epoch, on disk or on its way there."""
         key = (writer, epoch)
         rows = self._epochs.get(key)
         if rows is None:
@@ -242,7 +243,7 @@ class Staging:
         self._state.open.changes.writers[writer] = row._replace(seen_at_us=now.unix_us, **changes)
 
     def _show(self, row: StagedRow, now: Now) -> bool:
-        """Have a staged batch appear on its topic; says whether that is there."""
+        """Have a staged batch appear on its topic; return whether that is there."""
         state = self._state
         topic = state.find_topic_by_number(row.topic, now.monotonic_s)
         if topic is None:

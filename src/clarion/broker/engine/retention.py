@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from clarion.broker.engine.keep.removing import delete_topic, trim
-from clarion.broker.engine.publish.room import below_size, bound_bytes, slowest_cursor
-from clarion.broker.engine.reading import UNREAD, batches_of, count_unread, has_expired
-from clarion.broker.engine.share.returning import Returning
-from clarion.broker.engine.state import Now, State
-from clarion.broker.engine.subscribe.subscribing import Subscribing
+from clarion.broker.engine.capacity import below_size, bound_bytes, slowest_cursor
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.state import State
+from clarion.broker.engine.subscriptions import Subscriptions, delete_topic
+from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, has_expired, trim
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.options import TRIM, unpack_options, unpack_settings
 from clarion.store.port import UNTIL_READ, SubscriptionRow, TopicRow, TopicSummary
@@ -24,10 +23,9 @@ _UNUSED_S = 60.0  # for which a topic that is for a time may be without subscrip
 class Retention:
     """Decides what goes, of topics in memory at once, and of all others in a slow round."""
 
-    def __init__(self, state: State, subscribing: Subscribing, returning: Returning) -> None:
+    def __init__(self, state: State, subscriptions: Subscriptions) -> None:
         self._state = state
-        self._subscribing = subscribing
-        self._returning = returning
+        self._subscriptions = subscriptions
         self._sweep_at_s = 0.0
         self._after = self._heads_after = b""
         self._page = _TOPICS_A_SWEEP
@@ -38,7 +36,7 @@ class Retention:
     def leave(self, topic: Topic) -> None:
         """Delete a topic that was to go with its last subscription."""
         if topic.settings.temporary and not topic.subscriptions and not topic.deleted:
-            delete_topic(self._state, self._subscribing, topic)
+            delete_topic(self._state, self._subscriptions, topic)
 
     def trim(self, topic: Topic, now: Now) -> None:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
@@ -65,7 +63,7 @@ class Retention:
     # The round over all topics.
 
     def next_deadline_s(self) -> float:
-        """Give when `sweep` has something to do."""
+        """Return when `sweep` has something to do."""
         return self._sweep_at_s
 
     def sweep(self, now: Now) -> None:
@@ -96,7 +94,7 @@ class Retention:
         if topic is None or topic.deleted:
             return
         for subscription in [sub for sub in topic.subscriptions.values() if self._has_expired(topic, sub, now)]:
-            self._subscribing.end(topic, subscription, "the subscription was not used for as long as it may be")
+            self._subscriptions.end(topic, subscription, "the subscription was not used for as long as it may be")
             self._state.counters["subscriptions_expired"] += 1
         if now.monotonic_s - topic.touched_s > _UNUSED_S:
             self.leave(topic)
@@ -105,7 +103,7 @@ class Retention:
         self.trim(topic, now)
 
     def _is_due(self, row: TopicRow, subscriptions: list[SubscriptionRow], now: Now) -> bool:
-        """Tell whether something may be done about a topic that is not in memory."""
+        """Return whether something may be done about a topic that is not in memory."""
         settings = unpack_settings(row.settings)
         if settings.temporary and not subscriptions:
             return True
@@ -126,7 +124,7 @@ class Retention:
     def _has_expired(self, topic: Topic, subscription: Subscription, now: Now) -> bool:
         if not self._is_overdue(subscription.seen_at_us, subscription.options.expires_s, now):
             return False
-        if subscription.lending is not None and subscription.lending.consumers:
+        if subscription.leases is not None and subscription.leases.consumers:
             return False
         return not any(get.name == subscription.name for get in topic.waiting.values())
 
@@ -177,5 +175,5 @@ class Retention:
         self._state.counters["messages_expired"] += stop - start
         for subscription in topic.subscriptions.values():
             if subscription.acked.cursor < stop:
-                self._returning.skip(topic, subscription, max(start, subscription.acked.cursor), stop)
+                self._subscriptions.skip(topic, subscription, max(start, subscription.acked.cursor), stop)
         trim(self._state, topic, stop)

@@ -1,6 +1,6 @@
-"""Which messages of a shared subscription are lent to whom, which wait to be lent, and which came back.
+"""Which messages of a shared subscription are leased to whom, which wait to be leased, and which came back.
 
-Offsets only, no message: whoever lends reads them. What is acked is durable, and so are the attempts of what came
+Offsets only, no message: whoever leases reads them. What is acked is durable, and so are the attempts of what came
 back, who is attached, and what each was lent. After a restart the consumers tell what of that they hold; what was lent
 to one that does not come counts as an attempt that failed.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.share.keys import Keys
 from clarion.model.options import SubscriptionOptions
 from clarion.model.ranges import AckedRanges, Span, Spans, merged
 from clarion.store.port import ReturnedRow
@@ -32,7 +32,7 @@ _decode_lent = msgspec.msgpack.Decoder(list[tuple[int, list[int]]]).decode
 class WaitingTake(NamedTuple):
     """A take that waits at the broker for messages."""
 
-    waiter: Any
+    reply_to: Any
     number: int
     max_messages: int
     max_bytes: int
@@ -42,7 +42,7 @@ class WaitingTake(NamedTuple):
 class Consumer:
     """One of those who share a subscription."""
 
-    __slots__ = ("deadline_s", "held", "last_loan", "last_release", "last_take", "max_unacked", "nonce", "token")
+    __slots__ = ("deadline_s", "held", "last_lease", "last_release", "last_take", "max_unacked", "nonce", "token")
 
     def __init__(self, token: int, nonce: bytes, max_unacked: int, deadline_s: float) -> None:
         self.token = token
@@ -52,11 +52,11 @@ class Consumer:
         self.held = Spans()  # with the attempt each is lent for
         self.last_take = 0
         self.last_release = 0  # the number of what it gave back last without a count
-        self.last_loan: list[tuple[int, int]] = []
+        self.last_lease: list[tuple[int, int]] = []
 
 
-class Lending:
-    """The loans of one shared subscription."""
+class LeaseTable:
+    """The leases_made of one shared subscription."""
 
     def __init__(self, acked: AckedRanges, options: SubscriptionOptions, token: int = 0) -> None:
         self.acked = acked
@@ -74,7 +74,7 @@ class Lending:
         self._due_s: dict[int, float] = {}  # when each of those may come again, on the clock that never jumps
         self._later: list[tuple[float, int]] = []  # the same, the next first, of those that are nowhere else
         self._in_later: set[int] = set()
-        self.keys = Keys() if options.order == "key" else None
+        self.keys = KeyOrder() if options.order == "key" else None
         self._seen_end = 0  # all below is acked, ready, lent, blocked by its key, or comes later
         self._suspect_below = 0  # before a restart something below may have been lent to a consumer that is gone
         self._begun = False
@@ -91,13 +91,13 @@ class Lending:
             self._lent_before = dict(_decode_lent(lent))
 
     def pack_consumers(self) -> bytes:
-        """Give who is attached, for the store."""
+        """Return who is attached, for the store."""
         attached = [(each.token, each.nonce, each.max_unacked) for each in self.consumers.values()]
         attached += [(token, *rest) for token, rest in self.awaited.items()]
         return _encode([*attached, (self.left_token, b"", 0)])
 
     def pack_lent(self) -> bytes:
-        """Give what each consumer is lent, for the store."""
+        """Return what each consumer is lent, for the store."""
         lent = [(each.token, _steps(each.held)) for each in self.consumers.values() if each.held.total]
         lent += self._lent_before.items()
         return _encode(lent) if lent else b""
@@ -108,11 +108,11 @@ class Lending:
             self.returned[row.offset] = row
 
     def in_use(self) -> bool:
-        """Tell whether somebody is attached, or something must be remembered here."""
+        """Return whether somebody is attached, or something must be remembered here."""
         return bool(self.consumers or self.waiting or (self.awaited and self._begun))
 
     def begin(self, end: int, now: Now, least_hold_s: float) -> bool:
-        """Look at the backlog up to `end`, for the first time; says whether it was that."""
+        """Look at the backlog up to `end`, for the first time; return whether it was that."""
         if self._begun:
             return False
         self._begun = True
@@ -137,7 +137,7 @@ class Lending:
         self.ready.add_all([(start, stop, 0) for start, stop in free.unacked(0, self._seen_end)])
 
     def give_up_awaited(self) -> tuple[list[int], list[Span]]:
-        """Stop waiting for those who did not come back; gives their tokens, and what was lent to them and is neither
+        """Stop waiting for those who did not come back; return their tokens, and what was lent to them and is neither
         done nor anybody else's. The backlog is the caller's to open."""
         gone, taken = list(self.awaited), self._taken()
         if gone:
@@ -148,7 +148,7 @@ class Lending:
         self.awaited.clear()
         self._lent_before.clear()
         self.hold_until_s = None
-        return gone, [loan for span in lost for loan in self._with_attempts(*span)]
+        return gone, [lease for span in lost for lease in self._with_attempts(*span)]
 
     def see(self, end: int, now_s: float) -> None:
         """Take in what the topic has grown by, and what may come again by now."""
@@ -173,7 +173,7 @@ class Lending:
         return consumer
 
     def token_of(self, nonce: bytes) -> int | None:
-        """Give the token that was given for this nonce, if it is still good."""
+        """Return the token that was given for this nonce, if it is still good."""
         for consumer in self.consumers.values():
             if consumer.nonce == nonce:
                 return consumer.token
@@ -187,7 +187,7 @@ class Lending:
 
     def adopt(self, consumer: Consumer, held: Iterable[Span], end: int) -> list[Span]:
         """Lend again what a consumer held before the restart, as far as nobody else has it, and it had not come back
-        from this attempt already; gives the loans made."""
+        from this attempt already; return the leases_made made."""
         made: list[Span] = []
         taken = self._taken()
         for start, stop, attempt in held:
@@ -200,20 +200,20 @@ class Lending:
         return made
 
     def _taken(self) -> AckedRanges:
-        """Give what is acked, held by somebody, or just being given back."""
+        """Return what is acked, held by somebody, or just being given back."""
         taken = AckedRanges(self.acked.cursor)
         held = [span[:2] for consumer in self.consumers.values() for span in consumer.held]
         taken.add_all(merged([*self.acked, *held, *(span[:2] for span in self.coming)]))
         return taken
 
     def _not_returned(self, start: int, stop: int, attempt: int) -> list[tuple[int, int]]:
-        """Give what of a range did not come back yet from an attempt (0: which is not known)."""
+        """Return what of a range did not come back yet from an attempt (0: which is not known)."""
         came_back = self._came_back(start, stop) if attempt else []
         done = [(offset, offset + 1) for offset in came_back if self.returned[offset].attempts >= attempt]
         return AckedRanges(start, merged(done)).unacked(start, stop) if done else [(start, stop)]
 
     def _with_attempts(self, start: int, stop: int) -> list[Span]:
-        """Give a range in pieces, each with the number of the attempt that it is lent for.
+        """Return a range in pieces, each with the number of the attempt that it is lent for.
 
         Nothing is lent again before it is on disk that it came back, so the attempts known here are all there were.
         """
@@ -224,7 +224,7 @@ class Lending:
         return [span for span in (*found, (start, stop, 1)) if span[0] < span[1]]
 
     def lost(self, consumer: Consumer, held: Iterable[Span], gone_below: int) -> list[tuple[int, int]]:
-        """Give what of this is neither held by the consumer, nor acked, gone, or come back from that attempt."""
+        """Return what of this is neither held by the consumer, nor acked, gone, or come back from that attempt."""
         has = self._held_or_done(consumer, gone_below)
         return [
             span
@@ -234,13 +234,13 @@ class Lending:
         ]
 
     def _held_or_done(self, consumer: Consumer, gone_below: int) -> AckedRanges:
-        """Give what is acked, gone, or this consumer's."""
+        """Return what is acked, gone, or this consumer's."""
         found = AckedRanges(max(self.acked.cursor, gone_below))
         found.add_all(merged([*self.acked, *(span[:2] for span in consumer.held)]))
         return found
 
     def hold_is_over(self) -> bool:
-        """Tell whether everybody who was awaited has come."""
+        """Return whether everybody who was awaited has come."""
         return self.hold_until_s is not None and not self.awaited
 
     def drop(self, token: int) -> Consumer | None:
@@ -251,10 +251,10 @@ class Lending:
         self.left_token = max(self.left_token, token)
         return self.consumers.pop(token, None)
 
-    # Lending.
+    # LeaseTable.
 
     def share_of(self, consumer: Consumer, wanted: int) -> int:
-        """Give how many messages a consumer may be lent now: within its bound, and leaving the others theirs."""
+        """Return how many messages a consumer may be lent now: within its bound, and leaving the others theirs."""
         risky = self.returned or self.options.max_attempts == 1
         if risky and any(self.is_careful(attempt) for _, _, attempt in consumer.held):
             return 0
@@ -262,23 +262,23 @@ class Lending:
         return max(0, min(wanted, consumer.max_unacked - consumer.held.total, fair))
 
     def is_careful(self, attempt: int) -> bool:
-        """Tell whether a message is lent alone for this attempt: it may be the one that ends its consumers."""
+        """Return whether a message is lent alone for this attempt: it may be the one that ends its consumers."""
         most = self.options.max_attempts
         if not most:
             return False
         return most == 1 or attempt >= max(2, most - _CAREFUL_ATTEMPTS + 1)
 
-    def is_suspect(self, loans: list[Span]) -> bool:
-        """Tell whether something of these loans may have ended its consumers: it came back, or one that may have been
-        lent it never came back."""
-        return any(start < self._suspect_below or attempt > 1 for start, _, attempt in loans)
+    def is_suspect(self, leases_made: list[Span]) -> bool:
+        """Return whether something of these leases may have ended its consumers: it came back, or one that may
+        have been lent it never came back."""
+        return any(start < self._suspect_below or attempt > 1 for start, _, attempt in leases_made)
 
     def tried(self) -> int:
         """Count what came back, and what may."""
         return len(self.returned) + sum(consumer.held.total for consumer in self.consumers.values())
 
     def candidates(self, consumer: Consumer, most: int, *, fresh: bool, only_gaps: bool = False) -> list[Span]:
-        """Give what could be lent, lowest first, with the attempt each would be lent for; without `fresh` ones only
+        """Return what could be lent, lowest first, with the attempt each would be lent for; without `fresh` ones only
         what was lent before, with `only_gaps` only what lies between messages that are acked."""
         found: list[Span] = []
         end = self.acked.last() if only_gaps else None
@@ -296,15 +296,15 @@ class Lending:
             most -= min(stop - start, most)
         return found
 
-    def lend(self, consumer: Consumer, loans: list[Span]) -> None:
-        """Lend loans, sorted and disjoint, of what is ready."""
-        self.ready.take_all([span[:2] for span in loans])
-        consumer.held.add_all(loans)
+    def lend(self, consumer: Consumer, leases_made: list[Span]) -> None:
+        """Lend leases_made, sorted and disjoint, of what is ready."""
+        self.ready.take_all([span[:2] for span in leases_made])
+        consumer.held.add_all(leases_made)
 
     def not_held(
         self, consumer: Consumer, ranges: Sequence[tuple[int, int]], gone_below: int
     ) -> tuple[int, int] | None:
-        """Give the first of some ranges of which something is neither this consumer's, nor acked, nor gone."""
+        """Return the first of some ranges of which something is neither this consumer's, nor acked, nor gone."""
         if len(ranges) < _FEW:
             return next((span for span in ranges if not self._has_all(consumer, *span, gone_below)), None)
         has = self._held_or_done(consumer, gone_below)
@@ -357,7 +357,7 @@ class Lending:
     # Coming back.
 
     def give_back(self, consumer: Consumer, ranges: Iterable[tuple[int, int, int | None]]) -> list[Span]:
-        """Take ranges from a consumer, where each is lent for that attempt (None: whichever); gives what they were."""
+        """Take ranges from a consumer, where each is lent for that attempt (None: whichever); return what they were."""
         wanted = [
             (low, high)
             for start, stop, attempt in ranges
@@ -397,7 +397,7 @@ class Lending:
         )
 
     def next_due_s(self) -> float | None:
-        """Give when the next message that was put off may come again."""
+        """Return when the next message that was put off may come again."""
         while self._later and self._later[0][1] not in self.returned:
             self._in_later.discard(heapq.heappop(self._later)[1])
         return self._later[0][0] if self._later else None
@@ -408,7 +408,7 @@ def _due_s(row: ReturnedRow, now: Now) -> float:
 
 
 def _steps(spans: Spans) -> list[int]:
-    """Give ranges as numbers that are mostly small: how far on each begins, and how long it is."""
+    """Return ranges as numbers that are mostly small: how far on each begins, and how long it is."""
     steps: list[int] = []
     end = 0
     for start, stop, _ in spans:
@@ -421,8 +421,63 @@ def _steps(spans: Spans) -> list[int]:
 
 
 def _ranges(steps: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Give the ranges that `_steps` was told."""
+    """Return the ranges that `_steps` was told."""
     end = 0
     for gap, length in zip(steps[::2], steps[1::2], strict=True):
         start, end = end + gap, end + gap + length
         yield start, end
+
+
+LOOK_AHEAD = 10_000  # messages that may wait for their keys before nothing more is looked at
+
+
+class KeyOrder:
+    """Who has each key, and who waits for it, in order."""
+
+    def __init__(self) -> None:
+        self._owner: dict[bytes, int] = {}  # the message of a key that may be lent, or is
+        self._key: dict[int, bytes] = {}  # of each owner
+        self._blocked: dict[bytes, deque[int]] = {}
+        self._waiting: set[int] = set()
+
+    def claim(self, offset: int, key: bytes | None) -> bool:
+        """Return whether a message may be lent; if not, it waits for its key."""
+        if key is None:
+            return True
+        owner = self._owner.setdefault(key, offset)
+        if owner == offset:
+            self._key[offset] = key
+            return True
+        if offset not in self._waiting:
+            self._waiting.add(offset)
+            self._blocked.setdefault(key, deque()).append(offset)
+        return False
+
+    def is_free(self, offset: int, key: bytes | None) -> bool:
+        """Return whether a message need not wait for its key."""
+        return key is None or self._owner.get(key, offset) == offset
+
+    def is_full(self) -> bool:
+        """Return whether as many wait as may."""
+        return len(self._waiting) >= LOOK_AHEAD
+
+    def done(self, start: int, stop: int, acked: AckedRanges) -> list[int]:
+        """Free the keys of messages that are done; return those that are next."""
+        if len(self._key) <= stop - start:
+            finished = [offset for offset in self._key if start <= offset < stop]
+        else:
+            finished = [offset for offset in range(start, stop) if offset in self._key]
+        return [following for offset in finished if (following := self._pass_on(offset, acked)) is not None]
+
+    def _pass_on(self, offset: int, acked: AckedRanges) -> int | None:
+        key = self._key.pop(offset)
+        del self._owner[key]
+        waiting = self._blocked.get(key)
+        while waiting:
+            following = waiting.popleft()
+            self._waiting.discard(following)
+            if following not in acked:
+                self._owner[key], self._key[following] = following, key
+                return following
+        self._blocked.pop(key, None)
+        return None

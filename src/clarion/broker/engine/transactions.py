@@ -9,12 +9,13 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from clarion.broker.engine.capacity import lacks_room
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.gets import Gets
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
-from clarion.broker.engine.publish.putting import Putting
-from clarion.broker.engine.publish.room import lacks_room
-from clarion.broker.engine.state import Group, Now, State
-from clarion.broker.engine.subscribe.getting import Getting
-from clarion.broker.engine.topics import Subscription, Topic, Waiter
+from clarion.broker.engine.puts import Puts
+from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.topics import ReplyTo, Subscription, Topic
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.names import is_pattern, to_text
 from clarion.model.options import TRIM
@@ -63,19 +64,19 @@ class Transactor:
     def __init__(self, answers: Iterable[Answer]) -> None:
         self.answers: deque[Answer] = deque(answers, maxlen=RECEIPTS_KEPT)
         self.last_number = self.answers[-1].number if self.answers else 0
-        self.pending: dict[int, list[Waiter]] = {}  # by number: taken, not yet committed
+        self.pending: dict[int, list[ReplyTo]] = {}  # by number: taken, not yet committed
 
     def answer(self, number: int) -> Answer | None:
         return next((answer for answer in self.answers if answer.number == number), None)
 
 
-class Transacting:
+class Transactions:
     """Takes transactions in order, once each, and answers retries with the first answer."""
 
-    def __init__(self, state: State, putting: Putting, getting: Getting) -> None:
+    def __init__(self, state: State, puts: Puts, gets: Gets) -> None:
         self._state = state
-        self._putting = putting
-        self._getting = getting
+        self._puts = puts
+        self._gets = gets
         self.forget_all()
 
     def forget_all(self) -> None:
@@ -83,39 +84,39 @@ class Transacting:
         self._transactors: dict[int, Transactor] = {}
         self._last_version = self._state.store.last_version()
 
-    def transact(self, waiter: Waiter, body: bodies.Transact, blob: Buffer, now: Now) -> None:
+    def transact(self, reply_to: ReplyTo, body: bodies.Transact, blob: Buffer, now: Now) -> None:
         """Do all of it, or none; the answer waits for the disk, and is the same when asked again."""
         state = self._state
-        if not self._putting.publisher_known(waiter, body.publisher, now):
+        if not self._puts.publisher_known(reply_to, body.publisher, now):
             return
         transactor = self._transactor(body.publisher)
         checksum = xxh3_64_intdigest(blob, seed=xxh3_64_intdigest(_encode(body)))
         if body.number <= transactor.last_number:
-            self._answer_again(waiter, transactor, body.number, checksum)
+            self._answer_again(reply_to, transactor, body.number, checksum)
             return
         expected = transactor.last_number + 1
         if body.number > expected:
             text = f"transaction {body.number} overtook transaction {expected}"
-            state.refuse(waiter, Kind.REFUSED, Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
+            state.refuse(reply_to, Kind.REFUSED, Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
             return
         try:
             transacted = self._do(self._plan(body, blob, now), now)
         except _Refused as refused:
             if refused.code in _NOT_FINAL or refused.kind == Kind.INVALID:
                 retry_s = FULL_RETRY_S if refused.code in _NOT_FINAL else 0.0
-                state.refuse(waiter, refused.kind, refused.code, refused.text, retry_after_s=retry_s)
+                state.refuse(reply_to, refused.kind, refused.code, refused.text, retry_after_s=retry_s)
                 return
             transacted = bodies.Transacted(refused.code, refused.text)
         answer = Answer(body.publisher, body.number, checksum, _encode(transacted))
         transactor.last_number = body.number
         transactor.answers.append(answer)
-        transactor.pending[body.number] = [waiter]
+        transactor.pending[body.number] = [reply_to]
         state.open.transactions.append((body.publisher, body.number, transacted, transactor.pending[body.number]))
         state.open.changes.answers.append(answer)
         state.counters["transactions"] += 1
 
     def _transactor(self, publisher: int) -> Transactor:
-        """Give a publisher's numbers, read again where they were not needed for long."""
+        """Return a publisher's numbers, read again where they were not needed for long."""
         found = self._transactors.pop(publisher, None) or Transactor(self._state.store.answers(publisher))
         self._transactors[publisher] = found
         if len(self._transactors) > _IN_MEMORY:
@@ -126,42 +127,42 @@ class Transacting:
 
     def committed(self, group: Group) -> None:
         """The group is on disk: answer those whose transactions are in it."""
-        for publisher, number, transacted, waiters in group.transactions:
+        for publisher, number, transacted, reply_tos in group.transactions:
             transactor = self._transactors.get(publisher)
             if transactor is not None:
                 transactor.pending.pop(number, None)
-            for waiter in waiters:
-                self._say(waiter, transacted)
+            for reply_to in reply_tos:
+                self._say(reply_to, transacted)
 
     def failed(self, group: Group, code: Code, text: str) -> None:
         """Nothing of a group was kept: tell those who wait for it to try again."""
-        for _, _, _, waiters in group.transactions:
-            for waiter in waiters:
-                self._state.refuse(waiter, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
+        for _, _, _, reply_tos in group.transactions:
+            for reply_to in reply_tos:
+                self._state.refuse(reply_to, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
 
     def drop_publisher(self, publisher: int) -> None:
         """Forget a publisher's numbers."""
         self._transactors.pop(publisher, None)
 
-    def _answer_again(self, waiter: Waiter, transactor: Transactor, number: int, checksum: int) -> None:
+    def _answer_again(self, reply_to: ReplyTo, transactor: Transactor, number: int, checksum: int) -> None:
         state = self._state
         answer = transactor.answer(number)
         if answer is None:
             text = f"transaction {number} is older than the last {len(transactor.answers)} answers kept"
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
         elif answer.checksum != checksum:
             text = f"transaction {number} came before with other contents"
-            state.refuse(waiter, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
+            state.refuse(reply_to, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
         elif number in transactor.pending:
-            transactor.pending[number].append(waiter)
+            transactor.pending[number].append(reply_to)
         else:
-            self._say(waiter, _decode(answer.body))
+            self._say(reply_to, _decode(answer.body))
 
-    def _say(self, waiter: Waiter, transacted: bodies.Transacted) -> None:
+    def _say(self, reply_to: ReplyTo, transacted: bodies.Transacted) -> None:
         if transacted.code:
-            self._state.refuse(waiter, Kind.REFUSED, transacted.code, transacted.text)
+            self._state.refuse(reply_to, Kind.REFUSED, transacted.code, transacted.text)
         else:
-            self._state.say(waiter, Kind.ACK, transacted)
+            self._state.reply(reply_to, Kind.ACK, transacted)
 
     # Looking before leaping.
 
@@ -185,7 +186,7 @@ class Transacting:
             topic = state.find_topic(name, now.monotonic_s)
             if topic is not None and topic.deleted:
                 raise _Refused(Kind.REFUSED, Code.BUSY, f"{to_text(name)} is just being deleted; try again")
-            refusal = self._putting.wrong_put(name, topic, batch, due)
+            refusal = self._puts.wrong_put(name, topic, batch, due)
             if refusal is not None:
                 raise _Refused(*refusal)
             puts.append(_Put(name, batch, ttl_ms, due))
@@ -217,7 +218,7 @@ class Transacting:
         if topic is None or subscription is None:
             text = f"{to_text(subscriber)} does not subscribe to {to_text(name)}"
             raise _Refused(Kind.REFUSED, Code.NOT_SUBSCRIBED, text)
-        refusal = self._getting.wrong_ack(topic, subscription, token, acked, now)
+        refusal = self._gets.wrong_ack(topic, subscription, token, acked, now)
         if refusal is not None:
             raise _Refused(*refusal)
         return topic, subscription, token, acked
@@ -277,7 +278,7 @@ class Transacting:
         return found
 
     def state_of(self, name: bytes) -> StateRow | None:
-        """Give a named state as it will be when everything taken so far is on disk."""
+        """Return a named state as it will be when everything taken so far is on disk."""
         in_flight, opened = self._state.groups()
         for group in (opened, in_flight):
             if group is not None:
@@ -291,7 +292,7 @@ class Transacting:
 
     def _do(self, plan: _Plan, now: Now) -> bodies.Transacted:
         for ack in plan.acks:
-            self._getting.take_ack(*ack)
+            self._gets.take_ack(*ack)
         offsets = tuple(self._put(put, now) for put in plan.puts)
         versions = tuple(self._set(name, value) for name, value, _ in plan.sets)
         return bodies.Transacted(0, "", offsets, versions, now.unix_us)
@@ -299,7 +300,7 @@ class Transacting:
     def _put(self, put: _Put, now: Now) -> int:
         topic = self._state.make_topic(put.topic, self._state.limits.default_retention, now)
         assert topic is not None
-        return self._putting.take_unnumbered(topic, put.batch, put.ttl_ms, put.due, now)
+        return self._puts.take_unnumbered(topic, put.batch, put.ttl_ms, put.due, now)
 
     def _set(self, name: bytes, value: bytes | None) -> int:
         changes = self._state.open.changes

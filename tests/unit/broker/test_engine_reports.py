@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.unit.broker.asking import Asker, body_of, code_of
 
-from clarion.broker.engine.admin.reporting import REPORT_EXPIRY_S, REPORTS_KEPT
+from clarion.broker.engine.administration import REPORT_EXPIRY_S, REPORTS_KEPT
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind

@@ -1,16 +1,16 @@
-"""The publishers' side of the engine: register, put, forget."""
+"""Publishers and their puts: register, open, put, forget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from clarion.broker.engine.capacity import grant_messages, lacks_room
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.delays import Delays, expires_at_us, read_due
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.publish.credit import grant_messages
-from clarion.broker.engine.publish.delaying import Delaying, expires_at_us, read_due
-from clarion.broker.engine.publish.room import lacks_room
-from clarion.broker.engine.state import Now, State, TakenPut
-from clarion.broker.engine.subscribe.subscribing import refuse_busy
-from clarion.broker.engine.topics import Topic, Waiter, Writer
+from clarion.broker.engine.state import State, TakenPut
+from clarion.broker.engine.subscriptions import refuse_busy
+from clarion.broker.engine.topics import ReplyTo, Topic, Writer
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import is_pattern, to_text
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, StoredBatch
@@ -30,33 +30,33 @@ Refusal = tuple[int, int, str]
 Times = tuple[int, ...]  # when each message of a batch appears; none: now
 
 
-class Putting:
+class Puts:
     """Takes batches in order, once each, and answers retries with the first receipt."""
 
-    def __init__(self, state: State, delaying: Delaying) -> None:
+    def __init__(self, state: State, delays: Delays) -> None:
         self._state = state
-        self._delaying = delaying
+        self._delays = delays
         self.on_publisher_gone: Callable[[int], None] = _nobody_else
 
-    def register(self, waiter: Waiter, body: bodies.Register, now: Now) -> None:
-        """Give a publisher id, durably; the same nonce gives the same id."""
+    def register(self, reply_to: ReplyTo, body: bodies.Register, now: Now) -> None:
+        """Return a publisher id, durably; the same nonce gives the same id."""
         state = self._state
-        if not state.is_nonce(waiter, body.nonce):
+        if not state.is_nonce(reply_to, body.nonce):
             return
         known = state.registered.get(body.nonce)
         if known is None and (row := state.store.publisher_by_nonce(body.nonce)) is not None:
             known = None if state.is_leaving(row.publisher) else row.publisher
         if known is None:
             if state.next_publisher >= 1 << 32:
-                state.refuse(waiter, Kind.REFUSED, Code.LIMIT, "this broker has given out all its publisher ids")
+                state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, "this broker has given out all its publisher ids")
                 return
             if state.publisher_count >= state.limits.max_publishers:
                 text = f"this broker has {state.limits.max_publishers} publishers, as many as it may (max_publishers)"
-                state.refuse(waiter, Kind.REFUSED, Code.LIMIT, text)
+                state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, text)
                 return
             if not state.has_room_for_row():
                 text = "the broker's disk is full but for its reserve; nobody was registered"
-                state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
+                state.refuse(reply_to, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
                 return
             state.free_bytes -= ROW_BYTES
             state.publisher_count += 1
@@ -67,13 +67,13 @@ class Putting:
             state.publishers[known] = row
             state.open.changes.publishers[known] = row
             state.counters["publishers_registered"] += 1
-        state.say_when_durable(waiter, Kind.ACK, bodies.Registered(state.identity.broker, known))
+        state.reply_when_durable(reply_to, Kind.ACK, bodies.Registered(state.identity.broker, known))
 
-    def forget(self, waiter: Waiter, body: bodies.Forget, now: Now) -> None:
+    def forget(self, reply_to: ReplyTo, body: bodies.Forget, now: Now) -> None:
         """Drop a publisher that closed cleanly; one that is not there is already forgotten."""
         if 0 < body.publisher < self._state.next_publisher:
             self.drop_publisher(body.publisher)
-        self._state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+        self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     def drop_publisher(self, publisher: int) -> None:
         """Forget a publisher and its numbers."""
@@ -89,10 +89,10 @@ class Putting:
             topic.writers.pop(publisher, None)
         self.on_publisher_gone(publisher)
 
-    def put(self, waiter: Waiter, body: bodies.Put, blob: Buffer, now: Now) -> None:
+    def put(self, reply_to: ReplyTo, body: bodies.Put, blob: Buffer, now: Now) -> None:
         """Take a batch, or say why not; the answer to a taken one waits for its commit."""
         state = self._state
-        batch = self.read_batch(waiter, blob, now)
+        batch = self.read_batch(reply_to, blob, now)
         if batch is None:
             return
         try:
@@ -100,10 +100,12 @@ class Putting:
             if body.ttl_ms < 0:
                 raise InvalidRequest(f"ttl_ms is 0 (as the topic says) or more, not {body.ttl_ms}")
         except InvalidRequest as error:
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, str(error))
             return
         topic = (
-            self._topic_meant(waiter, body, now) if body.topic_number else self.topic_to_put(waiter, body.topic, now)
+            self._topic_meant(reply_to, body, now)
+            if body.topic_number
+            else self.topic_to_put(reply_to, body.topic, now)
         )
         if topic is None:
             return
@@ -113,32 +115,32 @@ class Putting:
             writer = topic.writers[batch.publisher] = Writer(receipts, now.monotonic_s)
         writer.seen_s = now.monotonic_s
         if batch.number == writer.last_number + 1:
-            self._take(waiter, topic, writer, batch, body.ttl_ms, times_us, now)
+            self._take(reply_to, topic, writer, batch, body.ttl_ms, times_us, now)
         elif batch.number > writer.last_number:
             text = f"batch {batch.number} overtook batch {writer.last_number + 1}"
             state.refuse(
-                waiter, Kind.REFUSED, Code.GAP, text, expected=writer.last_number + 1, retry_after_s=_GAP_RETRY_S
+                reply_to, Kind.REFUSED, Code.GAP, text, expected=writer.last_number + 1, retry_after_s=_GAP_RETRY_S
             )
         else:
-            self._answer_again(waiter, topic, writer, batch, now)
+            self._answer_again(reply_to, topic, writer, batch, now)
 
-    def open(self, waiter: Waiter, body: bodies.Open, now: Now) -> None:
+    def open(self, reply_to: ReplyTo, body: bodies.Open, now: Now) -> None:
         """Tell the numbers of topics, once they are on disk; a topic is made where a put may make one.
 
         A put that names its topic's number cannot be taken for a later topic of that name, however often it is sent.
         """
         state = self._state
         if len(body.topics) > MAX_OPENED:
-            state.refuse(waiter, Kind.INVALID, Code.TOO_LARGE, f"an OPEN names at most {MAX_OPENED} topics")
+            state.refuse(reply_to, Kind.INVALID, Code.TOO_LARGE, f"an OPEN names at most {MAX_OPENED} topics")
             return
         opened = [self._open(name, now) for name in body.topics]
         reply = bodies.Opened(
             tuple((0, *found) if isinstance(found, tuple) else (found.number, 0, "") for found in opened)
         )
         if any(not isinstance(found, tuple) and state.is_new(found) for found in opened):
-            state.say_when_durable(waiter, Kind.ACK, reply)
+            state.reply_when_durable(reply_to, Kind.ACK, reply)
         else:
-            state.say(waiter, Kind.ACK, reply)
+            state.reply(reply_to, Kind.ACK, reply)
 
     def _open(self, name: bytes, now: Now) -> Topic | tuple[int, str]:
         """Return the topic to put on, made where needed, or the code and text of why there is none."""
@@ -157,68 +159,68 @@ class Putting:
             return Code.BUSY, f"{to_text(name)} is just being deleted; try again"
         return topic
 
-    def _topic_meant(self, waiter: Waiter, body: bodies.Put, now: Now) -> Topic | None:
+    def _topic_meant(self, reply_to: ReplyTo, body: bodies.Put, now: Now) -> Topic | None:
         """Return the topic that a put names by number, or refuse where that is gone."""
         topic = self._state.find_topic(body.topic, now.monotonic_s)
         if topic is None or topic.number != body.topic_number:
             text = f"the topic {to_text(body.topic)} that this was put on (number {body.topic_number}) is deleted"
-            self._state.refuse(waiter, Kind.REFUSED, Code.NO_TOPIC, text)
+            self._state.refuse(reply_to, Kind.REFUSED, Code.NO_TOPIC, text)
             return None
         if topic.deleted:
-            refuse_busy(self._state, waiter, topic)
+            refuse_busy(self._state, reply_to, topic)
             return None
         return topic
 
-    def read_batch(self, waiter: Waiter, blob: Buffer, now: Now) -> Batch | None:
-        """Give the batch in these bytes, or refuse what is none, or is not from a publisher of ours."""
+    def read_batch(self, reply_to: ReplyTo, blob: Buffer, now: Now) -> Batch | None:
+        """Return the batch in these bytes, or refuse what is none, or is not from a publisher of ours."""
         try:
             batch = Batch.parse(blob)
             batch.check_offsets()
         except BadBatch as error:
-            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, str(error))
+            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, str(error))
             return None
-        if not self.is_for_here(waiter, batch) or not self.publisher_known(waiter, batch.publisher, now):
+        if not self.is_for_here(reply_to, batch) or not self.publisher_known(reply_to, batch.publisher, now):
             return None
         return batch
 
-    def topic_to_put(self, waiter: Waiter, name: bytes, now: Now) -> Topic | None:
-        """Give the topic of this name, made where needed, or refuse a name that cannot have messages now."""
+    def topic_to_put(self, reply_to: ReplyTo, name: bytes, now: Now) -> Topic | None:
+        """Return the topic of this name, made where needed, or refuse a name that cannot have messages now."""
         state = self._state
         if not 0 < len(name) <= MAX_NAME_BYTES:
-            state.refuse(waiter, Kind.INVALID, Code.TOO_LARGE, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes")
+            state.refuse(reply_to, Kind.INVALID, Code.TOO_LARGE, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes")
             return None
         if is_pattern(name):
             text = f"{to_text(name)} is a pattern (a part of it is * or #): messages are put on topics"
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
             return None
         if state.find_topic(name, now.monotonic_s) is None and not state.has_room_for_row():
-            state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, _NO_TOPIC_MADE, retry_after_s=FULL_RETRY_S)
+            state.refuse(reply_to, Kind.REFUSED, Code.DISK_FULL, _NO_TOPIC_MADE, retry_after_s=FULL_RETRY_S)
             return None
         topic = state.make_topic(name, state.limits.default_retention, now)
         if topic is None:
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, state.no_more_topics())
+            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, state.no_more_topics())
             return None
         if topic.deleted:
-            refuse_busy(state, waiter, topic)
+            refuse_busy(state, reply_to, topic)
             return None
         return topic
 
-    def is_for_here(self, waiter: Waiter, batch: Batch) -> bool:
+    def is_for_here(self, reply_to: ReplyTo, batch: Batch) -> bool:
         """Refuse a batch that was made for another broker."""
         broker = self._state.identity.broker
         if batch.broker != broker:
             text = f"this batch was made for broker {batch.broker:08x}, this is {broker:08x}"
-            self._state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
         return bool(batch.broker == broker)
 
-    def publisher_known(self, waiter: Waiter, publisher: int, now: Now) -> bool:
+    def publisher_known(self, reply_to: ReplyTo, publisher: int, now: Now) -> bool:
         """Refuse a publisher that is not registered, and note of the others that they live."""
         state = self._state
         known = 0 < publisher < state.next_publisher
         row = (state.publishers.get(publisher) or state.store.publisher(publisher)) if known else None
         if row is None or state.is_leaving(publisher):
             text = f"publisher {publisher} is not known here (closed, or silent for too long); register again"
-            state.refuse(waiter, Kind.REFUSED, Code.PUBLISHER_EXPIRED, text)
+            state.refuse(reply_to, Kind.REFUSED, Code.PUBLISHER_EXPIRED, text)
             return False
         seen_every_us = min(_SEEN_EVERY_US, int(state.limits.publisher_expiry_s * 250_000))
         if now.unix_us - row.seen_at_us > seen_every_us:
@@ -228,7 +230,7 @@ class Putting:
         return True
 
     def _take(
-        self, waiter: Waiter, topic: Topic, writer: Writer, batch: Batch, ttl_ms: int, times_us: Times, now: Now
+        self, reply_to: ReplyTo, topic: Topic, writer: Writer, batch: Batch, ttl_ms: int, times_us: Times, now: Now
     ) -> None:
         state = self._state
         stored: StoredBatch | None = None
@@ -236,10 +238,10 @@ class Putting:
         refusal = self._final_refusal(topic, batch)
         if refusal is not None:
             if not state.has_room_for_row():  # not even to remember it
-                state.refuse(waiter, Kind.REFUSED, Code.DISK_FULL, _NO_RECEIPT, retry_after_s=FULL_RETRY_S)
+                state.refuse(reply_to, Kind.REFUSED, Code.DISK_FULL, _NO_RECEIPT, retry_after_s=FULL_RETRY_S)
                 return
             code = refusal[1]
-        elif not self.has_room(waiter, topic, len(batch.raw)):
+        elif not self.has_room(reply_to, topic, len(batch.raw)):
             return
         else:
             stored = self._store(topic, batch, ttl_ms, times_us, now)
@@ -251,13 +253,13 @@ class Putting:
         )  # fmt: skip
         writer.last_number = batch.number
         writer.receipts.append(receipt)
-        writer.pending[batch.number] = [waiter]
+        writer.pending[batch.number] = [reply_to]
         state.changed(topic)
         state.open.changes.receipts.append(receipt)
         state.open.puts.append(TakenPut(topic, writer, receipt, stored))
 
     def _final_refusal(self, topic: Topic, batch: Batch) -> Refusal | None:
-        """Give how to refuse what will be refused again: that is durable, and uses the number up."""
+        """Return how to refuse what will be refused again: that is durable, and uses the number up."""
         if max(len(batch.raw), batch.plain_bytes) > self.max_batch_bytes(topic):
             return Kind.REFUSED, Code.TOO_LARGE, self._too_large(topic)
         if topic.retention == UNTIL_READ and not topic.subscriptions:
@@ -265,15 +267,15 @@ class Putting:
         return None
 
     def _store(self, topic: Topic, batch: Batch, ttl_ms: int, times_us: Times, now: Now) -> StoredBatch | None:
-        """Have a batch stored; gives it, unless it is for later."""
+        """Have a batch stored; return it, unless it is for later."""
         if times_us:
-            self._delaying.hold(topic, batch, times_us, ttl_ms, now)
+            self._delays.hold(topic, batch, times_us, ttl_ms, now)
             return None
         expiry_us = expires_at_us(topic, ttl_ms, max(topic.last_commit_us, now.unix_us))
         return self._state.store_batch(topic, batch.raw, batch.count, now, expires_at_us=expiry_us)
 
     def wrong_put(self, name: bytes, topic: Topic | None, batch: Batch, due: bytes) -> Refusal | None:
-        """Give how to refuse a batch that is put without a number of its own, on a topic that is there or is to be
+        """Return how to refuse a batch that is put without a number of its own, on a topic that is there or is to be
         made; None when it is good."""
         try:
             read_due(batch, due, now_us=0)
@@ -289,7 +291,7 @@ class Putting:
         return None
 
     def take_unnumbered(self, topic: Topic, batch: Batch, ttl_ms: int, due: bytes, now: Now) -> int:
-        """Take a batch that `wrong_put` found nothing against; gives its first offset, -1 when it is for later."""
+        """Take a batch that `wrong_put` found nothing against; return its first offset, -1 when it is for later."""
         stored = self._store(topic, batch, ttl_ms, read_due(batch, due, now.unix_us), now)
         if stored is None:
             return -1
@@ -297,48 +299,48 @@ class Putting:
         return stored.first_offset
 
     def max_batch_bytes(self, topic: Topic) -> int:
-        """Give the size of the largest batch that a topic takes."""
+        """Return the size of the largest batch that a topic takes."""
         most = self._state.limits.max_batch_bytes
         return min(most, topic.settings.max_batch_bytes or most)
 
     def has_room(
-        self, waiter: Waiter, topic: Topic, size: int, on_disk: int | None = None, *, count_delayed: bool = True
+        self, reply_to: ReplyTo, topic: Topic, size: int, on_disk: int | None = None, *, count_delayed: bool = True
     ) -> bool:
         """Refuse what does not fit on the topic, or on the disk, where it may be more (`on_disk`)."""
         refusal = lacks_room(self._state, topic, size, on_disk=on_disk, count_delayed=count_delayed)
         if refusal is not None:
-            self._state.refuse(waiter, Kind.REFUSED, *refusal, retry_after_s=FULL_RETRY_S)
+            self._state.refuse(reply_to, Kind.REFUSED, *refusal, retry_after_s=FULL_RETRY_S)
         return refusal is None
 
-    def _answer_again(self, waiter: Waiter, topic: Topic, writer: Writer, batch: Batch, now: Now) -> None:
+    def _answer_again(self, reply_to: ReplyTo, topic: Topic, writer: Writer, batch: Batch, now: Now) -> None:
         state = self._state
         state.counters["puts_repeated"] += 1
         receipt = writer.receipt(batch.number)
         if receipt is None:
             text = f"batch {batch.number} is older than the last {len(writer.receipts)} receipts kept"
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text)
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
         elif receipt.checksum != batch.checksum:
             text = f"batch {batch.number} came before with other contents"
-            state.refuse(waiter, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
+            state.refuse(reply_to, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
         elif batch.number in writer.pending:
-            writer.pending[batch.number].append(waiter)
+            writer.pending[batch.number].append(reply_to)
         else:
-            self.answer(waiter, topic, writer, receipt, now)
+            self.answer(reply_to, topic, writer, receipt, now)
 
-    def answer(self, waiter: Waiter, topic: Topic, writer: Writer, receipt: Receipt, now: Now) -> None:
+    def answer(self, reply_to: ReplyTo, topic: Topic, writer: Writer, receipt: Receipt, now: Now) -> None:
         """Tell a publisher what became of its batch, which is durable."""
         state = self._state
         if receipt.code == Code.TOO_LARGE:
-            state.refuse(waiter, Kind.REFUSED, receipt.code, self._too_large(topic))
+            state.refuse(reply_to, Kind.REFUSED, receipt.code, self._too_large(topic))
             return
         if receipt.code:
-            state.refuse(waiter, Kind.NO_SUBSCRIBER, receipt.code, _unread(topic.name))
+            state.refuse(reply_to, Kind.NO_SUBSCRIBER, receipt.code, _unread(topic.name))
             return
         credit = writer.messages_total + grant_messages(state, topic, now.monotonic_s)
         body = bodies.PutDone(
             receipt.number, receipt.first_offset, receipt.committed_at_us, credit, state.limits.credit_s
         )
-        state.say(waiter, Kind.ACK, body)
+        state.reply(reply_to, Kind.ACK, body)
 
     def _too_large(self, topic: Topic) -> str:
         return _too_large(topic.name, self.max_batch_bytes(topic))

@@ -6,9 +6,10 @@ import struct
 from bisect import bisect_right
 from collections import OrderedDict
 
-from clarion.broker.engine.publish.room import add_delayed
-from clarion.broker.engine.reading import UNREAD, count_unread
-from clarion.broker.engine.state import Group, Now, State
+from clarion.broker.engine.capacity import add_delayed
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.topic_log import UNREAD, count_unread
 from clarion.broker.engine.topics import Topic
 from clarion.model.errors import InvalidRequest, StoreUnavailable
 from clarion.store.port import StagedBatch, StagedRow
@@ -25,7 +26,7 @@ _CUT_KEPT_BYTES = 4 * 2**20  # of each, at most
 
 
 def read_due(batch: Batch, due: bytes, now_us: int) -> tuple[int, ...]:
-    """Give when each message of a batch appears; nothing when all may appear now. What cannot be is an InvalidRequest.
+    """Return when each message of a batch appears; nothing when all may appear now; InvalidRequest for what cannot be.
 
     A compressed batch that will be cut is opened here, so that what is wrong with it is told to who put it.
     """
@@ -47,7 +48,7 @@ def read_due(batch: Batch, due: bytes, now_us: int) -> tuple[int, ...]:
 
 
 def expires_at_us(topic: Topic, ttl_ms: int, committed_at_us: int) -> int:
-    """Give when a batch expires that is committed now: after its own time to live, or the topic's; 0 is never."""
+    """Return when a batch expires that is committed now: after its own time to live, or the topic's; 0 is never."""
     ttl_us = (
         1000 * min(ttl_ms, LONGEST_TTL_MS)
         if ttl_ms > 0
@@ -56,7 +57,7 @@ def expires_at_us(topic: Topic, ttl_ms: int, committed_at_us: int) -> int:
     return committed_at_us + ttl_us if ttl_us else 0
 
 
-class Delaying:
+class Delays:
     """Holds delayed batches, and releases their messages in rounds, one to a commit."""
 
     def __init__(self, state: State) -> None:
@@ -97,7 +98,7 @@ class Delaying:
                 self._next_due_us = row.due_us
 
     def next_deadline_s(self) -> float | None:
-        """Give when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         if self._round is not None or self._next_due_us is None:
             return None
         due_s = self._seen.monotonic_s + (self._next_due_us - self._seen.unix_us) / 1e6
@@ -130,7 +131,7 @@ class Delaying:
             self._next_due_us = self._state.store.first_due_us()
 
     def _release(self, topic: Topic, row: StagedRow, now: Now) -> int | None:
-        """Move what is due of a batch onto its topic; gives the bytes copied for it, None when it has to wait."""
+        """Move what is due of a batch onto its topic; return the bytes copied for it, None when it has to wait."""
         state = self._state
         times_us = memoryview(row.due).cast("Q")
         stop = bisect_right(times_us, now.unix_us)
@@ -156,7 +157,7 @@ class Delaying:
         return size
 
     def _cut(self, row: StagedRow, stop: int) -> bytearray | None:
-        """Give the messages of a batch that are due and not on the topic yet; None when it cannot be read."""
+        """Return the messages of a batch that are due and not on the topic yet; None when it cannot be read."""
         try:
             batch = self._cut_before.pop(row.number, None)
             if batch is None:

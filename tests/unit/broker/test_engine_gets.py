@@ -170,7 +170,7 @@ def test_gets_answered_long_ago_are_not_remembered(asker: Asker) -> None:
     token = asker.attach(NEWS).token
     for _ in range(5000):
         asker.send_wait(NEWS, token, position=3, wait_ms=60_000)
-    assert len(asker.engine._getting._deadlines) < 2000
+    assert len(asker.engine._gets._deadlines) < 2000
 
 
 def test_acked_is_never_handed_out_again(asker: Asker) -> None:

@@ -1,16 +1,17 @@
-"""The side of a subscriber that has a subscription to itself: attach, get, ack."""
+"""Subscriptions that one consumer has to itself: attach, get, ack."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
 
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import MAX_RANGES
-from clarion.broker.engine.reading import UNREAD, cut, has_expired, read_batches, refuse_unread
-from clarion.broker.engine.share.sharing import Sharing
-from clarion.broker.engine.state import Now, State
-from clarion.broker.engine.subscribe.subscribing import Subscribing, moved, refuse_gone, taken_over
-from clarion.broker.engine.topics import Subscription, Topic, Waiter, WaitingGet
+from clarion.broker.engine.state import State
+from clarion.broker.engine.subscriptions import Subscriptions, moved, refuse_gone, taken_over
+from clarion.broker.engine.topic_log import UNREAD, cut, has_expired, read_batches, refuse_unread
+from clarion.broker.engine.topics import ReplyTo, Subscription, Topic, WaitingGet
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges, merged
 from clarion.wire import bodies
@@ -20,66 +21,66 @@ from clarion.wire.frames import Buffer, Kind
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
-class Getting:
+class Gets:
     """Hands out what is committed, and moves cursors by what is acked."""
 
-    def __init__(self, state: State, subscribing: Subscribing, sharing: Sharing) -> None:
+    def __init__(self, state: State, subscriptions: Subscriptions, leases: Leases) -> None:
         self._state = state
-        self._subscribing = subscribing
-        self._sharing = sharing
+        self._subscriptions = subscriptions
+        self._leases = leases
         self._deadlines: list[tuple[float, int, Topic, WaitingGet]] = []
         self._parked = 0
 
-    def attach(self, waiter: Waiter, body: bodies.Attach, now: Now) -> None:
+    def attach(self, reply_to: ReplyTo, body: bodies.Attach, now: Now) -> None:
         """Make the caller the consumer, or one of them; asking again with the same nonce is the same attach."""
         state = self._state
-        found = self._subscribing.find(waiter, body.topic, body.name, now)
+        found = self._subscriptions.find(reply_to, body.topic, body.name, now)
         if found is None:
             return
         topic, subscription = found
-        if not state.is_nonce(waiter, body.nonce):
+        if not state.is_nonce(reply_to, body.nonce):
             return
-        if subscription.lending is not None:
-            self._sharing.attach(waiter, topic, subscription, body, now)
+        if subscription.leases is not None:
+            self._leases.attach(reply_to, topic, subscription, body, now)
             return
         if subscription.nonce != body.nonce:
             if body.as_of and not subscription.token <= body.as_of <= state.count:
                 if subscription.nonce:
-                    state.refuse_stale(waiter, taken_over(topic, subscription))
+                    state.refuse_stale(reply_to, taken_over(topic, subscription))
                 else:  # nobody has it: who asks anew takes it from nobody
-                    state.refuse_stale(waiter, moved(topic, subscription), Code.MOVED)
+                    state.refuse_stale(reply_to, moved(topic, subscription), Code.MOVED)
                 return
             subscription.token = state.draw()
             subscription.nonce = body.nonce
             subscription.moved_token = 0  # whoever came before a seek is no longer asked to come again
-            self._subscribing.changed(topic, subscription)
+            self._subscriptions.changed(topic, subscription)
             text = taken_over(topic, subscription)
-            self._subscribing.turn_away(topic, subscription, Kind.REFUSED, Code.TAKEN_OVER, text)
+            self._subscriptions.turn_away(topic, subscription, Kind.REFUSED, Code.TAKEN_OVER, text)
             state.counters["attached"] += 1
         acked = subscription.acked
         attached = bodies.Attached(subscription.token, acked.cursor, tuple(acked), subscription.options)
-        state.say_when_durable(waiter, Kind.ACK, attached)
+        state.reply_when_durable(reply_to, Kind.ACK, attached)
 
-    def ack(self, waiter: Waiter, body: bodies.Ack, now: Now) -> None:
+    def ack(self, reply_to: ReplyTo, body: bodies.Ack, now: Now) -> None:
         """Take ranges as done; answered when that is on disk."""
         state = self._state
-        found = self._subscribing.find(waiter, body.topic, body.name, now)
+        found = self._subscriptions.find(reply_to, body.topic, body.name, now)
         if found is None:
             return
         topic, subscription = found
         refusal = self.wrong_ack(topic, subscription, body.token, body.acked, now)
         if refusal is not None:
             kind, code, text = refusal
-            state.refuse(waiter, kind, code, text)
+            state.refuse(reply_to, kind, code, text)
             return
         self.take_ack(topic, subscription, body.token, body.acked)
-        state.say_when_durable(waiter, Kind.ACK, bodies.Done())
+        state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     def wrong_ack(
         self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]], now: Now
     ) -> tuple[int, int, str] | None:
-        """Give how to refuse an ack; None when it is good."""
-        problem = self._sharing.wrong_token(topic, subscription, token, now)
+        """Return how to refuse an ack; None when it is good."""
+        problem = self._leases.wrong_token(topic, subscription, token, now)
         if problem is not None:
             return problem
         if len(acked) > MAX_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
@@ -89,45 +90,45 @@ class Getting:
         if not self._ranges_fit(subscription, acked):
             text = f"a subscription keeps at most {self._state.limits.max_acked_ranges} ranges above its cursor"
             return Kind.REFUSED, Code.LIMIT, text + "; ack its oldest messages first"
-        return self._sharing.not_held(topic, subscription, token, acked)
+        return self._leases.not_held(topic, subscription, token, acked)
 
     def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]) -> None:
         """Take ranges as done that `wrong_ack` found nothing against."""
         state = self._state
         cursor = subscription.acked.cursor
         acked = merged(acked)
-        if subscription.lending is not None:
-            news = self._sharing.take_ack(topic, subscription, token, acked)
+        if subscription.leases is not None:
+            news = self._leases.take_ack(topic, subscription, token, acked)
         else:
             news = subscription.acked.add_all(acked)
         if news:
-            self._subscribing.changed(topic, subscription)
+            self._subscriptions.changed(topic, subscription)
             state.counters["acks"] += 1
         if subscription.acked.cursor > cursor:
             state.read_topics.add(topic)
 
     def _ranges_fit(self, subscription: Subscription, acked: Sequence[tuple[int, int]]) -> bool:
         most = self._state.limits.max_acked_ranges
-        if subscription.lending is not None:  # there what is lent is bounded, so that it can be acked in any order
+        if subscription.leases is not None:  # there what is lent is bounded, so that it can be acked in any order
             return True
         if len(subscription.acked) + len(acked) <= most + 1:
             return True
         after = AckedRanges(subscription.acked.cursor, merged([*subscription.acked, *acked]))
         return len(after) <= max(most, len(subscription.acked))  # the broker itself acks what expired
 
-    def get(self, waiter: Waiter, body: bodies.Get, now: Now) -> None:
+    def get(self, reply_to: ReplyTo, body: bodies.Get, now: Now) -> None:
         """Hand out what is there from a position on, or wait for it."""
         state = self._state
-        found = self._subscribing.find(waiter, body.topic, body.name, now, body.token)
+        found = self._subscriptions.find(reply_to, body.topic, body.name, now, body.token)
         if found is None:
             return
         topic, subscription = found
-        if subscription.lending is not None:
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, "a shared subscription is read with TAKE, not GET")
+        if subscription.leases is not None:
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, "a shared subscription is read with TAKE, not GET")
             return
         limits = state.limits
         get = WaitingGet(
-            waiter,
+            reply_to,
             body.name,
             body.token,
             max(body.position, subscription.acked.cursor),
@@ -140,20 +141,20 @@ class Getting:
             self._deliver(topic, subscription, get, now)
         elif body.position > topic.visible_end:  # the cursor may be: what the broker acked is perhaps not on disk yet
             text = f"position {body.position} is beyond the end of {to_text(topic.name)}, {topic.visible_end}"
-            state.refuse(waiter, Kind.INVALID, Code.MALFORMED, text + ": is this another store than before?")
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text + ": is this another store than before?")
         elif body.wait_ms <= 0:
-            state.say(waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+            state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         elif state.waiting_gets >= limits.max_waiting_gets:
-            state.refuse(waiter, Kind.REFUSED, Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
+            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
         else:
             self._park(topic, get)
 
     def _park(self, topic: Topic, get: WaitingGet) -> None:
-        key = (get.waiter.peer, get.name)
+        key = (get.reply_to.peer, get.name)
         replaced = topic.waiting.get(key)
         if replaced is not None:  # one consumer waits once: its older question is answered now
             self._state.stop_waiting(topic, replaced)
-            self._state.say(replaced.waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+            self._state.reply(replaced.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         self._state.waiting_gets += 1
         topic.waiting[key] = get
         self._parked += 1
@@ -174,10 +175,10 @@ class Getting:
             _, _, topic, get = heapq.heappop(self._deadlines)
             if _still_waits(topic, get):
                 self._state.stop_waiting(topic, get)
-                self._state.say(get.waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+                self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
 
     def next_deadline_s(self) -> float | None:
-        """Give when `expire` has something to do."""
+        """Return when `expire` has something to do."""
         while self._deadlines:
             deadline_s, _, topic, get = self._deadlines[0]
             if _still_waits(topic, get):
@@ -190,19 +191,19 @@ class Getting:
         for topic in self._state.topics.values():
             for get in list(topic.waiting.values()):
                 self._state.stop_waiting(topic, get)
-                self._state.say(get.waiter, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+                self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         self._deadlines.clear()
 
     def _deliver(self, topic: Topic, subscription: Subscription, get: WaitingGet, now: Now) -> None:
         state = self._state
         missed = subscription.acked.next_unacked(get.position)
         if missed < topic.first_offset:
-            refuse_gone(state, get.waiter, topic, missed)
+            refuse_gone(state, get.reply_to, topic, missed)
             return
         try:
             batches = read_batches(state, topic, get.position, get.max_messages, get.max_bytes)
         except UNREAD as error:
-            refuse_unread(state, get.waiter, error)
+            refuse_unread(state, get.reply_to, error)
             return
         envelopes: list[tuple[int, int]] = []
         blobs: list[Buffer] = []
@@ -223,14 +224,16 @@ class Getting:
             blobs.append(data)
         state.counters["deliveries"] += 1
         skip = tuple(subscription.acked.within(get.asked, reached))
-        state.say(get.waiter, Kind.MESSAGES, bodies.Delivery(tuple(envelopes), topic.visible_end, skip), tuple(blobs))
+        state.reply(
+            get.reply_to, Kind.MESSAGES, bodies.Delivery(tuple(envelopes), topic.visible_end, skip), tuple(blobs)
+        )
 
     def _skip_expired(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
         self._state.counters["messages_expired"] += stop - start
         if subscription.acked.add(start, stop):
-            self._subscribing.changed(topic, subscription)
+            self._subscriptions.changed(topic, subscription)
             self._state.read_topics.add(topic)
 
 
 def _still_waits(topic: Topic, get: WaitingGet) -> bool:
-    return topic.waiting.get((get.waiter.peer, get.name)) is get
+    return topic.waiting.get((get.reply_to.peer, get.name)) is get

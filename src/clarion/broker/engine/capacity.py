@@ -1,27 +1,25 @@
-"""Whether a topic and the disk have room for more, and what goes first where a topic may let go of it."""
+"""Whether a topic and the disk have room for more, and how much each publisher may still put."""
 
 from __future__ import annotations
 
-from clarion.broker.engine.keep.removing import trim
 from clarion.broker.engine.limits import Limits
-from clarion.broker.engine.reading import UNREAD, read_batches
 from clarion.broker.engine.state import State
+from clarion.broker.engine.topic_log import UNREAD, read_batches, trim
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
-from clarion.model.options import TRIM
-from clarion.store.port import UNTIL_READ
+from clarion.model.options import TRIM, UNTIL_READ
 from clarion.wire.codes import Code
 
 
 def bound_bytes(topic: Topic, limits: Limits) -> int:
-    """Give the bytes that a topic may hold; 0 when there is no bound."""
+    """Return the bytes that a topic may hold; 0 when there is no bound."""
     return topic.settings.max_bytes or (limits.topic_max_bytes if topic.retention == UNTIL_READ else 0)
 
 
 def lacks_room(
     state: State, topic: Topic, size: int, *, on_disk: int | None = None, count_delayed: bool = True
 ) -> tuple[Code, str] | None:
-    """Give how to refuse a batch for want of room; None when there is some, or was made.
+    """Return how to refuse a batch for want of room; None when there is some, or was made.
 
     `on_disk` is what the request needs there, if more than this batch. What is delayed takes from the topic's bound,
     too. Where a topic may let go of its oldest batches, they do.
@@ -47,7 +45,7 @@ def lacks_room(
 
 
 def delayed_bytes(state: State, topic: Topic) -> int:
-    """Give the bytes of a topic that are stored and not on it yet."""
+    """Return the bytes of a topic that are stored and not on it yet."""
     if topic.delayed_bytes is None:
         topic.delayed_bytes = state.store.staged_totals(topic.number)[1]
     return topic.delayed_bytes
@@ -60,12 +58,12 @@ def add_delayed(state: State, topic: Topic, size: int) -> None:
 
 
 def slowest_cursor(topic: Topic) -> int:
-    """Give the offset from which on somebody still has to read; the end when nobody has."""
+    """Return the offset from which on somebody still has to read; the end when nobody has."""
     return min((sub.acked.cursor for sub in topic.subscriptions.values()), default=topic.visible_end)
 
 
 def below_size(state: State, topic: Topic, bound: int) -> int:
-    """Give the offset below which batches go so that about `bound` bytes stay.
+    """Return the offset below which batches go so that about `bound` bytes stay.
 
     The batch that crosses the bound stays; so does what somebody still has to read, unless the topic trims.
     """
@@ -75,7 +73,7 @@ def below_size(state: State, topic: Topic, bound: int) -> int:
 
 
 def unread_bytes(state: State, topic: Topic, enough: int) -> int:
-    """Give the bytes that somebody still has to read; no more than this when it is at most `enough`.
+    """Return the bytes that somebody still has to read; no more than this when it is at most `enough`.
 
     Of a topic that lets go of what was read, that is what is stored.
     """
@@ -95,3 +93,23 @@ def unread_bytes(state: State, topic: Topic, enough: int) -> int:
         if found:
             topic.unread_mark = (slowest, found[0].bytes_total - len(found[0].data))
     return min(topic.stored_bytes, topic.bytes_total - topic.unread_mark[1])
+
+
+def grant_messages(state: State, topic: Topic, now_s: float) -> int:
+    """Return the messages one publisher may put beyond what it has put, at least one.
+
+    A publisher with nothing in flight may always send one batch, so a small grant slows it and never stops it.
+    """
+    limits = state.limits
+    bound = bound_bytes(topic, limits)
+    messages = topic.next_offset - topic.first_offset
+    refuses = topic.settings.at_bound != TRIM and (topic.retention == UNTIL_READ or topic.subscriptions)
+    if not bound or not refuses or messages <= 0:
+        return limits.credit_max_messages
+    room_bytes = bound - unread_bytes(state, topic, bound // 2) - (topic.delayed_bytes or 0)
+    bytes_each = max(1, topic.stored_bytes // messages)
+    if room_bytes >= limits.credit_max_messages * bytes_each * len(topic.writers):  # enough for all: nothing to share
+        return limits.credit_max_messages
+    active = sum(1 for writer in topic.writers.values() if now_s - writer.seen_s <= limits.credit_s)
+    share = room_bytes // (bytes_each * max(1, active))
+    return max(1, min(limits.credit_max_messages, share))

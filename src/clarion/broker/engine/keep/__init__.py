@@ -1,1 +1,0 @@
-"""What the broker does on its own: retention, expiry, unloading, letting go."""

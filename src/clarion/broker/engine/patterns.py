@@ -1,0 +1,484 @@
+"""Subscriptions to patterns: durable, made on every topic that matches, present and future."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.subscriptions import BUSY_RETRY_S, Subscriptions
+from clarion.broker.engine.topics import ReplyTo, Topic
+from clarion.model.names import ONE, REST, SEPARATOR, is_good_pattern, matches, to_text
+from clarion.model.options import SubscriptionOptions, pack_options, unpack_options
+from clarion.store.port import PatternRow, Store, TopicSummary
+from clarion.wire import bodies
+from clarion.wire.codes import Code
+from clarion.wire.frames import Kind
+
+_TOPICS_AT_ONCE = 200
+
+
+class Scan(NamedTuple):
+    """A way through the stored topics that match: each is visited, then the end is told.
+
+    A visit says whether to go on.
+    """
+
+    pattern: bytes
+    prefix: bytes
+    visit: Callable[[TopicSummary, Now], bool]
+    finish: Callable[[Now], None]
+
+
+class Scans:
+    """Does scans in turn: one page of the store for each call."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._scans: deque[tuple[Scan, bytes]] = deque()  # with the last name looked at
+
+    def start(
+        self,
+        pattern: bytes,
+        visit: Callable[[TopicSummary, Now], bool],
+        finish: Callable[[Now], None],
+        now: Now,
+    ) -> None:
+        """Begin, and go as far as one page; where there is no more, that is all."""
+        prefix = _literal_prefix(pattern)
+        self._step(Scan(pattern, prefix, visit, finish), _just_before(prefix), now)
+
+    def tick(self, now: Now) -> None:
+        """Go on with the scan that waited longest."""
+        if self._scans:
+            self._step(*self._scans.popleft(), now)
+
+    def has_more(self) -> bool:
+        """Return whether `tick` has something to do."""
+        return bool(self._scans)
+
+    def forget_all(self) -> None:
+        """Stop all scans where they are."""
+        self._scans.clear()
+
+    def _step(self, scan: Scan, after: bytes, now: Now) -> None:
+        page = self._store.topics(after, _TOPICS_AT_ONCE)
+        for summary in page:
+            name = summary.topic.name
+            if matches(scan.pattern, name) and not scan.visit(summary, now):
+                return
+        last = page[-1].topic.name if page else b""
+        if len(page) < _TOPICS_AT_ONCE or (last > scan.prefix and not last.startswith(scan.prefix)):
+            scan.finish(now)
+        else:
+            self._scans.append((scan, last))
+
+
+def _literal_prefix(pattern: bytes) -> bytes:
+    """Return what every name begins with that a pattern matches."""
+    parts = pattern.split(SEPARATOR)
+    literal = next(place for place, part in enumerate(parts) if part in (ONE, REST))
+    # `a/#` matches `a`, too, so the last separator is not sure to be there.
+    return SEPARATOR.join(parts[:literal])
+
+
+def _just_before(prefix: bytes) -> bytes:
+    """Return a name that sorts before all that begin with the prefix, and as near to them as is easy."""
+    return prefix[:-1] + bytes([prefix[-1] - 1]) if prefix and prefix[-1] else b""
+
+
+_IDLE_S = 300.0  # after which what nobody asks for is forgotten
+_BUSY_RETRY_S = 0.2
+_ANSWERED_KEPT = 1024  # deadlines of questions already answered that may linger
+
+_Key = tuple[bytes, bytes]  # pattern and subscriber
+
+
+class _Waiting(NamedTuple):
+    reply_to: ReplyTo
+    version: int
+    deadline_s: float
+
+
+class _Matched:
+    """The topics of one pattern, as far as they are on disk."""
+
+    def __init__(self, pattern: bytes, name: bytes) -> None:
+        self.pattern = pattern
+        self.name = name
+        self._hash = 0
+        self.topics: dict[int, bytes] = {}
+        self.is_known = False  # once all topics were looked at
+        self.waiting: dict[object, _Waiting] = {}  # by peer
+        self.asked_s = 0.0
+
+    def add(self, number: int, topic: bytes) -> None:
+        """Take in a topic."""
+        if number not in self.topics:
+            self._hash ^= _hash(number)
+        self.topics[number] = topic
+
+    def discard(self, number: int) -> bool:
+        """Leave a topic out; return whether it was there."""
+        if self.topics.pop(number, None) is None:
+            return False
+        self._hash ^= _hash(number)
+        return True
+
+    @property
+    def version(self) -> int:
+        """What tells these topics from others. It follows from their numbers alone, so it is the same after a restart;
+        it is never 0."""
+        return self._hash | 1
+
+
+def _hash(number: int) -> int:
+    return xxh3_64_intdigest(number.to_bytes(8, "little")) >> 1
+
+
+class Matching:
+    """Answers who asks for the topics of a pattern, at once or when they change."""
+
+    def __init__(self, state: State, scans: Scans) -> None:
+        self._state = state
+        self._scans = scans
+        self._matched: dict[_Key, _Matched] = {}
+        self._by_name: dict[bytes, list[_Matched]] = {}
+        self._deadlines: list[tuple[float, int, _Matched, _Waiting]] = []
+        self._parked = self._waiting = 0
+        self._idle_at_s = 0.0
+
+    def forget_all(self) -> None:
+        """Answer who waits with what is known, and look again when somebody asks."""
+        for matched in self._matched.values():
+            for waiting in list(matched.waiting.values()):
+                if matched.is_known:
+                    self._answer(matched, waiting)
+                else:
+                    self._refuse_busy(waiting.reply_to)
+        self._waiting = 0
+        self._matched.clear()
+        self._by_name.clear()
+        self._deadlines.clear()
+
+    def ask(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
+        """Answer at once who knows another version, and others when there is one, or their wait is over."""
+        key = (body.pattern, body.name)
+        matched = self._matched.get(key)
+        if matched is None:
+            matched = self._begin(key, now)
+        matched.asked_s = now.monotonic_s
+        older = matched.waiting.get(reply_to.peer)
+        if older is not None:  # one consumer waits once: its older question is answered now
+            if matched.is_known:
+                self._answer(matched, older)
+            else:
+                self._refuse_busy(older.reply_to)
+                del matched.waiting[reply_to.peer]
+                self._waiting -= 1
+        wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
+        waiting = _Waiting(reply_to, body.version, now.monotonic_s + wait_s)
+        if matched.is_known and (body.version != matched.version or wait_s <= 0):
+            self._say(matched, reply_to)
+        elif self._waiting >= self._state.limits.max_waiting_gets:
+            text = "too many questions wait at this broker (max_waiting_gets)"
+            self._state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, text)
+        else:
+            self._park(matched, waiting)
+
+    def _refuse_busy(self, reply_to: ReplyTo) -> None:
+        text = "the topics are just being looked through; try again"
+        self._state.refuse(reply_to, Kind.REFUSED, Code.BUSY, text, retry_after_s=_BUSY_RETRY_S)
+
+    def end(self, pattern: bytes, name: bytes) -> None:
+        """Tell who waits that there is no such subscription any more."""
+        matched = self._matched.get((pattern, name))
+        if matched is None:
+            return
+        self._forget(matched)
+        text = f"the subscription to the pattern {to_text(pattern)} was ended"
+        for waiting in matched.waiting.values():
+            self._state.refuse(waiting.reply_to, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
+        self._waiting -= len(matched.waiting)
+        matched.waiting.clear()
+
+    def committed(self, group: Group, now: Now) -> None:
+        """Take in which subscriptions came and went with a group that is on disk now."""
+        if not self._by_name:
+            return
+        changes = group.changes
+        names = {topic.number: topic.name for topic in group.topics if topic.number not in changes.gone_topics}
+        grown: set[_Matched] = set()
+        for number, name in changes.subscriptions.keys() - changes.gone_subscriptions:
+            for matched in self._by_name.get(name, ()):
+                if number not in matched.topics and matches(matched.pattern, names.get(number, b"")):
+                    matched.add(number, names[number])
+                    grown.add(matched)
+        gone = {(number, name) for number, name in changes.gone_subscriptions if name in self._by_name}
+        gone |= {(number, name) for number in changes.gone_topics for name in self._by_name}
+        for number, name in gone:
+            for matched in self._by_name[name]:
+                if matched.discard(number):
+                    grown.add(matched)
+        for matched in grown:
+            if matched.is_known:
+                self._tell(matched)
+
+    def expire(self, now: Now) -> None:
+        """Answer those whose wait is over, and forget what nobody asks for any more."""
+        while self._deadlines and self._deadlines[0][0] <= now.monotonic_s:
+            _, _, matched, waiting = heapq.heappop(self._deadlines)
+            if matched.waiting.get(waiting.reply_to.peer) is waiting and matched.is_known:
+                self._answer(matched, waiting)
+        if now.monotonic_s >= self._idle_at_s:
+            self._idle_at_s = now.monotonic_s + _IDLE_S
+            for matched in list(self._matched.values()):
+                if matched.is_known and not matched.waiting and now.monotonic_s - matched.asked_s > _IDLE_S:
+                    self._forget(matched)
+
+    def next_deadline_s(self) -> float | None:
+        """Return when `expire` has something to do."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _begin(self, key: _Key, now: Now) -> _Matched:
+        matched = self._matched[key] = _Matched(*key)
+        self._by_name.setdefault(key[1], []).append(matched)
+
+        def visit(summary: TopicSummary, _: Now) -> bool:
+            if any(row.name == matched.name for row in summary.subscriptions):
+                matched.add(summary.topic.number, summary.topic.name)
+            return self._matched.get(key) is matched
+
+        def finish(_: Now) -> None:
+            matched.is_known = True
+            self._tell(matched)
+
+        self._scans.start(key[0], visit, finish, now)
+        return matched
+
+    def _forget(self, matched: _Matched) -> None:
+        del self._matched[matched.pattern, matched.name]
+        self._by_name[matched.name].remove(matched)
+        if not self._by_name[matched.name]:
+            del self._by_name[matched.name]
+
+    def _park(self, matched: _Matched, waiting: _Waiting) -> None:
+        self._waiting += waiting.reply_to.peer not in matched.waiting
+        matched.waiting[waiting.reply_to.peer] = waiting
+        self._parked += 1
+        heapq.heappush(self._deadlines, (waiting.deadline_s, self._parked, matched, waiting))
+        if len(self._deadlines) > 2 * self._waiting + _ANSWERED_KEPT:
+            self._deadlines = [entry for entry in self._deadlines if entry[3] in entry[2].waiting.values()]
+            heapq.heapify(self._deadlines)
+
+    def _tell(self, matched: _Matched) -> None:
+        """Answer everybody who waits: the topics are others now."""
+        for waiting in list(matched.waiting.values()):
+            self._answer(matched, waiting)
+
+    def _answer(self, matched: _Matched, waiting: _Waiting) -> None:
+        del matched.waiting[waiting.reply_to.peer]
+        self._waiting -= 1
+        self._say(matched, waiting.reply_to)
+
+    def _say(self, matched: _Matched, reply_to: ReplyTo) -> None:
+        topics = tuple(sorted(matched.topics.values()))
+        self._state.reply(reply_to, Kind.ACK, bodies.Matched(matched.version, topics, self._state.durable_count))
+
+
+_STARTS = ("new", "earliest", "time")
+
+
+class Patterns:
+    """Keeps patterns, and subscribes whom they belong to.
+
+    What goes through many topics is done in several groups. The pattern itself is written, or removed, with the last
+    of them: where that is not reached, who asked was not answered, asks again, and it goes on from there.
+    """
+
+    def __init__(self, state: State, subscriptions: Subscriptions) -> None:
+        self._state = state
+        self._subscriptions = subscriptions
+        self._scans = Scans(state.store)
+        self.matching = Matching(state, self._scans)
+        self._coming: dict[_Key, tuple[SubscriptionOptions, list[ReplyTo]]] = {}
+        self._going: dict[_Key, list[ReplyTo]] = {}
+        self._made: dict[_Key, list[bytes]] = {}  # topics subscribed to for those that come
+        state.on_new_topic = self.welcome
+        state.is_awaited = self.awaits
+        subscriptions.patterns = self
+        self._load()
+
+    def _load(self) -> None:
+        rows = self._state.store.patterns()
+        self._patterns: dict[_Key, SubscriptionOptions] = {
+            (row.pattern, row.name): unpack_options(row.options) for row in rows
+        }
+        self._numbers: dict[_Key, int] = {(row.pattern, row.name): row.number for row in rows}
+
+    def failed(self, code: Code, text: str) -> None:
+        """Nothing that was under way was kept: tell those who wait for it to try again, and read what is there."""
+        under_way = [reply_tos for _, reply_tos in self._coming.values()] + list(self._going.values())
+        for reply_to in (reply_to for reply_tos in under_way for reply_to in reply_tos):
+            self._state.refuse(reply_to, Kind.REFUSED, code, text, retry_after_s=BUSY_RETRY_S)
+        self._coming.clear()
+        self._going.clear()
+        self._made.clear()
+        self._scans.forget_all()
+        self._load()
+        self.matching.forget_all()
+
+    def committed(self, group: Group, now: Now) -> None:
+        """The group is on disk: tell who waits for it which topics came and went."""
+        self.matching.committed(group, now)
+
+    def tick(self, now: Now) -> None:
+        """Go on with what was begun, and answer who waited long enough."""
+        self._scans.tick(now)
+        self.matching.expire(now)
+
+    def next_deadline_s(self) -> float | None:
+        """Return when `tick` has something to do."""
+        return 0.0 if self._scans.has_more() else self.matching.next_deadline_s()
+
+    def welcome(self, topic: Topic, now: Now) -> None:
+        """Subscribe to a new topic, in the group that makes it, whom its name concerns."""
+        wanted = [*self._patterns.items(), *((key, options) for key, (options, _) in self._coming.items())]
+        for key, options in wanted:
+            pattern, name = key
+            if key not in self._going and matches(pattern, topic.name) and name not in topic.subscriptions:
+                self._subscriptions.add(topic, name, 0, options, now)
+
+    def awaits(self, name: bytes) -> bool:
+        """Return whether a pattern would subscribe to a new topic of this name."""
+        keys = [*self._patterns, *self._coming]
+        return any(key not in self._going and matches(key[0], name) for key in keys)
+
+    # Requests.
+
+    def subscribe(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None:
+        """Subscribe to all topics that match, and to those that will."""
+        state, key = self._state, (body.topic, body.name)
+        if not is_good_pattern(body.topic) or body.start not in _STARTS:
+            text = f"in a pattern # stands last, and it is read from {', '.join(_STARTS)}; not {to_text(body.topic)}"
+            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, f"{text} from {body.start!r}")
+        elif key in self._going:
+            text = f"the subscription to {to_text(body.topic)} is just being ended; try again"
+            state.refuse(reply_to, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
+        elif key in self._patterns:
+            subscribed = bodies.Subscribed(0, self._patterns[key], state.count)
+            state.reply_when_durable(reply_to, Kind.ALREADY_SUBSCRIBED, subscribed)
+        elif key in self._coming:
+            self._coming[key][1].append(reply_to)
+        elif len(self._patterns) + len(self._coming) >= state.limits.max_patterns:
+            text = f"this broker has {state.limits.max_patterns} subscriptions to patterns, as many as it may"
+            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, f"{text} (max_patterns)")
+        else:
+            self._begin(reply_to, body, now)
+
+    def _begin(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None:
+        key = (body.topic, body.name)
+        self._coming[key] = (body.options, [reply_to])
+
+        def visit(summary: TopicSummary, now: Now) -> bool:
+            return self._subscribe_to(summary.topic.name, body, now)
+
+        new = [row.name for group in self._state.groups() if group for row in group.changes.topics.values()]
+        for name in new:  # those that the store does not know yet
+            if matches(body.topic, name) and not self._subscribe_to(name, body, now):
+                return
+        self._scans.start(body.topic, visit, lambda _: self._finish(key), now)
+
+    def _subscribe_to(self, name: bytes, body: bodies.Subscribe, now: Now) -> bool:
+        """Make the subscription to one topic that matches; False when that cannot be, and the pattern is given up."""
+        state = self._state
+        topic = state.find_topic(name, now.monotonic_s)
+        if topic is None or topic.deleted or body.name in topic.subscriptions:
+            return True
+        refusal = self._subscriptions.lacks_room(topic)
+        if refusal is not None:
+            self._give_up((body.topic, body.name), *refusal, now)
+            return False
+        cursor = self._subscriptions.start_of(self._coming[body.topic, body.name][1][0], topic, body.start, body.at)
+        assert cursor is not None
+        self._subscriptions.add(topic, body.name, cursor, body.options, now)
+        self._made.setdefault((body.topic, body.name), []).append(name)
+        return True
+
+    def _give_up(self, key: _Key, code: Code, text: str, now: Now) -> None:
+        """Refuse a pattern, and end the subscriptions that were made for it so far."""
+        for reply_to in self._coming.pop(key)[1]:
+            self._state.refuse(reply_to, Kind.REFUSED, code, text)
+        for name in self._made.pop(key, ()):
+            self._end_at(name, key[1], now)
+
+    def _finish(self, key: _Key) -> None:
+        state = self._state
+        self._made.pop(key, None)
+        options, reply_tos = self._coming.pop(key)
+        self._patterns[key] = options
+        number = self._numbers[key] = state.draw()
+        state.open.changes.patterns[key] = PatternRow(*key, pack_options(options), number)
+        state.open.changes.gone_patterns.discard(key)
+        state.counters["patterns_subscribed"] += 1
+        for reply_to in reply_tos:
+            state.reply_when_durable(reply_to, Kind.ACK, bodies.Subscribed(0, options, state.count))
+
+    def unsubscribe(self, reply_to: ReplyTo, body: bodies.Unsubscribe, now: Now) -> None:
+        """End the subscriptions to all topics that match; those stay that another pattern of the same name wants."""
+        state, key = self._state, (body.topic, body.name)
+        if key in self._coming:
+            text = f"the subscription to {to_text(body.topic)} is just being made; try again"
+            state.refuse(reply_to, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
+        elif key not in self._patterns:
+            self._refuse_none(reply_to, key)
+        elif body.as_of and self._numbers[key] > body.as_of:
+            state.refuse_stale(reply_to, f"{to_text(body.name)} subscribed to the pattern {to_text(body.topic)} anew")
+        elif key in self._going:
+            self._going[key].append(reply_to)
+        else:
+            self._going[key] = [reply_to]
+
+            def visit(summary: TopicSummary, now: Now) -> bool:
+                self._end_at(summary.topic.name, body.name, now)
+                return True
+
+            new = [row.name for group in state.groups() if group for row in group.changes.topics.values()]
+            for name in new:
+                if matches(body.topic, name):
+                    self._end_at(name, body.name, now)
+            self._scans.start(body.topic, visit, lambda _: self._end(key), now)
+
+    def _end_at(self, name: bytes, subscriber: bytes, now: Now) -> None:
+        topic = self._state.find_topic(name, now.monotonic_s)
+        subscription = topic.subscriptions.get(subscriber) if topic else None
+        staying = [key for key in (*self._patterns, *self._coming) if key not in self._going]
+        wanted = any(each == subscriber and matches(pattern, name) for pattern, each in staying)
+        if topic and subscription and not wanted:
+            self._subscriptions.end(topic, subscription, "the subscription to the pattern was ended")
+
+    def _end(self, key: _Key) -> None:
+        state = self._state
+        del self._patterns[key], self._numbers[key]
+        state.open.changes.patterns.pop(key, None)
+        state.open.changes.gone_patterns.add(key)
+        self.matching.end(*key)
+        for reply_to in self._going.pop(key):
+            state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
+
+    def matches(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
+        """Tell which topics a pattern subscribes to, or wait for news of them."""
+        key = (body.pattern, body.name)
+        if key in self._patterns:
+            self.matching.ask(reply_to, body, now)
+        else:
+            self._refuse_none(reply_to, key)
+
+    def _refuse_none(self, reply_to: ReplyTo, key: _Key) -> None:
+        text = f"{to_text(key[1])} does not subscribe to the pattern {to_text(key[0])}"
+        self._state.refuse(reply_to, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)

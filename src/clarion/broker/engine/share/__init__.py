@@ -1,1 +1,0 @@
-"""Shared subscriptions: loans, attempts, key order, dead letters."""

@@ -1,1 +1,0 @@
-"""The subscribers' side: subscriptions, patterns, and reading one that is not shared."""
