@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from clarion.cli.command_errors import note
 from clarion.cli.output import counted, readable_duration
 from clarion.model.errors import BufferFull, ClarionError, NoSubscriber, TimedOut, Unreachable
-from clarion.model.names import to_text
+from clarion.model.names import how_to_subscribe, to_text
 
 if TYPE_CHECKING:
     from clarion.admin import Admin
     from clarion.publisher import Publisher
+
+
+_IS_ONE_RUNNING = "Is one running there? `clarion up` starts one"
 
 
 @contextmanager
@@ -23,11 +25,7 @@ def asking(url: str, timeout_s: float) -> Iterator[Admin]:
     """Yield a client that asks the broker; where no broker answers, say so meanwhile and at last."""
     from clarion.admin import Admin
 
-    with (
-        no_answer_told(url),
-        Admin(url, timeout_s=timeout_s) as admin,
-        waiting_told(url, timeout_s),
-    ):
+    with no_answer_told(url), Admin(url, timeout_s=timeout_s) as admin, waiting_told(url, timeout_s):
         yield admin
 
 
@@ -37,7 +35,7 @@ def no_answer_told(url: str) -> Iterator[None]:
     try:
         yield
     except (TimedOut, Unreachable):
-        raise Unreachable(f"no broker answers at {url}. Is one running there? `clarion up` starts one") from None
+        raise Unreachable(f"no broker answers at {url}. {_IS_ONE_RUNNING}") from None
 
 
 @contextmanager
@@ -96,15 +94,10 @@ def explained(error: ClarionError, stats: dict[str, Any], url: str, topic: bytes
     """Return the error in the words of a command that ends: what is stored, what is not, and what to do."""
     stored = stats["messages_stored"]
     kept = f"{counted(stored, 'message')} confirmed as stored, no more" if stored else "nothing was confirmed as stored"
-    name = shlex.quote(to_text(topic))
     if isinstance(error, NoSubscriber):
-        return NoSubscriber(
-            f"nobody subscribes to {to_text(topic)}, so nothing was stored."
-            f" Let somebody subscribe: clarion subscribe {name} --as NAME;"
-            f" or keep messages anyway: clarion topics create {name} --retention keep"
-        )
+        return NoSubscriber(f"nobody subscribes to {to_text(topic)}, so nothing was stored. {how_to_subscribe(topic)}")
     if isinstance(error, BufferFull | TimedOut) and not stats["connected"]:
-        return Unreachable(f"no broker answers at {url}; {kept}. Is one running there? `clarion up` starts one")
+        return Unreachable(f"no broker answers at {url}; {kept}. {_IS_ONE_RUNNING}")
     refusal = stats.get("refusal")
     if isinstance(error, BufferFull | TimedOut) and isinstance(refusal, ClarionError):
         return type(refusal)(f"{refusal}; {kept}. Try again later")

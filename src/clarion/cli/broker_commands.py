@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from clarion.cli.broker_clients import asking
-from clarion.cli.command_errors import ExitCode, announcing, end_cleanly_on_sigterm, exit_code_of, tells_errors
+from clarion.cli.command_errors import ExitCode, announce_ready, end_cleanly_on_sigterm, exit_code_of, tells_errors
 from clarion.cli.command_options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url, read_some_time_s
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
 from clarion.model.errors import BadSettings, ClarionError
@@ -134,11 +134,8 @@ def serve(settings: BrokerSettings, *, as_json: bool) -> None:
 
     def on_ready(urls: list[str]) -> None:
         log.info("ready", extra={"urls": urls, **facts, "version": __version__})
-        with announcing():
-            if as_json:
-                print_json({"event": "ready", "urls": urls, **facts})
-            else:
-                print(f"clarion: ready on {', '.join(urls)} (data in {settings.data}, pid {os.getpid()})", flush=True)
+        text = f"clarion: ready on {', '.join(urls)} (data in {settings.data}, pid {os.getpid()})"
+        announce_ready({"urls": urls, **facts}, text, as_json=as_json)
 
     try:
         broker.run(on_ready)

@@ -11,12 +11,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import IntEnum
 from types import FrameType
 from typing import Any, NoReturn, ParamSpec
 
+import msgspec
 import typer
 from typer.core import TyperGroup
 
@@ -24,7 +24,7 @@ from clarion.model import errors
 from clarion.model.errors import ClarionError, PermanentError
 
 
-class NeedsYes(errors.PermanentError):
+class NeedsYes(PermanentError):
     """Nobody can be asked whether something may be destroyed, and nobody said --yes."""
 
 
@@ -63,7 +63,7 @@ MEANINGS = {
 }
 
 # The first kind that fits decides.
-_BY_ERROR: tuple[tuple[type[errors.ClarionError], ExitCode], ...] = (
+_BY_ERROR: tuple[tuple[type[ClarionError], ExitCode], ...] = (
     (errors.TimedOut, ExitCode.NO_ANSWER),
     (errors.Unreachable, ExitCode.NO_ANSWER),
     (errors.NoSubscriber, ExitCode.NO_SUBSCRIBER),
@@ -75,7 +75,7 @@ _BY_ERROR: tuple[tuple[type[errors.ClarionError], ExitCode], ...] = (
 )
 
 
-def exit_code_of(error: errors.ClarionError) -> ExitCode:
+def exit_code_of(error: ClarionError) -> ExitCode:
     """Return the exit code of a command that ended with this error."""
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.ERROR)
 
@@ -156,19 +156,18 @@ def note(text: str, **facts: Any) -> None:
         print(f"clarion: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def announcing() -> Iterator[None]:
-    """Let a service go on where what it says on standard output when it is ready reaches nobody."""
+def announce_ready(facts: dict[str, Any], text: str, *, as_json: bool, warning: str = "") -> None:
+    """Say on standard output that a service is ready; where that reaches nobody, the service goes on."""
     try:
-        yield
+        print(msgspec.json.encode({"event": "ready", **facts}).decode() if as_json else text, flush=True)
+        if warning and not as_json:
+            note(warning)
     except OSError as error:
         _write_no_more()
         logging.getLogger("clarion").warning("standard output takes nothing (%s); going on", error.strerror)
 
 
 def _tell(kind: str, **facts: Any) -> None:
-    import msgspec
-
     print(msgspec.json.encode({kind: facts}).decode(), file=sys.stderr, flush=True)
 
 

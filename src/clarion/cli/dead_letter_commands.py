@@ -19,8 +19,20 @@ from clarion.cli.command_options import (
     read_number,
     read_some,
 )
-from clarion.cli.output import add_row, age, console, counted, iso, plain_table, print_json, shell_name
-from clarion.model.names import to_text
+from clarion.cli.output import (
+    add_row,
+    age,
+    console,
+    counted,
+    iso,
+    payload_glance,
+    plain_table,
+    print_json,
+    print_result,
+    text_or_base64,
+    value_text,
+)
+from clarion.model.names import shell_name, to_text
 
 if TYPE_CHECKING:
     from clarion.admin import DeadLetter
@@ -137,10 +149,8 @@ def drop(
     with asking(url, timeout_s) as admin:
         make_sure(f"{look}. Forget {which} of {name} for good?", yes=yes)
         dropped = admin.drop_dead(topic, offsets)
-    if as_json:
-        print_json({"topic": name, "dropped": dropped})
-    else:
-        print(f"{counted(dropped, 'dead letter')} of {name} forgotten" if dropped else _none(name, offsets))
+    done = f"{counted(dropped, 'dead letter')} of {name} forgotten" if dropped else _none(name, offsets)
+    print_result({"topic": name, "dropped": dropped}, done, as_json=as_json)
 
 
 def _none(name: str, offsets: list[int] | None) -> str:
@@ -149,8 +159,6 @@ def _none(name: str, offsets: list[int] | None) -> str:
 
 def letter_json(letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter as JSON shows it."""
-    from clarion.cli.output import payload_json, value_text
-
     return {
         "offset": letter.offset,
         "topic": to_text(letter.topic),
@@ -159,16 +167,14 @@ def letter_json(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "at": iso(letter.at),
         "id": str(letter.id),
-        "key": None if letter.key is None else value_text(letter.key),
+        "key": value_text(letter.key),
         "headers": {name: value_text(value) for name, value in letter.headers.items()},
         "original_offset": letter.original_offset,
-        **payload_json(letter.payload),
+        **text_or_base64("payload", letter.payload),
     }
 
 
 def _print_table(letters: list[DeadLetter]) -> None:
-    from clarion.cli.output import payload_glance, value_text
-
     table = plain_table(["offset", "subscriber", "attempts", "given up", "reason", "key", "message"], _NUMBERS)
     for letter in letters:
         add_row(
@@ -178,7 +184,7 @@ def _print_table(letters: list[DeadLetter]) -> None:
             f"{letter.attempts:,}",
             f"{age(letter.at)} ago",
             " ".join(letter.reason.split()),
-            "" if letter.key is None else value_text(letter.key),
+            value_text(letter.key) or "",
             payload_glance(letter.payload, _SHOWN),
         )
     console().print(table)

@@ -9,7 +9,7 @@ import typer
 
 from clarion.cli.command_errors import make_sure, tells_errors
 from clarion.cli.command_options import AsJson, Yes
-from clarion.cli.output import add_row, console, counted, plain_table, print_json, readable_bytes
+from clarion.cli.output import add_row, console, counted, plain_table, print_json, print_result, readable_bytes
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
@@ -87,12 +87,9 @@ def resend(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
             yes=yes,
         )
         messages = send_again(file)
-    if as_json:
-        print_json({"outbox": str(file), "resent": messages})
-    elif messages:
-        print(f"{counted(messages, 'message')} will be sent by the next publisher that opens {file}")
-    else:
-        print(f"nothing was set aside in {file}")
+    will = f"{counted(messages, 'message')} will be sent by the next publisher that opens {file}"
+    done = will if messages else f"nothing was set aside in {file}"
+    print_result({"outbox": str(file), "resent": messages}, done, as_json=as_json)
 
 
 @outbox_app.command("drop")
@@ -112,10 +109,8 @@ def drop(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
     if messages:
         make_sure(f"Forget {counted(messages, 'message')} set aside in {file} for good?", yes=yes)
         messages = let_go(file)
-    if as_json:
-        print_json({"outbox": str(file), "dropped": messages})
-    else:
-        print(f"{counted(messages, 'message')} forgotten" if messages else f"nothing was set aside in {file}")
+    done = f"{counted(messages, 'message')} forgotten" if messages else f"nothing was set aside in {file}"
+    print_result({"outbox": str(file), "dropped": messages}, done, as_json=as_json)
 
 
 def _json(contents: Contents) -> dict[str, object]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import shlex
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +26,15 @@ _WIDTH_WITHOUT_TERMINAL = 10_000  # wide enough that nothing is cut where anothe
 
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object in one line, at once."""
-    import msgspec
-
     print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def print_result(value: dict[str, Any], text: str, *, as_json: bool) -> None:
+    """Print what a command did: JSON for programs, or a line for people."""
+    if as_json:
+        print_json(value)
+    else:
+        print(text)
 
 
 def standard_output() -> int:
@@ -103,29 +107,24 @@ def readable_duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def shell_name(name: bytes) -> str:
-    """Return a name as it is typed in a shell."""
-    return shlex.quote(to_text(name))
-
-
 def all_fields(struct: msgspec.Struct) -> dict[str, Any]:
     """Return every field with its name, also those at their default."""
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
-def iso(moment: datetime | None) -> str | None:
+def iso(time: datetime | None) -> str | None:
     """Return a time for programs."""
-    return None if moment is None else moment.isoformat()
+    return None if time is None else time.isoformat()
 
 
-def age(moment: datetime | None) -> str:
+def age(time: datetime | None) -> str:
     """Return how long ago that was, for people."""
-    return "" if moment is None else readable_duration(max(0, round((datetime.now(UTC) - moment).total_seconds())))
+    return "" if time is None else readable_duration(max(0, round((datetime.now(UTC) - time).total_seconds())))
 
 
-def local_time(moment: datetime | None) -> str:
+def local_time(time: datetime | None) -> str:
     """Return a time for people: where they are, to the second."""
-    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+    return "" if time is None else f"{time.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def text_lines(part: MessageBatch) -> list[bytes]:
@@ -160,23 +159,18 @@ def describe_message(message: Message) -> dict[str, Any]:
         "topic": to_text(message.topic),
         "offset": message.offset,
         "id": str(message.id),
-        "key": None if message.key is None else value_text(message.key),
+        "key": value_text(message.key),
         "headers": _headers(message),
         "committed_at": message.committed_at.isoformat(),
-        **payload_json(message.payload),
+        **text_or_base64("payload", message.payload),
     }
 
 
-def _headers(message: Message) -> dict[str, str] | None:
+def _headers(message: Message) -> dict[str, str | None] | None:
     try:
         return {name: value_text(value) for name, value in message.headers.items()}
     except MessagesUnreadable:  # they are no map of text to bytes; the rest of the message is to be seen
         return None
-
-
-def payload_json(payload: bytes) -> dict[str, str]:
-    """Return a payload as JSON shows it."""
-    return text_or_base64("payload", payload)
 
 
 def text_or_base64(name: str, value: bytes) -> dict[str, str]:
@@ -201,6 +195,6 @@ def payload_glance(payload: bytes, most: int) -> str:
     return line if len(line) <= most and len(payload) <= 8 * most else f"{line[: most - 1]}…"
 
 
-def value_text(value: bytes) -> str:
-    """Return the text form of a key or header, as for names; an empty one is empty."""
-    return to_text(value) if value else ""
+def value_text(value: bytes | None) -> str | None:
+    """Return the text form of a key or header, as for names; an empty one is empty, and none is None."""
+    return to_text(value) if value else None if value is None else ""

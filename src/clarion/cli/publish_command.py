@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.command_errors import ExitCode, announcing, note, tells_errors
+from clarion.cli.command_errors import ExitCode, announce_ready, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_name, read_size, read_some, read_some_time_s
-from clarion.cli.output import counted, print_json, readable_bytes
+from clarion.cli.output import counted, readable_bytes
 from clarion.model.errors import PermanentError
+from clarion.model.names import to_text
 
 if TYPE_CHECKING:
     from clarion.web import GatewaySettings
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_ANYBODY = "others than this machine can reach this address, and there are no passwords: whoever does may publish"
 
 
 @tells_errors
@@ -186,11 +188,8 @@ def run(settings: GatewaySettings, log_level: str, *, as_json: bool) -> None:
     def on_ready(address: str) -> None:
         facts = {"listen": address, "broker": settings.url, "pid": os.getpid()}
         logging.getLogger("clarion.web").info("ready", extra=facts)
-        with announcing():
-            if as_json:
-                print_json({"event": "ready", **facts})
-            else:
-                _say_ready(settings, address)
+        warning = "" if settings.is_local else _ANYBODY
+        announce_ready(facts, _ready_text(settings, address), as_json=as_json, warning=warning)
 
     left = asyncio.run(serve(settings, on_ready))
     if left:
@@ -199,16 +198,14 @@ def run(settings: GatewaySettings, log_level: str, *, as_json: bool) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
-def _say_ready(settings: GatewaySettings, address: str) -> None:
-    from clarion.model.names import to_text
-
+def _ready_text(settings: GatewaySettings, address: str) -> str:
     topics = [to_text(topic) for topic in settings.topics]
     example = next((name for name in topics if not {"*", "#"} & set(name)), "alerts")
     room_bytes = settings.buffer_bytes if settings.outbox is None else settings.outbox_bytes
     where = "in memory" if settings.outbox is None else f"in {settings.outbox}"
     bound = f"{counted(settings.messages_max, 'message')} or {readable_bytes(room_bytes)} wait {where}"
-    print(f"clarion: taking messages at {address} for the broker at {settings.url} (pid {os.getpid()})")
-    print(f"  topics: {'any' if topics == ['#'] else ', '.join(topics)}; at most {bound}, then 429")
-    print(f"  try it: curl -d 'hello' {address}/topics/{example}", flush=True)
-    if not settings.is_local:
-        note("others than this machine can reach this address, and there are no passwords: whoever does may publish")
+    return (
+        f"clarion: taking messages at {address} for the broker at {settings.url} (pid {os.getpid()})\n"
+        f"  topics: {'any' if topics == ['#'] else ', '.join(topics)}; at most {bound}, then 429\n"
+        f"  try it: curl -d 'hello' {address}/topics/{example}"
+    )

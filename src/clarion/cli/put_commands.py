@@ -29,7 +29,7 @@ from clarion.cli.command_options import (
     read_some_time_s,
     read_value,
 )
-from clarion.cli.output import counted, iso, local_time, print_json, readable_duration
+from clarion.cli.output import console, counted, iso, json_line, local_time, print_result, readable_duration
 from clarion.model.errors import TimedOut, TooLarge
 from clarion.model.names import to_text
 
@@ -99,7 +99,7 @@ def put(
                 publisher, topic, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due, timeout_s=timeout_s
             )
     else:
-        payload = os.fsencode(message) if message is not None else read_message()
+        payload = read_message(message)
         with publishing(url, topic, timeout_s, compress=compress) as publisher:
             receipt = publisher.put(topic, payload, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due)
             receipt.result(timeout_s)
@@ -115,8 +115,10 @@ def _read_due(text: str) -> datetime:
         raise typer.BadParameter(error.message, param_hint="--deliver-at") from None
 
 
-def read_message() -> bytes:
-    """Return all of standard input as one message."""
+def read_message(given: str | None) -> bytes:
+    """Return the message that was given on the command line, or else all of standard input."""
+    if given is not None:
+        return os.fsencode(given)
     if sys.stdin.isatty():
         note("type the message, then Ctrl-D")
     payload = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
@@ -129,16 +131,15 @@ def _print_stored(topic: bytes, told: dict[str, Any], due: datetime | None, *, a
     name, count = to_text(topic), told["messages"]
     some = counted(count, "message")
     id_text = told["first_id"]
-    if as_json:
-        print_json({"topic": name, **told, "deliver_at": iso(due)})
-    elif count == 0:
-        print(f"no lines, so nothing was stored on {name}")
+    if count == 0:
+        done = f"no lines, so nothing was stored on {name}"
     elif due is not None:
-        print(f"{some} stored for {name}, to appear at {local_time(due)}" + (f", id {id_text}" if count == 1 else ""))
+        done = f"{some} stored for {name}, to appear at {local_time(due)}" + (f", id {id_text}" if count == 1 else "")
     elif count == 1:
-        print(f"{some} stored on {name} at offset {told['first_offset']}, id {id_text}")
+        done = f"{some} stored on {name} at offset {told['first_offset']}, id {id_text}"
     else:
-        print(f"{some} stored on {name}, offsets {told['first_offset']} to {told['last_offset']}")
+        done = f"{some} stored on {name}, offsets {told['first_offset']} to {told['last_offset']}"
+    print_result({"topic": name, **told, "deliver_at": iso(due)}, done, as_json=as_json)
 
 
 MAX_LINE_BYTES = 2**28
@@ -271,8 +272,6 @@ class LineProgress:
             TransferSpeedColumn,
         )
 
-        from clarion.cli.output import console
-
         self._bar = Progress(
             TextColumn("{task.fields[messages]} messages"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
             TimeElapsedColumn(), console=console(stderr=True), transient=True,
@@ -311,13 +310,11 @@ def request(
       clarion request resize --wait 1m --no-newline < photo.jpg > small.jpg
       clarion request prices 'AAPL' --json | jq .payload
     """
-    from clarion.cli.output import json_line
-
     if no_newline and as_json:
         raise typer.BadParameter("give --json or --no-newline, not both")
     packed_key = None if key is None else read_value(key)
     packed_headers = read_headers(headers or [])
-    payload = os.fsencode(message) if message is not None else read_message()
+    payload = read_message(message)
     with asking(url, timeout_s) as admin:
         admin.hello()  # no need to wait for an answer where there is no broker
     with publishing(url, topic, timeout_s) as publisher:

@@ -7,7 +7,6 @@ import fcntl
 import functools
 import os
 import select
-import shlex
 import stat
 import sys
 import termios
@@ -37,9 +36,25 @@ from clarion.cli.command_options import (
     read_some,
     read_start,
 )
-from clarion.cli.output import add_row, console, counted, plain_table, print_json, standard_output
+from clarion.cli.output import (
+    add_row,
+    console,
+    counted,
+    json_line,
+    json_lines,
+    local_time,
+    payload_glance,
+    plain_table,
+    print_json,
+    standard_output,
+    text_lines,
+    text_lines_with_topic,
+    text_or_base64,
+    value_text,
+    whole_payloads,
+)
 from clarion.model.errors import MessagesGone, MessagesUnreadable, NotSubscribed, Unreachable
-from clarion.model.names import is_pattern, to_text
+from clarion.model.names import is_pattern, shell_name, to_text
 from clarion.wire.batch import BadBatch
 
 if TYPE_CHECKING:
@@ -122,7 +137,6 @@ def get(
         raise typer.BadParameter("--start is for a new subscription; give --subscribe too")
     if nack is not None and most is None:
         raise typer.BadParameter("what is given back comes again at once; say with --max when it is enough")
-    from clarion.cli.output import json_lines, text_lines, text_lines_with_topic, whole_payloads
     from clarion.subscriber import Subscriber
 
     writer = RecordWriter(standard_output())
@@ -166,7 +180,7 @@ def _print_all(
     follow: bool,
     nack: str | None,
 ) -> int:
-    """Print and ack (or nack) until there is nothing more, or enough; give how many."""
+    """Print and ack (or nack) until there is nothing more, or enough; return how many were printed."""
     printed = 0
     answered = False
     while most is None or printed < most:
@@ -181,7 +195,7 @@ def _print_all(
             writer.check_reader()
             continue  # for ever: the client itself has told, once
         except MessagesGone as gap:
-            _tell_gap(gap)
+            _note_passed_over(f"offsets {gap.start} to {gap.stop - 1} of {to_text(gap.topic)} are no longer kept", gap)
             parts = None
         answered, notes.for_ever = True, follow
         if parts is None:
@@ -204,12 +218,10 @@ def _print_all(
     return printed
 
 
-def _tell_gap(gap: MessagesGone) -> None:
-    name = to_text(gap.topic)
-    note(
-        f"offsets {gap.start} to {gap.stop - 1} of {name} are no longer kept; going on after them",
-        code=MessagesGone.__name__, topic=name, start=gap.start, stop=gap.stop,
-    )  # fmt: skip
+def _note_passed_over(why: str, error: MessagesGone | MessagesUnreadable) -> None:
+    """Say which offsets are passed over, and why."""
+    name = to_text(error.topic)
+    note(f"{why}; going on after them", code=type(error).__name__, topic=name, start=error.start, stop=error.stop)
 
 
 def _tell_unreadable(part: MessageBatch, error: BadBatch) -> None:
@@ -222,8 +234,7 @@ def _tell_unreadable(part: MessageBatch, error: BadBatch) -> None:
         part.nack(reason=str(told))
     else:
         part.ack()
-    name = to_text(told.topic)
-    note(f"{told}; going on after them", code=type(told).__name__, topic=name, start=told.start, stop=told.stop)
+    _note_passed_over(str(told), told)
 
 
 class _Settling:
@@ -242,7 +253,7 @@ class _Settling:
 
 
 def _how_to_subscribe(topic: bytes, name: bytes) -> str:
-    command = f"{shlex.quote(to_text(topic))} --as {shlex.quote(to_text(name))}"
+    command = f"{shell_name(topic)} --as {shell_name(name)}"
     return (
         f"{to_text(name)} does not subscribe to {to_text(topic)}. Run: clarion subscribe {command};"
         f" or both at once: clarion get {command} --subscribe"
@@ -442,14 +453,14 @@ def browse(
 
 
 def _readable(admin: Admin, topic: bytes, start: int | Literal["earliest"]) -> Iterator[Message]:
-    """Return the messages from there on; what nobody can open is told, and passed over."""
+    """Yield the messages from there on; what nobody can open is told, and passed over."""
     while True:
         try:
             yield from admin.browse(topic, start)
             return
         except MessagesUnreadable as told:
-            start, name = told.stop, to_text(told.topic)
-            note(f"{told}; going on after them", code=type(told).__name__, topic=name, start=told.start, stop=told.stop)
+            start = told.stop
+            _note_passed_over(str(told), told)
 
 
 def read_position(text: str) -> int | Literal["earliest"]:
@@ -463,8 +474,6 @@ def read_position(text: str) -> int | Literal["earliest"]:
 
 
 def _print_messages(messages: list[Message], *, as_json: bool, with_header: bool) -> None:
-    from clarion.cli.output import json_line, payload_glance, value_text
-
     if as_json:
         write_records(standard_output(), [json_line(message) for message in messages])
         return
@@ -474,8 +483,8 @@ def _print_messages(messages: list[Message], *, as_json: bool, with_header: bool
         add_row(
             table,
             str(message.offset),
-            f"{message.committed_at.astimezone():%Y-%m-%d %H:%M:%S}",
-            "" if message.key is None else value_text(message.key),
+            local_time(message.committed_at),
+            value_text(message.key) or "",
             payload_glance(message.payload, _SHOWN_CHARACTERS),
         )
     console().print(table)
@@ -520,8 +529,6 @@ def get_state(
       clarion state get leader
       clarion state get leader --json | jq .version
     """
-    from clarion.cli.output import text_or_base64
-
     with asking(url, timeout_s) as admin:
         told = admin.state(name)
     if as_json:

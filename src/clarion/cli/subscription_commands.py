@@ -37,6 +37,7 @@ from clarion.cli.output import (
     iso,
     plain_table,
     print_json,
+    print_result,
     readable_duration,
 )
 from clarion.model.errors import NoTopic, NotSubscribed
@@ -150,11 +151,9 @@ def seek(
         make_sure(f"{_standing(before)}. Have it go on at {_place(to)}?", yes=yes)
         admin.seek(topic, name, start)
         after = admin.describe_subscription(topic, name)
-    if as_json:
-        print_json(subscription_json(after))
-    else:
-        where = f"offset {after.cursor} of {to_text(topic)}"
-        print(f"{to_text(name)} goes on at {where}, with {counted(after.lag, 'message')} to read")
+    where = f"offset {after.cursor} of {to_text(topic)}"
+    words = f"{to_text(name)} goes on at {where}, with {counted(after.lag, 'message')} to read"
+    print_result(subscription_json(after), words, as_json=as_json)
 
 
 @subscriptions_app.command("delete")
@@ -187,10 +186,8 @@ def end_subscription(topic: bytes, name: bytes, url: str, timeout_s: float, *, y
             make_sure(f"{standing}. End it?", yes=yes)
         if not admin.unsubscribe(topic, name):
             raise NotSubscribed(f"{to_text(name)} does not subscribe to {to_text(topic)}; nothing changed")
-    if as_json:
-        print_json({"topic": to_text(topic), "subscriber": to_text(name)})
-    else:
-        print(f"{to_text(name)} no longer subscribes to {to_text(topic)}")
+    words = f"{to_text(name)} no longer subscribes to {to_text(topic)}"
+    print_result({"topic": to_text(topic), "subscriber": to_text(name)}, words, as_json=as_json)
 
 
 def _unread(admin: Admin, topic: bytes, name: bytes) -> str:
@@ -315,14 +312,14 @@ def subscribe(
             topic, name, first, shared=shared, order="key" if order else None, lease_s=options.lease_s,
             max_attempts=options.max_attempts, expires_s=options.expires_s or None,
         )  # fmt: skip
-    if as_json:
-        print_json({"topic": to_text(topic), "subscriber": to_text(name), "new": is_new})
-    elif is_new:
+    if is_new:
         which = f"every topic like {to_text(topic)}" if is_pattern(topic) else to_text(topic)
         more = f"; {words}" if (words := told_options(options)) else ""
-        print(f"{to_text(name)} subscribes to {which}, start {start}{more}")
+        done = f"{to_text(name)} subscribes to {which}, start {start}{more}"
     else:
-        print(f"{to_text(name)} subscribes to {to_text(topic)} already; nothing changed")
+        done = f"{to_text(name)} subscribes to {to_text(topic)} already; nothing changed"
+    facts = {"topic": to_text(topic), "subscriber": to_text(name), "new": is_new}
+    print_result(facts, done, as_json=as_json)
 
 
 @tells_errors

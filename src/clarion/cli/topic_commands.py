@@ -33,13 +33,13 @@ from clarion.cli.output import (
     local_time,
     plain_table,
     print_json,
+    print_result,
     readable_bytes,
     readable_duration,
-    shell_name,
 )
 from clarion.cli.subscription_commands import subscription_json, subscriptions_table
 from clarion.model.errors import NoTopic
-from clarion.model.names import to_text
+from clarion.model.names import shell_name, to_text
 from clarion.model.options import KEEP, TRIM, TopicSettings
 
 if TYPE_CHECKING:
@@ -206,13 +206,10 @@ def create(
       clarion topics create readings --retention keep --max-age 7d --at-bound trim
       clarion topics create orders --max-size 10GB --ttl 1d
     """
-    with asking(url, timeout_s) as admin:
-        admin.configure_topic(
-            topic, retention=None if retention is None else retention.value, max_age_s=max_age_s, max_bytes=max_bytes,
-            at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
-        )  # fmt: skip
-        told = admin.describe_topic(topic)
-    _print_settings(told, as_json=as_json)
+    _configure(
+        topic, url, timeout_s, as_json=as_json, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
+        at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
+    )  # fmt: skip
 
 
 @topics_app.command("configure")
@@ -245,19 +242,11 @@ def configure(
     changes = (retention, max_age_s, max_bytes, at_bound, ttl_s, max_batch_bytes, max_subscriptions)
     if all(change is None for change in changes):
         raise typer.BadParameter("say what to change, as --max-age 7d; `clarion topics describe` tells what it is now")
-    with asking(url, timeout_s) as admin:
-        try:
-            admin.describe_topic(topic)
-        except NoTopic:
-            raise NoTopic(
-                f"there is no topic {to_text(topic)}; make it: clarion topics create {shell_name(topic)}"
-            ) from None
-        admin.configure_topic(
-            topic, retention=None if retention is None else retention.value, max_age_s=max_age_s, max_bytes=max_bytes,
-            at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
-        )  # fmt: skip
-        told = admin.describe_topic(topic)
-    _print_settings(told, as_json=as_json)
+    _configure(
+        topic, url, timeout_s, as_json=as_json, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
+        at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
+        must_exist=True,
+    )  # fmt: skip
 
 
 @topics_app.command("purge")
@@ -323,10 +312,7 @@ def delete(
         told = admin.describe_topic(topic)
         make_sure(f"{name} has {_holdings(told)}. Delete it for good, with all of that?", yes=yes)
         admin.delete_topic(topic)
-    if as_json:
-        print_json({"topic": name, "deleted": True})
-    else:
-        print(f"{name} is gone")
+    print_result({"topic": name, "deleted": True}, f"{name} is gone", as_json=as_json)
 
 
 def _weight(row: TopicRow, sort: Sort) -> int:
@@ -340,11 +326,22 @@ def _holdings(told: TopicDescription) -> str:
     return f"{counted(told.messages, 'message')} ({readable_bytes(told.stored_bytes)}) and {subscriptions}"
 
 
-def _print_settings(told: TopicDescription, *, as_json: bool) -> None:
-    if as_json:
-        print_json(topic_json(told))
-    else:
-        print(f"{to_text(told.topic)} keeps {settings_words(told.retention, told.settings)}")
+def _configure(
+    topic: bytes, url: str, timeout_s: float, *, as_json: bool, retention: Retention | None, must_exist: bool = False,
+    **changes: Any,
+) -> None:  # fmt: skip
+    with asking(url, timeout_s) as admin:
+        try:
+            if must_exist:
+                admin.describe_topic(topic)
+        except NoTopic:
+            raise NoTopic(
+                f"there is no topic {to_text(topic)}; make it: clarion topics create {shell_name(topic)}"
+            ) from None
+        admin.configure_topic(topic, retention=None if retention is None else retention.value, **changes)
+        told = admin.describe_topic(topic)
+    words = f"{to_text(told.topic)} keeps {settings_words(told.retention, told.settings)}"
+    print_result(topic_json(told), words, as_json=as_json)
 
 
 def _print_description(told: TopicDescription) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import shlex
 from collections.abc import Mapping
 
 from clarion.model.errors import PermanentError
@@ -101,3 +102,17 @@ def reply_address(headers: Mapping[str, bytes]) -> tuple[bytes, dict[str, bytes]
     if not topic or request is None:
         raise PermanentError("this message is no request: it does not say where a reply would go")
     return topic, {REQUEST: request}
+
+
+def shell_name(name: bytes) -> str:
+    """Return a name as it is typed in a shell."""
+    return shlex.quote(to_text(name))
+
+
+def how_to_subscribe(topic: bytes) -> str:
+    """Return what to run where nobody subscribes to a topic and it keeps nothing."""
+    name = shell_name(topic)
+    return (
+        f"Let somebody subscribe: clarion subscribe {name} --as NAME;"
+        f" or keep messages anyway: clarion topics create {name} --retention keep"
+    )

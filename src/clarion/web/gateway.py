@@ -25,7 +25,16 @@ from clarion.web.gateway_listener import BACKLOG, SPARE_DESCRIPTORS, GatewayList
 from clarion.web.gateway_publisher import GatewayPublisher
 from clarion.web.gateway_settings import GatewaySettings
 from clarion.web.post_queue import PostQueue, TakenPost
-from clarion.web.post_requests import PATH, PostOptions, Refusal, check_encoding, check_origin, read_options, read_topic
+from clarion.web.post_requests import (
+    PATH,
+    PostOptions,
+    Refusal,
+    check_encoding,
+    check_origin,
+    read_options,
+    read_topic,
+    too_large,
+)
 
 log = logging.getLogger("clarion.web")
 _LOOK_S = 0.5  # how often it looks whether the broker is there
@@ -166,7 +175,7 @@ class Gateway:
     def _check_size(self, size: int) -> None:
         most = min(self._settings.body_bytes, self._settings.buffer_bytes)
         if size > most:
-            raise Refusal(413, "TooLarge", f"this gateway takes bodies of at most {most} bytes; nothing was queued")
+            raise too_large(f"this gateway takes bodies of at most {most} bytes; nothing was queued")
 
     async def _expect(self, request: web.Request) -> web.StreamResponse | None:
         """Let a client that asks first send its body only where it would be taken."""

@@ -13,7 +13,7 @@ from clarion.publisher import AsyncReceipts
 from clarion.web.gateway_buffer import STALLED_S, Buffer, DrainRate, IdempotencyKeys, Reservation, retry_after_s
 from clarion.web.gateway_publisher import GatewayPublisher, Outcome
 from clarion.web.gateway_settings import GatewaySettings
-from clarion.web.post_requests import PostOptions, Refusal, fingerprint, is_certain, refusal_of, split_lines
+from clarion.web.post_requests import PostOptions, Refusal, fingerprint, is_certain, refusal_of, split_lines, too_large
 from clarion.wire.batch_builder import packed_bytes
 
 log = logging.getLogger("clarion.web")
@@ -23,6 +23,11 @@ _UNTOLD_MAX = 100  # topics and reasons that one look logs a line for each; of o
 def _wake(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
+
+
+def _come_again(wait_s: int, why: str) -> Refusal:
+    message = f"{why}; nothing was queued, send it again in {wait_s} s"
+    return Refusal(429, "BufferFull", message, retry_after_s=wait_s)
 
 
 class AcceptedPost:
@@ -155,18 +160,14 @@ class PostQueue:
         largest_bytes = self._publisher.largest_bytes
         size = sum(map(len, payloads)) + beside_bytes * len(payloads)
         if max(map(len, payloads)) + beside_bytes > largest_bytes:
-            raise Refusal(
-                413, "TooLarge", f"the broker takes messages of about {largest_bytes} bytes at most; nothing was queued"
-            )
+            raise too_large(f"the broker takes messages of about {largest_bytes} bytes at most; nothing was queued")
         most_bytes = self.buffer.bytes_max
         if self._settings.outbox is not None:
             most_bytes = min(most_bytes, self._settings.outbox_bytes - 1)
         if size > most_bytes:
-            raise Refusal(
-                413,
-                "TooLarge",
+            raise too_large(
                 f"with keys and headers this takes {size} bytes, more than this gateway ever holds ({most_bytes});"
-                " send less at once. Nothing was queued",
+                " send less at once. Nothing was queued"
             )
         if self._publisher.kept_bytes(size) >= self._settings.outbox_bytes:
             raise self._outbox_full(size)
@@ -255,24 +256,16 @@ class PostQueue:
         held = self.buffer
         wait_s = max(map(retry_after_s, held.lacks(messages, size), self._drain.per_s(self._loop.time())))
         why = "" if self._publisher.stats["connected"] else f", and no broker answers at {self._settings.url}"
-        return Refusal(
-            429,
-            "BufferFull",
+        return _come_again(
+            wait_s,
             f"this gateway's buffer is full ({held.messages} of {held.messages_max} messages,"
-            f" {held.bytes} of {held.bytes_max} bytes){why}; nothing was queued, send it again in {wait_s} s",
-            retry_after_s=wait_s,
+            f" {held.bytes} of {held.bytes_max} bytes){why}",
         )
 
     def _outbox_full(self, size: int) -> Refusal:
         lacking = self._publisher.kept_bytes(size) - self._settings.outbox_bytes + 1
         wait_s = retry_after_s(lacking, self._drain.per_s(self._loop.time())[1])
-        return Refusal(
-            429,
-            "BufferFull",
-            f"the outbox {self._settings.outbox} holds its {self._settings.outbox_bytes} bytes; nothing was queued,"
-            f" send it again in {wait_s} s",
-            retry_after_s=wait_s,
-        )
+        return _come_again(wait_s, f"the outbox {self._settings.outbox} holds its {self._settings.outbox_bytes} bytes")
 
     async def save(self, accepted: AcceptedPost) -> None:
         """Wait until messages are on this machine's disk, where there is an outbox; raise a Refusal if not in time.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from clarion.model.errors import (
     TimedOut,
     TooLarge,
 )
-from clarion.model.names import from_text, is_pattern, to_text
+from clarion.model.names import from_text, how_to_subscribe, is_pattern, to_text
 from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
 
 # The first kind that fits decides. What is left is the broker's trouble, seen from here: what a client can do wrong
@@ -60,6 +59,11 @@ def bad(message: str) -> Refusal:
     return Refusal(400, "BadRequest", f"{message}; nothing was queued")
 
 
+def too_large(message: str) -> Refusal:
+    """Return the refusal of a request that can never be taken; nothing of it was queued."""
+    return Refusal(413, "TooLarge", message)
+
+
 def refusal_of(error: ClarionError, topic: bytes, *, stored: int = 0, count: int = 1) -> Refusal:
     """Return the answer to a request whose messages, or some of them, were not stored."""
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
@@ -69,11 +73,7 @@ def refusal_of(error: ClarionError, topic: bytes, *, stored: int = 0, count: int
     else:
         kept = ", so nothing was stored" if is_certain(error) else ""
     if isinstance(error, NoSubscriber):
-        quoted = shlex.quote(name)
-        message = (
-            f"nobody subscribes to {name}{kept}. Let somebody subscribe: clarion subscribe {quoted} --as NAME;"
-            f" or keep messages anyway: clarion topics create {quoted} --retention keep"
-        )
+        message = f"nobody subscribes to {name}{kept}. {how_to_subscribe(topic)}"
     else:
         message = f"{error}{kept}"
     return Refusal(status, type(error).__name__, message)
@@ -213,11 +213,9 @@ def split_lines(body: bytes, most: int) -> list[bytes]:
     if not count:
         raise bad("there is no line in the body, and so no message")
     if count > most:
-        raise Refusal(
-            413,
-            "TooLarge",
+        raise too_large(
             f"{count} lines are more messages than this gateway ever holds ({most}); send fewer at once."
-            " Nothing was queued",
+            " Nothing was queued"
         )
     return lines.removesuffix(b"\n").split(b"\n")
 
