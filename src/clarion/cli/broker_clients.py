@@ -21,7 +21,7 @@ _IS_ONE_RUNNING = "Is one running there? `clarion up` starts one"
 
 
 @contextmanager
-def asking(url: str, timeout_s: float) -> Iterator[Admin]:
+def admin_client(url: str, timeout_s: float) -> Iterator[Admin]:
     """Yield a client that asks the broker; where no broker answers, say so meanwhile and at last."""
     from clarion.admin import Admin
 
@@ -31,7 +31,7 @@ def asking(url: str, timeout_s: float) -> Iterator[Admin]:
 
 @contextmanager
 def no_answer_told(url: str) -> Iterator[None]:
-    """Say it the same way in every command when no broker answers."""
+    """Say in the same words in every command that no broker answers."""
     try:
         yield
     except (TimedOut, Unreachable):
@@ -60,7 +60,7 @@ class ClientNotes(logging.Handler):
         self.for_ever = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
+        """Say what the client warns of."""
         if record.name == "clarion.session" and record.levelno == logging.WARNING and not self.for_ever:
             note(f"no answer from {self._url} yet; trying for {readable_duration(self._timeout_s)} in all")
         else:
@@ -68,7 +68,7 @@ class ClientNotes(logging.Handler):
 
 
 @contextmanager
-def publishing(url: str, topic: bytes, timeout_s: float, *, compress: bool = False) -> Iterator[Publisher]:
+def publisher_client(url: str, topic: bytes, timeout_s: float, *, compress: bool = False) -> Iterator[Publisher]:
     """Yield a publisher, whose user waits for the receipts; errors say what became of the messages."""
     from clarion.publisher import Publisher
 
@@ -78,7 +78,7 @@ def publishing(url: str, topic: bytes, timeout_s: float, *, compress: bool = Fal
             yield publisher
         _close(publisher, timeout_s)
     except ClarionError as error:
-        raise explained(error, publisher.stats, url, topic) from error
+        raise explain_failure(error, publisher.stats, url, topic) from error
     finally:
         _close(publisher, 0.0)  # does nothing where all went well, and waits for nothing where it did not
 
@@ -90,7 +90,7 @@ def _close(publisher: Publisher, timeout_s: float) -> None:
         pass
 
 
-def explained(error: ClarionError, stats: dict[str, Any], url: str, topic: bytes) -> ClarionError:
+def explain_failure(error: ClarionError, stats: dict[str, Any], url: str, topic: bytes) -> ClarionError:
     """Return the error in the words of a command that ends: what is stored, what is not, and what to do."""
     stored = stats["messages_stored"]
     kept = f"{counted(stored, 'message')} confirmed as stored, no more" if stored else "nothing was confirmed as stored"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from clarion.cli.broker_clients import asking
+from clarion.cli.broker_clients import admin_client
 from clarion.cli.command_errors import ExitCode, announce_ready, end_cleanly_on_sigterm, exit_code_of, tells_errors
 from clarion.cli.command_options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url, read_some_time_s
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
@@ -201,7 +201,7 @@ def config(
 
 
 def describe_settings(settings: BrokerSettings, environment: Mapping[str, str]) -> list[Setting]:
-    """Tell every setting, in the order of its definition."""
+    """Return every setting, in the order of its definition."""
     from clarion.broker.settings import ENVIRONMENT_PREFIX
 
     rows = []
@@ -214,7 +214,7 @@ def describe_settings(settings: BrokerSettings, environment: Mapping[str, str]) 
 
 
 def to_toml(rows: list[Setting]) -> str:
-    """Return a TOML file with every setting explained; those at their default are commented out."""
+    """Return a TOML file with every setting explain_failure; those at their default are commented out."""
     lines = [
         "# Settings of a Clarion broker: clarion up --config THIS-FILE",
         "# Lines that begin with # are the defaults. The environment (CLARION_NAME) and options win over this file.",
@@ -228,7 +228,7 @@ def to_toml(rows: list[Setting]) -> str:
 
 
 def toml_value(value: str | float) -> str:
-    """Write a text or number as TOML has it."""
+    """Return a text or number as TOML has it."""
     if not isinstance(value, str):
         return repr(value)
     import msgspec
@@ -294,7 +294,7 @@ def stats(
       clarion stats --json | jq .publishers
       clarion stats --json --watch 10            # a JSON object every 10 s
     """
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         if watch_s is None:
             values = admin.stats()
             if as_json:

@@ -121,7 +121,7 @@ def tells_errors(command: Callable[Parameters, None]) -> Callable[Parameters, No
             if sys.stdout is not None:  # closed by who started us
                 sys.stdout.flush()  # while its failure can still be told
         except ClarionError as error:
-            tell_error(error)
+            report_error(error)
             raise typer.Exit(exit_code_of(error)) from None
         except BrokenPipeError:
             _write_no_more()
@@ -130,7 +130,7 @@ def tells_errors(command: Callable[Parameters, None]) -> Callable[Parameters, No
             if error.errno not in _OUTPUT_FULL or error.filename is not None:
                 raise
             _write_no_more()
-            tell_error(PermanentError(f"cannot write to standard output: {error.strerror}"))
+            report_error(PermanentError(f"cannot write to standard output: {error.strerror}"))
             raise typer.Exit(ExitCode.ERROR) from None
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -140,7 +140,7 @@ def tells_errors(command: Callable[Parameters, None]) -> Callable[Parameters, No
     return told
 
 
-def tell_error(error: ClarionError) -> None:
+def report_error(error: ClarionError) -> None:
     """Say on standard error what went wrong."""
     if _says_json:
         _tell("error", code=type(error).__name__, message=str(error), exit_code=exit_code_of(error))
@@ -187,7 +187,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(ExitCode.TERMINATED)
 
 
-def make_sure(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Go on only where the answer is yes, or --yes was given. Where nobody can be asked, that is NeedsYes."""
     if yes:
         return

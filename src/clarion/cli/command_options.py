@@ -201,7 +201,7 @@ class ListsByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
     def means_list(self, args: list[str]) -> bool:
-        """Tell whether these arguments, which follow the group's name, are those of `list`."""
+        """Whether these arguments, which follow the group's name, are those of `list`."""
         return not args or (args[0].startswith("-") and args[0] not in _HELP_OPTIONS)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import asking
-from clarion.cli.command_errors import make_sure, tells_errors
+from clarion.cli.broker_clients import admin_client
+from clarion.cli.command_errors import confirm, tells_errors
 from clarion.cli.command_options import (
     DEFAULT_TIMEOUT,
     DEFAULT_URL,
@@ -82,7 +82,7 @@ def list_dead(
       clarion dead list jobs
       clarion dead list jobs --max 1000 --json | jq -r .reason | sort | uniq -c
     """
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         found = admin.dead_letters(topic, most + 1)
     shown = found[:most]
     if as_json:
@@ -116,7 +116,7 @@ def replay(
       clarion dead replay jobs --offset 3 --offset 5
     """
     name = to_text(topic)
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         told = admin.replay_dead(topic, offsets)
     if as_json:
         print_json({"topic": name, "replayed": told.done, "skipped": told.skipped})
@@ -146,8 +146,8 @@ def drop(
     name = to_text(topic)
     which = "all dead letters" if offsets is None else counted(len(set(offsets)), "dead letter")
     look = f"`clarion dead list {shell_name(topic)}` shows them"
-    with asking(url, timeout_s) as admin:
-        make_sure(f"{look}. Forget {which} of {name} for good?", yes=yes)
+    with admin_client(url, timeout_s) as admin:
+        confirm(f"{look}. Forget {which} of {name} for good?", yes=yes)
         dropped = admin.drop_dead(topic, offsets)
     done = f"{counted(dropped, 'dead letter')} of {name} forgotten" if dropped else _none(name, offsets)
     print_result({"topic": name, "dropped": dropped}, done, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.command_errors import make_sure, tells_errors
+from clarion.cli.command_errors import confirm, tells_errors
 from clarion.cli.command_options import AsJson, Yes
 from clarion.cli.output import add_row, console, counted, plain_table, print_json, print_result, readable_bytes
 from clarion.model.names import to_text
@@ -81,7 +81,7 @@ def resend(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
 
     messages = sum(row.messages for row in look(file).aside)
     if messages:
-        make_sure(
+        confirm(
             f"{counted(messages, 'message')} set aside in {file} will be sent as new; the broker may have some already."
             " Send them?",
             yes=yes,
@@ -107,7 +107,7 @@ def drop(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
 
     messages = sum(row.messages for row in look(file).aside)
     if messages:
-        make_sure(f"Forget {counted(messages, 'message')} set aside in {file} for good?", yes=yes)
+        confirm(f"Forget {counted(messages, 'message')} set aside in {file} for good?", yes=yes)
         messages = let_go(file)
     done = f"{counted(messages, 'message')} forgotten" if messages else f"nothing was set aside in {file}"
     print_result({"outbox": str(file), "dropped": messages}, done, as_json=as_json)

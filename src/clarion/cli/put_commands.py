@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import asking, publishing
+from clarion.cli.broker_clients import admin_client, publisher_client
 from clarion.cli.command_errors import note, tells_errors
 from clarion.cli.command_options import (
     DEFAULT_TIMEOUT,
@@ -94,13 +94,13 @@ def put(
     if lines and message is not None:
         raise typer.BadParameter("--lines reads standard input; leave the message out")
     if lines:
-        with publishing(url, topic, timeout_s, compress=compress) as publisher:
+        with publisher_client(url, topic, timeout_s, compress=compress) as publisher:
             told = put_lines(
                 publisher, topic, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due, timeout_s=timeout_s
             )
     else:
         payload = read_message(message)
-        with publishing(url, topic, timeout_s, compress=compress) as publisher:
+        with publisher_client(url, topic, timeout_s, compress=compress) as publisher:
             receipt = publisher.put(topic, payload, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due)
             receipt.result(timeout_s)
         offset = receipt.offset
@@ -185,7 +185,7 @@ def put_lines(
     deliver_at: datetime | None = None,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """Put every line of standard input and wait until they are stored; give what `clarion put` tells."""
+    """Put every line of standard input and wait until they are stored; return what `clarion put` prints."""
     descriptor = sys.stdin.fileno()
     progress = LineProgress(descriptor)
     first: Receipt | None = None
@@ -315,9 +315,9 @@ def request(
     packed_key = None if key is None else read_value(key)
     packed_headers = read_headers(headers or [])
     payload = read_message(message)
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         admin.hello()  # no need to wait for an answer where there is no broker
-    with publishing(url, topic, timeout_s) as publisher:
+    with publisher_client(url, topic, timeout_s) as publisher:
         try:
             answer = publisher.request(topic, payload, wait_s=wait_s, key=packed_key, headers=packed_headers)
         except TimedOut:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clarion.cli.broker_clients import asking, no_answer_told, waiting_told
+from clarion.cli.broker_clients import admin_client, no_answer_told, waiting_told
 from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, note, tells_errors
 from clarion.cli.command_options import (
     DEFAULT_TIMEOUT,
@@ -438,7 +438,7 @@ def browse(
     if last is not None and start != "earliest":
         raise typer.BadParameter("give --from or --last, not both")
     end_cleanly_on_sigterm()
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         if last is not None:
             told = admin.describe_topic(topic)
             start = max(told.first_offset, told.next_offset - last)
@@ -529,7 +529,7 @@ def get_state(
       clarion state get leader
       clarion state get leader --json | jq .version
     """
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         told = admin.state(name)
     if as_json:
         value = {"value": None} if told.value is None else text_or_base64("value", told.value)

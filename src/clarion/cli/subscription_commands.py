@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import asking
-from clarion.cli.command_errors import make_sure, tells_errors
+from clarion.cli.broker_clients import admin_client
+from clarion.cli.command_errors import confirm, tells_errors
 from clarion.cli.command_options import (
     DEFAULT_TIMEOUT,
     DEFAULT_URL,
@@ -100,7 +100,7 @@ def list_subscriptions(
       clarion subscriptions 'alerts/#'
       clarion subscriptions --json | jq -r 'select(.lag > 1000) | .subscriber'
     """
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         found = list(admin.subscriptions(topic))
     if as_json:
         for one in found:
@@ -146,9 +146,9 @@ def seek(
       clarion subscriptions seek orders billing --to 2026-01-31T12:00:00Z
     """
     start = read_start(to, "--to")
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         before = admin.describe_subscription(topic, name)
-        make_sure(f"{_standing(before)}. Have it go on at {_place(to)}?", yes=yes)
+        confirm(f"{_standing(before)}. Have it go on at {_place(to)}?", yes=yes)
         admin.seek(topic, name, start)
         after = admin.describe_subscription(topic, name)
     where = f"offset {after.cursor} of {to_text(topic)}"
@@ -181,9 +181,9 @@ def delete(
 
 def end_subscription(topic: bytes, name: bytes, url: str, timeout_s: float, *, yes: bool, as_json: bool) -> None:
     """End a subscription to a topic or a pattern; a person is asked where messages would be let go unread."""
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         if not yes and (standing := _unread(admin, topic, name)):
-            make_sure(f"{standing}. End it?", yes=yes)
+            confirm(f"{standing}. End it?", yes=yes)
         if not admin.unsubscribe(topic, name):
             raise NotSubscribed(f"{to_text(name)} does not subscribe to {to_text(topic)}; nothing changed")
     words = f"{to_text(name)} no longer subscribes to {to_text(topic)}"
@@ -191,7 +191,7 @@ def end_subscription(topic: bytes, name: bytes, url: str, timeout_s: float, *, y
 
 
 def _unread(admin: Admin, topic: bytes, name: bytes) -> str:
-    """Tell what a subscriber has not read on a topic, or on those that match a pattern; nothing where it has all."""
+    """Return in words what a subscriber has not read on a topic, or on those of a pattern; "" where it has all."""
     behind = []
     for row in admin.topics() if is_pattern(topic) else ():
         rows = (cursor for reader, cursor, _ranges in row.subscriptions if reader == name)
@@ -307,7 +307,7 @@ def subscribe(
         _PLAIN.max_attempts if max_attempts is None else max_attempts,
         expires_s or 0.0,
     )
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         is_new = admin.subscribe(
             topic, name, first, shared=shared, order="key" if order else None, lease_s=options.lease_s,
             max_attempts=options.max_attempts, expires_s=options.expires_s or None,
@@ -347,7 +347,7 @@ def unsubscribe(
 
 
 def told_options(options: SubscriptionOptions) -> str:
-    """Tell in words how a subscription is used, where that is not the plain way."""
+    """Return in words how a subscription is used, where that is not the plain way."""
     words = []
     if options.shared:
         words.append("shared: each message goes to one consumer")
@@ -383,7 +383,7 @@ def subscription_json(told: SubscriptionDescription) -> dict[str, Any]:
 
 
 def kind_of(options: SubscriptionOptions) -> str:
-    """Tell in short how a subscription is used."""
+    """Return in short how a subscription is used."""
     if not options.shared:
         return "exclusive"
     return f"shared by {options.order}" if options.order else "shared"

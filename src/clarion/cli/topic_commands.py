@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import asking
-from clarion.cli.command_errors import make_sure, note, tells_errors
+from clarion.cli.broker_clients import admin_client
+from clarion.cli.command_errors import confirm, note, tells_errors
 from clarion.cli.command_options import (
     DEFAULT_TIMEOUT,
     DEFAULT_URL,
@@ -145,7 +145,7 @@ def list_topics(
       clarion topics list --sort size
       clarion topics --json | jq -r 'select(.stored_bytes > 1000000) | .topic'
     """
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         rows = list(admin.topics())
     if sort is not Sort.NAME:
         rows.sort(key=lambda row: _weight(row, sort), reverse=True)
@@ -170,7 +170,7 @@ def describe(
       clarion topics describe orders
       clarion topics describe orders --json | jq '.subscriptions[].lag'
     """
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         told = admin.describe_topic(topic)
     if as_json:
         print_json(topic_json(told))
@@ -276,10 +276,10 @@ def purge(
       clarion topics purge audit --below 120000 --yes
     """
     name = to_text(topic)
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         told = admin.describe_topic(topic)
         which = "all messages" if below is None else f"those below offset {below}"
-        make_sure(f"{name} has {_holdings(told)}. Forget {which} for good?", yes=yes)
+        confirm(f"{name} has {_holdings(told)}. Forget {which} for good?", yes=yes)
         messages = admin.purge(topic, below)
         after = admin.describe_topic(topic)
     if as_json:
@@ -308,9 +308,9 @@ def delete(
       clarion topics delete alerts --yes
     """
     name = to_text(topic)
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         told = admin.describe_topic(topic)
-        make_sure(f"{name} has {_holdings(told)}. Delete it for good, with all of that?", yes=yes)
+        confirm(f"{name} has {_holdings(told)}. Delete it for good, with all of that?", yes=yes)
         admin.delete_topic(topic)
     print_result({"topic": name, "deleted": True}, f"{name} is gone", as_json=as_json)
 
@@ -330,7 +330,7 @@ def _configure(
     topic: bytes, url: str, timeout_s: float, *, as_json: bool, retention: Retention | None, must_exist: bool = False,
     **changes: Any,
 ) -> None:  # fmt: skip
-    with asking(url, timeout_s) as admin:
+    with admin_client(url, timeout_s) as admin:
         try:
             if must_exist:
                 admin.describe_topic(topic)
@@ -436,7 +436,7 @@ def topic_json(told: TopicDescription) -> dict[str, Any]:
 
 
 def keeps(retention: str, settings: TopicSettings) -> str:
-    """Tell in short what a topic keeps: keep 7d 10.0 GB trim."""
+    """Return in short what a topic keeps: keep 7d 10.0 GB trim."""
     words = [retention]
     if retention == KEEP and settings.max_age_s:
         words.append(readable_duration(settings.max_age_s))
@@ -448,7 +448,7 @@ def keeps(retention: str, settings: TopicSettings) -> str:
 
 
 def settings_words(retention: str, settings: TopicSettings) -> str:
-    """Tell in a sentence what a topic keeps, and what else it is set to."""
+    """Return in a sentence what a topic keeps, and what else it is set to."""
     bounds = []
     if retention == KEEP and settings.max_age_s:
         bounds.append(f"for {readable_duration(settings.max_age_s)}")

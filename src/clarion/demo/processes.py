@@ -33,7 +33,7 @@ class Processes:
         self.heard: queue.Queue[Heard] = queue.Queue()
 
     def start(self, name: str, *arguments: str) -> int:
-        """Start `python -m arguments`; what it says on standard error goes into a file. Give its pid."""
+        """Start `python -m arguments`; what it says on standard error goes into a file. Return the pid."""
         # Settings in the environment are for the user's own broker, not for this one.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CLARION_")}
         with self._log(name).open("ab") as log:

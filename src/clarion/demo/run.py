@@ -17,7 +17,7 @@ from clarion.model.errors import PermanentError
 
 @dataclass(slots=True)
 class Report:
-    """What came of it."""
+    """What came of a run."""
 
     size_bytes: int
     sent: int = 0
@@ -40,7 +40,7 @@ class Report:
         return self.sent == self.acked and not (self.lost or self.repeated or self.out_of_order or self.damaged)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the report for programs."""
         delivered = sum(self.received.values())
         return {
             "ok": self.ok,
@@ -61,7 +61,7 @@ class Report:
         } | ({} if self.archived is None else {"archived": self.archived._asdict()})
 
     def verdict(self) -> str:
-        """Return it in a sentence or two."""
+        """Return the report in a sentence or two."""
         told = self.as_json()
         speed = (
             f"{self.elapsed_s:.1f} s in all; {told['mb_per_s']:.1f} MB/s stored,"
@@ -83,7 +83,7 @@ class Archived(NamedTuple):
 
 
 def archive_and_summarise(url: str, topic: str, lake: Path) -> Archived:
-    """Archive a topic, read the archive, and tell what is there."""
+    """Archive a topic, read the archive, and return what is there."""
     try:
         from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 

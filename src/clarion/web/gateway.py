@@ -81,7 +81,7 @@ class Gateway:
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
 
     async def start(self) -> str:
-        """Begin to listen; give the address. BadSettings where that is not possible."""
+        """Begin to listen, and return the address. BadSettings where that is not possible."""
         settings = self._settings
         await self._runner.setup()
         assert self._runner.server is not None
@@ -333,7 +333,7 @@ log = logging.getLogger("clarion.web")
 async def serve(settings: GatewaySettings, on_ready: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT, then finish what was accepted; TimedOut where that could not be done.
 
-    A second signal ends it at once. Gives how many messages were then left behind: 0 after a clean end.
+    A second signal ends it at once. Returns how many messages were then left behind: 0 after a clean end.
     """
     signals: asyncio.Queue[None] = asyncio.Queue()
     stops = StopSignals()

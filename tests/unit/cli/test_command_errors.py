@@ -8,7 +8,7 @@ import sys
 import pytest
 import typer
 
-from clarion.cli.command_errors import MEANINGS, ExitCode, NeedsYes, exit_code_of, exit_codes_help, make_sure
+from clarion.cli.command_errors import MEANINGS, ExitCode, NeedsYes, confirm, exit_code_of, exit_codes_help
 from clarion.model import errors
 
 
@@ -49,13 +49,13 @@ def test_every_code_is_explained_in_the_help() -> None:
 
 
 def test_with_yes_nobody_is_asked() -> None:
-    make_sure("Delete it?", yes=True)
+    confirm("Delete it?", yes=True)
 
 
 def test_without_a_terminal_yes_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(NeedsYes, match=r"Delete it\? .*--yes"):
-        make_sure("Delete it?", yes=False)
+        confirm("Delete it?", yes=False)
 
 
 class _Terminal(io.StringIO):
@@ -68,7 +68,7 @@ def test_a_person_who_says_yes_is_obeyed(
     answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", _Terminal(answer))
-    make_sure("Delete it?", yes=False)
+    confirm("Delete it?", yes=False)
     assert capsys.readouterr() == ("", "Delete it? [y/N] ")  # nothing of it where programs read
 
 
@@ -78,6 +78,6 @@ def test_whatever_is_not_yes_changes_nothing(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", _Terminal(answer))
     with pytest.raises(typer.Exit) as ended:
-        make_sure("Delete it?", yes=False)
+        confirm("Delete it?", yes=False)
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err.endswith("clarion: nothing was changed\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from clarion.cli.broker_clients import asking
+from clarion.cli.broker_clients import admin_client
 from clarion.cli.command_errors import note
 from clarion.cli.command_options import DEFAULT_TIMEOUT_S, read_name
 from clarion.model.errors import PermanentError
@@ -150,7 +150,7 @@ def check_input(url: str, topics: list[str], lake: str | None) -> None:
         raise PermanentError("which topics? Name them, or a lake with --lake")
     from clarion.pipeline.broker_reader import find_topics
 
-    with asking(url, DEFAULT_TIMEOUT_S) as admin:
+    with admin_client(url, DEFAULT_TIMEOUT_S) as admin:
         find_topics(admin, [from_text(topic) for topic in topics])
 
 
@@ -201,5 +201,5 @@ def has_topic(url: str, topic: str, lake: str | None) -> bool:
 def check_broker(url: str) -> None:
     """Fail at once, before Spark is started for nothing, where no broker answers."""
 
-    with asking(url, DEFAULT_TIMEOUT_S) as admin:
+    with admin_client(url, DEFAULT_TIMEOUT_S) as admin:
         admin.hello()
