@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-growth bench-publisher bench-pipeline torture powercuts scaling reproduce clean
+.PHONY: help setup demo test check format bench bench-peers bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -37,6 +37,10 @@ bench-peers: setup ## the same work for RabbitMQ, NATS, Redis and Clarion on thi
 
 bench-growth: setup ## Clarion against size, batches, subscribers, topics and stored messages; report in bench/results
 	@$(PY) -m bench.growth
+
+ROUNDS := 5
+bench-compare: setup ## the speed of another source tree and of this one, in turns in one run: make bench-compare BEFORE=../other
+	@$(PY) -m bench.compare --before $(BEFORE) --after . --rounds $(ROUNDS)
 
 bench-publisher: setup ## the tuned publisher against fixed batch sizes, the outbox, the HTTP gateway
 	@$(PY) -m bench.tuning

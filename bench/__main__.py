@@ -4,26 +4,160 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.commits import commits
-from bench.processes import BrokerProcess, Role, running_broker, start_broker, stop_broker
-from bench.raw import append_and_sync_s, zmq_round_trips_s, zmq_stream_s
-from bench.sharing import backlog, delayed, shared, transactions
-from clarion import Admin
+from bench.machine import append_and_sync_s, zmq_round_trips_s, zmq_stream_s
+from bench.processes import WAIT_S, BrokerProcess, Client, make_payloads, running_broker, start_broker, stop_broker
+from clarion import Admin, Publisher, Subscriber
+from clarion.store import Changes, Receipt, StoredBatch
+from clarion.store.port import KEEP, PublisherRow, TopicRow
+from clarion.store.segmented import SegmentedStore
+from clarion.wire.batch import encode_batch
+
+
+def commits(topics: int, size: int, rounds: int) -> dict[str, Any]:
+    """Commit one batch on each topic, many times; give medians and the ratio to the bare append."""
+    with tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder:
+        store = SegmentedStore(Path(folder) / "data")
+        first = Changes(publishers={1: PublisherRow(1, b"bench", 0)})
+        first.topics = {number: TopicRow(number, b"topic/%d" % number, KEEP) for number in range(1, topics + 1)}
+        store.commit(first)
+        stored_s, bare_s = [], []
+        with open(Path(folder) / "bare", "wb", buffering=0) as bare:
+            for number in range(1, rounds + 1):
+                changes = _group(topics, size, number)
+                stored_s.append(_timed(store.commit, changes))
+                stored_bytes = b"".join(batch.data for batch in changes.batches)
+                bare_s.append(_timed(_append, bare.fileno(), stored_bytes))
+        store.close()
+    stored_ms, bare_ms = 1e3 * statistics.median(stored_s), 1e3 * statistics.median(bare_s)
+    return {"commit_ms": stored_ms, "bare_append_ms": bare_ms, "ratio_to_bare_append": bare_ms / stored_ms}
+
+
+def _group(topics: int, size: int, number: int) -> Changes:
+    changes = Changes()
+    for topic in range(1, topics + 1):
+        data = bytes(encode_batch([os.urandom(size)], broker=1, publisher=1, stamp=number, number=number))
+        total = number * len(data)
+        changes.batches.append(StoredBatch(topic, number - 1, 1, number, total, data))
+        checksum = int.from_bytes(data[8:16], "little")
+        changes.receipts.append(Receipt(1, topic, number, checksum, 0, number - 1, number, number))
+    return changes
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    os.write(descriptor, data)
+    os.fdatasync(descriptor)
+
+
+def _timed(call: Any, *arguments: Any) -> float:
+    begin = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - begin
+
+
+_CHUNK = 10_000
+
+
+def shared(count: int, work_s: float = 0.0) -> dict[str, Any]:
+    """Have 1, 2, 4 and 8 consumers empty a backlog together; gives messages a second, and the ratio to one."""
+    found: dict[str, Any] = {}
+    for consumers in (1, 2, 4, 8):
+        messages = count * (consumers if work_s else 1)
+        with running_broker() as broker:
+            _fill(broker, "jobs", "workers", messages)
+            workers = [
+                Client("share", broker.url, topic="jobs", name="workers", work_s=work_s).ready()
+                for _ in range(consumers)
+            ]
+            begin = time.perf_counter()
+            for worker in workers:
+                worker.go()
+            results = [worker.result() for worker in workers]
+        if sum(result["checksum"] for result in results) != messages * (messages - 1) // 2:
+            raise SystemExit("not every message came once")
+        found[f"per_s_{consumers}"] = messages / (max(result["end"] for result in results) - begin)
+        found[f"least_share_{consumers}"] = min(result["count"] for result in results) * consumers / messages
+    return found | {f"ratio_{n}": found[f"per_s_{n}"] / found["per_s_1"] for n in (2, 4, 8)}
+
+
+def transactions(count: int, chunk: int) -> dict[str, Any]:
+    """Take, put on and ack in transactions, in ratio to the same with a durable put and a durable ack."""
+    rates = {}
+    for client in ("put_and_ack", "transact"):
+        with running_broker() as broker:
+            stage = Client(client, broker.url, count=count, chunk=chunk).ready()
+            stage.go()
+            result = stage.result()
+            rates[client] = count / chunk / (result["end"] - result["begin"])
+    return {
+        "transactions_per_s": rates["transact"],
+        "put_and_ack_per_s": rates["put_and_ack"],
+        "ratio_to_put_and_ack": rates["transact"] / rates["put_and_ack"],
+    }
+
+
+def delayed(count: int) -> dict[str, Any]:
+    """Hold many messages until each is due."""
+    with running_broker() as broker:
+        before = broker.memory_bytes()
+        client = Client("delay", broker.url, count=count, after_s=12.0, spread_s=8.0).ready()
+        client.go()
+        time.sleep(8)
+        held = broker.memory_bytes()
+        result = client.result()
+    return {
+        "puts_per_s": count / result["put_s"],
+        "memory_megabytes_more": (held - before) / 1e6,
+        "late_ms_p50": 1e3 * result["late_s_p50"],
+        "late_ms_p99": 1e3 * result["late_s_p99"],
+    }
+
+
+def backlog(short: int, long: int) -> dict[str, Any]:
+    """Look at the broker's memory with a short and a long lag of a shared subscription, while it is worked on."""
+    found: dict[str, Any] = {}
+    for name, count in (("short", short), ("long", long)):
+        with running_broker() as broker:
+            _fill(broker, "jobs", "workers", count)
+            with Subscriber(broker.url, "workers", ack="explicit") as reader:
+                begin = time.perf_counter()
+                for _ in range(20):
+                    messages = reader.get("jobs", max_messages=10, wait_s=WAIT_S)
+                    messages[-1].nack()
+                    for message in messages[:-1]:
+                        message.ack()
+                    reader.flush_acks()
+                found[f"{name}_round_ms"] = 1e3 * (time.perf_counter() - begin) / 20
+            with Admin(broker.url) as admin:
+                in_cache = admin.stats()["memory_bytes"]
+            found[f"{name}_memory_megabytes"] = (broker.memory_bytes() - in_cache) / 1e6
+    return found | {"memory_ratio": found["long_memory_megabytes"] / found["short_memory_megabytes"]}
+
+
+def _fill(broker: BrokerProcess, topic: str, name: str, count: int) -> None:
+    with Subscriber(broker.url, name) as reader, Publisher(broker.url) as publisher:
+        reader.subscribe(topic, shared=True)
+        payloads = make_payloads(min(count, 1_000_000), 100)
+        for first in range(0, count, _CHUNK):
+            low = first % 1_000_000
+            publisher.put_many(topic, payloads[low : low + min(_CHUNK, count - first)])
+        publisher.flush()
 
 
 def end_to_end(putter: str, getter: str, *, count: int, size: int, chunk: int = 0) -> dict[str, Any]:
     """Run one publisher and one subscriber at the same time; give the rate from first put to last get."""
     with running_broker() as broker:
-        reader = Role(getter, broker.url, topic="bench", name="reader", count=count).ready()
+        reader = Client(getter, broker.url, topic="bench", name="reader", count=count).ready()
         options = {"topic": "bench", "count": count, "size": size} | ({"chunk": chunk} if chunk else {})
-        writer = Role(putter, broker.url, **options).ready()
+        writer = Client(putter, broker.url, **options).ready()
         cpu_before_s = broker.cpu_s()
         reader.go()
         writer.go()
@@ -65,8 +199,8 @@ def ratio_to_raw(found: dict[str, Any]) -> dict[str, Any]:
 def end_to_end_on_topics(topics: int, seconds: float) -> dict[str, Any]:
     """Put small messages on many topics in turn while one subscriber reads them all."""
     with running_broker() as broker:
-        reader = Role("read_all", broker.url, topics=topics, seconds=seconds).ready()
-        writer = Role("load", broker.url, topics=topics, seconds=seconds, size=100).ready()
+        reader = Client("read_all", broker.url, topics=topics, seconds=seconds).ready()
+        writer = Client("load", broker.url, topics=topics, seconds=seconds, size=100).ready()
         reader.go()
         writer.go()
         wrote, read = writer.result(), reader.result()
@@ -77,10 +211,10 @@ def end_to_end_on_topics(topics: int, seconds: float) -> dict[str, Any]:
 def one_at_a_time(count: int) -> dict[str, Any]:
     """Put one message at a time, beside bare fsyncs and bare ZeroMQ round trips."""
     with running_broker() as broker:
-        reader = Role("get", broker.url, topic="bench", name="reader", count=0).ready()
+        reader = Client("get", broker.url, topic="bench", name="reader", count=0).ready()
         reader.go()
         reader.result()
-        writer = Role("put_sync", broker.url, topic="bench", count=count, size=100).ready()
+        writer = Client("put_sync", broker.url, topic="bench", count=count, size=100).ready()
         writer.go()
         puts_ms = sorted(1e3 * taken for taken in writer.result()["seconds"])
     bare_ms = sorted(1e3 * taken for taken in append_and_sync_s([200] * count))

@@ -1,4 +1,4 @@
-"""Real processes for a measurement: a broker on its own data folder, publishers and subscribers beside it."""
+"""Real processes for a measurement: a broker on its own data folder, clients beside it, and their common start."""
 
 from __future__ import annotations
 
@@ -8,10 +8,35 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
+
+WAIT_S = 60.0
+
+_cpu_at_start = [0.0]
+
+
+def start() -> float:
+    """Say that everything is prepared, wait until all may begin, and give the time."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    _cpu_at_start[0] = time.process_time()
+    return time.perf_counter()
+
+
+def cpu_since_start_s() -> float:
+    """Give the processor time used since `start`."""
+    return time.process_time() - _cpu_at_start[0]
+
+
+def make_payloads(count: int, size: int) -> list[bytes]:
+    """Make payloads that carry their number."""
+    filler = b"x" * (size - 8)
+    return [number.to_bytes(8, "big") + filler for number in range(count)]
+
 
 END_S = 900.0
 
@@ -39,11 +64,17 @@ class BrokerProcess:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def start_broker(data: Path, **settings: Any) -> BrokerProcess:
+def environment(source: Path | None) -> dict[str, str]:
+    """Return the environment of a process that imports Clarion from a folder, or, without one, as this process does."""
+    return {**os.environ, "PYTHONPATH": str(source)} if source else {**os.environ}
+
+
+def start_broker(data: Path, *, source: Path | None = None, **settings: Any) -> BrokerProcess:
     """Start a broker on a free port and wait until it is ready."""
     flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "clarion", "up", "--json", "--data", str(data), "--listen", "tcp://127.0.0.1:*"]
-    process = subprocess.Popen([*command, "--log-level", "warning", *flags], stdout=subprocess.PIPE, text=True)
+    command += ["--log-level", "warning", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(source))
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -58,10 +89,10 @@ def stop_broker(broker: BrokerProcess) -> None:
 
 
 @contextmanager
-def running_broker(**settings: Any) -> Iterator[BrokerProcess]:
+def running_broker(*, source: Path | None = None, **settings: Any) -> Iterator[BrokerProcess]:
     """Run a broker in a folder of its own that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder:
-        broker = start_broker(Path(folder) / "data", **settings)
+        broker = start_broker(Path(folder) / "data", source=source, **settings)
         try:
             yield broker
         finally:
@@ -71,12 +102,12 @@ def running_broker(**settings: Any) -> Iterator[BrokerProcess]:
 class ClientProcess:
     """A client in a process of its own: `python -m MODULE WORDS… OPTIONS`. It begins at `go` and ends with a result."""
 
-    def __init__(self, module: str, *words: str, **options: Any) -> None:
+    def __init__(self, module: str, *words: str, source: Path | None = None, **options: Any) -> None:
         self._what = ".".join(words[:-1])  # the last one is where the broker is
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *words, json.dumps(options)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment(source),
         )  # fmt: skip
 
     def ready(self) -> Self:
@@ -121,8 +152,8 @@ class ClientProcess:
         return RuntimeError(f"{self._what} failed {when}: {said[-1] if said else f'exit {self._process.returncode}'}")
 
 
-class Role(ClientProcess):
-    """One of the clients in roles.py."""
+class Client(ClientProcess):
+    """One of the clients in clients.py."""
 
-    def __init__(self, role: str, url: str, **options: Any) -> None:
-        super().__init__("bench.roles", role, url, **options)
+    def __init__(self, client: str, url: str, **options: Any) -> None:
+        super().__init__("bench.clients", client, url, **options)

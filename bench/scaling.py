@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.peers.machine import describe, in_a_line
-from bench.processes import Role, running_broker
+from bench.machine import describe, in_a_line
+from bench.processes import Client, running_broker
 from clarion.reproduce.figure_style import COLOURS, saved
 
 SUBSCRIBERS = (1, 2, 5, 10, 20, 50, 100, 150, 200)
@@ -35,8 +35,8 @@ def deliver(subscribers: int, messages: int) -> float:
     with running_broker() as broker:
         names = [f"reader-{number}" for number in range(subscribers)]
         shares = [share for start in range(READER_PROCESSES) if (share := names[start::READER_PROCESSES])]
-        readers = [Role("fan_in", broker.url, topic="t", names=share, count=messages).ready() for share in shares]
-        writer = Role("put", broker.url, topic="t", count=messages, size=100).ready()
+        readers = [Client("fan_in", broker.url, topic="t", names=share, count=messages).ready() for share in shares]
+        writer = Client("put", broker.url, topic="t", count=messages, size=100).ready()
         for reader in readers:
             reader.go()
         writer.go()
@@ -48,8 +48,8 @@ def memory_over_time(seconds: float) -> list[tuple[float, float]]:
     """Load a broker with more topics than it keeps in memory, then leave it alone; give (s, MB) over time."""
     samples: list[tuple[float, float]] = []
     with running_broker(max_topics_in_memory=TOPICS_IN_MEMORY, topic_unload_interval_s=2) as broker:
-        reader = Role("read_all", broker.url, topics=TOPICS, seconds=seconds).ready()
-        writer = Role("load", broker.url, topics=TOPICS, seconds=seconds, size=200).ready()
+        reader = Client("read_all", broker.url, topics=TOPICS, seconds=seconds).ready()
+        writer = Client("load", broker.url, topics=TOPICS, seconds=seconds, size=200).ready()
         begin = time.perf_counter()
         reader.go()
         writer.go()

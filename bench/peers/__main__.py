@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.peers.machine import describe
+from bench.machine import describe
 from bench.peers.measures import MEASURES, Scale, running
 from bench.peers.report import write_report
 from bench.peers.servers.base import Missing

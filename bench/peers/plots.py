@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from bench.machine import in_a_line
 from bench.peers.figures import Figure, Rounds
-from bench.peers.machine import in_a_line
 from bench.peers.systems import System
 from clarion.reproduce.figure_style import COLOURS, saved
 

@@ -7,8 +7,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from bench.processes import ClientProcess
-from bench.starting import cpu_since_start_s
+from bench.processes import ClientProcess, cpu_since_start_s
 
 
 class Worker(ClientProcess):

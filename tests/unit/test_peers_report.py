@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.machine import in_a_line
 from bench.peers.figures import Figure, Rounds
 from bench.peers.goals import GOALS, judge
-from bench.peers.machine import in_a_line
 from bench.peers.plots import draw_panel
 from bench.peers.report import write_report
 from bench.peers.systems import SYSTEMS

@@ -7,7 +7,7 @@ import time
 from typing import Any, TypeVar
 
 from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
-from bench.starting import WAIT_S, make_payloads, start
+from bench.processes import WAIT_S, make_payloads, start
 from clarion import AsyncPublisher, AsyncSubscriber, Publisher, Subscriber
 
 T = TypeVar("T")

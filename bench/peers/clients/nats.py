@@ -19,7 +19,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
-from bench.starting import WAIT_S, make_payloads, start
+from bench.processes import WAIT_S, make_payloads, start
 
 MESSAGES_IN_FLIGHT = 8000
 BYTES_IN_FLIGHT = 8_000_000

@@ -17,7 +17,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel
 
 from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
-from bench.starting import WAIT_S, make_payloads, start
+from bench.processes import WAIT_S, make_payloads, start
 
 PUT_AT_A_TIME = 500
 UNCONFIRMED = 5_000  # so many messages may wait for their confirm

@@ -28,7 +28,7 @@ from rstream import (
 from rstream.compression import NoneCompressionCodec, StreamCompressionCodecs
 
 from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
-from bench.starting import WAIT_S, make_payloads, start
+from bench.processes import WAIT_S, make_payloads, start
 
 BATCH_BYTES = 100_000  # in a batch or a sub-entry, which must fit into a frame of a megabyte
 BATCH_MESSAGES = 1_000

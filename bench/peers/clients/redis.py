@@ -16,7 +16,7 @@ import hiredis
 import redis
 
 from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
-from bench.starting import WAIT_S, make_payloads, start
+from bench.processes import WAIT_S, make_payloads, start
 
 COMMANDS_AT_A_TIME = 1000
 BYTES_AT_A_TIME = 1_000_000

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.growth.curves import AUTO
-from bench.growth.report import medians_of, points_of, verdicts_of, write_report
-from bench.growth.verdicts import keeps_up, line_through, stays
+from bench.growth_report import AUTO, keeps_up, line_through, medians_of, points_of, stays, verdicts_of, write_report
 
 
 @pytest.mark.parametrize(

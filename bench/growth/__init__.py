@@ -1,1 +1,0 @@
-"""How Clarion's speed changes with the size of messages, of batches, with subscribers, topics, and what is stored."""
