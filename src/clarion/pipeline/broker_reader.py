@@ -42,6 +42,7 @@ from clarion.wire.timestamps import unix_us
 log = logging.getLogger("clarion.pipeline")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_US = unix_us(datetime.max.replace(tzinfo=UTC))
+_MOST_MESSAGES = 2**31  # the broker gives as many as it may
 
 
 @contextmanager
@@ -141,9 +142,6 @@ def _plain(one: SubscriptionDescription) -> SubscriptionDescription:
             " Take a name that is the query's own"
         )
     return one
-
-
-_MOST_MESSAGES = 2**31  # the broker gives as many as it may
 
 
 def read_slice(options: SourceOptions, what: Slice) -> Iterator[pa.RecordBatch]:

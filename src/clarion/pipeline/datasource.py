@@ -16,6 +16,8 @@ from clarion.pipeline.format_options import SinkOptions, SourceOptions
 from clarion.pipeline.spark_sink import BatchWriter, StreamWriter
 from clarion.pipeline.spark_source import BatchReader, StreamReader
 
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
 
 class ClarionDataSource(DataSource):
     """Topics as tables. Options of reading are in `SourceOptions`, those of writing in `SinkOptions`."""
@@ -44,9 +46,6 @@ class ClarionDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         """Return a writer of micro-batches, each once."""
         return StreamWriter(SinkOptions.read(self.options), schema, overwrite=overwrite)
-
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(session: SparkSession) -> None:

@@ -33,6 +33,7 @@ _BYTES = ("binary", *_TEXTS)
 _OFFSET_BYTES = 4
 _NULLABLE_BYTES = 4.125
 PADDING_BYTES = 96  # of all sections of a batch, at most, with the offset that each column has more than values
+HELD_BYTES = 64 * 2**20
 
 
 def check_columns(schema: StructType, *, has_topic: bool) -> None:
@@ -235,9 +236,6 @@ def _pack_headers(column: Any) -> Any:
     bitmap = np.packbits(has_some, bitorder="little")
     buffers = [pa.py_buffer(bitmap), pa.py_buffer(np.cumsum(offsets)), pa.py_buffer(b"".join(packed))]
     return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
-
-
-HELD_BYTES = 64 * 2**20
 
 
 class RowBuffer:

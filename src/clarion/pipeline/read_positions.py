@@ -29,6 +29,10 @@ EARLIEST: Literal["earliest"] = "earliest"
 LATEST: Literal["latest"] = "latest"
 Bound = Literal["earliest", "latest"] | int | datetime
 _EXAMPLES = "earliest, latest, an offset like 1200, or a date and time like 2026-01-31T12:00:00Z (without a zone: UTC)"
+LEAST_ROWS = 20_000  # of a partition, unless more partitions are asked for
+MOST_ROWS = 4_000_000
+OffsetAt = Callable[[bytes, int], int]  # (topic, µs since 1970): the first offset committed at that time or later
+_GO_ON = "The option failOnDataLoss=false goes on without them"
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,6 @@ def _read_bound(option: str, text: str) -> Bound:
         return as_utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):  # or no such day in UTC
         raise InvalidRequest(f"option {option}: it is {_EXAMPLES}, not {text!r}") from None
-
-
-LEAST_ROWS = 20_000  # of a partition, unless more partitions are asked for
-MOST_ROWS = 4_000_000
-OffsetAt = Callable[[bytes, int], int]  # (topic, µs since 1970): the first offset committed at that time or later
-_GO_ON = "The option failOnDataLoss=false goes on without them"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from clarion.model import errors
 from clarion.model.errors import ClarionError
 
 _TOLD = re.compile(r"^\s*(?:[\w.]*\.)?(?P<name>[A-Z]\w+): (?P<text>.*(?:\n(?!\s|\n|\w[\w.]*:).*)*)", re.MULTILINE)
+_LOOK_EVERY_S = 1
 
 
 def clarion_error_in(error: BaseException) -> ClarionError | None:
@@ -24,9 +25,6 @@ def clarion_error_in(error: BaseException) -> ClarionError | None:
         if isinstance(kind, type) and issubclass(kind, ClarionError):
             found = kind(match["text"].strip())
     return found
-
-
-_LOOK_EVERY_S = 1
 
 
 class Progress(NamedTuple):

@@ -36,6 +36,7 @@ _LOCAL_CHECKPOINTS = {
     )
 }
 _ON_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_PACKAGES = ("clarion", "pyspark_clarion")
 
 
 def start_session(
@@ -143,9 +144,6 @@ def _hushed() -> Iterator[None]:
         finally:
             os.dup2(ours, 2)
             os.close(ours)
-
-
-_PACKAGES = ("clarion", "pyspark_clarion")
 
 
 def ship(session: SparkSession) -> None:

@@ -41,6 +41,20 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
+log = logging.getLogger("clarion.pipeline")
+_WRITER = "spark-"
+# Spark looks every 2 s whether a task's Python is to stop, and gives it 2 s more before it is killed.
+_TASKS_STOP_S = 5.0
+_ONE_TASK_STOPS_S = 1.0  # the one that failed: it hears at once that nobody listens any more
+_LONGEST_QUIET_S = 30.0
+_LOOK_EVERY_S = 0.1
+# What Spark tells tasks of a streaming query.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+# What Spark runs in the process where it makes a writer anew to commit or abort a micro-batch.
+_COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+Messages = Sequence[WriterCommitMessage | None]
+
 
 def make_ready(admin: Admin, topic: bytes) -> int:
     """See to it that a topic takes rows and keeps them; return the bytes of the largest batch it takes, 0 for no bound.
@@ -97,15 +111,15 @@ class RowStager:
 
     def stage(self, batches: Iterator[RecordBatch]) -> TaskStaged:
         """Stage all rows, and wait until they are on the broker's disk."""
-        gathering = RowBuffer(self._options.batch_bytes)
+        buffer = RowBuffer(self._options.batch_bytes)
         with self._open:
             for batch in batches:
                 if batch.num_rows:
                     rows, topics = read_rows(batch)
                     split = split_by_topic(rows, topics, self._options.topic)
-                    for topic, some in gathering.add(split, batch.nbytes):
+                    for topic, some in buffer.add(split, batch.nbytes):
                         self._put(topic, some)
-            for topic, some in gathering.rest():
+            for topic, some in buffer.rest():
                 self._put(topic, some)
             messages = self._flush()
         return TaskStaged(self._writer, self._epoch, self._part, messages)
@@ -157,15 +171,6 @@ class RowStager:
         if self._admin is None:
             self._admin = self._open.enter_context(Admin(self._options.url, timeout_s=self._options.timeout_s))
         return make_ready(self._admin, topic)
-
-
-log = logging.getLogger("clarion.pipeline")
-_WRITER = "spark-"
-# Spark looks every 2 s whether a task's Python is to stop, and gives it 2 s more before it is killed.
-_TASKS_STOP_S = 5.0
-_ONE_TASK_STOPS_S = 1.0  # the one that failed: it hears at once that nobody listens any more
-_LONGEST_QUIET_S = 30.0
-_LOOK_EVERY_S = 0.1
 
 
 def writer_of_query(query: str) -> bytes:
@@ -289,15 +294,6 @@ def _filesystem(checkpoint: str) -> tuple[Any, str]:
         files, path = pyarrow.fs.FileSystem.from_uri(checkpoint)
         return files, path
     return pyarrow.fs.LocalFileSystem(), checkpoint.removeprefix("file:")
-
-
-# What Spark tells tasks of a streaming query.
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
-# What Spark runs in the process where it makes a writer anew to commit or abort a micro-batch.
-_COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
-
-Messages = Sequence[WriterCommitMessage | None]
 
 
 class BatchWriter(DataSourceArrowWriter):

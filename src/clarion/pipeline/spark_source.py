@@ -59,6 +59,8 @@ from clarion.pipeline.read_positions import (
 )
 
 log = logging.getLogger("clarion.pipeline")
+_IDLE_S = 0.2  # that Spark is kept waiting for news: it asks again at once
+_LOOK_EVERY_S = 0.02
 
 
 class BatchReader(DataSourceReader):
@@ -126,10 +128,6 @@ class _FilterPushdown:
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         return self._reader.narrow(filters)
-
-
-_IDLE_S = 0.2  # that Spark is kept waiting for news: it asks again at once
-_LOOK_EVERY_S = 0.02
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

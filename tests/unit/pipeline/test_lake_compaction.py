@@ -28,7 +28,7 @@ from clarion.pipeline.lake.lake_layout import LakeFile
 from clarion.pipeline.lake.lake_reader import (
     LakeMessage,
     Piece,
-    as_utc,
+    edge_in_utc,
     find_files,
     messages_in_time,
     pieces,
@@ -141,7 +141,7 @@ def test_only_files_that_can_have_the_rows_are_opened(tmp_path: Path) -> None:
     assert select(files, 10, None) == [late]
     assert select(files, None, 5) == [early, other]
     assert select(files, 5, 10) == [early]
-    assert select(files, as_utc(datetime(2026, 11, 17)), None) == [late]
+    assert select(files, edge_in_utc(datetime(2026, 11, 17)), None) == [late]
     assert select(files, None, datetime(2026, 11, 16, 23, 59, 59, tzinfo=UTC)) == [early, other]
     assert select(files, datetime(2026, 11, 18, tzinfo=UTC), None) == []
     assert select(files, None, None) == files

@@ -9,7 +9,7 @@ from clarion.pipeline.lake.lake_layout import (
     LakeFile,
     Move,
     Staged,
-    count,
+    current_files,
     ends,
     escape,
     is_rows,
@@ -73,17 +73,17 @@ def test_sparks_own_notes_are_no_rows() -> None:
 
 def test_a_larger_file_counts_and_those_inside_it_do_not() -> None:
     merged, inside, exact_end, after = _file(0, 99), _file(0, 49), _file(50, 99), _file(100, 120)
-    assert count([after, exact_end, inside, merged]) == ([merged, after], [inside, exact_end])
+    assert current_files([after, exact_end, inside, merged]) == ([merged, after], [inside, exact_end])
 
 
 def test_files_of_other_topics_and_days_do_not_matter() -> None:
     files = [_file(0, 99, "a"), _file(50, 60, "b"), _file(0, 99, "b", "2026-11-17")]
-    assert count(files) == (files, [])
+    assert current_files(files) == (files, [])
 
 
 def test_files_that_overlap_halfway_are_named() -> None:
     with pytest.raises(StoredDataCorrupt, match="offsets in common") as told:
-        count([_file(0, 99), _file(50, 149)])
+        current_files([_file(0, 99), _file(50, 149)])
     assert _file(0, 99).path in str(told.value)
     assert _file(50, 149).path in str(told.value)
 

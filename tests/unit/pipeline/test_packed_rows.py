@@ -196,18 +196,18 @@ def payloads(found: list[tuple[str, Rows]]) -> list[tuple[str, list[bytes]]]:
 
 
 def test_small_pieces_gather_by_topic_until_they_are_worth_a_batch() -> None:
-    gathering = RowBuffer(1000)
+    buffer = RowBuffer(1000)
     small, large = some_rows(b"small"), some_rows(bytes(600))
-    assert payloads(list(gathering.add(iter([("a", small), ("b", large)]), 700))) == [("b", [bytes(600)])]
-    assert list(gathering.add(iter([("b", small)]), 700)) == []
-    assert payloads(list(gathering.add(iter([("a", large)]), 700))) == [("a", [b"small", bytes(600)])]
-    assert payloads(list(gathering.rest())) == [("b", [b"small"])]
-    assert list(gathering.rest()) == []
+    assert payloads(list(buffer.add(iter([("a", small), ("b", large)]), 700))) == [("b", [bytes(600)])]
+    assert list(buffer.add(iter([("b", small)]), 700)) == []
+    assert payloads(list(buffer.add(iter([("a", large)]), 700))) == [("a", [b"small", bytes(600)])]
+    assert payloads(list(buffer.rest())) == [("b", [b"small"])]
+    assert list(buffer.rest()) == []
 
 
 def test_what_gathers_holds_on_to_no_more_memory_than_it_may() -> None:
-    gathering = RowBuffer(1000, held_bytes=2000)
-    pieces = [list(gathering.add(iter([("rare", some_rows(b"%d" % number))]), 700)) for number in range(6)]
+    buffer = RowBuffer(1000, held_bytes=2000)
+    pieces = [list(buffer.add(iter([("rare", some_rows(b"%d" % number))]), 700)) for number in range(6)]
     assert [payloads(found) for found in pieces] == [
         [], [], [("rare", [b"0", b"1", b"2"])], [], [], [("rare", [b"3", b"4", b"5"])],
     ]  # fmt: skip

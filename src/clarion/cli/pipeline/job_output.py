@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from clarion.pipeline.spark_queries import Progress
 
+Rows = list[dict[str, Any]]
+
 
 @contextmanager
 def live_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
@@ -54,9 +56,6 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     for name, value in pairs:
         add_row(table, name, value)
     console().print(table)
-
-
-Rows = list[dict[str, Any]]
 
 
 def collect(table: DataFrame) -> Rows:

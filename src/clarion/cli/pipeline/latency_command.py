@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
     from clarion.pipeline.jobs.deliveries import Delivery
 
+_TITLES = {
+    "subscriptions": ("From publisher to acked, by subscription", "nothing was acked while it was watched"),
+    "subscriptions_in_windows": ("In windows", "nothing was acked while it was watched"),
+    "publishing": ("From publisher to the broker's commit, by topic", "no messages"),
+    "publishing_in_windows": ("In windows", "no messages"),
+    "slowest": ("The slowest", "none"),
+}
+
 
 @tells_errors
 def latency(
@@ -89,15 +97,6 @@ def latency(
     for name, rows in found.items():
         title, empty = _TITLES[name]
         print_rows(rows, title=title, empty=empty)
-
-
-_TITLES = {
-    "subscriptions": ("From publisher to acked, by subscription", "nothing was acked while it was watched"),
-    "subscriptions_in_windows": ("In windows", "nothing was acked while it was watched"),
-    "publishing": ("From publisher to the broker's commit, by topic", "no messages"),
-    "publishing_in_windows": ("In windows", "no messages"),
-    "slowest": ("The slowest", "none"),
-}
 
 
 def _watch(

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _TIME_UNITS = ("ms", "s", "min", "h")
+_TITLES = {
+    "arrivals": ("Arrivals by topic and job type", "no messages"),
+    "arrivals_in_windows": ("Arrivals in windows", "no messages"),
+    "jobs": ("Jobs asked for, by type", "no job events"),
+    "tasks": ("Service of tasks", "no task events"),
+    "tasks_in_windows": ("Service of tasks in windows", "no task events"),
+}
 
 
 @tells_errors
@@ -168,15 +175,6 @@ def _write_workload(tasks_rows: Rows, jobs_rows: Rows, path: Path, time_unit: st
     scaled = Workload(tasks.found, jobs.found).in_unit(time_unit)
     write_workload(path, scaled.tasks, scaled.jobs, time_unit)
     return {**tasks.left_out, **jobs.left_out}
-
-
-_TITLES = {
-    "arrivals": ("Arrivals by topic and job type", "no messages"),
-    "arrivals_in_windows": ("Arrivals in windows", "no messages"),
-    "jobs": ("Jobs asked for, by type", "no job events"),
-    "tasks": ("Service of tasks", "no task events"),
-    "tasks_in_windows": ("Service of tasks in windows", "no task events"),
-}
 
 
 def _print(found: dict[str, Rows], left_out: dict[str, Any]) -> None:

@@ -23,6 +23,13 @@ _NEEDS = 'this needs PySpark: pip install "clarion[spark]"'
 _MASTERS = ("local", "spark://", "yarn", "k8s://")  # how they begin
 _LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
 _SAID_OF_SPARK = 600  # characters of what Spark says, where it is not an error of ours
+Topics = Annotated[
+    list[bytes] | None,
+    typer.Argument(parser=read_name, metavar="[TOPIC…]", help="Topics, or one pattern like 'alerts/#'."),
+]
+FromLake = Annotated[
+    str | None, typer.Option("--lake", metavar="LAKE", help="Read from this lake instead of the broker.")
+]
 
 
 class SparkFailed(PermanentError):
@@ -121,15 +128,6 @@ def _has_java() -> bool:
 def _first_lines(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= _SAID_OF_SPARK else text[:_SAID_OF_SPARK] + " …"
-
-
-Topics = Annotated[
-    list[bytes] | None,
-    typer.Argument(parser=read_name, metavar="[TOPIC…]", help="Topics, or one pattern like 'alerts/#'."),
-]
-FromLake = Annotated[
-    str | None, typer.Option("--lake", metavar="LAKE", help="Read from this lake instead of the broker.")
-]
 
 
 def names_of(topics: list[bytes] | None) -> list[str]:

@@ -15,6 +15,8 @@ from clarion.cli.pipeline.spark_job import check_output, spark_session
 from clarion.model.errors import PermanentError
 
 _NEEDS = 'sweeping needs SimPy, numpy and PySpark: pip install "clarion[sim,spark]"'
+_ORDER = ("profile", "load_per_s", "tuning", "batch_size", "seed")
+_MEANS = ("response_mean_ms", "response_median_ms", "response_p99_ms", "batch_size_mean", "dropped")
 
 
 def _read_numbers(text: str) -> list[float]:
@@ -101,10 +103,6 @@ def sweep(
     print_rows(means(rows), title=f"{len(rows):,} runs; means over {seeds} seeds", empty="none")
     if out is not None:
         note(f"every run is in {out}")
-
-
-_ORDER = ("profile", "load_per_s", "tuning", "batch_size", "seed")
-_MEANS = ("response_mean_ms", "response_median_ms", "response_p99_ms", "batch_size_mean", "dropped")
 
 
 def means(rows: Rows) -> Rows:

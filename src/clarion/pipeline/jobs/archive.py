@@ -26,6 +26,13 @@ from clarion.pipeline.spark_queries import OnProgress, follow
 
 _MERGE_FROM_FILES = 16  # that came to a topic's day since the last merge, while an archive goes on and on
 _LAST_STEPS_S = 60.0  # that a micro-batch may take to end after its query was stopped
+_DAY = "date_from_unix_date(cast(unix_micros(time) div 86400000000 as int))"  # in UTC, whatever the session's zone
+# Times are kept as such, and not as INT96, which has no statistics. A task writes a few partitions side by side, which
+# saves it sorting by them.
+_WRITING = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+}
 
 
 class Archived(NamedTuple):
@@ -229,15 +236,6 @@ class _ArchiveRun:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-_DAY = "date_from_unix_date(cast(unix_micros(time) div 86400000000 as int))"  # in UTC, whatever the session's zone
-# Times are kept as such, and not as INT96, which has no statistics. A task writes a few partitions side by side, which
-# saves it sorting by them.
-_WRITING = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.maxConcurrentOutputFileWriters": "8",
-}
 
 
 def stage_rows(rows: DataFrame, location: str, beyond: Mapping[str, int], compression: str) -> None:

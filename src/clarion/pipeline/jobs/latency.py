@@ -28,7 +28,7 @@ from clarion.model.errors import NoTopic, RetryableError
 from clarion.model.names import RESERVED, from_text, to_text
 from clarion.pipeline.broker_reader import matching_topics
 from clarion.pipeline.jobs.deliveries import Cursor, CursorWatch, Delivery, disjoint
-from clarion.pipeline.jobs.time_columns import US_PER_S, WINDOW, stamp_us, window_columns, window_start_us, window_us
+from clarion.pipeline.jobs.time_columns import US_PER_S, all_there, in_order, in_windows, read_events, stamp_us
 from clarion.pipeline.topic_table import read_topics
 
 _US_PER_MS = US_PER_S // 1000
@@ -40,11 +40,16 @@ _JOINED_ARROW = pa.schema(
     [("topic", pa.string()), ("subscription", pa.string()), ("offset", pa.int64()), ("id", pa.binary()),
      ("at_us", pa.int64())]
 )  # fmt: skip
-_DELIVERY = "topic string, subscription string, first_offset bigint, end_offset bigint, at_us bigint"
+_DELIVERY = {
+    "topic": "string", "subscription": "string", "first_offset": "bigint", "end_offset": "bigint", "at_us": "bigint",
+}  # fmt: skip
+log = logging.getLogger("clarion.pipeline")
+EVERY_S = 0.05
+_KEPT_S = 600.0  # beyond the watching, in which what it saw is read; then the broker lets go of it by itself
 
 
 def publish_latency(messages: DataFrame, *, window_s: float | None = None) -> DataFrame:
-    """Give, by topic, how long it took from the publisher's stamp to the broker's commit: count, p50_ms, p90_ms,
+    """Return, by topic, how long it took from the publisher's stamp to the broker's commit: count, p50_ms, p90_ms,
     p99_ms, max_ms; overall, or in windows of when messages were published (window_start, window_end)."""
     took = messages.select(
         "topic",
@@ -55,7 +60,7 @@ def publish_latency(messages: DataFrame, *, window_s: float | None = None) -> Da
 
 
 def latency(messages: DataFrame, deliveries: DataFrame, *, window_s: float | None = None) -> DataFrame:
-    """Give, by topic and subscription, how long it took from the publisher's stamp to where it was acked: count,
+    """Return, by topic and subscription, how long it took from the publisher's stamp to where it was acked: count,
     waiting, p50_ms, p90_ms, p99_ms, max_ms; overall, or in windows of when messages were published.
 
     `waiting` counts messages that were not acked when the watching ended, and are in no percentile: where they are
@@ -143,22 +148,9 @@ def read_deliveries(messages: DataFrame, *, skip_bad: bool = False) -> DataFrame
 
     A message that is no delivery fails the query with its offset, or is left out with `skip_bad`.
     """
-    read = messages.select("offset", F.from_json(F.col("payload").cast("string"), _DELIVERY).alias("read"))
-    good = F.coalesce(
-        F.col("read.topic").isNotNull()
-        & F.col("read.subscription").isNotNull()
-        & F.col("read.at_us").isNotNull()
-        & (F.col("read.first_offset") <= F.col("read.end_offset")),
-        F.lit(False),
-    )
-    if skip_bad:
-        read = read.where(good)
-    told = F.concat(
-        F.lit("the message at offset "), F.col("offset").cast("string"),
-        F.lit(" is no delivery; nothing was changed. Leave such messages out with skip_bad, or name another topic"),
-    )  # fmt: skip
-    topic = F.when(good, F.col("read.topic")).otherwise(F.raise_error(told).cast("string")).alias("topic")
-    return read.select(topic, "read.subscription", "read.first_offset", "read.end_offset", "read.at_us")
+    good = all_there(["topic", "subscription", "at_us"]) & (F.col("read.first_offset") <= F.col("read.end_offset"))
+    where = F.concat(F.lit("at offset "), F.col("offset").cast("string"))
+    return read_events(messages, _DELIVERY, good, where, kind="delivery", skip_bad=skip_bad)
 
 
 def _bucket(offset: Column) -> Column:
@@ -166,23 +158,13 @@ def _bucket(offset: Column) -> Column:
 
 
 def _summary(took: DataFrame, by: list[str], window_s: float | None, counts: list[Column]) -> DataFrame:
-    keys, windows = list(by), []
-    if window_s is not None:
-        length_us = window_us(window_s)
-        took = took.withColumn("start_us", window_start_us(F.col("published_us"), length_us))
-        windows = window_columns(F.col("start_us"), length_us)
-        keys.append("start_us")
+    took, keys, windows = in_windows(took, by, F.col("published_us"), window_s)
     shares = F.percentile_approx("latency_us", list(_SHARES.values()), _ACCURACY)
     found = took.groupBy(*keys).agg(*counts, shares.alias("shares"), F.max("latency_us").alias("max_us"))
     told = [name for name in ("count", "waiting") if name in found.columns]
     each = [(F.col("shares")[place] / _US_PER_MS).alias(name) for place, name in enumerate(_SHARES)]
     longest = (F.col("max_us") / _US_PER_MS).alias("max_ms")
-    return found.select(*by, *windows, *told, *each, longest).orderBy(*by, *(WINDOW if windows else ()))
-
-
-log = logging.getLogger("clarion.pipeline")
-EVERY_S = 0.05
-_KEPT_S = 600.0  # beyond the watching, in which what it saw is read; then the broker lets go of it by itself
+    return in_order(found, by, windows, [*told, *each, longest])
 
 
 class Watched(NamedTuple):

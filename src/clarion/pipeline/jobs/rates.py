@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,30 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.model.errors import InvalidRequest, PermanentError
 from clarion.model.task_events import JOB_HEADER
-from clarion.pipeline.jobs.time_columns import US_PER_S, WINDOW, window_columns, window_start_us, window_us
+from clarion.pipeline.jobs.time_columns import US_PER_S, all_there, in_order, in_windows, read_events, window_us
+from clarion.pipeline.jobs.workload import written_whole
 from clarion.sim.traces import PARQUET_SUFFIXES
 
 BY_TOPIC_AND_JOB = ("topic", "job")
 _BUCKET_US = 60 * US_PER_S  # of arrivals that are sorted together
+JOB_ARRIVED = "job-arrived"
+TASK_DONE = "task-done"
+# As in clarion.model.task_events, whose tests hold these to its fields.
+_COMMON = {"event": "string", "job": "string", "job_id": "string"}
+_OF_JOB = {"at_us": "bigint"}
+_OF_TASK = {
+    "task": "string",
+    "message": "string",
+    "attempt": "bigint",
+    "consumer": "string",
+    "arrived_at_us": "bigint",
+    "started_at_us": "bigint",
+    "finished_at_us": "bigint",
+    "outcome": "string",
+}
+FIELDS = {**_COMMON, **_OF_JOB, **_OF_TASK}
+_Columns = dict[str, NDArray[Any]]
+_FILE = pa.schema([pa.field("time_s", pa.float64(), nullable=False), pa.field("bytes", pa.int64(), nullable=False)])
 
 
 def arrival_rates(
@@ -33,7 +51,7 @@ def arrival_rates(
     job: Column | None = None,
     by: Sequence[str] = BY_TOPIC_AND_JOB,
 ) -> DataFrame:
-    """Give, by topic and job type, how often messages arrive: overall, or in windows of `window_s`.
+    """Return, by topic and job type, how often messages arrive: overall, or in windows of `window_s`.
 
     Columns: those of `by` (topic, job or both), then count, rate_per_s, gap_mean_s and scv, the squared coefficient of
     variation of the gaps between arrivals (variance / mean^2; 1 for Poisson, 0 for a clock); with windows also
@@ -66,7 +84,7 @@ def job_arrival_rates(events: DataFrame, *, window_s: float | None = None) -> Da
 
 
 def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFrame:
-    """Give, by task, how fast a consumer serves it, from task events: overall, or in windows of when attempts ended.
+    """Return, by task, how fast a consumer serves it, from task events: overall, or in windows of when attempts ended.
 
     Columns: task, count (of attempts, failed ones too: they keep a consumer busy), rate_per_s (1 / mean service time),
     service_mean_s, scv of service times (null below 2), failed_share; with windows also window_start and window_end.
@@ -75,11 +93,7 @@ def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFr
     done = events.where(F.col("event") == TASK_DONE).select(
         "task", F.col("finished_at_us").alias("at_us"), served_us.alias("served_us"), "outcome"
     )
-    length_us = None if window_s is None else window_us(window_s)
-    keys = ["task"]
-    if length_us is not None:
-        done = done.withColumn("start_us", window_start_us(F.col("at_us"), length_us))
-        keys.append("start_us")
+    done, keys, windows = in_windows(done, ["task"], F.col("at_us"), window_s)
     mean_us = F.avg("served_us")
     found = done.groupBy(*keys).agg(
         F.count("*").alias("count"),
@@ -89,7 +103,7 @@ def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFr
         F.avg((F.col("outcome") == "failed").cast("double")).alias("failed_share"),
     )
     told = ["count", "rate_per_s", "service_mean_s", "scv", "failed_share"]
-    return _sorted(found, ["task"], length_us, told)
+    return in_order(found, ["task"], windows, told)
 
 
 def job_or_topic() -> Column:
@@ -105,11 +119,7 @@ def _job_of(messages: DataFrame) -> Column:
 
 def _rates(arrivals: DataFrame, by: Sequence[str], window_s: float | None) -> DataFrame:
     length_us = None if window_s is None else window_us(window_s)
-    timed = arrivals.where(F.col("at_us").isNotNull())
-    keys = list(by)
-    if length_us is not None:
-        timed = timed.withColumn("start_us", window_start_us(F.col("at_us"), length_us))
-        keys.append("start_us")
+    timed, keys, windows = in_windows(arrivals.where(F.col("at_us").isNotNull()), by, F.col("at_us"), window_s)
     found = _merged(_in_buckets(timed, keys, length_us), by, keys)
     span_us, after_first = _span_of_all() if length_us is None else _span_of_windows(by, length_us)
     mean_us = F.col("gaps_us") / F.col("gaps")
@@ -122,7 +132,7 @@ def _rates(arrivals: DataFrame, by: Sequence[str], window_s: float | None) -> Da
             "scv"
         ),
     )
-    return _sorted(found, by, length_us, ["count", "rate_per_s", "gap_mean_s", "scv"])
+    return in_order(found, by, windows, ["count", "rate_per_s", "gap_mean_s", "scv"])
 
 
 def _in_buckets(timed: DataFrame, keys: Sequence[str], length_us: int | None) -> DataFrame:
@@ -193,62 +203,17 @@ def _scv(name: str) -> Column:
     return F.when(mean != 0, F.var_pop(name) / (mean * mean))
 
 
-def _sorted(found: DataFrame, by: Sequence[str], length_us: int | None, told: Sequence[str]) -> DataFrame:
-    windows = [] if length_us is None else window_columns(F.col("start_us"), length_us)
-    names = [*by, *(WINDOW if windows else ())]
-    return found.select(*by, *windows, *told).orderBy(*names)
-
-
-JOB_ARRIVED = "job-arrived"
-TASK_DONE = "task-done"
-# As in clarion.model.task_events, whose tests hold these to its fields.
-_COMMON = {"event": "string", "job": "string", "job_id": "string"}
-_OF_JOB = {"at_us": "bigint"}
-_OF_TASK = {
-    "task": "string",
-    "message": "string",
-    "attempt": "bigint",
-    "consumer": "string",
-    "arrived_at_us": "bigint",
-    "started_at_us": "bigint",
-    "finished_at_us": "bigint",
-    "outcome": "string",
-}
-FIELDS = {**_COMMON, **_OF_JOB, **_OF_TASK}
-
-
 def read_task_events(messages: DataFrame, *, skip_bad: bool = False) -> DataFrame:
     """Return a row for each event, with the columns of `clarion.model.task_events` and `time`, when it happened.
 
     A message that is no task event fails the query with its topic and offset, or is left out with `skip_bad`.
     """
-    schema = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
-    read = messages.select("topic", "offset", F.from_json(F.col("payload").cast("string"), schema).alias("read"))
-    good = F.coalesce(_is_good(), F.lit(False))
-    if skip_bad:
-        read = read.where(good)
-    told = F.concat(
-        F.lit("the message of "), "topic", F.lit(" at offset "), F.col("offset").cast("string"),
-        F.lit(" is no task event; nothing was changed. Leave such messages out with skip_bad, or name another topic"),
-    )  # fmt: skip
-    # The check hangs on the column that every use of the table looks at, or Spark would leave it out.
-    event = F.when(good, F.col("read.event")).otherwise(F.raise_error(told).cast("string")).alias("event")
-    time = F.timestamp_micros(F.coalesce("read.at_us", "read.finished_at_us")).alias("time")
-    return read.select(event, *(f"read.{name}" for name in FIELDS if name != "event"), time)
-
-
-def _is_good() -> Column:
-    job = (F.col("read.event") == JOB_ARRIVED) & _all_there(_OF_JOB)
-    task = (F.col("read.event") == TASK_DONE) & _all_there(_OF_TASK) & F.col("read.outcome").isin("done", "failed")
-    return _all_there(_COMMON) & (job | task)
-
-
-def _all_there(fields: dict[str, str]) -> Column:
-    return reduce(Column.__and__, (F.col(f"read.{name}").isNotNull() for name in fields))
-
-
-_Columns = dict[str, NDArray[Any]]
-_FILE = pa.schema([pa.field("time_s", pa.float64(), nullable=False), pa.field("bytes", pa.int64(), nullable=False)])
+    job = (F.col("read.event") == JOB_ARRIVED) & all_there(_OF_JOB)
+    task = (F.col("read.event") == TASK_DONE) & all_there(_OF_TASK) & F.col("read.outcome").isin("done", "failed")
+    where = F.concat(F.lit("of "), "topic", F.lit(" at offset "), F.col("offset").cast("string"))
+    good = all_there(_COMMON) & (job | task)
+    events = read_events(messages, FIELDS, good, where, kind="task event", skip_bad=skip_bad)
+    return events.withColumn("time", F.timestamp_micros(F.coalesce("at_us", "finished_at_us")))
 
 
 def write_trace_of(messages: DataFrame, path: Path | str, *, time: Column | None = None, sizes: bool = False) -> int:
@@ -264,15 +229,8 @@ def write_trace_of(messages: DataFrame, path: Path | str, *, time: Column | None
     if first is None:
         raise PermanentError(f"there are no arrivals to write: {path} was left as it is")
     write = _write_parquet if path.suffix.lower() in PARQUET_SUFFIXES else _write_csv
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        rows = write(draft, first, parts)
-        draft.replace(path)
-    except OSError as error:
-        raise PermanentError(f"{path} cannot be written: {error.strerror or error}; what was there stays") from error
-    finally:
-        draft.unlink(missing_ok=True)
-    return rows
+    with written_whole(path) as draft:
+        return write(draft, first, chain([first], parts))
 
 
 def _in_order(messages: DataFrame, time: Column, sizes: bool) -> Iterator[_Columns]:
@@ -296,12 +254,12 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(whole, names=["at_us", "bytes"])
 
 
-def _write_csv(path: Path, first: _Columns, parts: Iterator[_Columns]) -> int:
+def _write_csv(path: Path, first: _Columns, parts: Iterable[_Columns]) -> int:
     rows = 0
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(first)
-        for part in _chained(first, parts):
+        for part in parts:
             cells = [
                 [f"{value:.6f}" for value in column.tolist()] if name == "time_s" else column.tolist()
                 for name, column in part.items()
@@ -311,16 +269,11 @@ def _write_csv(path: Path, first: _Columns, parts: Iterator[_Columns]) -> int:
     return rows
 
 
-def _write_parquet(path: Path, first: _Columns, parts: Iterator[_Columns]) -> int:
+def _write_parquet(path: Path, first: _Columns, parts: Iterable[_Columns]) -> int:
     rows = 0
     schema = pa.schema([_FILE.field(name) for name in first])
     with parquet.ParquetWriter(path, schema) as writer:
-        for part in _chained(first, parts):
+        for part in parts:
             writer.write_table(pa.table(part, schema=schema))
             rows += len(part["time_s"])
     return rows
-
-
-def _chained(first: _Columns, parts: Iterator[_Columns]) -> Iterator[_Columns]:
-    yield first
-    yield from parts

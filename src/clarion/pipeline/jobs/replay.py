@@ -23,7 +23,7 @@ from clarion.pipeline.lake.lake_layout import LakeFile
 from clarion.pipeline.lake.lake_reader import (
     Edge,
     LakeMessage,
-    as_utc,
+    edge_in_utc,
     find_files,
     messages_in_time,
     pieces,
@@ -34,6 +34,11 @@ from clarion.pipeline.spark_queries import clarion_error_in
 from clarion.pipeline.spark_sink import make_ready, writer_of_name
 from clarion.pipeline.topic_table import message_columns
 from clarion.publisher import Publisher
+
+REPLAY_OF = "clarion-replay-of"  # the header that has the original id, as 32 hexadecimal digits
+_REPLAYED = ("topic", "id", "key", "headers", "payload")
+_TOGETHER = 10_000  # messages that are put at once, at most
+_TELL_EVERY_S = 0.5
 
 
 class Pace:
@@ -51,12 +56,6 @@ class Pace:
         if self._first_us is None:
             self._first_us = at_us
         return max(0.0, (at_us - self._first_us) / 1e6 / self._speed)
-
-
-REPLAY_OF = "clarion-replay-of"  # the header that has the original id, as 32 hexadecimal digits
-_REPLAYED = ("topic", "id", "key", "headers", "payload")
-_TOGETHER = 10_000  # messages that are put at once, at most
-_TELL_EVERY_S = 0.5
 
 
 class Replayed(NamedTuple):
@@ -100,7 +99,7 @@ def replay(
         raise InvalidRequest("only a replay at full speed can be done once under a name; leave out the speed or name")
     pace = None if speed is None else Pace(speed)
     folder = LakeFolder(lake)
-    files, start, end = find_files(folder, topics), as_utc(start), as_utc(end)
+    files, start, end = find_files(folder, topics), edge_in_utc(start), edge_in_utc(end)
     if pace is None:
         rows = _in_order(spark, folder, select(files, start, end), start, end)
         return _write(rows.withColumn("headers", _marked()) if mark else rows, url, topic, name)

@@ -1,8 +1,11 @@
-"""Times in columns: whole microseconds since 1970, the windows they lie in, and the stamps inside message ids."""
+"""Columns that several jobs make of messages: times in µs since 1970, windows, stamps of ids, and JSON events."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.model.errors import InvalidRequest
@@ -26,6 +29,21 @@ def stamp_us(message_id: Column) -> Column:
     return F.lit(STAMP_EPOCH_UNIX_S * US_PER_S) + F.shiftright(stamp * 125, 3)
 
 
+def in_windows(
+    rows: DataFrame, by: Sequence[str], at_us: Column, window_s: float | None
+) -> tuple[DataFrame, list[str], list[Column]]:
+    """Return rows with `start_us`, where the window that a time lies in begins, the names to group them by, and the
+    columns of windows to tell; without a window, no more than `by`. Windows follow one another from 1970 on."""
+    if window_s is None:
+        return rows, list(by), []
+    length_us = window_us(window_s)
+    rows = rows.withColumn("start_us", at_us - F.pmod(at_us, F.lit(length_us)))
+    start, end = WINDOW
+    start_us = F.col("start_us")
+    windows = [F.timestamp_micros(start_us).alias(start), F.timestamp_micros(start_us + length_us).alias(end)]
+    return rows, [*by, "start_us"], windows
+
+
 def window_us(window_s: float) -> int:
     """Return the length of a window; InvalidRequest where it is none."""
     length_us = round(window_s * US_PER_S)
@@ -34,12 +52,34 @@ def window_us(window_s: float) -> int:
     return length_us
 
 
-def window_start_us(at_us: Column, length_us: int) -> Column:
-    """Return where the window that a time lies in begins. Windows follow one another from 1970 on."""
-    return at_us - F.pmod(at_us, F.lit(length_us))
+def in_order(found: DataFrame, by: Sequence[str], windows: Sequence[Column], told: Sequence[str | Column]) -> DataFrame:
+    """Return what was found, by name and window."""
+    return found.select(*by, *windows, *told).orderBy(*by, *(WINDOW if windows else ()))
 
 
-def window_columns(start_us: Column, length_us: int) -> list[Column]:
-    """Return a window's beginning and end as time stamps."""
-    start, end = WINDOW
-    return [F.timestamp_micros(start_us).alias(start), F.timestamp_micros(start_us + length_us).alias(end)]
+def read_events(
+    messages: DataFrame, fields: Mapping[str, str], good: Column, where: Column, *, kind: str, skip_bad: bool
+) -> DataFrame:
+    """Return the JSON payloads of messages as a table of `fields` with their types, of which the first is a text.
+
+    A message that is not `good`, by its fields `read.…`, fails the query with `where` it is, or is left out with
+    `skip_bad`.
+    """
+    schema = ", ".join(f"{name} {kind_of}" for name, kind_of in fields.items())
+    read = messages.select(where.alias("where"), F.from_json(F.col("payload").cast("string"), schema).alias("read"))
+    good = F.coalesce(good, F.lit(False))
+    if skip_bad:
+        read = read.where(good)
+    told = F.concat(
+        F.lit("the message "), "where",
+        F.lit(f" is no {kind}; nothing was changed. Leave such messages out with skip_bad, or name another topic"),
+    )  # fmt: skip
+    first, *others = fields
+    # The check hangs on the column that every use of the table looks at, or Spark would leave it out.
+    checked = F.when(good, F.col(f"read.{first}")).otherwise(F.raise_error(told).cast("string")).alias(first)
+    return read.select(checked, *(f"read.{name}" for name in others))
+
+
+def all_there(names: Iterable[str]) -> Column:
+    """Return whether an event has these fields."""
+    return reduce(Column.__and__, (F.col(f"read.{name}").isNotNull() for name in names))

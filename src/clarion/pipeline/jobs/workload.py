@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,15 +69,22 @@ def job_rates(rows: Iterable[Mapping[str, Any]]) -> Estimates:
 
 def write_workload(path: Path | str, tasks: Mapping[str, Rate], jobs: Mapping[str, Rate], time_unit: str = "s") -> None:
     """Write a workload file whole or not at all; rates are given in the time unit, and written as they are."""
-    path = Path(path)
     text = to_yaml(Workload(dict(tasks), dict(jobs), time_unit))
+    with written_whole(Path(path)) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which becomes `path` at the end; what was there stays where that fails."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        yield draft
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise PermanentError(f"{path} cannot be written: {error.strerror or error}; what was there stays") from error
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def read_workload(path: Path | str) -> Workload:

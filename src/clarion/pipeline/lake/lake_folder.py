@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _GLOBS = re.compile(r"[*?\[\]{}]")
 _FOOTERS_AT_ONCE = 8
+_FORMAT = 1
+_LAKE = f"{NOTES}/lake.json"
+_TOPICS = f"{NOTES}/topics"
+_CHECKPOINTS = f"{NOTES}/checkpoints"
+Note = TypeVar("Note", bound=msgspec.Struct)
 
 
 class LakeFolder:
@@ -208,13 +213,6 @@ def offset_ranges(footer: Any, path: str) -> list[tuple[int, int]]:
     return found
 
 
-_FORMAT = 1
-_LAKE = f"{NOTES}/lake.json"
-_TOPICS = f"{NOTES}/topics"
-_CHECKPOINTS = f"{NOTES}/checkpoints"
-Note = TypeVar("Note", bound=msgspec.Struct)
-
-
 class Origin(msgspec.Struct, frozen=True):
     """Which topic of which store the rows are of."""
 
@@ -229,7 +227,7 @@ class _LakeNote(msgspec.Struct):
 
 def check_format(lake: LakeFolder, *, make: bool = False) -> None:
     """Check that there is a lake that we can read; with `make`, begin one where there is none."""
-    told = lake.read(_LAKE)
+    told = read_note(lake, _LAKE, _LakeNote)
     if told is None and make:
         try:
             return lake.write(_LAKE, msgspec.json.encode(_LakeNote(_FORMAT)))
@@ -237,20 +235,21 @@ def check_format(lake: LakeFolder, *, make: bool = False) -> None:
             raise PermanentError(f"no lake can be made at {lake}: {error}") from error
     if told is None:
         raise InvalidRequest(f"there is no lake at {lake}; `archive` makes one")
-    found = _read_note(lake, _LAKE, told, _LakeNote).format
-    if found != _FORMAT:
-        raise InvalidRequest(f"the lake at {lake} has format {found}, and this version knows {_FORMAT}; upgrade it")
+    if told.format != _FORMAT:
+        raise InvalidRequest(
+            f"the lake at {lake} has format {told.format}, and this version knows {_FORMAT}; upgrade it"
+        )
     return None
 
 
 def remember(lake: LakeFolder, topic: str, origin: Origin) -> None:
     """Note where a topic's rows come from, the first time; InvalidRequest where the lake has others of that name."""
     path = f"{_TOPICS}/{escape(topic)}.json"
-    told = lake.read(path)
+    told = read_note(lake, path, Origin)
     if told is None:
         lake.write(path, msgspec.json.encode(origin))
         return
-    problem = difference(topic, _read_note(lake, path, told, Origin), origin)
+    problem = difference(topic, told, origin)
     if problem is not None:
         raise InvalidRequest(
             f"the lake at {lake} has rows of {topic} already, and {problem}. Nothing was added. Archive into another"
@@ -286,8 +285,10 @@ def difference(topic: str, kept: Origin, found: Origin) -> str | None:
     return None
 
 
-def _read_note(lake: LakeFolder, path: str, told: bytes, kind: type[Note]) -> Note:
+def read_note(lake: LakeFolder, path: str, kind: type[Note]) -> Note | None:
+    """Return what a note says; None where there is none."""
+    told = lake.read(path)
     try:
-        return msgspec.json.decode(told, type=kind)
+        return None if told is None else msgspec.json.decode(told, type=kind)
     except msgspec.MsgspecError as error:
         raise StoredDataCorrupt(f"{lake}/{path} cannot be read: {error}; nothing was changed") from error

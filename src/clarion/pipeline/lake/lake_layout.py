@@ -107,8 +107,8 @@ class CurrentFiles(NamedTuple):
     superseded: list[LakeFile]
 
 
-def count(files: Iterable[LakeFile]) -> CurrentFiles:
-    """Tell the files that count from those whose rows a larger one has, too.
+def current_files(files: Iterable[LakeFile]) -> CurrentFiles:
+    """Return the files that count apart from those whose rows a larger one has, too.
 
     Two that overlap in any other way are no work of ours: StoredDataCorrupt, with their names.
     """

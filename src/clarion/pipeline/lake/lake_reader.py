@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +17,19 @@ from pyarrow import parquet
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text, is_pattern, matches
 from clarion.pipeline.lake.lake_folder import LakeFolder, check_format, offset_ranges
-from clarion.pipeline.lake.lake_layout import CurrentFiles, LakeFile, count
+from clarion.pipeline.lake.lake_layout import CurrentFiles, LakeFile, current_files
 from clarion.pipeline.lake.lake_writer import read_intents
+from clarion.pipeline.topic_table import NAMES, as_utc, message_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Edge = int | datetime  # an offset, or a time; without a zone it is UTC
+_ROWS_AT_ONCE = 4000
+_BYTES_AT_ONCE = 16 * 2**20  # of rows, at most about so many: a replay by time has a batch of every topic in memory
+_BUFFER_BYTES = 2**20  # of a column that is being read
+_PART_BYTES = 32 * 2**20  # of files, up to which pieces go to one task
+_COLUMNS = ["offset", "time", "id", "key", "headers", "payload"]
 
 
 def read_lake(
@@ -39,11 +45,9 @@ def read_lake(
     Each is an offset or a time. Only files that can have such rows are opened. What a larger file has, too, is read
     once; a micro-batch that is just being added is left out. Topics that are not there are an InvalidRequest.
     """
-    from clarion.pipeline.topic_table import NAMES, message_columns
-
     lake = LakeFolder(location)
     found = find_files(lake, topics)
-    start, end = as_utc(start), as_utc(end)
+    start, end = edge_in_utc(start), edge_in_utc(end)
     paths = [lake.spark_path(file.path) for file in select(found, start, end)]
     if not paths:
         return spark.createDataFrame([], message_columns())
@@ -60,7 +64,7 @@ def find_files(lake: LakeFolder, topics: Collection[str] | None) -> list[LakeFil
     if topics is None:
         return found
     names = {file.topic for file in found}
-    chosen = {topic: [name for name in names if _stands_for(topic, name)] for topic in topics}
+    chosen = {topic: [name for name in names if matches(from_text(topic), from_text(name))] for topic in topics}
     _check_there(lake, {topic for topic, some in chosen.items() if not some})
     wanted = {name for some in chosen.values() for name in some}
     return [file for file in found if file.topic in wanted]
@@ -71,7 +75,7 @@ def read_current_files(lake: LakeFolder, topics: Collection[str] | None = None) 
     pending = _targets(lake)
     files = lake.files(topics)
     pending |= _targets(lake)  # one that began meanwhile
-    return count(file for file in files if file.path not in pending)
+    return current_files(file for file in files if file.path not in pending)
 
 
 def select(files: Iterable[LakeFile], start: Edge | None, end: Edge | None) -> list[LakeFile]:
@@ -85,11 +89,9 @@ def select(files: Iterable[LakeFile], start: Edge | None, end: Edge | None) -> l
     return chosen
 
 
-def as_utc(edge: Edge | None) -> Edge | None:
-    """Return a time without a zone as UTC; else what was given."""
-    if isinstance(edge, datetime):
-        return edge.astimezone(UTC) if edge.tzinfo else edge.replace(tzinfo=UTC)
-    return edge
+def edge_in_utc(edge: Edge | None) -> Edge | None:
+    """Return a time in UTC, which it is taken for without a zone; else what was given."""
+    return as_utc(edge) if isinstance(edge, datetime) else edge
 
 
 def _rows_between(rows: DataFrame, start: Edge | None, end: Edge | None) -> DataFrame:
@@ -103,10 +105,6 @@ def _rows_between(rows: DataFrame, start: Edge | None, end: Edge | None) -> Data
     if end is not None:
         rows = rows.where(functions.col(side(end)) < functions.lit(end))
     return rows
-
-
-def _stands_for(wanted: str, topic: str) -> bool:
-    return wanted == topic or (is_pattern(from_text(wanted)) and matches(from_text(wanted), from_text(topic)))
 
 
 def _day(at: datetime) -> str:
@@ -123,13 +121,6 @@ def _check_there(lake: LakeFolder, missing: set[str]) -> None:
         raise InvalidRequest(
             f"the lake at {lake} has no {', '.join(sorted(missing))}; it has {', '.join(there) or 'no topic at all'}"
         )
-
-
-_ROWS_AT_ONCE = 4000
-_BYTES_AT_ONCE = 16 * 2**20  # of rows, at most about so many: a replay by time has a batch of every topic in memory
-_BUFFER_BYTES = 2**20  # of a column that is being read
-_PART_BYTES = 32 * 2**20  # of files, up to which pieces go to one task
-_COLUMNS = ["offset", "time", "id", "key", "headers", "payload"]
 
 
 class LakeMessage(NamedTuple):

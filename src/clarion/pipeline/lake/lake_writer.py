@@ -16,14 +16,14 @@ from typing import NamedTuple
 import msgspec
 
 from clarion.model.errors import StoredDataCorrupt
-from clarion.pipeline.lake.lake_folder import LakeFolder
+from clarion.pipeline.lake.lake_folder import LakeFolder, read_note
 from clarion.pipeline.lake.lake_layout import (
     INTENTS,
     STAGING,
     Intent,
     LakeFile,
     Staged,
-    count,
+    current_files,
     day_folder,
     ends,
     plan_moves,
@@ -68,7 +68,7 @@ class LakeWriter:
         self._check_topics = check_topics
         self._step = on_step
         self._recover()
-        self._ends = ends(count(lake.files()).files)
+        self._ends = ends(current_files(lake.files()).files)
 
     @property
     def ends(self) -> Mapping[str, int]:
@@ -102,7 +102,7 @@ class LakeWriter:
         self._check_topics({file.topic for file in files})
         folders = {day_folder(*file.place) for file in files}
         present = [file for folder in folders for file in self._lake.files_of_day(folder)]
-        intent = plan_moves(fresh, count(present).files)
+        intent = plan_moves(fresh, current_files(present).files)
         self._lake.write(self._intent, msgspec.json.encode(intent))
         self._step("decided")
         self._finish(self._intent, intent)
@@ -129,15 +129,8 @@ class LakeWriter:
 
 def read_intents(lake: LakeFolder) -> dict[str, Intent]:
     """Return the micro-batches that are decided, and may not be in the lake wholly, by the path of their notes."""
-    found = {}
-    for path in lake.names(INTENTS):
-        told = lake.read(path) if path.endswith(".json") else None
-        if told is not None:
-            try:
-                found[path] = msgspec.json.decode(told, type=Intent)
-            except msgspec.MsgspecError as error:
-                raise StoredDataCorrupt(f"{lake}/{path} cannot be read: {error}; nothing was changed") from error
-    return found
+    told = {path: read_note(lake, path, Intent) for path in lake.names(INTENTS) if path.endswith(".json")}
+    return {path: intent for path, intent in told.items() if intent is not None}
 
 
 def check_moved(lake: LakeFolder, intent: Intent) -> None:
