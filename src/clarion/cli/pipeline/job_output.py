@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clarion.cli.output import add_row, console, plain_table, readable_duration
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
     from clarion.pipeline.spark_queries import Progress
 
@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 @contextmanager
 def live_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Return a way to show one line that changes, on standard error if that is a terminal; else it is silent."""
+    """Yield a way to show one line that changes, on standard error if that is a terminal; else it is silent."""
     screen = console(stderr=True)
     if quiet or not screen.is_terminal:
         yield lambda _text: None
@@ -43,7 +43,7 @@ def progress_text(progress: Progress, seconds: float) -> str:
 
 @contextmanager
 def query_line(*, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """Return a way to show a query's progress on one live line."""
+    """Yield a way to show a query's progress on one live line."""
     began_s = time.monotonic()
     with live_line(quiet=quiet) as show:
         yield lambda progress: show(progress_text(progress, time.monotonic() - began_s))
@@ -60,7 +60,12 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 def collect(table: DataFrame) -> Rows:
     """Return a table that is small as dictionaries."""
-    return [row.asDict() for row in table.collect()]
+    return as_dicts(table.collect())
+
+
+def as_dicts(rows: Sequence[Row]) -> Rows:
+    """Return Spark's rows as dictionaries."""
+    return [row.asDict() for row in rows]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) -> None:
@@ -98,9 +103,9 @@ def plain(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
 
-def utc(moment: datetime) -> datetime:
+def utc(time: datetime) -> datetime:
     """Return a time with its zone; Spark's come without one, in the local zone."""
-    return moment.astimezone(UTC)
+    return time.astimezone(UTC)
 
 
 def _plain(value: Any) -> Any:

@@ -206,7 +206,7 @@ def replay(
     """Put a slice of the lake back onto a topic, in order: keys, headers and payloads as they were.
 
     At full speed it is one write, all or nothing; with --as, once and for all.
-    At a pace (--speed 1 as it was, --speed 50 for the x50 of the document) messages
+    At a pace (--speed 1 as it was, --speed 50 fifty times as fast) messages
     are put one after another at their times; Ctrl-C ends it, and it says how far
     it came.
 

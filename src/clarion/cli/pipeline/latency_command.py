@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clarion.cli.command_errors import note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_name, read_number, read_some_time_s
 from clarion.cli.output import counted, print_json
-from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, print_rows
+from clarion.cli.pipeline.job_output import Rows, as_dicts, collect, live_line, plain, print_rows
 from clarion.cli.pipeline.spark_job import (
     FromLake,
     Topics,
@@ -126,10 +126,10 @@ def _watch(
             f"{counted(watched.samples, 'look')} at the cursors, at most {watched.longest_gap_s:.2f} s apart:"
             " a latency is known to that"
         )
-    found = {"subscriptions": _rows(done.overall)}
+    found = {"subscriptions": as_dicts(done.overall)}
     if window_s is not None:
-        found["subscriptions_in_windows"] = _rows(done.windows)
-    return {**found, "slowest": _rows(done.slowest)}
+        found["subscriptions_in_windows"] = as_dicts(done.windows)
+    return {**found, "slowest": as_dicts(done.slowest)}
 
 
 def _from_lake(
@@ -161,13 +161,9 @@ def _from_lake(
     return found
 
 
-def _rows(rows: list[Any]) -> Rows:
-    return [row.asDict() for row in rows]
-
-
 @contextmanager
 def _stopped_by_ctrl_c() -> Iterator[threading.Event]:
-    """Return an event that Ctrl-C sets, instead of ending the command; a second one ends it."""
+    """Yield an event that Ctrl-C sets, instead of ending the command; a second one ends it."""
     stop = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -184,20 +180,17 @@ def _stopped_by_ctrl_c() -> Iterator[threading.Event]:
 
 @contextmanager
 def _recording(url: str, topic: bytes | None) -> Iterator[Callable[[list[Delivery]], None] | None]:
-    """Return a way to put deliveries on a topic, if one is named; it is made, and kept, if it is not there."""
+    """Yield a way to put deliveries on a topic, if one is named; it is made, and kept, if it is not there."""
     if topic is None:
         yield None
         return
     from clarion.admin import Admin
-    from clarion.model.errors import NoTopic
     from clarion.pipeline.jobs.deliveries import encode
+    from clarion.pipeline.spark_sink import make_ready
     from clarion.publisher import Publisher
 
     with Admin(url) as admin:
-        try:
-            admin.describe_topic(topic)
-        except NoTopic:
-            admin.configure_topic(topic, retention="keep")
+        make_ready(admin, topic)
     with Publisher(url) as publisher:
 
         def put(news: list[Delivery]) -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-_TIME_UNITS = ("ms", "s", "min", "h")
 _TITLES = {
     "arrivals": ("Arrivals by topic and job type", "no messages"),
     "arrivals_in_windows": ("Arrivals in windows", "no messages"),
@@ -89,8 +88,10 @@ def rates(
     names = names_of(topics)
     check_input(url, names, lake)
     check_output(workload, "--workload")
-    if time_unit not in _TIME_UNITS:
-        raise typer.BadParameter(f"it is one of {', '.join(_TIME_UNITS)}", param_hint="--time-unit")
+    from clarion.pipeline.jobs.workload import SECONDS_IN
+
+    if time_unit not in SECONDS_IN:
+        raise typer.BadParameter(f"it is one of {', '.join(SECONDS_IN)}", param_hint="--time-unit")
     with spark_session(context, "rates", quiet=as_json) as spark, live_line(quiet=as_json) as show:
         from clarion.pipeline.jobs.time_columns import header_time
 

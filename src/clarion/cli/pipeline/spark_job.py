@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -68,31 +68,38 @@ def check_extra() -> None:
 
 @contextmanager
 def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> Iterator[SparkSession]:
-    """Return a session for a job; it is stopped at the end, and what Spark throws becomes an error of one line."""
-    choice = context.obj if isinstance(context.obj, SparkOptions) else SparkOptions()
-    if choice.log_level not in _LEVELS:
+    """Yield a session for a job; it is stopped at the end, and what Spark throws becomes an error of one line."""
+    options = context.obj if isinstance(context.obj, SparkOptions) else SparkOptions()
+    if options.log_level not in _LEVELS:
         raise typer.BadParameter(f"it is one of {', '.join(_LEVELS)}", param_hint="--spark-log")
-    if choice.master and not choice.master.startswith(_MASTERS):
-        raise typer.BadParameter(f"it begins with {', '.join(_MASTERS)}; not {choice.master!r}", param_hint="--master")
-    settings = choice.settings_by_name()
+    if options.master and not options.master.startswith(_MASTERS):
+        raise typer.BadParameter(f"it begins with {', '.join(_MASTERS)}; not {options.master!r}", param_hint="--master")
+    settings = options.settings_by_name()
     check_extra()
     from pyspark.sql import SparkSession
 
-    from clarion.pipeline.java import find_java, install_java
+    from clarion.pipeline.java import NoJava, find_java, install_java
     from clarion.pipeline.spark_queries import clarion_error_in
     from clarion.pipeline.spark_session import plain_interrupts, ship, start_session
 
     ours_to_stop = SparkSession.getActiveSession() is None
-    install_java() if choice.install_java and not _has_java() else find_java()
-    if not quiet:
-        note(f"starting Spark on {choice.master or 'this machine'} …")
     try:
-        session = start_session(choice.master, name=f"clarion {name}", settings=settings, log_level=choice.log_level)
+        find_java()
+    except NoJava:
+        if not options.install_java:
+            raise
+        install_java()
+    if not quiet:
+        note(f"starting Spark on {options.master or 'this machine'} …")
+    try:
+        session = start_session(options.master, name=f"clarion {name}", settings=settings, log_level=options.log_level)
     except Exception as error:
         raise SparkFailed(f"Spark could not be started: {_first_lines(error)}") from error
     try:
-        with plain_interrupts(), _stopping(session if ours_to_stop else None):
-            if choice.ship:
+        with plain_interrupts(), ExitStack() as at_end:
+            if ours_to_stop:
+                at_end.callback(session.stop)
+            if options.ship:
                 ship(session)
             yield session
     except Exception as error:
@@ -104,25 +111,6 @@ def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> 
         if isinstance(error, OSError):
             raise PermanentError(str(error)) from error
         raise
-
-
-@contextmanager
-def _stopping(session: SparkSession | None) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if session is not None:
-            session.stop()
-
-
-def _has_java() -> bool:
-    from clarion.pipeline.java import NoJava, find_java
-
-    try:
-        find_java()
-    except NoJava:
-        return False
-    return True
 
 
 def _first_lines(error: Exception) -> str:
@@ -198,6 +186,5 @@ def has_topic(url: str, topic: str, lake: str | None) -> bool:
 
 def check_broker(url: str) -> None:
     """Fail at once, before Spark is started for nothing, where no broker answers."""
-
     with admin_client(url, DEFAULT_TIMEOUT_S) as admin:
         admin.hello()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,23 +15,17 @@ from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, pri
 from clarion.cli.pipeline.spark_job import check_output, spark_session
 from clarion.model.errors import PermanentError
 
+Number = TypeVar("Number", int, float)
 _NEEDS = 'sweeping needs SimPy, numpy and PySpark: pip install "clarion[sim,spark]"'
 _ORDER = ("profile", "load_per_s", "tuning", "batch_size", "seed")
 _MEANS = ("response_mean_ms", "response_median_ms", "response_p99_ms", "batch_size_mean", "dropped")
 
 
-def _read_numbers(text: str) -> list[float]:
+def _read_list(text: str, read: Callable[[str], Number], wanted: str) -> tuple[Number, ...]:
     try:
-        return [float(part) for part in text.split(",")]
+        return tuple(read(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"numbers with commas between are wanted, like 1.75,17.5,35; not {text!r}") from None
-
-
-def _read_sizes(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"whole numbers with commas between are wanted, like 1,10,50; not {text!r}") from None
+        raise typer.BadParameter(f"{wanted} are wanted; not {text!r}") from None
 
 
 @tells_errors
@@ -83,8 +78,8 @@ def sweep(
     values: dict[str, Any] = {} if config is None else read_config(config)
     check_output(out, "--out")
     grid = Grid(
-        loads_per_s=tuple(_read_numbers(loads)),
-        batch_sizes=tuple(_read_sizes(batch_sizes)),
+        loads_per_s=_read_list(loads, float, "numbers with commas between, like 1.75,17.5,35,"),
+        batch_sizes=_read_list(batch_sizes, int, "whole numbers with commas between, like 1,10,50,"),
         seeds=tuple(range(1, seeds + 1)),
         policies=tuple(tunings.split(",")),
         profiles=tuple(profiles.split(",")),
@@ -124,9 +119,11 @@ def _write(rows: Rows, path: Path) -> None:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
+    from clarion.sim.traces import PARQUET_SUFFIXES
+
     table = pa.Table.from_pylist(rows)
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
+        if path.suffix.lower() in PARQUET_SUFFIXES:
             parquet.write_table(table, path)
         else:
             csv.write_csv(table, path)
