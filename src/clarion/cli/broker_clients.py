@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
 
-from clarion.cli.command_errors import note
-from clarion.cli.output import counted, readable_duration
+from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url
+from clarion.cli.output import counted, print_result, readable_duration
 from clarion.model.errors import BufferFull, ClarionError, NoSubscriber, TimedOut, Unreachable
 from clarion.model.names import how_to_subscribe, to_text
 
@@ -17,7 +20,47 @@ if TYPE_CHECKING:
     from clarion.publisher import Publisher
 
 
+Parameters = ParamSpec("Parameters")
+_OPTIONS = (("url", Url, DEFAULT_URL), ("timeout_s", Timeout, DEFAULT_TIMEOUT), ("as_json", AsJson, False))
 _IS_ONE_RUNNING = "Is one running there? `clarion up` starts one"
+
+
+class BrokerCall(NamedTuple):
+    """What a command that asks a broker was told: where the broker is, how long to wait for it, and how to print."""
+
+    url: str
+    timeout_s: float
+    as_json: bool
+
+    def admin(self) -> AbstractContextManager[Admin]:
+        """Return a client that asks the broker, to be used by `with`."""
+        return admin_client(self.url, self.timeout_s)
+
+    def publisher(self, topic: bytes, *, compress: bool = False) -> AbstractContextManager[Publisher]:
+        """Return a publisher for a topic, to be used by `with`."""
+        return publisher_client(self.url, topic, self.timeout_s, compress=compress)
+
+    def print(self, value: dict[str, Any], text: str) -> None:
+        """Print what the command did: JSON for programs, or a line for people."""
+        print_result(value, text, as_json=self.as_json)
+
+
+def broker_command(command: Callable[Concatenate[BrokerCall, Parameters], None]) -> Callable[..., None]:
+    """Give a command the options --url, --timeout and --json, which reach it as its first argument."""
+    own = inspect.signature(command, eval_str=True)
+    made = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, annotation, default in _OPTIONS
+    ]
+    signature = own.replace(parameters=[*list(own.parameters.values())[1:], *made])
+
+    @functools.wraps(command)
+    def called(*args: Any, url: str, timeout_s: float, as_json: bool, **kwargs: Any) -> None:
+        command(BrokerCall(url, timeout_s, as_json), *args, **kwargs)
+
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    return tells_errors(called)
 
 
 @contextmanager

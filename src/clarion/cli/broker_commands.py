@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from clarion.cli.broker_clients import admin_client
+from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import ExitCode, announce_ready, end_cleanly_on_sigterm, exit_code_of, tells_errors
-from clarion.cli.command_options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url, read_some_time_s
+from clarion.cli.command_options import AsJson, read_some_time_s
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
 from clarion.model.errors import BadSettings, ClarionError
 from clarion.model.names import to_text
@@ -269,15 +269,13 @@ _GAUGES = frozenset({"topics", "topics_in_memory", "waiting_gets", "clock_off_s"
 _PUBLISHERS = "publishers"  # has a table of its own
 
 
-@tells_errors
+@broker_command
 def stats(
+    call: BrokerCall,
     watch_s: Annotated[
         float | None,
         typer.Option("--watch", parser=read_some_time_s, metavar="TIME", help="Ask again so often (1s), until Ctrl-C."),
     ] = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Show the broker's counters, once or live.
 
@@ -294,14 +292,14 @@ def stats(
       clarion stats --json | jq .publishers
       clarion stats --json --watch 10            # a JSON object every 10 s
     """
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         if watch_s is None:
             values = admin.stats()
-            if as_json:
+            if call.as_json:
                 print_json(as_plain(values))
             else:
                 console().print(stats_tables(values))
-        elif as_json:
+        elif call.as_json:
             while True:
                 print_json(as_plain(admin.stats()))
                 time.sleep(watch_s)

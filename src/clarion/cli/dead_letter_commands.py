@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import admin_client
-from clarion.cli.command_errors import confirm, tells_errors
+from clarion.cli.broker_clients import BrokerCall, broker_command
+from clarion.cli.command_errors import confirm
 from clarion.cli.command_options import (
-    DEFAULT_TIMEOUT,
-    DEFAULT_URL,
-    AsJson,
-    Timeout,
     Topic,
-    Url,
     Yes,
     read_number,
     read_some,
@@ -28,7 +23,6 @@ from clarion.cli.output import (
     payload_glance,
     plain_table,
     print_json,
-    print_result,
     text_or_base64,
     value_text,
 )
@@ -63,13 +57,11 @@ Offsets = Annotated[
 
 
 @dead_app.command("list")
-@tells_errors
+@broker_command
 def list_dead(
+    call: BrokerCall,
     topic: Topic,
     most: Annotated[int, typer.Option("--max", parser=read_some, metavar="N", help="The oldest so many.")] = 100,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """List a topic's dead letters, oldest first.
 
@@ -82,10 +74,10 @@ def list_dead(
       clarion dead list jobs
       clarion dead list jobs --max 1000 --json | jq -r .reason | sort | uniq -c
     """
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         found = admin.dead_letters(topic, most + 1)
     shown = found[:most]
-    if as_json:
+    if call.as_json:
         for letter in shown:
             print_json(letter_json(letter))
     elif shown:
@@ -97,13 +89,11 @@ def list_dead(
 
 
 @dead_app.command("replay")
-@tells_errors
+@broker_command
 def replay(
+    call: BrokerCall,
     topic: Topic,
     offsets: Offsets = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Put dead letters back on their topic, to be tried again.
 
@@ -116,9 +106,9 @@ def replay(
       clarion dead replay jobs --offset 3 --offset 5
     """
     name = to_text(topic)
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         told = admin.replay_dead(topic, offsets)
-    if as_json:
+    if call.as_json:
         print_json({"topic": name, "replayed": told.done, "skipped": told.skipped})
         return
     print(f"{counted(told.done, 'dead letter')} of {name} put back" if any(told) else _none(name, offsets))
@@ -127,14 +117,12 @@ def replay(
 
 
 @dead_app.command("drop")
-@tells_errors
+@broker_command
 def drop(
+    call: BrokerCall,
     topic: Topic,
     offsets: Offsets = None,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Forget dead letters for good.
 
@@ -146,11 +134,11 @@ def drop(
     name = to_text(topic)
     which = "all dead letters" if offsets is None else counted(len(set(offsets)), "dead letter")
     look = f"`clarion dead list {shell_name(topic)}` shows them"
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         confirm(f"{look}. Forget {which} of {name} for good?", yes=yes)
         dropped = admin.drop_dead(topic, offsets)
     done = f"{counted(dropped, 'dead letter')} of {name} forgotten" if dropped else _none(name, offsets)
-    print_result({"topic": name, "dropped": dropped}, done, as_json=as_json)
+    call.print({"topic": name, "dropped": dropped}, done)
 
 
 def _none(name: str, offsets: list[int] | None) -> str:

@@ -28,7 +28,7 @@ _MOST_SIZE_BYTES = 1_000_000
 
 def read_message_size(text: str) -> int:
     """Read the size of the demo's messages: from where they can say which they are, up to 1 MB."""
-    from clarion.demo.workers import MIN_SIZE_BYTES
+    from clarion.demo.demo_clients import MIN_SIZE_BYTES
 
     size_bytes = read_size(text)
     if not MIN_SIZE_BYTES <= size_bytes <= _MOST_SIZE_BYTES:

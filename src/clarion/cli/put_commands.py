@@ -13,23 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import admin_client, publisher_client
-from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.broker_clients import BrokerCall, broker_command
+from clarion.cli.command_errors import note
 from clarion.cli.command_options import (
-    DEFAULT_TIMEOUT,
-    DEFAULT_URL,
-    AsJson,
     Headers,
     Key,
-    Timeout,
     Topic,
-    Url,
     read_headers,
     read_later,
     read_some_time_s,
     read_value,
 )
-from clarion.cli.output import console, counted, iso, json_line, local_time, print_result, readable_duration
+from clarion.cli.output import console, counted, iso, json_line, local_time, readable_duration
 from clarion.model.errors import TimedOut, TooLarge
 from clarion.model.names import to_text
 
@@ -41,8 +36,9 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES = 2**30  # read before the broker, whose bound is lower, is asked
 
 
-@tells_errors
+@broker_command
 def put(
+    call: BrokerCall,
     topic: Topic,
     message: Annotated[
         str | None, typer.Argument(metavar="MESSAGE", help="The message; left out, it is read from standard input.")
@@ -65,9 +61,6 @@ def put(
         typer.Option("--deliver-at", metavar="TIME|+TIME", help="When they appear: 2026-01-31T12:00:00Z, or +10m."),
     ] = None,
     compress: Annotated[bool, typer.Option("--compress", help="Send and store them compressed.")] = False,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Put messages on a topic, durably.
 
@@ -94,18 +87,18 @@ def put(
     if lines and message is not None:
         raise typer.BadParameter("--lines reads standard input; leave the message out")
     if lines:
-        with publisher_client(url, topic, timeout_s, compress=compress) as publisher:
+        with call.publisher(topic, compress=compress) as publisher:
             told = put_lines(
-                publisher, topic, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due, timeout_s=timeout_s
+                publisher, topic, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due, timeout_s=call.timeout_s
             )
     else:
         payload = read_message(message)
-        with publisher_client(url, topic, timeout_s, compress=compress) as publisher:
+        with call.publisher(topic, compress=compress) as publisher:
             receipt = publisher.put(topic, payload, packed_key, packed_headers, ttl_s=ttl_s, deliver_at=due)
-            receipt.result(timeout_s)
+            receipt.result(call.timeout_s)
         offset = receipt.offset
         told = {"messages": 1, "first_offset": offset, "last_offset": offset, "first_id": str(receipt.id)}
-    _print_stored(topic, told, due, as_json=as_json)
+    _print_stored(call, topic, told, due)
 
 
 def _read_due(text: str) -> datetime:
@@ -127,7 +120,7 @@ def read_message(given: str | None) -> bytes:
     return payload
 
 
-def _print_stored(topic: bytes, told: dict[str, Any], due: datetime | None, *, as_json: bool) -> None:
+def _print_stored(call: BrokerCall, topic: bytes, told: dict[str, Any], due: datetime | None) -> None:
     name, count = to_text(topic), told["messages"]
     some = counted(count, "message")
     id_text = told["first_id"]
@@ -139,7 +132,7 @@ def _print_stored(topic: bytes, told: dict[str, Any], due: datetime | None, *, a
         done = f"{some} stored on {name} at offset {told['first_offset']}, id {id_text}"
     else:
         done = f"{some} stored on {name}, offsets {told['first_offset']} to {told['last_offset']}"
-    print_result({"topic": name, **told, "deliver_at": iso(due)}, done, as_json=as_json)
+    call.print({"topic": name, **told, "deliver_at": iso(due)}, done)
 
 
 MAX_LINE_BYTES = 2**28
@@ -280,8 +273,9 @@ class LineProgress:
         self._bar.start()
 
 
-@tells_errors
+@broker_command
 def request(
+    call: BrokerCall,
     topic: Topic,
     message: Annotated[
         str | None, typer.Argument(metavar="MESSAGE", help="The question; left out, it is read from standard input.")
@@ -293,9 +287,6 @@ def request(
     no_newline: Annotated[bool, typer.Option("--no-newline", help="Print the bytes of the answer alone.")] = False,
     key: Key = None,
     headers: Headers = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Put a message on a topic, wait for the answer and print it.
 
@@ -310,14 +301,14 @@ def request(
       clarion request resize --wait 1m --no-newline < photo.jpg > small.jpg
       clarion request prices 'AAPL' --json | jq .payload
     """
-    if no_newline and as_json:
+    if no_newline and call.as_json:
         raise typer.BadParameter("give --json or --no-newline, not both")
     packed_key = None if key is None else read_value(key)
     packed_headers = read_headers(headers or [])
     payload = read_message(message)
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         admin.hello()  # no need to wait for an answer where there is no broker
-    with publisher_client(url, topic, timeout_s) as publisher:
+    with call.publisher(topic) as publisher:
         try:
             answer = publisher.request(topic, payload, wait_s=wait_s, key=packed_key, headers=packed_headers)
         except TimedOut:
@@ -329,6 +320,6 @@ def request(
             f"nobody answered on {to_text(topic)} within {readable_duration(wait_s)}; the question may still be worked"
             " on. A longer --wait may help"
         )
-    shape = json_line(answer) if as_json else answer.payload + (b"" if no_newline else b"\n")
+    shape = json_line(answer) if call.as_json else answer.payload + (b"" if no_newline else b"\n")
     sys.stdout.buffer.write(shape)
     sys.stdout.buffer.flush()

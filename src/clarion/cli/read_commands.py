@@ -18,18 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clarion.cli.broker_clients import admin_client, no_answer_told, waiting_told
-from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, note, tells_errors
+from clarion.cli.broker_clients import BrokerCall, broker_command, no_answer_told, waiting_told
+from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, note
 from clarion.cli.command_options import (
-    DEFAULT_TIMEOUT,
-    DEFAULT_URL,
-    AsJson,
     Start,
     SubscriberName,
-    Timeout,
     Topic,
     TopicOrPattern,
-    Url,
     read_duration_s,
     read_name,
     read_number,
@@ -68,8 +63,9 @@ _MANY = 65_536
 _FOLLOW_WAIT_S = 2.0  # then it looks whether anybody still reads what it prints
 
 
-@tells_errors
+@broker_command
 def get(
+    call: BrokerCall,
     topic: TopicOrPattern,
     name: SubscriberName,
     most: Annotated[
@@ -97,9 +93,6 @@ def get(
             " dead letters. Needs --max.",
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Print the messages that a subscriber has not read yet, one a line.
 
@@ -131,7 +124,7 @@ def get(
     first = read_start(start)
     if follow and wait_s:
         raise typer.BadParameter("--follow waits for ever; leave --wait out")
-    if no_newline and as_json:
+    if no_newline and call.as_json:
         raise typer.BadParameter("give --json or --no-newline, not both")
     if start != "new" and not subscribe:
         raise typer.BadParameter("--start is for a new subscription; give --subscribe too")
@@ -142,11 +135,11 @@ def get(
     writer = RecordWriter(standard_output())
     end_cleanly_on_sigterm()
     lines = text_lines_with_topic if is_pattern(topic) else text_lines
-    shape = json_lines if as_json else whole_payloads if no_newline else lines
+    shape = json_lines if call.as_json else whole_payloads if no_newline else lines
     with (
-        no_answer_told(url),
-        Subscriber(url, name, ack="explicit", timeout_s=timeout_s, prefetch=follow or most is None) as reader,
-        waiting_told(url, timeout_s) as notes,
+        no_answer_told(call.url),
+        Subscriber(call.url, name, ack="explicit", timeout_s=call.timeout_s, prefetch=follow or most is None) as reader,
+        waiting_told(call.url, call.timeout_s) as notes,
     ):
         try:
             if subscribe:
@@ -404,8 +397,9 @@ _AT_ONCE = 1000
 _SHOWN_CHARACTERS = 100  # characters of a payload in the table
 
 
-@tells_errors
+@broker_command
 def browse(
+    call: BrokerCall,
     topic: Topic,
     position: Annotated[
         str,
@@ -415,9 +409,6 @@ def browse(
         int | None, typer.Option("--last", parser=read_some, metavar="N", help="Show the newest so many instead.")
     ] = None,
     most: Annotated[int, typer.Option("--max", parser=read_some, metavar="N", help="End after so many.")] = 100,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Look at a topic's messages without a subscription.
 
@@ -438,7 +429,7 @@ def browse(
     if last is not None and start != "earliest":
         raise typer.BadParameter("give --from or --last, not both")
     end_cleanly_on_sigterm()
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         if last is not None:
             told = admin.describe_topic(topic)
             start = max(told.first_offset, told.next_offset - last)
@@ -446,7 +437,7 @@ def browse(
         messages = islice(_readable(admin, topic, start), most)
         printed = 0
         while some := list(islice(messages, _AT_ONCE)):
-            _print_messages(some, as_json=as_json, with_header=not printed)
+            _print_messages(some, as_json=call.as_json, with_header=not printed)
             printed += len(some)
     if not printed:
         raise typer.Exit(ExitCode.NOTHING_THERE)
@@ -507,17 +498,15 @@ def _state() -> None:
 
 
 @state_app.command("get")
-@tells_errors
+@broker_command
 def get_state(
+    call: BrokerCall,
     name: Annotated[
         bytes,
         typer.Argument(
             parser=read_name, metavar="NAME", help="Name of the state; for bytes that are not UTF-8, b64: and base64."
         ),
     ],
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Print a named state's value, as transaction.set() gave it.
 
@@ -529,9 +518,9 @@ def get_state(
       clarion state get leader
       clarion state get leader --json | jq .version
     """
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         told = admin.state(name)
-    if as_json:
+    if call.as_json:
         value = {"value": None} if told.value is None else text_or_base64("value", told.value)
         print_json({"name": to_text(name), "version": told.version, **value})
     elif told.value is not None:

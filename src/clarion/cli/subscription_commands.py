@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import admin_client
-from clarion.cli.command_errors import confirm, tells_errors
+from clarion.cli.broker_clients import BrokerCall, broker_command
+from clarion.cli.command_errors import confirm
 from clarion.cli.command_options import (
-    DEFAULT_TIMEOUT,
-    DEFAULT_URL,
-    AsJson,
     ListsNames,
     Start,
     SubscriberArgument,
     SubscriberName,
-    Timeout,
     Topic,
     TopicOrPattern,
-    Url,
     Yes,
     read_bound_s,
     read_count,
@@ -37,7 +32,6 @@ from clarion.cli.output import (
     iso,
     plain_table,
     print_json,
-    print_result,
     readable_duration,
 )
 from clarion.model.errors import NoTopic, NotSubscribed
@@ -68,8 +62,9 @@ subscriptions_app = typer.Typer(cls=ListsNames, help=_HELP)
 
 
 @subscriptions_app.command("list")
-@tells_errors
+@broker_command
 def list_subscriptions(
+    call: BrokerCall,
     topic: Annotated[
         bytes | None,
         typer.Argument(
@@ -79,9 +74,6 @@ def list_subscriptions(
             show_default="all",
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """List subscriptions: who is behind, and who works on what.
 
@@ -100,9 +92,9 @@ def list_subscriptions(
       clarion subscriptions 'alerts/#'
       clarion subscriptions --json | jq -r 'select(.lag > 1000) | .subscriber'
     """
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         found = list(admin.subscriptions(topic))
-    if as_json:
+    if call.as_json:
         for one in found:
             print_json(subscription_json(one))
     elif found:
@@ -114,8 +106,9 @@ def list_subscriptions(
 
 
 @subscriptions_app.command("seek")
-@tells_errors
+@broker_command
 def seek(
+    call: BrokerCall,
     topic: Topic,
     name: SubscriberArgument,
     to: Annotated[
@@ -128,9 +121,6 @@ def seek(
         ),
     ],
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Have a subscription go on elsewhere.
 
@@ -146,25 +136,23 @@ def seek(
       clarion subscriptions seek orders billing --to 2026-01-31T12:00:00Z
     """
     start = read_start(to, "--to")
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         before = admin.describe_subscription(topic, name)
         confirm(f"{_standing(before)}. Have it go on at {_place(to)}?", yes=yes)
         admin.seek(topic, name, start)
         after = admin.describe_subscription(topic, name)
     where = f"offset {after.cursor} of {to_text(topic)}"
     words = f"{to_text(name)} goes on at {where}, with {counted(after.lag, 'message')} to read"
-    print_result(subscription_json(after), words, as_json=as_json)
+    call.print(subscription_json(after), words)
 
 
 @subscriptions_app.command("delete")
-@tells_errors
+@broker_command
 def delete(
+    call: BrokerCall,
     topic: Topic,
     name: SubscriberArgument,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """End a subscription, as `clarion unsubscribe` does.
 
@@ -176,18 +164,18 @@ def delete(
       clarion subscriptions delete orders billing
       clarion subscriptions delete orders billing --yes
     """
-    end_subscription(topic, name, url, timeout_s, yes=yes, as_json=as_json)
+    end_subscription(call, topic, name, yes=yes)
 
 
-def end_subscription(topic: bytes, name: bytes, url: str, timeout_s: float, *, yes: bool, as_json: bool) -> None:
+def end_subscription(call: BrokerCall, topic: bytes, name: bytes, *, yes: bool) -> None:
     """End a subscription to a topic or a pattern; a person is asked where messages would be let go unread."""
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         if not yes and (standing := _unread(admin, topic, name)):
             confirm(f"{standing}. End it?", yes=yes)
         if not admin.unsubscribe(topic, name):
             raise NotSubscribed(f"{to_text(name)} does not subscribe to {to_text(topic)}; nothing changed")
     words = f"{to_text(name)} no longer subscribes to {to_text(topic)}"
-    print_result({"topic": to_text(topic), "subscriber": to_text(name)}, words, as_json=as_json)
+    call.print({"topic": to_text(topic), "subscriber": to_text(name)}, words)
 
 
 def _unread(admin: Admin, topic: bytes, name: bytes) -> str:
@@ -232,8 +220,9 @@ class Order(StrEnum):
     KEY = "key"
 
 
-@tells_errors
+@broker_command
 def subscribe(
+    call: BrokerCall,
     topic: TopicOrPattern,
     name: SubscriberName,
     start: Start = "new",
@@ -274,9 +263,6 @@ def subscribe(
             show_default="never",
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Subscribe to a topic, from now on or from an earlier message on.
 
@@ -307,7 +293,7 @@ def subscribe(
         _PLAIN.max_attempts if max_attempts is None else max_attempts,
         expires_s or 0.0,
     )
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         is_new = admin.subscribe(
             topic, name, first, shared=shared, order="key" if order else None, lease_s=options.lease_s,
             max_attempts=options.max_attempts, expires_s=options.expires_s or None,
@@ -319,17 +305,15 @@ def subscribe(
     else:
         done = f"{to_text(name)} subscribes to {to_text(topic)} already; nothing changed"
     facts = {"topic": to_text(topic), "subscriber": to_text(name), "new": is_new}
-    print_result(facts, done, as_json=as_json)
+    call.print(facts, done)
 
 
-@tells_errors
+@broker_command
 def unsubscribe(
+    call: BrokerCall,
     topic: TopicOrPattern,
     name: SubscriberName,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """End a subscription: what only it had not yet read is let go.
 
@@ -343,7 +327,7 @@ def unsubscribe(
       clarion unsubscribe alerts --as reader --yes
       clarion unsubscribe 'alerts/*' --as night-watch
     """
-    end_subscription(topic, name, url, timeout_s, yes=yes, as_json=as_json)
+    end_subscription(call, topic, name, yes=yes)
 
 
 def told_options(options: SubscriptionOptions) -> str:

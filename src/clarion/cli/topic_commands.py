@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.broker_clients import admin_client
-from clarion.cli.command_errors import confirm, note, tells_errors
+from clarion.cli.broker_clients import BrokerCall, broker_command
+from clarion.cli.command_errors import confirm, note
 from clarion.cli.command_options import (
-    DEFAULT_TIMEOUT,
-    DEFAULT_URL,
-    AsJson,
     ListsByDefault,
-    Timeout,
     Topic,
-    Url,
     Yes,
     read_bound_s,
     read_count,
@@ -33,7 +28,6 @@ from clarion.cli.output import (
     local_time,
     plain_table,
     print_json,
-    print_result,
     readable_bytes,
     readable_duration,
 )
@@ -127,12 +121,10 @@ class Sort(StrEnum):
 
 
 @topics_app.command("list")
-@tells_errors
+@broker_command
 def list_topics(
+    call: BrokerCall,
     sort: Annotated[Sort, typer.Option("--sort", help="By name, or the largest first.")] = Sort.NAME,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """List topics, what they take on disk, and their subscribers.
 
@@ -145,11 +137,11 @@ def list_topics(
       clarion topics list --sort size
       clarion topics --json | jq -r 'select(.stored_bytes > 1000000) | .topic'
     """
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         rows = list(admin.topics())
     if sort is not Sort.NAME:
         rows.sort(key=lambda row: _weight(row, sort), reverse=True)
-    if as_json:
+    if call.as_json:
         for row in rows:
             print_json(row_json(row))
     elif rows:
@@ -159,9 +151,10 @@ def list_topics(
 
 
 @topics_app.command("describe")
-@tells_errors
+@broker_command
 def describe(
-    topic: Topic, url: Url = DEFAULT_URL, timeout_s: Timeout = DEFAULT_TIMEOUT, as_json: AsJson = False
+    call: BrokerCall,
+    topic: Topic,
 ) -> None:
     """Tell everything about a topic and its subscriptions.
 
@@ -170,17 +163,18 @@ def describe(
       clarion topics describe orders
       clarion topics describe orders --json | jq '.subscriptions[].lag'
     """
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         told = admin.describe_topic(topic)
-    if as_json:
+    if call.as_json:
         print_json(topic_json(told))
     else:
         _print_description(told)
 
 
 @topics_app.command("create")
-@tells_errors
+@broker_command
 def create(
+    call: BrokerCall,
     topic: Topic,
     retention: RetentionOption = None,
     max_age_s: MaxAge = None,
@@ -189,9 +183,6 @@ def create(
     ttl_s: Ttl = None,
     max_batch_bytes: MaxBatch = None,
     max_subscriptions: MaxSubscriptions = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Make a topic, or change what an existing one keeps.
 
@@ -207,14 +198,15 @@ def create(
       clarion topics create orders --max-size 10GB --ttl 1d
     """
     _configure(
-        topic, url, timeout_s, as_json=as_json, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
+        call, topic, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
         at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
     )  # fmt: skip
 
 
 @topics_app.command("configure")
-@tells_errors
+@broker_command
 def configure(
+    call: BrokerCall,
     topic: Topic,
     retention: RetentionOption = None,
     max_age_s: MaxAge = None,
@@ -223,9 +215,6 @@ def configure(
     ttl_s: Ttl = None,
     max_batch_bytes: MaxBatch = None,
     max_subscriptions: MaxSubscriptions = None,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Change what a topic keeps, and its limits.
 
@@ -243,15 +232,16 @@ def configure(
     if all(change is None for change in changes):
         raise typer.BadParameter("say what to change, as --max-age 7d; `clarion topics describe` tells what it is now")
     _configure(
-        topic, url, timeout_s, as_json=as_json, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
+        call, topic, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
         at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
         must_exist=True,
     )  # fmt: skip
 
 
 @topics_app.command("purge")
-@tells_errors
+@broker_command
 def purge(
+    call: BrokerCall,
     topic: Topic,
     below: Annotated[
         int | None,
@@ -260,9 +250,6 @@ def purge(
         ),
     ] = None,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Forget a topic's messages, read or not.
 
@@ -276,13 +263,13 @@ def purge(
       clarion topics purge audit --below 120000 --yes
     """
     name = to_text(topic)
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         told = admin.describe_topic(topic)
         which = "all messages" if below is None else f"those below offset {below}"
         confirm(f"{name} has {_holdings(told)}. Forget {which} for good?", yes=yes)
         messages = admin.purge(topic, below)
         after = admin.describe_topic(topic)
-    if as_json:
+    if call.as_json:
         print_json({"topic": name, "purged": messages})
     elif below is not None and after.first_offset < min(below, told.next_offset):
         print(f"{counted(messages, 'message')} of {name} count as read by everybody")
@@ -292,13 +279,11 @@ def purge(
 
 
 @topics_app.command("delete")
-@tells_errors
+@broker_command
 def delete(
+    call: BrokerCall,
     topic: Topic,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    timeout_s: Timeout = DEFAULT_TIMEOUT,
-    as_json: AsJson = False,
 ) -> None:
     """Forget a topic with its messages and its subscriptions.
 
@@ -308,11 +293,11 @@ def delete(
       clarion topics delete alerts --yes
     """
     name = to_text(topic)
-    with admin_client(url, timeout_s) as admin:
+    with call.admin() as admin:
         told = admin.describe_topic(topic)
         confirm(f"{name} has {_holdings(told)}. Delete it for good, with all of that?", yes=yes)
         admin.delete_topic(topic)
-    print_result({"topic": name, "deleted": True}, f"{name} is gone", as_json=as_json)
+    call.print({"topic": name, "deleted": True}, f"{name} is gone")
 
 
 def _weight(row: TopicRow, sort: Sort) -> int:
@@ -327,10 +312,9 @@ def _holdings(told: TopicDescription) -> str:
 
 
 def _configure(
-    topic: bytes, url: str, timeout_s: float, *, as_json: bool, retention: Retention | None, must_exist: bool = False,
-    **changes: Any,
-) -> None:  # fmt: skip
-    with admin_client(url, timeout_s) as admin:
+    call: BrokerCall, topic: bytes, *, retention: Retention | None, must_exist: bool = False, **changes: Any
+) -> None:
+    with call.admin() as admin:
         try:
             if must_exist:
                 admin.describe_topic(topic)
@@ -341,7 +325,7 @@ def _configure(
         admin.configure_topic(topic, retention=None if retention is None else retention.value, **changes)
         told = admin.describe_topic(topic)
     words = f"{to_text(told.topic)} keeps {settings_words(told.retention, told.settings)}"
-    print_result(topic_json(told), words, as_json=as_json)
+    call.print(topic_json(told), words)
 
 
 def _print_description(told: TopicDescription) -> None:

@@ -277,7 +277,7 @@ class DemoRun:
 
     def _start_worker(self, worker: str, **order: Any) -> None:
         order |= {"url": self._url, "topic": _TOPIC, "size_bytes": self.report.size_bytes}
-        self._processes.start(worker, "clarion.demo.workers", json.dumps(order))
+        self._processes.start(worker, "clarion.demo.demo_clients", json.dumps(order))
 
     def _on_ready(self, name: str) -> None:
         self._ready.add(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clarion.demo.workers import MIN_SIZE_BYTES, Tally, filling, pack_payload
+from clarion.demo.demo_clients import MIN_SIZE_BYTES, Tally, filling, pack_payload
 
 _REST = filling(MIN_SIZE_BYTES + 4)
 
