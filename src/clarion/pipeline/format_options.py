@@ -35,21 +35,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What to read, from where, and how.
-
-    | option | says |
-    |---|---|
-    | `url` | the broker; default: CLARION_URL, else the usual address |
-    | `topic` | a name in text form, or a pattern: `alerts/*`, `alerts/#` |
-    | `topics` | several, comma separated or a JSON list |
-    | `start`, `end` | `earliest`, `latest`, an offset, an ISO time, or JSON by topic; a stream has no `end` |
-    | `maxRows` | of a micro-batch, shared fairly by the topics |
-    | `partitions` | how many; default: one a core |
-    | `columns` | which to read, comma separated; Spark leaves none out by itself |
-    | `cursor` | the subscription that follows a stream's checkpoint, so that retention waits for it |
-    | `failOnDataLoss` | `false` goes on after a gap that retention left, or messages that expired; default `true` |
-    | `pushFilters` | `true` reads only what a query's filters on topic, offset and time leave; default `false` |
-    | `timeoutS` | for how long the broker may be away; default 60 |
+    """What to read, from where, and how; `docs/pipeline.md` has the options in a table.
 
     Spark (4.3) plans a read of a Python source once for each `load()`: a DataFrame has the range of its first use, and
     what comes later is seen by another `load()`. With `pushFilters`, what the filters of one query left is likewise

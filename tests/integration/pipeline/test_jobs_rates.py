@@ -17,12 +17,12 @@ from clarion.model.task_events import JobArrived, TaskDone
 from clarion.pipeline.jobs.rates import (
     FIELDS,
     arrival_rates,
+    header_time,
     job_arrival_rates,
     read_task_events,
     service_rates,
     write_trace_of,
 )
-from clarion.pipeline.jobs.time_columns import header_time
 from clarion.pipeline.jobs.workload import job_rates, read_workload, task_rates, write_workload
 from clarion.sim.parameters import build_parameters
 from clarion.sim.traces import read_trace

@@ -83,6 +83,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) -> 
     screen.print(table)
 
 
+def print_tables(found: Mapping[str, Rows], titles: Mapping[str, tuple[str, str]]) -> None:
+    """Print tables under their titles, or what is said of an empty one."""
+    for name, rows in found.items():
+        title, empty = titles[name]
+        print_rows(rows, title=title, empty=empty)
+
+
 def shown(value: Any) -> str:
     """Return a value as people read it."""
     if value is None:

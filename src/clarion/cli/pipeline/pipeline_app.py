@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from clarion.cli.pipeline.lake_commands import archive, compact, replay
-from clarion.cli.pipeline.latency_command import latency
-from clarion.cli.pipeline.rates_command import rates
+from clarion.cli.pipeline.measure_commands import latency, rates
 from clarion.cli.pipeline.spark_job import SparkOptions
 from clarion.cli.pipeline.sweep_command import sweep
 

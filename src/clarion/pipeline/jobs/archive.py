@@ -74,7 +74,15 @@ def archive(
     retention took before are MessagesGone, or with `fail_on_data_loss` False left out.
     `max_rows` bounds a micro-batch. The rest is as the source's options of like names have it.
     """
-    options = _options(url, topics, cursor, max_rows, fail_on_data_loss, timeout_s)
+    given = {
+        "url": url,
+        "topics": json.dumps([topics] if isinstance(topics, str) else list(topics)),
+        "cursor": cursor,
+        "maxRows": max_rows,
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "timeoutS": timeout_s,
+    }
+    options = {name: str(value) for name, value in given.items() if value is not None}
     archiving = _ArchiveRun(
         LakeFolder(lake),
         SourceOptions.read(options),
@@ -102,26 +110,6 @@ def archive(
     if not stopped:
         archiving.merge()
     return archiving.done(stopped)
-
-
-def _options(
-    url: str | None,
-    topics: str | Sequence[str],
-    cursor: str | None,
-    max_rows: int | None,
-    fail_on_data_loss: bool,
-    timeout_s: float | None,
-) -> dict[str, str]:
-    names = [topics] if isinstance(topics, str) else list(topics)
-    given = {
-        "url": url,
-        "topics": json.dumps(names),
-        "cursor": cursor,
-        "maxRows": max_rows,
-        "failOnDataLoss": str(fail_on_data_loss).lower(),
-        "timeoutS": timeout_s,
-    }
-    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 class _ArchiveRun:

@@ -106,6 +106,11 @@ def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFr
     return in_order(found, ["task"], windows, told)
 
 
+def header_time(name: str) -> Column:
+    """Return the time that a header holds as text: microseconds since 1970. Null where there is none, or no number."""
+    return F.timestamp_micros(F.col("headers")[name].cast("string").try_cast("bigint"))
+
+
 def job_or_topic() -> Column:
     """Return the job type of a message, or its topic where it has none: what a workload calls it."""
     return F.coalesce(F.col("headers")[JOB_HEADER].cast("string"), F.col("topic"))

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,14 +143,9 @@ def play(
 
 def together(rows: Iterable[LakeMessage]) -> Iterator[list[LakeMessage]]:
     """Return messages that follow one another in the same topic and were committed at the same time, as batches are."""
-    group: list[LakeMessage] = []
-    for row in rows:
-        if group and (len(group) == _TOGETHER or row.topic != group[0].topic or row.at_us != group[0].at_us):
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group
+    for _, group in groupby(rows, key=lambda row: (row.topic, row.at_us)):
+        while some := list(islice(group, _TOGETHER)):
+            yield some
 
 
 @dataclass

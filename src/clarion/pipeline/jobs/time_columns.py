@@ -16,11 +16,6 @@ _STAMP_BYTES = (9, 6)  # of an id: where the stamp begins, counted from 1, and i
 WINDOW = ("window_start", "window_end")
 
 
-def header_time(name: str) -> Column:
-    """Return the time that a header holds as text: microseconds since 1970. Null where there is none, or no number."""
-    return F.timestamp_micros(F.col("headers")[name].cast("string").try_cast("bigint"))
-
-
 def stamp_us(message_id: Column) -> Column:
     """Return when a message's batch was sealed by its publisher, by that one's clock, from the 16 bytes of its id."""
     stamp = F.conv(F.hex(F.substring(message_id, *_STAMP_BYTES)), 16, 10).cast("bigint")

@@ -1,6 +1,7 @@
 """A Parquet lake of topics, by topic and day: each row once, small files merged, any slice read back.
 
-`layout`, `planning` and `pacing` decide, `folder` does what they say to files.
+`lake_layout` decides; `lake_folder` has the files, to which `lake_writer` adds, which `lake_compaction` merges, and
+which `lake_reader` reads.
 """
 
 from clarion.pipeline.lake.lake_compaction import TARGET_BYTES, Compacted, compact
