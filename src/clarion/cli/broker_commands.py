@@ -17,7 +17,7 @@ import typer
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import ExitCode, announce_ready, end_cleanly_on_sigterm, exit_code_of, tells_errors
 from clarion.cli.command_options import AsJson, read_some_time_s
-from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes
+from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes, table_of
 from clarion.model.errors import BadSettings, ClarionError
 from clarion.model.names import to_text
 from clarion.version import __version__
@@ -366,22 +366,16 @@ def stats_tables(values: Mapping[str, Any], speeds: Mapping[str, float] | None =
 def publishers_table(reports: Sequence[PublisherReport]) -> Table:
     """Return what publishers told of themselves, a row for each of their topics."""
     numbers = ["N", "T_poll", "load/s", "capacity/s", "credit", "pending", "drops"]
-    table = plain_table([_PUBLISHERS, "topic", "tuning", *numbers], numbers)
-    for one in reports:
-        add_row(
-            table,
-            one.instance.hex()[:8],
-            to_text(one.topic),
-            one.policy,
-            f"{one.batch_size:,}",
-            f"{one.poll_interval_s * 1000:,.1f} ms",
-            f"{one.load_per_s:,.1f}",
-            f"{one.capacity_per_s:,.1f}" if one.capacity_per_s else "",
-            f"{one.credit:,}" if one.credit >= 0 else "",
-            f"{one.pending:,}",
-            f"{one.drops:,}",
+    rows = (
+        (
+            one.instance.hex()[:8], to_text(one.topic), one.policy, f"{one.batch_size:,}",
+            f"{one.poll_interval_s * 1000:,.1f} ms", f"{one.load_per_s:,.1f}",
+            f"{one.capacity_per_s:,.1f}" if one.capacity_per_s else "", f"{one.credit:,}" if one.credit >= 0 else "",
+            f"{one.pending:,}", f"{one.drops:,}",
         )
-    return table
+        for one in reports
+    )  # fmt: skip
+    return table_of([_PUBLISHERS, "topic", "tuning", *numbers], rows, numbers)
 
 
 def stats_table(values: Mapping[str, Any], speeds: Mapping[str, float] | None = None) -> Table:

@@ -20,6 +20,7 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
+from clarion.cli.output import one_line
 from clarion.model import errors
 from clarion.model.errors import ClarionError, PermanentError
 
@@ -153,7 +154,7 @@ def note(text: str, **facts: Any) -> None:
     if _says_json:
         _tell("note", message=text, **facts)
     else:
-        print(f"clarion: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        print(f"clarion: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def announce_ready(facts: dict[str, Any], text: str, *, as_json: bool, warning: str = "") -> None:

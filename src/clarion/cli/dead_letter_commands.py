@@ -15,14 +15,14 @@ from clarion.cli.command_options import (
     read_some,
 )
 from clarion.cli.output import (
-    add_row,
     age,
     console,
     counted,
     iso,
+    one_line,
     payload_glance,
-    plain_table,
     print_json,
+    table_of,
     text_or_base64,
     value_text,
 )
@@ -163,16 +163,12 @@ def letter_json(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _print_table(letters: list[DeadLetter]) -> None:
-    table = plain_table(["offset", "subscriber", "attempts", "given up", "reason", "key", "message"], _NUMBERS)
-    for letter in letters:
-        add_row(
-            table,
-            str(letter.offset),
-            to_text(letter.subscription),
-            f"{letter.attempts:,}",
-            f"{age(letter.at)} ago",
-            " ".join(letter.reason.split()),
-            value_text(letter.key) or "",
-            payload_glance(letter.payload, _SHOWN),
+    rows = (
+        (
+            str(letter.offset), to_text(letter.subscription), f"{letter.attempts:,}", f"{age(letter.at)} ago",
+            one_line(letter.reason), value_text(letter.key) or "", payload_glance(letter.payload, _SHOWN),
         )
-    console().print(table)
+        for letter in letters
+    )  # fmt: skip
+    columns = ["offset", "subscriber", "attempts", "given up", "reason", "key", "message"]
+    console().print(table_of(columns, rows, _NUMBERS))

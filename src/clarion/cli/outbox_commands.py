@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from clarion.cli.command_errors import confirm, tells_errors
 from clarion.cli.command_options import AsJson, Yes
-from clarion.cli.output import add_row, console, counted, plain_table, print_json, print_result, readable_bytes
+from clarion.cli.output import console, counted, one_line, print_json, print_result, readable_bytes, table_of
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def show(file: File, as_json: AsJson = False) -> None:
         print(f"nothing waits in {file}")
     if contents.aside:
         print()
-        _print_aside(contents)
+        _print_quarantined(contents)
         print(f"\n`clarion outbox resend {file}` has these sent as new messages, `clarion outbox drop {file}` lets go")
 
 
@@ -117,59 +118,40 @@ def _json(contents: Contents) -> dict[str, object]:
     return {
         "waiting": [
             {
-                "topic": to_text(row.topic),
-                "batches": row.batches,
-                "messages": row.messages,
-                "bytes": row.size,
-                "batches_perhaps_sent": row.numbered,
-                "oldest": _moment(row.oldest_stamp),
+                "topic": to_text(row.topic), "batches": row.batches, "messages": row.messages, "bytes": row.size,
+                "batches_perhaps_sent": row.numbered, "oldest": _time(row.oldest_stamp),
             }
             for row in contents.waiting
         ],
         "aside": [
             {
-                "topic": to_text(row.topic),
-                "messages": row.messages,
-                "bytes": row.size,
-                "reason": row.reason,
-                "put": _moment(row.stamp),
+                "topic": to_text(row.topic), "messages": row.messages, "bytes": row.size, "reason": row.reason,
+                "put": _time(row.stamp),
             }
             for row in contents.aside
         ],
-    }
+    }  # fmt: skip
 
 
-def _moment(stamp: int) -> str:
-    from datetime import UTC, datetime
-
+def _time(stamp: int) -> str:
     from clarion.model.ids import stamp_to_unix_s
 
     return datetime.fromtimestamp(stamp_to_unix_s(stamp), UTC).isoformat()
 
 
 def _print_waiting(contents: Contents) -> None:
-    table = plain_table(["topic", "messages", "bytes", "batches", "oldest"], ["messages", "bytes", "batches"])
-    for row in contents.waiting:
-        add_row(
-            table,
-            to_text(row.topic),
-            f"{row.messages:,}",
-            readable_bytes(row.size),
-            f"{row.batches:,}",
-            _moment(row.oldest_stamp),
-        )
-    console().print(table)
+    rows = (
+        (to_text(row.topic), f"{row.messages:,}", readable_bytes(row.size), f"{row.batches:,}", _time(row.oldest_stamp))
+        for row in contents.waiting
+    )
+    numbers = ["messages", "bytes", "batches"]
+    console().print(table_of(["topic", *numbers, "oldest"], rows, numbers))
 
 
-def _print_aside(contents: Contents) -> None:
-    table = plain_table(["set aside", "messages", "bytes", "put", "because"], ["messages", "bytes"])
-    for row in contents.aside:
-        add_row(
-            table,
-            to_text(row.topic),
-            f"{row.messages:,}",
-            readable_bytes(row.size),
-            _moment(row.stamp),
-            " ".join(row.reason.split()),
-        )
-    console().print(table)
+def _print_quarantined(contents: Contents) -> None:
+    rows = (
+        (to_text(row.topic), f"{row.messages:,}", readable_bytes(row.size), _time(row.stamp), one_line(row.reason))
+        for row in contents.aside
+    )
+    numbers = ["messages", "bytes"]
+    console().print(table_of(["set aside", *numbers, "put", "because"], rows, numbers))

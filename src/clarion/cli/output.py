@@ -14,7 +14,7 @@ from clarion.model.errors import MessagesUnreadable, PermanentError
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
     from rich.table import Table
@@ -74,6 +74,14 @@ def add_row(table: Table, *cells: str, style: str | None = None) -> None:
     table.add_row(*(Text(cell) for cell in cells), style=style)
 
 
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
+    """Return a table of rows of plain text."""
+    table = plain_table(columns, numbers)
+    for cells in rows:
+        add_row(table, *cells)
+    return table
+
+
 def readable_bytes(count: float) -> str:
     """Return a number of bytes as people say it: 0 B, 999 B, 1.5 KB, 2.0 GB (powers of 1000)."""
     if abs(count) < 1000:
@@ -83,6 +91,11 @@ def readable_bytes(count: float) -> str:
         if abs(count) < 999.95:
             return f"{count:.1f} {unit}"
     return f"{count / 1000:.1f} TB"
+
+
+def one_line(text: str) -> str:
+    """Return a text without its line breaks."""
+    return " ".join(text.split())
 
 
 def counted(count: int, thing: str) -> str:
@@ -189,7 +202,7 @@ def payload_glance(payload: bytes, most: int) -> str:
         if len(payload) <= 8 * most or error.start < 8 * most - 4:  # not just a character cut in two
             return f"({len(payload):,} bytes, not text)"
         text = payload[: error.start].decode()
-    line = " ".join(text.split())
+    line = one_line(text)
     if not line.isprintable():
         line = "".join(character if character.isprintable() else "�" for character in line)
     return line if len(line) <= most and len(payload) <= 8 * most else f"{line[: most - 1]}…"

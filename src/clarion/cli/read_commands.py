@@ -32,16 +32,15 @@ from clarion.cli.command_options import (
     read_start,
 )
 from clarion.cli.output import (
-    add_row,
     console,
     counted,
     json_line,
     json_lines,
     local_time,
     payload_glance,
-    plain_table,
     print_json,
     standard_output,
+    table_of,
     text_lines,
     text_lines_with_topic,
     text_or_base64,
@@ -468,16 +467,15 @@ def _print_messages(messages: list[Message], *, as_json: bool, with_header: bool
     if as_json:
         write_records(standard_output(), [json_line(message) for message in messages])
         return
-    table = plain_table(["offset", "committed", "key", "message"], ("offset",))
-    table.show_header = with_header
-    for message in messages:
-        add_row(
-            table,
-            str(message.offset),
-            local_time(message.committed_at),
-            value_text(message.key) or "",
+    rows = (
+        (
+            str(message.offset), local_time(message.committed_at), value_text(message.key) or "",
             payload_glance(message.payload, _SHOWN_CHARACTERS),
         )
+        for message in messages
+    )  # fmt: skip
+    table = table_of(["offset", "committed", "key", "message"], rows, ("offset",))
+    table.show_header = with_header
     console().print(table)
 
 

@@ -19,17 +19,16 @@ from clarion.cli.command_options import (
     read_size,
 )
 from clarion.cli.output import (
-    add_row,
     age,
     all_fields,
     console,
     counted,
     iso,
     local_time,
-    plain_table,
     print_json,
     readable_bytes,
     readable_duration,
+    table_of,
 )
 from clarion.cli.subscription_commands import subscription_json, subscriptions_table
 from clarion.model.errors import NoTopic
@@ -339,10 +338,8 @@ def _print_description(told: TopicDescription) -> None:
     if told.staged_messages:
         staged = f"{told.staged_messages:,} ({readable_bytes(told.staged_bytes)}), staged or delayed"
         facts.append(("to come", staged))
-    table = plain_table(["", ""])
+    table = table_of(["", ""], facts)
     table.show_header = False
-    for fact in facts:
-        add_row(table, *fact)
     screen.print(table)
     screen.print()
     if told.subscriptions:
@@ -352,21 +349,15 @@ def _print_description(told: TopicDescription) -> None:
 
 
 def _print_table(rows: list[TopicRow]) -> None:
-    table = plain_table(["topic", "keeps", "messages", "size", "next offset", "subscribers (unread)"], _NUMBERS)
+    cells = []
     for row in rows:
         told = row_json(row)
         readers = [f"{reader['subscriber']} ({reader['lag']:,})" for reader in told["subscriptions"]]
-        add_row(
-            table,
-            told["topic"],
-            keeps(row.retention, settings_of(row)),
-            f"{told['messages']:,}",
-            readable_bytes(row.stored_bytes),
-            f"{row.next_offset:,}",
-            ", ".join(readers) or "nobody",
-        )
+        size, offset = readable_bytes(row.stored_bytes), f"{row.next_offset:,}"
+        kept = keeps(row.retention, settings_of(row))
+        cells.append((told["topic"], kept, f"{told['messages']:,}", size, offset, ", ".join(readers) or "nobody"))
     screen = console()
-    screen.print(table)
+    screen.print(table_of(["topic", "keeps", *_NUMBERS, "subscribers (unread)"], cells, _NUMBERS))
     if len(rows) > 1:
         total = sum(row.stored_bytes for row in rows)
         screen.print(f"\n{counted(len(rows), 'topic')}, {readable_bytes(total)}")
