@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.integration.shell import DEADLINE_S, read_line, start
+from tests.integration.waiting import eventually
+
+from clarion import Subscriber
 
 
 class Answer(NamedTuple):
@@ -114,3 +117,29 @@ class GatewayProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.communicate(timeout=DEADLINE_S)
+
+    def end_at_once(self) -> bytes:
+        """Stop it by two signals, the second of which ends it at once; return what it said on standard error."""
+        self.process.send_signal(signal.SIGTERM)
+        eventually(self.refuses, "it takes no more")
+        self.process.send_signal(signal.SIGINT)  # the same again might be taken for the first one
+        _, err = self.process.communicate(timeout=DEADLINE_S)
+        return bytes(err)
+
+
+def make_reader(url: str, topic: str) -> None:
+    """Subscribe a reader of what is posted to a topic."""
+    with Subscriber(url, "reader") as reader:
+        reader.subscribe(topic)
+
+
+def read_posted(url: str, topic: str, count: int) -> list[bytes]:
+    """Return so many messages that were posted, and whatever comes right behind them."""
+    found: list[bytes] = []
+    with Subscriber(url, "reader") as reader:
+        while len(found) < count:
+            some = reader.get(topic, wait_s=DEADLINE_S)
+            assert some, f"only {len(found)} of {count} messages came"
+            found += [message.payload for message in some]
+        found += [message.payload for message in reader.get(topic)]
+    return found

@@ -8,36 +8,18 @@ from pathlib import Path
 
 from tests.integration.broker_process import free_url
 from tests.integration.conftest import StartBroker
-from tests.integration.gateway_process import GatewayProcess
+from tests.integration.gateway_process import GatewayProcess, make_reader, read_posted
 from tests.integration.shell import one_line, run
-from tests.integration.waiting import DEADLINE_S, eventually
-
-from clarion import Subscriber
+from tests.integration.waiting import eventually
 
 LINES = "application/x-ndjson"
-
-
-def _subscribe(url: str) -> None:
-    with Subscriber(url, "reader") as reader:
-        reader.subscribe("a")
-
-
-def _read(url: str, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    with Subscriber(url, "reader") as reader:
-        while len(found) < count:
-            some = reader.get("a", wait_s=DEADLINE_S)
-            assert some, f"only {len(found)} of {count} messages came"
-            found += [message.payload for message in some]
-        found += [message.payload for message in reader.get("a")]
-    return found
 
 
 def test_what_was_answered_with_202_survives_sigkill_and_arrives_once(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
     broker = start_broker()
-    _subscribe(broker.url)
+    make_reader(broker.url, "a")
     outbox = ("--outbox", str(tmp_path / "outbox"))
     with GatewayProcess(broker.url, *outbox) as gateway:
         assert gateway.post("a", b"0").status == 201
@@ -49,13 +31,13 @@ def test_what_was_answered_with_202_survives_sigkill_and_arrives_once(
         gateway.process.kill()
     broker.send(signal.SIGCONT)
     with GatewayProcess(broker.url, *outbox) as gateway:
-        assert _read(broker.url, 1000) == [b"%d" % number for number in range(1000)]
+        assert read_posted(broker.url, "a", 1000) == [b"%d" % number for number in range(1000)]
         assert gateway.stop()[0] == 0
 
 
 def test_what_is_left_at_the_end_stays_in_the_outbox(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker()
-    _subscribe(broker.url)
+    make_reader(broker.url, "a")
     broker.send(signal.SIGSTOP)
     outbox = ("--outbox", str(tmp_path / "outbox"), "--stop-timeout", "0.3")
     with GatewayProcess(broker.url, *outbox) as gateway:
@@ -71,12 +53,12 @@ def test_what_is_left_at_the_end_stays_in_the_outbox(start_broker: StartBroker, 
     assert f"cannot listen at {listen}" in one_line(done)
     broker.send(signal.SIGCONT)
     with GatewayProcess(broker.url, *outbox) as gateway:
-        assert _read(broker.url, 2) == [b"1", b"2"]
+        assert read_posted(broker.url, "a", 2) == [b"1", b"2"]
 
 
 def test_an_outbox_that_is_full_is_429(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker()
-    _subscribe(broker.url)
+    make_reader(broker.url, "a")
     broker.send(signal.SIGSTOP)
     with GatewayProcess(
         broker.url, "--outbox", str(tmp_path / "outbox"), "--outbox-bytes", "2MiB", "--buffer-bytes", "1MB"
@@ -88,7 +70,7 @@ def test_an_outbox_that_is_full_is_429(start_broker: StartBroker, tmp_path: Path
         stats = gateway.get("/stats").told
         assert (stats["buffer"]["messages"], stats["buffer"]["bytes"]) == (3, 0)  # they are on disk
         broker.send(signal.SIGCONT)
-        assert _read(broker.url, 3) == [b"x" * 600_000] * 3
+        assert read_posted(broker.url, "a", 3) == [b"x" * 600_000] * 3
         eventually(lambda: gateway.post("a", b"x" * 600_000).status == 201, "there is room again")
         stats = gateway.get("/stats").told
         assert (stats["stored"], stats["waiting"], stats["buffer"]["messages"]) == (4, 0, 0)
@@ -102,9 +84,6 @@ def test_an_outbox_in_use_is_told_and_a_second_signal_says_what_it_keeps(tmp_pat
         assert done.returncode == 7
         assert str(tmp_path / "outbox") in one_line(done)
         assert gateway.post("a", b"1", Prefer="respond-async").status == 202
-        gateway.process.send_signal(signal.SIGTERM)
-        eventually(gateway.refuses, "it takes no more")
-        gateway.process.send_signal(signal.SIGINT)  # the same again might be taken for the first one
-        _, err = gateway.process.communicate(timeout=DEADLINE_S)
+        err = gateway.end_at_once()
     assert gateway.process.returncode == 130
     assert f"kept in {tmp_path / 'outbox'}" in err.splitlines()[-1].decode()

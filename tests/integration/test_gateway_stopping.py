@@ -85,9 +85,6 @@ def test_what_could_not_be_stored_in_time_is_told_and_the_exit_code_is_4() -> No
 def test_a_second_signal_ends_it_at_once() -> None:
     with GatewayProcess(free_url(), "--stop-timeout", "1000", "--timeout", "1000") as gateway:
         assert gateway.post("a", b"1", Prefer="respond-async").status == 202
-        gateway.process.send_signal(signal.SIGTERM)
-        eventually(gateway.refuses, "it takes no more")
-        gateway.process.send_signal(signal.SIGINT)  # the same again might be taken for the first one
-        _, err = gateway.process.communicate(timeout=DEADLINE_S)
+        err = gateway.end_at_once()
         assert gateway.process.returncode == 130
         assert b"1 message accepted and not confirmed" in err

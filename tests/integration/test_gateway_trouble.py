@@ -12,36 +12,19 @@ from pathlib import Path
 import pytest
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import StartBroker
-from tests.integration.gateway_process import Answer, Client, GatewayProcess
+from tests.integration.gateway_process import Answer, Client, GatewayProcess, make_reader, read_posted
 from tests.integration.waiting import DEADLINE_S, eventually
 
-from clarion import Admin, Message, Subscriber
+from clarion import Admin, Subscriber
 
 LINES = "application/x-ndjson"
 TOPIC = "load"
 
 
-def _subscribe(url: str) -> None:
-    with Subscriber(url, "reader") as reader:
-        reader.subscribe(TOPIC)
-
-
-def _read(url: str, count: int) -> list[bytes]:
-    """Give so many messages, and whatever comes right behind them."""
-    found: list[Message] = []
-    with Subscriber(url, "reader") as reader:
-        while len(found) < count:
-            some = reader.get(TOPIC, wait_s=DEADLINE_S)
-            assert some, f"only {len(found)} of {count} messages came"
-            found += some
-        found += reader.get(TOPIC)
-    return [message.payload for message in found]
-
-
 @pytest.fixture
 def away(broker: BrokerProcess) -> BrokerProcess:
     """A broker that has a subscription, and does not answer."""
-    _subscribe(broker.url)
+    make_reader(broker.url, TOPIC)
     broker.send(signal.SIGSTOP)
     return broker
 
@@ -63,12 +46,12 @@ def test_a_full_buffer_is_429_and_all_that_was_accepted_arrives_once(away: Broke
         stats = gateway.get("/stats").told
         assert (stats["accepted"], stats["waiting"], stats["refused_429"], stats["drops"]) == (50, 50, 30, 0)
         away.start()
-        assert _read(away.url, 50) == accepted
+        assert read_posted(away.url, TOPIC, 50) == accepted
         eventually(gateway.connected, "the gateway has its broker")
         assert gateway.post(TOPIC, b"after").status == 201
         stats = gateway.get("/stats").told
         assert (stats["stored"], stats["waiting"], stats["buffer"]["messages"]) == (51, 0, 0)
-        assert _read(away.url, 1) == [b"after"]
+        assert read_posted(away.url, TOPIC, 1) == [b"after"]
 
 
 def test_lines_that_do_not_all_fit_are_all_refused(away: BrokerProcess) -> None:
@@ -80,7 +63,7 @@ def test_lines_that_do_not_all_fit_are_all_refused(away: BrokerProcess) -> None:
         assert gateway.get("/stats").told["buffer"]["messages"] == 6
         assert gateway.post(TOPIC, b"7\n8\n9\n10\n", **headers).status == 202
         away.send(signal.SIGCONT)
-        assert _read(away.url, 10) == [b"0", b"1", b"2", b"3", b"4", b"5", b"7", b"8", b"9", b"10"]
+        assert read_posted(away.url, TOPIC, 10) == [b"0", b"1", b"2", b"3", b"4", b"5", b"7", b"8", b"9", b"10"]
 
 
 def test_bytes_are_bounded_as_messages_are(away: BrokerProcess) -> None:
@@ -93,11 +76,11 @@ def test_bytes_are_bounded_as_messages_are(away: BrokerProcess) -> None:
         used = gateway.get("/stats").told["buffer"]
         assert (used["messages"], used["bytes"] < 100_000) == (2, True)  # what was refused took nothing
         away.send(signal.SIGCONT)
-        assert _read(away.url, 2) == [payload, payload]
+        assert read_posted(away.url, TOPIC, 2) == [payload, payload]
 
 
 def test_a_broker_that_does_not_answer_is_503_and_the_message_is_stored_once(broker: BrokerProcess) -> None:
-    _subscribe(broker.url)
+    make_reader(broker.url, TOPIC)
     with GatewayProcess(broker.url, "--timeout", "0.5") as gateway:
         while gateway.post(TOPIC, b"before", Idempotency_Key="before").status != 201:
             pass  # a machine that is busy may need longer than that
@@ -119,11 +102,11 @@ def test_a_broker_that_does_not_answer_is_503_and_the_message_is_stored_once(bro
 
         eventually(is_known, "the first answer is known")
         assert again[-1].headers["idempotent-replayed"] == "true"
-        assert _read(broker.url, 3) == [b"before", b"late", b"unsafe"]
+        assert read_posted(broker.url, TOPIC, 3) == [b"before", b"late", b"unsafe"]
 
 
 def test_a_source_that_lost_the_answer_repeats_safely(url: str) -> None:
-    _subscribe(url)
+    make_reader(url, TOPIC)
     with GatewayProcess(url) as gateway:
         request = b"POST /topics/load HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %d\r\nContent-Length: 2\r\n\r\n%02d"
         for number in range(20):
@@ -131,12 +114,12 @@ def test_a_source_that_lost_the_answer_repeats_safely(url: str) -> None:
                 lost.sendall(request % (number, number))  # and gone, without reading
         for number in range(20):
             assert gateway.post(TOPIC, b"%02d" % number, Idempotency_Key=str(number)).status == 201
-        assert sorted(_read(url, 20)) == [b"%02d" % number for number in range(20)]
+        assert sorted(read_posted(url, TOPIC, 20)) == [b"%02d" % number for number in range(20)]
 
 
 def test_every_message_is_stored_once_though_the_broker_is_killed_while_they_come(start_broker: StartBroker) -> None:
     broker = start_broker()
-    _subscribe(broker.url)
+    make_reader(broker.url, TOPIC)
     per_source, sources = 150, 4
     failures: list[BaseException] = []
     progress = Counter[int]()
@@ -165,7 +148,7 @@ def test_every_message_is_stored_once_though_the_broker_is_killed_while_they_com
             thread.join(DEADLINE_S)
         assert failures == []
         assert gateway.get("/stats").told["drops"] == 0
-    found = _read(broker.url, per_source * sources)
+    found = read_posted(broker.url, TOPIC, per_source * sources)
     assert Counter(found) == Counter(
         f"{source}-{number}".encode() for source in range(sources) for number in range(per_source)
     )
@@ -180,7 +163,7 @@ def test_of_a_burst_each_message_is_accepted_and_stored_once_or_refused_with_429
 ) -> None:
     """The broker stands still again and again while sources post as fast as they can, some waiting, some not, some many
     lines at once: what was answered with 201 or 202 arrives once, what was answered with 429 does not."""
-    _subscribe(broker.url)
+    make_reader(broker.url, TOPIC)
     sources, per_source, answers = 6, 50, Counter[int]()
     accepted: list[bytes] = []
     failures: list[BaseException] = []
@@ -227,7 +210,7 @@ def test_of_a_burst_each_message_is_accepted_and_stored_once_or_refused_with_429
         stats = gateway.get("/stats").told
         assert (stats["accepted"], stats["stored"], stats["failed"]) == (len(accepted), len(accepted), 0)
         assert (stats["refused_429"], stats["drops"], stats["buffer"]["messages"]) == (answers[429], 0, 0)
-    assert Counter(_read(broker.url, len(accepted))) == Counter(accepted)
+    assert Counter(read_posted(broker.url, TOPIC, len(accepted))) == Counter(accepted)
 
 
 def test_health_follows_the_broker(start_broker: StartBroker, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from clarion.model.names import to_text
 from clarion.session.descriptors import connections_possible, raise_descriptor_limit
 from clarion.session.signals import StopSignals
 from clarion.web.gateway_buffer import Reservation
-from clarion.web.gateway_listener import BACKLOG, SPARE_DESCRIPTORS, GatewayListener, json_body
+from clarion.web.gateway_listener import BACKLOG, SPARE_DESCRIPTORS, GatewayListener, json_answer
 from clarion.web.gateway_publisher import GatewayPublisher
 from clarion.web.gateway_settings import GatewaySettings
 from clarion.web.post_queue import PostQueue, TakenPost
@@ -221,7 +221,9 @@ class Gateway:
         told: dict[str, Any] = {"topic": to_text(accepted.topic)}
         await self._posts.save(accepted)
         if options.respond_async and not accepted.ended:
-            return _answer(202, told | {"accepted": accepted.count}, headers | {"Preference-Applied": "respond-async"})
+            return json_answer(
+                202, told | {"accepted": accepted.count}, headers | {"Preference-Applied": "respond-async"}
+            )
         if not await self._posts.wait(accepted):
             raise self._posts.late(accepted.topic, options)
         if accepted.refusal is not None:
@@ -230,19 +232,19 @@ class Gateway:
         assert accepted.outcome is not None
         offsets = accepted.outcome.offsets
         if accepted.many:
-            return _answer(201, told | {"count": accepted.count, "offsets": offsets}, headers)
+            return json_answer(201, told | {"count": accepted.count, "offsets": offsets}, headers)
         offset = offsets[0][0] if offsets else None
-        return _answer(201, told | {"id": accepted.outcome.id, "offset": offset}, headers)
+        return json_answer(201, told | {"id": accepted.outcome.id, "offset": offset}, headers)
 
     async def _root(self, _request: web.Request) -> web.Response:
-        return _answer(200, _TOLD)
+        return json_answer(200, _TOLD)
 
     async def _health(self, _request: web.Request) -> web.Response:
         told = {"broker": self._settings.url, "waiting": self._posts.waiting}
         why = self._trouble()
         if why is None:
-            return _answer(200, {"status": "ok"} | told)
-        return _answer(503, {"status": "unavailable", "message": why} | told, {"Retry-After": "1"})
+            return json_answer(200, {"status": "ok"} | told)
+        return json_answer(503, {"status": "unavailable", "message": why} | told, {"Retry-After": "1"})
 
     def _trouble(self) -> str | None:
         stats = self._publisher.stats
@@ -271,7 +273,7 @@ class Gateway:
             "publisher": self._publisher.stats,
             "tuning": {to_text(topic): sample._asdict() for topic, sample in tuned},
         }
-        return _answer(200, told)
+        return json_answer(200, told)
 
     @web.middleware
     async def _answer_refusals(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -286,7 +288,7 @@ class Gateway:
                 "error": (error.reason or "Error").replace(" ", ""),
                 "message": f"{request.method} {path} is nothing here; messages go by POST to {PATH}NAME",
             }
-            answer = _answer(error.status, told, {"Allow": error.headers["Allow"]} if error.status == 405 else None)
+            answer = json_answer(error.status, told, {"Allow": error.headers["Allow"]} if error.status == 405 else None)
         finally:
             self._requests -= 1
             if self._stopping and not self._requests:
@@ -315,19 +317,7 @@ class Gateway:
 
 
 def _refused(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
-    return _answer(refusal.status, refusal.told(), refusal.headers() | (headers or {}))
-
-
-def _answer(status: int, told: Any, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(
-        status=status,
-        body=json_body(told),
-        content_type="application/json",
-        headers={"Server": "clarion", **(headers or {})},
-    )
-
-
-log = logging.getLogger("clarion.web")
+    return json_answer(refusal.status, refusal.told(), refusal.headers() | (headers or {}))
 
 
 async def serve(settings: GatewaySettings, on_ready: Callable[[str], None]) -> int:

@@ -29,9 +29,14 @@ BACKLOG = (
 SPARE_DESCRIPTORS = 4 * BACKLOG + _FAREWELLS + 48  # for these, the broker's connection, the outbox and the log
 
 
-def json_body(value: Any) -> bytes:
-    """Return the body of an answer: one line, so that it ends well in a terminal."""
-    return msgspec.json.encode(value, enc_hook=str) + b"\n"
+def json_answer(status: int, told: Any, headers: dict[str, str] | None = None) -> web.Response:
+    """Return an answer whose body is JSON in one line, so that it ends well in a terminal."""
+    return web.Response(
+        status=status,
+        body=msgspec.json.encode(told, enc_hook=str) + b"\n",
+        content_type="application/json",
+        headers={"Server": "clarion", **(headers or {})},
+    )
 
 
 class GatewayListener:
@@ -118,9 +123,7 @@ class _Connection(web.RequestHandler):
             told = {"error": "BadRequest", "message": f"this is not HTTP as it should be: {first}"}
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was begun already")
-        answer = web.Response(
-            status=status, body=json_body(told), content_type="application/json", headers={"Server": "clarion"}
-        )
+        answer = json_answer(status, told)
         answer.force_close()
         return answer
 
