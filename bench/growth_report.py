@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bench.machine import in_a_line
 from bench.peers.plots import short
-from bench.peers.tables import markdown, number
+from bench.peers.report import markdown, number
 from clarion.reproduce.figure_style import COLOURS, saved
 
 TOLERANCE = 1.5  # two points that differ by less than this factor are the same, on a machine that others use, too

@@ -16,7 +16,7 @@ from typing import Any
 from bench.machine import describe
 from bench.peers.measures import MEASURES, Scale, running
 from bench.peers.report import write_report
-from bench.peers.servers.base import Missing
+from bench.peers.servers import Missing
 from bench.peers.systems import SYSTEMS, System
 
 ONCE = {"recovery"}  # so long that one round must do
@@ -66,7 +66,7 @@ def _look_for(systems: list[System]) -> tuple[dict[str, str], dict[str, str]]:
     versions, missing = {}, {}
     for system in systems:
         try:
-            versions[system.name] = system.server_class().version()
+            versions[system.name] = system.server.version()
         except (Missing, ImportError) as error:
             missing[system.name] = str(error)
             _say(f"missing: {system.title}: {error}")
@@ -95,7 +95,7 @@ def _run(system: System, measure: str, turn: int, scale: Scale) -> dict[str, Any
     run: dict[str, Any] = {"system": system.name, "measure": measure, "round": turn}
     folder = Path(tempfile.mkdtemp(prefix="clarion-peers-"))
     try:
-        with running(system, system.server_class()(folder, system.settings), scale) as bench:
+        with running(system, system.server(folder, system.settings), scale) as bench:
             run["figures"] = MEASURES[measure](bench)
     except Exception as error:  # noqa: BLE001 whatever it was, the other systems go on
         run["failed"] = str(error) if isinstance(error, Missing | RuntimeError) else repr(error)

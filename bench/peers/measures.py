@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.peers.arrivals import PORTION
-from bench.peers.servers.base import Server, Usage
+from bench.peers.servers import Server, Usage
 from bench.peers.systems import System
 from bench.peers.worker import Worker
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
-from bench.peers.servers.base import Server
+from bench.peers.servers import ClarionServer, NatsServer, RabbitServer, RedisServer, Server
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class System:
     title: str
     ack_means: str  # what is true when the publisher has its ack
     fsyncs: bool  # whether that is on disk
-    server: str  # module and class of its server, under bench.peers.servers
+    server: type[Server]
     client: str  # module of its client, under bench.peers.clients
     settings: dict[str, Any] = field(default_factory=dict)  # what server and client need to know
     measures: tuple[str, ...] = ()  # that it takes part in; none means all
@@ -28,46 +27,40 @@ class System:
         """Tell Clarion from its peers."""
         return self.client == "clarion"
 
-    def server_class(self) -> type[Server]:
-        """Give the class of its server."""
-        module, name = self.server.split(".")
-        found: type[Server] = getattr(import_module(f"bench.peers.servers.{module}"), name)
-        return found
-
 
 SYSTEMS = [
-    System("clarion", "Clarion", "fsync", True, "clarion.ClarionServer", "clarion"),
+    System("clarion", "Clarion", "fsync", True, ClarionServer, "clarion"),
     System(
-        "clarion-single", "Clarion, put and get", "fsync", True, "clarion.ClarionServer", "clarion",
+        "clarion-single", "Clarion, put and get", "fsync", True, ClarionServer, "clarion",
         {"put": "single", "get": "single"}, ("100 B", "1 KB", "20 KB"),
     ),
     System(
         "rabbitmq-stream", "RabbitMQ stream", "no fsync (it has no such setting)", False,
-        "rabbitmq.RabbitServer", "rabbitmq_stream",
+        RabbitServer, "rabbitmq_stream",
     ),
     System(
         "rabbitmq-stream-beyond", "RabbitMQ stream, its client's codec replaced", "no fsync (it has no such setting)",
-        False, "rabbitmq.RabbitServer", "rabbitmq_stream", {"codec": "joined"}, ("100 B", "1 KB"), True,
+        False, RabbitServer, "rabbitmq_stream", {"codec": "joined"}, ("100 B", "1 KB"), True,
     ),
     System(
         "rabbitmq-classic", "RabbitMQ classic queue", "fsync", True,
-        "rabbitmq.RabbitServer", "rabbitmq_queue", {"queue": "classic"},
+        RabbitServer, "rabbitmq_queue", {"queue": "classic"},
     ),
     System(
         "rabbitmq-quorum", "RabbitMQ quorum queue", "fsync", True,
-        "rabbitmq.RabbitServer", "rabbitmq_queue", {"queue": "quorum"},
+        RabbitServer, "rabbitmq_queue", {"queue": "quorum"},
     ),
-    System("nats", "NATS JetStream", "fsync every 2 min", False, "nats.NatsServer", "nats"),
+    System("nats", "NATS JetStream", "fsync every 2 min", False, NatsServer, "nats"),
     System(
         "redis-default", "Redis Streams, as installed", "in memory; a snapshot after 60 s", False,
-        "redis.RedisServer", "redis", {"append_only": "no"},
+        RedisServer, "redis", {"append_only": "no"},
     ),
     System(
         "redis-everysec", "Redis Streams, everysec", "fsync each second", False,
-        "redis.RedisServer", "redis", {"append_only": "everysec"},
+        RedisServer, "redis", {"append_only": "everysec"},
     ),
     System(
         "redis-always", "Redis Streams, always", "fsync", True,
-        "redis.RedisServer", "redis", {"append_only": "always"},
+        RedisServer, "redis", {"append_only": "always"},
     ),
 ]  # fmt: skip

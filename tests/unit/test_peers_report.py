@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 from bench.machine import in_a_line
-from bench.peers.figures import Figure, Rounds
-from bench.peers.goals import GOALS, judge
+from bench.peers.figures import GOALS, Figure, Rounds, judge
 from bench.peers.plots import draw_panel
-from bench.peers.report import write_report
+from bench.peers.report import SECTIONS, goals_table, number, ratio_text, section_table, single_table, write_report
 from bench.peers.systems import SYSTEMS
-from bench.peers.tables import SECTIONS, goals_table, number, ratio_text, section_table, single_table
 from matplotlib.figure import Figure as Canvas
 
 PUBLISH = Figure("100 B", "publish_per_s")

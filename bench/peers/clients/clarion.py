@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import Any, TypeVar
 
-from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
+from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads
+from bench.peers.clients.async_loops import put_on_all
 from bench.processes import WAIT_S, make_payloads, start
 from clarion import AsyncPublisher, AsyncSubscriber, Publisher, Subscriber
 
@@ -126,17 +127,15 @@ async def _publish_mixed(url: str, topics_of: list[list[str]], first: int, count
     publishers = [AsyncPublisher(url) for _ in topics_of]
     works = [make_mixed_payloads(first + place, count, size) for place in range(len(topics_of))]
     begin = start()
-    await asyncio.gather(*map(_put_on_all, publishers, topics_of, works))
+    await asyncio.gather(
+        *(
+            put_on_all(one.put_many, one.flush, topics, work)
+            for one, topics, work in zip(publishers, topics_of, works, strict=True)
+        )
+    )
     end = time.perf_counter()
     await asyncio.gather(*(publisher.close() for publisher in publishers))
     return {"begin": begin, "end": end}
-
-
-async def _put_on_all(publisher: AsyncPublisher, topics: list[str], payloads: list[bytes]) -> None:
-    for portion in portions(payloads):
-        for topic in topics:
-            await publisher.put_many(topic, portion)
-    await publisher.flush()
 
 
 def consume_mixed(

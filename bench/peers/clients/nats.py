@@ -18,7 +18,8 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
+from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads
+from bench.peers.clients.async_loops import put_each, put_on_all
 from bench.processes import WAIT_S, make_payloads, start
 
 MESSAGES_IN_FLIGHT = 8000
@@ -200,18 +201,9 @@ def publish_each(url: str, *, topic: str, count: int, size: int, pause_s: float,
         client = await _connect(url)
         publisher = _Publisher(client, size)
         await publisher.listen()
-        sent, acked = [], []
-        payloads = make_payloads(count, size)
-        begin = start()
-        for payload in payloads:
-            sent.append(time.perf_counter())
-            await publisher.put(topic, [payload])
-            await publisher.flush()
-            acked.append(time.perf_counter())
-            await asyncio.sleep(pause_s)
-        end = time.perf_counter()
+        found = await put_each(publisher.put, publisher.flush, topic, make_payloads(count, size), pause_s)
         await client.close()
-        return {"begin": begin, "end": end, "sent": sent, "acked": acked}
+        return found
 
     return _run(work())
 
@@ -232,19 +224,17 @@ def publish_mixed(
         await asyncio.gather(*(publisher.listen() for publisher in publishers))
         works = [make_mixed_payloads(first + place, count, size) for place in range(len(topics_of))]
         begin = start()
-        await asyncio.gather(*map(_put_on_all, publishers, topics_of, works))
+        await asyncio.gather(
+            *(
+                put_on_all(one.put, one.flush, topics, work)
+                for one, topics, work in zip(publishers, topics_of, works, strict=True)
+            )
+        )
         end = time.perf_counter()
         await asyncio.gather(*(client.close() for client in clients))
         return {"begin": begin, "end": end}
 
     return _run(work())
-
-
-async def _put_on_all(publisher: _Publisher, topics: list[str], payloads: list[bytes]) -> None:
-    for portion in portions(payloads):
-        for topic in topics:
-            await publisher.put(topic, portion)
-    await publisher.flush()
 
 
 def consume_mixed(

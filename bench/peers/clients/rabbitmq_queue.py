@@ -17,6 +17,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel
 
 from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
+from bench.peers.clients.async_loops import put_each
 from bench.processes import WAIT_S, make_payloads, start
 
 PUT_AT_A_TIME = 500
@@ -236,15 +237,7 @@ def publish_each(url: str, *, topic: str, count: int, size: int, pause_s: float,
 async def _publish_each(url: str, topic: str, payloads: list[bytes], pause_s: float) -> Found:
     publisher = Publisher()
     await publisher.open(url)
-    sent, acked = [], []
-    begin = start()
-    for payload in payloads:
-        sent.append(time.perf_counter())
-        await publisher.put(topic, [payload])
-        await publisher.flush()
-        acked.append(time.perf_counter())
-        await asyncio.sleep(pause_s)
-    return {"begin": begin, "end": time.perf_counter(), "sent": sent, "acked": acked}
+    return await put_each(publisher.put, publisher.flush, topic, payloads, pause_s)
 
 
 def receive_each(url: str, *, topic: str, name: str, count: int, size: int, settings: dict[str, Any]) -> Found:

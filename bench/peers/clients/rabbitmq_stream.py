@@ -27,7 +27,8 @@ from rstream import (
 )
 from rstream.compression import NoneCompressionCodec, StreamCompressionCodecs
 
-from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads, portions
+from bench.peers.arrivals import Arrivals, MixedArrivals, make_mixed_payloads
+from bench.peers.clients.async_loops import put_each, put_on_all
 from bench.processes import WAIT_S, make_payloads, start
 
 BATCH_BYTES = 100_000  # in a batch or a sub-entry, which must fit into a frame of a megabyte
@@ -97,7 +98,7 @@ class Publisher:
     async def open_streams(self, topics: list[str]) -> None:
         """Let the producer open streams. It does so with the first message, here one without a payload."""
         for topic in topics:
-            await self.put_one(topic, b"")
+            await self.put_one(topic, [b""])
 
     async def put(self, topic: str, payloads: list[bytes]) -> None:
         """Send a batch; waits while too many messages are unconfirmed."""
@@ -122,8 +123,9 @@ class Publisher:
         for payload in payloads:
             await self._producer.send(topic, payload, on_publish_confirm=self._on_confirm)
 
-    async def put_one(self, topic: str, payload: bytes) -> None:
-        """Send a message and wait for its confirm."""
+    async def put_one(self, topic: str, payloads: list[bytes]) -> None:
+        """Send one message and wait for its confirm."""
+        (payload,) = payloads
         await self._producer.send_wait(topic, payload, timeout=int(WAIT_S))
 
     async def flush(self) -> None:
@@ -311,14 +313,7 @@ def publish_each(url: str, *, topic: str, count: int, size: int, pause_s: float,
 async def _publish_each(url: str, topic: str, payloads: list[bytes], pause_s: float) -> Found:
     publisher = Publisher(url)
     await publisher.open()
-    sent, acked = [], []
-    begin = start()
-    for payload in payloads:
-        sent.append(time.perf_counter())
-        await publisher.put_one(topic, payload)
-        acked.append(time.perf_counter())
-        await asyncio.sleep(pause_s)
-    return {"begin": begin, "end": time.perf_counter(), "sent": sent, "acked": acked}
+    return await put_each(publisher.put_one, publisher.flush, topic, payloads, pause_s)
 
 
 def receive_each(url: str, *, topic: str, name: str, count: int, size: int, settings: dict[str, Any]) -> Found:
@@ -353,10 +348,7 @@ async def _publish_mixed(url: str, topics_of: list[list[str]], works: list[list[
 async def _put_on_all(publisher: Publisher, topics: list[str], payloads: list[bytes]) -> None:
     # rstream can send what came for a stream in half a second as one batch, which spares the broker much.
     put = publisher.put_buffered if len(payloads) >= BUFFERED_FROM else publisher.put
-    for portion in portions(payloads):
-        for topic in topics:
-            await put(topic, portion)
-    await publisher.flush()
+    await put_on_all(put, publisher.flush, topics, payloads)
 
 
 def consume_mixed(

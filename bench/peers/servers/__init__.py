@@ -1,1 +1,0 @@
-"""The systems' servers: each started on loopback with its own temporary data and ports, measured, killed, stopped."""
