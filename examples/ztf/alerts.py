@@ -29,7 +29,7 @@ DUSK_US = 1_790_000_000_000_000
 
 
 def read_packet(path: Path = PACKET) -> tuple[Any, dict[str, Any]]:
-    """Give the schema and the record of an alert packet."""
+    """Return the schema and the record of an alert packet."""
     with path.open("rb") as file:
         reader = fastavro.reader(file)
         record = next(iter(reader))
@@ -38,7 +38,7 @@ def read_packet(path: Path = PACKET) -> tuple[Any, dict[str, Any]]:
 
 
 def vary(record: dict[str, Any], number: int, dice: np.random.Generator, *, cutouts: bool) -> dict[str, Any]:
-    """Give another alert: of one of 5,000 objects, somewhere else, as bright as chance has it."""
+    """Return another alert: of one of 5,000 objects, somewhere else, as bright as chance has it."""
     alert = {name: copy.copy(value) for name, value in record.items()}
     alert["candid"] = record["candid"] + number
     alert["objectId"] = f"ZTF26{int(dice.integers(5000)):07d}"
@@ -62,7 +62,7 @@ def pack(schema: Any, alert: dict[str, Any]) -> bytes:
 
 
 def alerts(count: int, seed: int, *, cutouts: bool) -> Iterator[tuple[bytes, bytes, dict[str, bytes]]]:
-    """Give payload, key and headers of each alert, in order of time."""
+    """Yield payload, key and headers of each alert, in order of time."""
     dice = np.random.default_rng(seed)
     hours = 1.0
     while (times_s := ztf_trace(np.random.default_rng(seed), hours, ZtfNights())["time_s"]).size < count:

@@ -112,7 +112,7 @@ class BrokerProcess:
         self.settings["listen"] = self.url
 
     def said(self) -> str:
-        """Give what it wrote on standard error since it was started last."""
+        """Return what it wrote on standard error since it was started last."""
         return self.log.read_bytes()[self._log_start :].decode(errors="replace")
 
     def send(self, number: signal.Signals) -> None:
@@ -120,7 +120,7 @@ class BrokerProcess:
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = _READY_WITHIN_S) -> int:
-        """Wait until it has ended; give its exit code."""
+        """Wait until it has ended; return its exit code."""
         return self.process.wait(timeout_s)
 
     def kill(self) -> None:
@@ -134,7 +134,7 @@ class BrokerProcess:
         self.start(crash_at=crash_at)
 
     def stop(self) -> int:
-        """SIGTERM it; give its exit code."""
+        """SIGTERM it; return its exit code."""
         self.process.terminate()
         return self.wait()
 

@@ -67,7 +67,7 @@ class GatewayProcess:
         self.address = (parts.hostname, parts.port)
 
     def client(self) -> Client:
-        """Give another connection."""
+        """Return another connection."""
         return Client(self.address)
 
     def post(self, topic: str, body: Any = b"", **headers: str) -> Answer:
@@ -99,12 +99,12 @@ class GatewayProcess:
         return False
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, list[dict[str, Any]]]:
-        """Send a signal; give the exit code and what it logged."""
+        """Send a signal; return the exit code and what it logged."""
         self.process.send_signal(number)
         return self.end()
 
     def end(self) -> tuple[int, list[dict[str, Any]]]:
-        """Wait until it has ended; give the exit code and what it logged."""
+        """Wait until it has ended; return the exit code and what it logged."""
         _, err = self.process.communicate(timeout=DEADLINE_S)
         return self.process.returncode, [json.loads(line) for line in err.splitlines()]
 

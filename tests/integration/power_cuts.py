@@ -83,7 +83,7 @@ class File:
         self.pending.clear()
 
     def left(self, way: str, dice: random.Random) -> bytes:
-        """Give what a power cut leaves of it."""
+        """Return what a power cut leaves of it."""
         if way == "none" or not self.pending:
             return self.durable
         if way == "all":
@@ -128,7 +128,7 @@ class Folder:
         self.pending.clear()
 
     def left(self, way: str, dice: random.Random) -> dict[str, Node]:
-        """Give the names that a power cut leaves. What happened to one node is there in its order, up to somewhere."""
+        """Return the names that a power cut leaves. What happened to one node is there in order, up to somewhere."""
         if way == "all":
             return self.names
         counts = Counter(id(node) for node, _, _ in self.pending)
@@ -206,7 +206,7 @@ class Disk:
         return any(data and data.startswith(MAGIC) and len(data) > 2 * SECTOR for _, data in self._files[file].pending)
 
     def left(self, ways: Ways, dice: random.Random) -> Image:
-        """Give what a power cut leaves now."""
+        """Return what a power cut leaves now."""
         names = _walk("", self._root, lambda _: ways.names, dice)
         return {
             path: node.left(ways.of(path, dice), dice) if isinstance(node, File) else None
@@ -312,7 +312,7 @@ class Recording:
 
 
 def recorded_broker(folder: Path, bug: str | None) -> BrokerProcess:
-    """Give a broker whose data folder is below folder/disk, and that is recorded."""
+    """Return a broker whose data folder is below folder/disk, and that is recorded."""
     disk, out, marks = (folder / name for name in ("disk", "calls", "marks"))
     for made in (disk, out):
         made.mkdir(parents=True, exist_ok=True)
@@ -508,15 +508,15 @@ class Truth:
             yield self.told_by(store)
 
     def up_to(self, bounds: Bounds, place: int) -> tuple[list[Fact], list[Changes]]:
-        """Give the facts that are known within bounds, and the commits up to one."""
+        """Return the facts that are known within bounds, and the commits up to one."""
         return [fact._replace(at_ns=0) for fact in self._facts[: bounds.facts]], self._changes[:place]
 
     def told_by(self, store: Store) -> dict[str, Any]:
-        """Give all that a store tells."""
+        """Return all that a store tells."""
         return everything(store, **self._asked)
 
     def check(self, store: Store, bounds: Bounds) -> int:
-        """Give up to which commit a store has come; raise Lost if that is not one it may have come to."""
+        """Return up to which commit a store has come; raise Lost if that is not one it may have come to."""
         found = self.told_by(store)
         for fact in self._facts[: bounds.facts]:
             self._check_fact(store, fact)
@@ -572,7 +572,7 @@ class Campaign:
         self._moments = self._look_through(recording.folder)
 
     def within(self, cut: Cut, folder: Path) -> Campaign:
-        """Give the campaign that cuts the power again while the broker starts on what a cut left."""
+        """Return the campaign that cuts the power again while the broker starts on what a cut left."""
         disk = Disk(self._start)
         for call in self._calls[: cut.at]:
             disk.apply(call)
@@ -582,7 +582,7 @@ class Campaign:
         return Campaign(Recording(recording.calls, facts, recording.folder), folder, self._bug, image, changes)
 
     def _look_through(self, real: Path) -> dict[str, list[int]]:
-        """Give the moments to cut the power at, by kind; see on the way that nothing went unseen."""
+        """Return the moments to cut the power at, by kind; see on the way that nothing went unseen."""
         disk = Disk(self._start)
         found: dict[str, list[int]] = {kind: [] for kind, _ in PLANS}
         is_opening, named_at = True, 0
@@ -623,13 +623,13 @@ class Campaign:
                 raise Lost(f"{cut}: {type(error).__name__}: {error}") from error
 
     def choose(self, cuts: int, seed: int) -> list[Cut]:
-        """Give so many cuts."""
+        """Return so many cuts."""
         dice = random.Random(seed)
         plans = [plan for plan in (dice.choice(PLANS) for _ in range(cuts)) if self._moments[plan[0]]]
         return [Cut(dice.choice(self._moments[moment]), ways, dice.randrange(1 << 30)) for moment, ways in plans]
 
     def _open(self, image: Image, bounds: Bounds) -> int:
-        """Open a store on what is left; give the commit that it has come to."""
+        """Open a store on what is left; return the commit that it has come to."""
         digest = hashlib.blake2b(repr(sorted(image.items())).encode()).digest()
         known = self._came_to.get(digest)
         if known and bounds.told <= known[0] <= bounds.begun and bounds.facts <= known[1]:
@@ -682,7 +682,7 @@ def _compare(replayed: Path, real: Path) -> None:
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """Give a folder where syncs cost nothing, if there is such a place: here nothing depends on them."""
+    """Return a folder where syncs cost nothing, if there is such a place: here nothing depends on them."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="clarion-power-cuts-", dir=memory if memory.is_dir() else None))
     try:

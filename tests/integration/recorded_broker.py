@@ -41,7 +41,7 @@ def mark(*what: Any) -> None:
 
 
 def _frozen(changes: Changes) -> Changes:
-    """Give changes that can be pickled."""
+    """Return changes that can be pickled."""
     copied = Changes(**{name: getattr(changes, name) for name in Changes.__slots__})
     copied.batches = [batch._replace(data=bytes(batch.data)) for batch in changes.batches]
     copied.staged = [staged._replace(data=bytes(staged.data)) for staged in changes.staged]

@@ -84,7 +84,7 @@ class Recorder:
         self._memory: dict[int, int] = {}
 
     def found(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Give what is in the folder now."""
+        """Return what is in the folder now."""
         for path in sorted(Path(self._folder).rglob("*")):
             yield "found", (self._below(str(path)), None if path.is_dir() else path.stat().st_ino)
 
@@ -205,7 +205,7 @@ class Recorder:
         return path if path == self._marks or self._is_ours(path) else None
 
     def _path_at(self, process: int, folder: int, address: int) -> str | None:
-        """Give the absolute path that is written at an address, if it is below the folder."""
+        """Return the absolute path that is written at an address, if it is below the folder."""
         written = os.fsdecode(self._text(process, address))
         number = ctypes.c_int(folder & 0xFFFFFFFF).value
         place = "cwd" if number == _AT_FDCWD else f"fd/{number}"
@@ -336,7 +336,7 @@ def _become(command: list[str]) -> None:
 
 
 def _filter() -> list[bytes]:
-    """Give a program for the kernel that has the calls of interest stop, and lets all others pass."""
+    """Return a program for the kernel that has the calls of interest stop, and lets all others pass."""
     place, machine = _MACHINES[platform.machine()]
     by_name = {name: numbers[place] for name, numbers in _CALLS.items()}
     plain = [number for name, number in by_name.items() if name not in ("openat", "mmap") and number >= 0]

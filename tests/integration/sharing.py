@@ -26,12 +26,12 @@ def put(url: str, topic: str, payloads: Sequence[bytes], keys: Sequence[bytes | 
 
 
 def numbers(count: int) -> list[bytes]:
-    """Give payloads that tell their place."""
+    """Return payloads that tell their place."""
     return [b"%d" % place for place in range(count)]
 
 
 def worker(url: str, name: str = "workers", **options: object) -> Subscriber:
-    """Give a consumer that acks what it is told to."""
+    """Return a consumer that acks what it is told to."""
     return Subscriber(url, name, ack="explicit", timeout_s=WAIT_S, **options)  # type: ignore[arg-type]
 
 

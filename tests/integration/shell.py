@@ -56,7 +56,7 @@ def running(*arguments: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def read_line(process: subprocess.Popen[bytes]) -> bytes:
-    """Give the next line of output; fail where none comes in time."""
+    """Return the next line of output; fail where none comes in time."""
     assert process.stdout is not None
     lines: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=lambda: lines.put(process.stdout.readline()), daemon=True).start()  # type: ignore[union-attr]
@@ -64,7 +64,7 @@ def read_line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> tuple[int, bytes, bytes]:
-    """Send a signal; give the exit code and the rest of the output."""
+    """Send a signal; return the exit code and the rest of the output."""
     process.send_signal(number)
     out, err = process.communicate(timeout=DEADLINE_S)
     return process.returncode, out, without_waits(err)
@@ -89,13 +89,13 @@ class Shell:
         return Done(done.args, done.returncode, done.stdout, without_waits(done.stderr))
 
     def ok(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """Run a command that must end well; give what it printed."""
+        """Run a command that must end well; return what it printed."""
         done = self.run(*arguments, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, b""), done
         return done.stdout
 
     def json(self, *arguments: str, stdin: bytes = b"") -> Any:
-        """Run a command with --json; give what it said."""
+        """Run a command with --json; return what it said."""
         return json.loads(self.ok(*arguments, "--json", stdin=stdin))
 
 
@@ -104,7 +104,7 @@ def run(*arguments: str, **more: str) -> Done:
 
 
 def one_line(done: Done) -> str:
-    """Give the only line on standard error; nothing may be on standard output."""
+    """Return the only line on standard error; nothing may be on standard output."""
     assert done.stdout == b""
     (line,) = done.stderr.decode().splitlines()
     return line

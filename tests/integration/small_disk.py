@@ -45,7 +45,7 @@ class SmallDisk:
         return broker.start()
 
     def free_bytes(self) -> int:
-        """Give what the disk still takes, or would if it were as small as the bound."""
+        """Return what the disk still takes, or would if it were as small as the bound."""
         if self.is_real:
             found = os.statvfs(self._inside())
             return found.f_bavail * found.f_frsize

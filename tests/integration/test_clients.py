@@ -50,7 +50,7 @@ def _fill(url: str, topic: str, count: int, *names: str) -> None:
 
 
 def _put_until_full(publisher: Publisher) -> int:
-    """Put until the buffer is full; give how many were accepted."""
+    """Put until the buffer is full; return how many were accepted."""
     for accepted in range(10_000):
         try:
             publisher.put("t", bytes(1000), wait=False)

@@ -86,7 +86,7 @@ _COMMANDS = dict(_leaves())
 
 
 def _options(name: str) -> list[Any]:
-    """Give a command's options that take a value."""
+    """Return a command's options that take a value."""
     found = [one for one in _COMMANDS[name].params if one.param_type_name == "option"]
     return [one for one in found if not getattr(one, "is_flag", False) and one.name != "help"]
 
@@ -107,7 +107,7 @@ def _run(name: str, *arguments: str) -> int:
 
 
 def _error(capfd: Captured) -> dict[str, Any]:
-    """Give the error on standard error, the only thing that was said."""
+    """Return the error on standard error, the only thing that was said."""
     out, err = capfd.readouterr()
     assert out == ""
     (line,) = err.splitlines()
@@ -123,7 +123,7 @@ def test_every_command_is_known_here() -> None:
 
 @pytest.fixture
 def world(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A broker with a dead letter and somebody who answers, and an outbox; gives the folder of files."""
+    """A broker with a dead letter and somebody who answers, and an outbox; the value is the folder of files."""
     monkeypatch.setenv("CLARION_URL", url)
     with Subscriber(url, "workers", ack="explicit") as worker, Publisher(url) as publisher:
         worker.subscribe("jobs", shared=True, max_attempts=1)

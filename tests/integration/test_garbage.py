@@ -42,7 +42,7 @@ class Stranger:
         self._socket.send_multipart(frames)
 
     def hear(self) -> tuple[int, int, bytes]:
-        """Give (kind, request id, body) of the next answer."""
+        """Return (kind, request id, body) of the next answer."""
         assert self._socket.poll(int(1000 * DEADLINE_S)), "no answer"
         frames = self._socket.recv_multipart()
         _, kind, request_id = unpack_prefix(frames[0])
@@ -60,7 +60,7 @@ class Stranger:
         return refusal
 
     def ask(self, kind: int, body: object, *blobs: bytes) -> tuple[int, bytes]:
-        """Ask properly; give kind and body of the answer."""
+        """Ask properly; return kind and body of the answer."""
         self.send(prefix(kind), _encode(body), *blobs)
         answer, _, packed = self.hear()
         return answer, packed
@@ -76,7 +76,7 @@ def prefix(kind: int, request_id: int = 77, version: int = 1, magic: bytes = MAG
 
 @contextmanager
 def harmless(url: str) -> Iterator[Stranger]:
-    """Give a stranger, and check that earlier data and later service do not suffer from it."""
+    """Return a stranger, and check that earlier data and later service do not suffer from it."""
     name = os.urandom(8).hex()
     with Subscriber(url, name) as reader, Publisher(url) as publisher:
         reader.subscribe(name)
@@ -293,7 +293,7 @@ def test_a_batch_whose_columns_lie_is_never_more_than_its_publishers_own_harm(ur
 
 
 def _unreadable(me: bodies.Registered, number: int, count: int = 3) -> bytes:
-    """Give a batch that the broker takes and nobody can open: what is compressed in it is no zstd frame."""
+    """Return a batch that the broker takes and nobody can open: what is compressed in it is no zstd frame."""
     packed = bytearray(
         encode_batch(
             [b"x" * 200] * count, broker=me.broker, publisher=me.publisher, stamp=number, number=number, compressed=True
@@ -424,7 +424,7 @@ def test_connections_that_vanish_leave_nothing_behind(start_broker: StartBroker)
 
 
 def _attach(stranger: Stranger, name: bytes) -> bodies.Get:
-    """Attach; give a get that waits for long."""
+    """Attach; return a get that waits for long."""
     _, packed = stranger.ask(Kind.ATTACH, bodies.Attach(b"vanish", name, os.urandom(16)))
     token = msgspec.msgpack.decode(packed, type=bodies.Attached).token
     return bodies.Get(b"vanish", name, token, 0, 1, 1, 3_600_000)

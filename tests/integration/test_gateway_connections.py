@@ -41,7 +41,7 @@ def _connect(gateway: GatewayProcess) -> socket.socket:
 
 
 def _rest(connection: socket.socket) -> bytes:
-    """Give everything until the other side closes; a reset is an end, too."""
+    """Return everything until the other side closes; a reset is an end, too."""
     found = b""
     try:
         while some := connection.recv(65_536):

@@ -67,7 +67,7 @@ class PuttingProcess:
         )
 
     def noted(self, kind: str) -> dict[str, list[int]]:
-        """Give the messages that were put (P), or saved (S), by topic and in order."""
+        """Return the messages that were put (P), or saved (S), by topic and in order."""
         found: dict[str, list[int]] = {topic: [] for topic in TOPICS}
         lines = self.log.read_bytes().decode().split("\n") if self.log.exists() else []
         for line in lines[:-1]:

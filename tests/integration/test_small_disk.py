@@ -47,7 +47,7 @@ def _payload(place: int) -> bytes:
 
 
 def _fill(publisher: Publisher, admin: Admin, topic: str, most: int = 10_000) -> list[Receipt]:
-    """Put until the broker takes nothing more; give all receipts, of which the last ones are still open then."""
+    """Put until the broker takes nothing more; return all receipts, of which the last ones are still open then."""
     receipts: list[Receipt] = []
     refused = admin.stats()["refused"]
     while len(receipts) < most:
@@ -60,7 +60,7 @@ def _fill(publisher: Publisher, admin: Admin, topic: str, most: int = 10_000) ->
 
 
 def _refusal(url: str) -> BaseException | None:
-    """Put one batch by hand; give how it was refused, if it was."""
+    """Put one batch by hand; return how it was refused, if it was."""
     session = ThreadSession(url)
     try:
         nonce = bodies.Register(os.urandom(16))

@@ -61,7 +61,7 @@ class Plan:
     least_messages: int = 0  # that are on the first topic before all end, however long that takes
 
     def broker_settings(self) -> dict[str, Any]:
-        """Give the settings of the broker that are not the same in every campaign."""
+        """Return the settings of the broker that are not the same in every campaign."""
         return {}
 
 
@@ -115,7 +115,7 @@ class Campaign:
         return Oracle(ends).judge(self._lives())
 
     def _lives(self, *roles: str) -> list[Life]:
-        """Give the lives of clients of these roles; of all, where none is named."""
+        """Return the lives of clients of these roles; of all, where none is named."""
         return [life for client in self._clients if not roles or client.role in roles for life in client.lives]
 
     def _prepare(self) -> None:
@@ -213,7 +213,7 @@ class Campaign:
         return (self._folder / "clients.log").read_text()[-2000:]
 
     def _wind_down(self) -> dict[str, int]:
-        """Have publishers finish, readers catch up, and everybody end cleanly; give where topics end."""
+        """Have publishers finish, readers catch up, and everybody end cleanly; return where topics end."""
         self._say("winding down")
         with Admin(self._broker.url, timeout_s=_CAUGHT_UP_WITHIN_S) as admin:
             enough = self.plan.least_messages
@@ -264,7 +264,7 @@ class Campaign:
 
 
 def chosen_plan(description: str | None) -> argparse.Namespace:
-    """Give what the command line asks for."""
+    """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kills", type=int, default=500, help="kills of the broker")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)")

@@ -44,12 +44,12 @@ class Task:
     options: dict[str, Any] = field(default_factory=dict)  # of those who share
 
     def to_json(self) -> str:
-        """Give it as a command line argument."""
+        """Return it as a command line argument."""
         return json.dumps(asdict(self))
 
 
 def make_message(publisher: str, topic: str, counter: int) -> tuple[bytes, bytes | None]:
-    """Give the payload and key that this publisher's message has; where the payload is empty, the key says whose."""
+    """Return the payload and key that this publisher's message has; where the payload is empty, the key says whose."""
     name = f"{publisher}/{topic}/{counter}".encode()
     dice = zlib.crc32(name)
     if dice % 16 == 0:
@@ -59,7 +59,7 @@ def make_message(publisher: str, topic: str, counter: int) -> tuple[bytes, bytes
 
 
 def read_message(payload: bytes, key: bytes | None) -> tuple[str, str, int] | None:
-    """Give (publisher, topic, counter) of a message; None if it is not, byte for byte, one that was made."""
+    """Return (publisher, topic, counter) of a message; None if it is not, byte for byte, one that was made."""
     name = payload.partition(b"|")[0] if payload else key
     try:
         publisher, topic, counter = (name or b"").decode().split("/")

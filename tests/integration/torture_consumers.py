@@ -37,13 +37,13 @@ def is_poison(publisher: str, topic: str, counter: int) -> bool:
 
 
 def worked(stage: int, payload: bytes) -> bytes:
-    """Give what a stage makes of a payload."""
+    """Return what a stage makes of a payload."""
     digest = hashlib.blake2b(b"%d" % stage + payload, digest_size=8).hexdigest()
     return payload + b"#%d:" % stage + digest.encode()
 
 
 def unworked(stages: int, payload: bytes) -> bytes | None:
-    """Give the payload that so many stages made this one of; None if they did not."""
+    """Return the payload that so many stages made this one of; None if they did not."""
     for stage in range(stages, 0, -1):
         before, _, _ = payload.rpartition(b"#%d:" % stage)
         if worked(stage, before) != payload:

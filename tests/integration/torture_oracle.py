@@ -25,7 +25,7 @@ class Life:
     hung_ns: list[tuple[int, int]] = field(default_factory=list)  # from when to when it was stopped
 
     def lines(self) -> list[list[str]]:
-        """Give the log's lines, split into words."""
+        """Return the log's lines, split into words."""
         if not self.log.exists():
             return []
         return [line.split(" ") for line in self.log.read_text().splitlines()]
@@ -204,6 +204,6 @@ class Oracle:
 
 
 def describe(verdict: Verdict, more: Iterable[str] = ()) -> str:
-    """Give the report for people."""
+    """Return the report for people."""
     counted = ", ".join(f"{name} {count}" for name, count in sorted(verdict.counts.items()))
     return "\n".join([*more, counted, *(f"VIOLATION {text}" for text in verdict.violations)])

@@ -182,7 +182,7 @@ class Pipeline(SharedWork):
         ]  # fmt: skip
 
     def _topic(self, stage: int) -> str:
-        """Give the topic that a stage puts on; the first one takes from the plan's."""
+        """Return the topic that a stage puts on; the first one takes from the plan's."""
         return f"stage{stage}" if stage else self.plan.topics[0]
 
     def _prepare(self) -> None:
@@ -233,12 +233,12 @@ class Pipeline(SharedWork):
 
 
 def sharing_plan(**more: Any) -> SharingPlan:
-    """Give the plan for ten consumers."""
+    """Return the plan for ten consumers."""
     return SharingPlan(**more)
 
 
 def pipeline_plan(**more: Any) -> SharingPlan:
-    """Give the plan for three stages."""
+    """Return the plan for three stages."""
     return SharingPlan(**{"consumers": 3, "max_unacked": 8, "pace_s": 0.3, **more})
 
 

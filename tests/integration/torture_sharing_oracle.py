@@ -44,11 +44,11 @@ class Hold:
         )
 
     def next_ns(self) -> int:
-        """Give before when nobody may get it again, by the delay asked for; 0 where that is not known."""
+        """Return before when nobody may get it again, by the delay asked for; 0 where that is not known."""
         return self.until_ns + self.delay_ms * 1_000_000 - _CLOCKS_DIFFER_NS if self.end == "nacked" else 0
 
     def sure_until_ns(self) -> int:
-        """Give until when nobody else may have had it."""
+        """Return until when nobody else may have had it."""
         if self.end in ("acked", "nacked"):
             return self.until_ns
         ends = [start for start, stop in self.disturbed_ns if stop > self.since_ns]
@@ -57,7 +57,7 @@ class Hold:
 
 
 def read_holds(life: Life, topic: str, verdict: Verdict) -> list[Hold]:
-    """Give what one consumer had in its hands, in order."""
+    """Return what one consumer had in its hands, in order."""
     holds: list[Hold] = []
     opened: dict[int, Hold] = {}
     disturbed = list(life.hung_ns)

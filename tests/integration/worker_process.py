@@ -56,7 +56,7 @@ class WorkerProcess:
         self._answers.put(b"")
 
     def ask(self, command: str, *arguments: Any) -> Any:
-        """Have it do something; give the answer, or raise Refused."""
+        """Have it do something; return the answer, or raise Refused."""
         self.tell(command, *arguments)
         return self.answer()
 
@@ -67,7 +67,7 @@ class WorkerProcess:
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """Give the next answer, or raise Refused."""
+        """Return the next answer, or raise Refused."""
         line = self._answers.get(timeout=DEADLINE_S)
         if not line:
             raise WorkerDied(f"the worker ended with {self.process.wait()}")
@@ -112,7 +112,7 @@ class Worker:
         self._held: dict[int, Message] = {}
 
     def get(self, topic: str, most: int, wait_s: float) -> list[list[Any]]:
-        """Give [offset, attempt, payload] of messages, which stay at hand."""
+        """Return [offset, attempt, payload] of messages, which stay at hand."""
         messages = self._subscriber.get(topic, max_messages=most, wait_s=wait_s)
         self._held |= {message.offset: message for message in messages}
         return [[message.offset, message.attempt, message.payload.decode()] for message in messages]
@@ -128,14 +128,14 @@ class Worker:
         self._held[offset].extend()
 
     def commit(self, offset: int, topic: str, payload: str) -> list[int]:
-        """Ack a message and put another one in one transaction; give the offset of that."""
+        """Ack a message and put another one in one transaction; return the offset of that."""
         with self._subscriber.transaction() as tx:
             tx.put(topic, payload)
             tx.ack(self._held[offset])
         return list(tx.offsets)
 
     def count(self, state: str, times: int) -> int:
-        """Add one to a named state so many times, however many others do the same; give the conflicts met."""
+        """Add one to a named state so many times, however many others do the same; return the conflicts met."""
         conflicts = done = 0
         while done < times:
             found = self._subscriber.state(state)

@@ -57,12 +57,12 @@ class ModelSubscription:
         return cursor
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Give the runs of acked offsets above the cursor."""
+        """Return the runs of acked offsets above the cursor."""
         return runs(offset for offset in self.acked if offset > self.cursor())
 
 
 def runs(offsets: object) -> tuple[tuple[int, int], ...]:
-    """Give the half-open runs that a set of numbers forms."""
+    """Return the half-open runs that a set of numbers forms."""
     found: list[list[int]] = []
     for offset in sorted(offsets):  # type: ignore[call-overload]
         if found and found[-1][1] == offset:
@@ -99,7 +99,7 @@ class ModelTopic:
         )
 
     def unread_from(self) -> int:
-        """Give the offset from which somebody still needs everything."""
+        """Return the offset from which somebody still needs everything."""
         return min((sub.cursor() for sub in self.subscriptions.values()), default=len(self.log))
 
 
@@ -166,7 +166,7 @@ class BrokerModel:
         return batch.number <= len(had)
 
     def put_total(self, name: bytes, publisher: int) -> int:
-        """Give the messages a publisher has on a topic."""
+        """Return the messages a publisher has on a topic."""
         return sum(len(batch.payloads) for batch in self.topics[name].writers.get(publisher, []) if not batch.code)
 
     def visible_end(self, name: bytes) -> int:

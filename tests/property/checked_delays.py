@@ -37,7 +37,7 @@ class CheckedDelays(CheckedEngine[DelayModel]):
         return self.engine._state.free_bytes < 1 << 30
 
     def when_durable(self) -> Callable[[DelayModel], bool]:
-        """Give the test that everything so far is on disk."""
+        """Return the test that everything so far is on disk."""
         clock = self.current.clock
         return lambda durable: durable.clock >= clock
 

@@ -60,7 +60,7 @@ class CheckedEngine(Generic[P]):
     # What a model adds.
 
     def make_engine(self) -> Engine:
-        """Give an engine that knows what is in the store."""
+        """Return an engine that knows what is in the store."""
         return Engine(self.store, self.limits)
 
     def check_store(self, plain: P) -> None:
@@ -106,7 +106,7 @@ class CheckedEngine(Generic[P]):
                 self.answers[key] = reply
 
     def on_its_way(self, key: Key) -> Reply | None:
-        """Give a reply that is decided, and waits for the open group to be on disk."""
+        """Return a reply that is decided, and waits for the open group to be on disk."""
         replies = self.engine._state.open.replies
         return next((reply for reply in replies if (reply.peer, reply.request_id) == key), None)
 
@@ -151,7 +151,7 @@ class CheckedEngine(Generic[P]):
         return self.last_stamp
 
     def pack(self, publisher: int, number: int, payloads: list[bytes], keys: list[bytes | None] | None = None) -> bytes:
-        """Give the bytes of a batch."""
+        """Return the bytes of a batch."""
         stamp = self.next_stamp()
         return bytes(encode_batch(payloads, keys=keys, broker=1, publisher=publisher, stamp=stamp, number=number))
 
@@ -233,7 +233,7 @@ class CheckedEngine(Generic[P]):
 
 
 def code_of(reply: Reply) -> int:
-    """Give the code of a refusal; 0 when it is none."""
+    """Return the code of a refusal; 0 when it is none."""
     return reply.body.code if isinstance(reply.body, bodies.Refused) else 0
 
 
@@ -243,7 +243,7 @@ def is_reply(reply: Reply, kind: int, code: int) -> bool:
 
 
 def subscribed(reply: Reply) -> tuple[int, bodies.Body]:
-    """Give how a SUBSCRIBE was answered, but for the broker's count."""
+    """Return how a SUBSCRIBE was answered, but for the broker's count."""
     assert isinstance(reply.body, bodies.Subscribed), f"not subscribed: {reply}"
     return reply.kind, bodies.Subscribed(reply.body.cursor, reply.body.options)
 

@@ -41,7 +41,7 @@ class CheckedGroup(CheckedLeases):
         self.look()
 
     def wrong_ack(self, token: int, acked: bodies.Ranges) -> tuple[int, int] | None:
-        """Give how an ack of who may ask is refused."""
+        """Return how an ack of who may ask is refused."""
         if any(not 0 <= start < stop <= self.end for start, stop in acked):
             return Kind.INVALID, Code.MALFORMED
         if any(self._is_lost(token, offset) for each in acked for offset in range(*each)):

@@ -123,7 +123,7 @@ class CheckedLeases(CheckedEngine[GroupModel]):
         return True
 
     def wrong_token(self, token: int) -> tuple[int, int]:
-        """Give how a token is refused; zeros when it is good."""
+        """Return how a token is refused; zeros when it is good."""
         loans = self.loans
         loans.begin(self.current, self.durable, self.first_offset, self.now_s)
         if token in loans.held:
@@ -315,7 +315,7 @@ class CheckedLeases(CheckedEngine[GroupModel]):
         return lent
 
     def _read(self, reply: Reply) -> dict[int, int]:
-        """Give offsets and attempts of a loan whose messages are what was put, and on disk."""
+        """Return offsets and attempts of a loan whose messages are what was put, and on disk."""
         assert isinstance(reply.body, bodies.Lent)
         found: dict[int, tuple[bytes, bytes | None]] = {}
         for (first, _), blob in zip(reply.body.batches, reply.blobs, strict=True):

@@ -32,7 +32,7 @@ class CheckedRetention(CheckedEngine[RetentionModel]):
     # The disk.
 
     def when_durable(self) -> Callable[[RetentionModel], bool]:
-        """Give the test that everything so far is on disk."""
+        """Return the test that everything so far is on disk."""
         clock = self.current.clock
         return lambda durable: durable.clock >= clock
 

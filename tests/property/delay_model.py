@@ -86,7 +86,7 @@ class DelayModel:
                 del epoch[place]
 
     def count_staged(self, writer: bytes, epoch: int, parts: tuple[bytes, ...] | None) -> int:
-        """Give how many messages can still be shown of an epoch."""
+        """Return how many messages can still be shown of an epoch."""
         rows = self.staged.get((writer, epoch), {}).items()
         wanted = [row for (part, _), row in rows if parts is None or part in parts]
         return sum(len(row.payloads) for row in wanted if row.topic not in self.deleting)

@@ -199,7 +199,7 @@ class Subscribing(RuleBasedStateMachine):
         both.expect(key, check, lambda durable: (_token(durable, topic, name) or ALL_TOKENS) >= due.token)
 
     def told_token(self, topic: bytes, name: bytes, place: int) -> int:
-        """Give the newest token a consumer was told, often, or an older one."""
+        """Return the newest token a consumer was told, often, or an older one."""
         told = sorted(self.both.tokens.get((topic, name), {1: b""}), reverse=True)
         return told[max(0, place % (len(told) + 5) - 5)]
 

@@ -51,7 +51,7 @@ def check_group_store(store: MemoryStore, plain: GroupModel, now_us: int) -> Non
 
 
 def stored_log(store: MemoryStore, topic: bytes, end: int | None = None) -> list[Message]:
-    """Give the messages of a topic that are still there."""
+    """Return the messages of a topic that are still there."""
     row = store.topic(topic)
     if row is None:
         return []
@@ -71,7 +71,7 @@ def check_dead_letters(store: MemoryStore, plain: GroupModel) -> None:
 
 
 def dead_letters(store: MemoryStore) -> dict[int, DeadLetter]:
-    """Give the dead letters that wait, by offset."""
+    """Return the dead letters that wait, by offset."""
     row = store.topic(dead_letters_of(WORK))
     if row is None:
         return {}
@@ -96,7 +96,7 @@ def dead_letters(store: MemoryStore) -> dict[int, DeadLetter]:
 
 
 def buried_with(changes: Changes) -> set[int]:
-    """Give the offsets of messages that become dead letters with a group."""
+    """Return the offsets of messages that become dead letters with a group."""
     parsed = [Batch.parse(bytes(each.data)) for each in changes.batches]
     headers = [batch.headers(place) or {} for batch in parsed for place in range(batch.count)]
     return {int(each["clarion-dead-offset"]) for each in headers if "clarion-dead-offset" in each}

@@ -101,12 +101,12 @@ class GroupModel:
         self.returned.pop(offset, None)
 
     def attempt(self, offset: int) -> int:
-        """Give the number of the next attempt: one more than the returns that count."""
+        """Return the number of the next attempt: one more than the returns that count."""
         row = self.returned.get(offset)
         return row.attempts + 1 if row else 1
 
     def acked_ranges(self) -> tuple[tuple[int, int], ...]:
-        """Give the runs of what is acked above what is not."""
+        """Return the runs of what is acked above what is not."""
         cursor = next(offset for offset in range(len(self.log) + 1) if offset not in self.acked)
         return runs(offset for offset in self.acked if offset > cursor)
 

@@ -178,7 +178,7 @@ class GroupRules(RuleBasedStateMachine):
     lost: list[tuple[int, dict[int, int]]]  # tokens that are good for nothing, and what was held with them
 
     def worker(self, place: int) -> Worker | None:
-        """Give a worker that has a token."""
+        """Return a worker that has a token."""
         return self.workers[place] if self.workers[place].token else None
 
     @rule(place=places)
@@ -280,7 +280,7 @@ class GroupRules(RuleBasedStateMachine):
 
 
 def choose(offsets: list[int], which: int) -> list[int]:
-    """Give some of the offsets: by the bits of `which`; none set, all."""
+    """Return some of the offsets: by the bits of `which`; none set, all."""
     chosen = [offset for place, offset in enumerate(sorted(offsets)) if which >> place % 8 & 1]
     return chosen or sorted(offsets)
 

@@ -37,7 +37,7 @@ class ParkedTake:
 
 
 def spans_of(held: dict[int, int]) -> list[Span]:
-    """Give offsets and attempts as ranges."""
+    """Return offsets and attempts as ranges."""
     attempts = sorted(set(held.values()))
     return [(*each, attempt) for attempt in attempts for each in runs(o for o in held if held[o] == attempt)]
 

@@ -99,7 +99,7 @@ class Loans:
         return bool(most) and (most == 1 or attempt >= max(2, most - CAREFUL_ATTEMPTS + 1))
 
     def lendable(self, plain: GroupModel, durable: GroupModel, now_us: int, *, strict: bool = False) -> list[int]:
-        """Give what may be lent: seen, not done, nobody's, kept for nobody, due, and its key's turn.
+        """Return what may be lent: seen, not done, nobody's, kept for nobody, due, and its key's turn.
 
         What has to wait for the key of something that expired need not be lent, so is left out when it is `strict`.
         """
@@ -140,7 +140,7 @@ class Loans:
         return bool(holds) and (offset < self.backlog_end or bool(self.options.order))
 
     def due_to(self, token: int, plain: GroupModel, durable: GroupModel, now_us: int) -> list[int]:
-        """Give those of which a consumer that asks must get some."""
+        """Return those of which a consumer that asks must get some."""
         held = self.held[token]
         if len(held) >= plain.attached[token][1] or any(self.is_careful(attempt) for attempt in held.values()):
             return []

@@ -74,7 +74,7 @@ class World:
             self._crash()
 
     def attached(self, topic: bytes, name: bytes) -> set[int]:
-        """Give the tokens of those who share a subscription and were not given up."""
+        """Return the tokens of those who share a subscription and were not given up."""
         found = self.engine._state.find_topic(topic, self.now_s)
         lending = None if found is None else found.subscriptions[name].leases
         assert lending is not None

@@ -74,7 +74,7 @@ class TopicModel:
         return [batch for batch in self.batches if batch.end > self.gone]
 
     def live(self, end: int) -> int:
-        """Give from where on somebody still has to read; `end` when nobody has."""
+        """Return from where on somebody still has to read; `end` when nobody has."""
         return min((reader.cursor for reader in self.readers.values()), default=end)
 
     def may_go(self, batch: Stored, end: int, bound: int, extra: int, now_us: int) -> bool:
@@ -115,7 +115,7 @@ class RetentionModel:
         return self.last_born
 
     def make(self, topic: bytes, now_us: int, retention: str = "") -> TopicModel:
-        """Give a topic; one that is new has the subscriptions of the patterns that it matches, from the beginning."""
+        """Return a topic; one that is new has the subscriptions of the patterns that it matches, from the beginning."""
         if topic not in self.topic_models:
             self.topic_models[topic] = TopicModel(self.next_born(), retention or self.default_retention)
             for (pattern, name), expires_s in self.patterns.items():

@@ -152,7 +152,7 @@ def test_any_other_bytes_are_no_batch(raw: bytes) -> None:
 
 
 def sealed(packed: bytearray) -> bytes:
-    """Give the bytes a checksum that fits, as somebody who means harm would."""
+    """Return the bytes a checksum that fits, as somebody who means harm would."""
     digest = xxh3_64_intdigest(bytes(packed[16:]), seed=int.from_bytes(packed[:8], "little"))
     packed[8:16] = struct.pack("<Q", digest)
     return bytes(packed)
@@ -208,7 +208,7 @@ def test_a_forged_compressed_batch_is_refused_or_read_without_harm(content: Cont
 
 
 def with_frame(content: Content, frame: bytes, plain_bytes: int | None = None) -> bytes:
-    """Give the batch with another frame for its body, and another size for that, if wanted."""
+    """Return the batch with another frame for its body, and another size for that, if wanted."""
     packed = bytearray(pack(content, compressed=True)[:HEADER_BYTES] + frame)
     struct.pack_into("<I", packed, 56, len(frame))
     if plain_bytes is not None:

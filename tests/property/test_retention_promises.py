@@ -137,7 +137,7 @@ class RetentionPromises(RuleBasedStateMachine):
         both.expect(key, done, both.when_durable())
 
     def token(self, topic: bytes, name: bytes) -> int | None:
-        """Give the token of a reader, attaching where needed; None where there is none."""
+        """Return the token of a reader, attaching where needed; None where there is none."""
         both = self.both
         topic_model = both.current.topic_models.get(topic)
         reader = topic_model.readers.get(name) if topic_model else None

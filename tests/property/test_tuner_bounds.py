@@ -266,7 +266,7 @@ class Served(NamedTuple):
         pytest.fail("messages wait for ever")
 
     def gap_s(self, coming: list[tuple[float, int]]) -> float:
-        """Give the time to the next arrival; where nothing but polls would happen, of a hundred of them at most."""
+        """Return the time to the next arrival; where nothing but polls would happen, of a hundred of them at most."""
         gap_s = coming[0][0] if coming else 0.0
         return min(gap_s, 100 * self.driver.settings.poll_min_s) if self.polls_for_nothing else gap_s
 

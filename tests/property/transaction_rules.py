@@ -164,7 +164,7 @@ class Transacting(RuleBasedStateMachine):
         return request.body.acks[0][2] <= self.both.moved_token and b"was moved" in answers[-1].body
 
     def wrong(self, request: Request, full: bool) -> tuple[int, int]:
-        """Give how a transaction that is next is refused; zeros when it is done."""
+        """Return how a transaction that is next is refused; zeros when it is done."""
         both, plain, body = self.both, self.both.current, request.body
         for _, name, token, acked in body.acks:
             if name == GROUP:

@@ -61,7 +61,7 @@ def test_the_mean_batch_size_rises_with_the_load(profile: str, tuning: str) -> N
 
 
 def _size_by_second(outcomes: list[Outcome], until_s: int) -> Any:
-    """Give N in each second: the mean over its polls, or as the last poll left it, and over the runs."""
+    """Return N in each second: the mean over its polls, or as the last poll left it, and over the runs."""
     by_run = []
     for outcome in outcomes:
         assert outcome.trace is not None
@@ -166,7 +166,7 @@ def test_receiving_is_never_starved_whatever_comes(
 
 
 def _moments(bursts: list[tuple[float, int, float]]) -> list[float]:
-    """Give when each request of some bursts comes, in order."""
+    """Return when each request of some bursts comes, in order."""
     found, begin_s = [], 0.0
     for after_s, requests, spread_s in bursts:
         begin_s += after_s
