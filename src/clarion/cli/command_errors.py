@@ -11,8 +11,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, ParamSpec
 
@@ -155,6 +157,16 @@ def note(text: str, **facts: Any) -> None:
         _tell("note", message=text, **facts)
     else:
         print(f"clarion: {one_line(text)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def naming_option(path: Path, option: str, *, done: str = "written", other: str = "another") -> Iterator[None]:
+    """Say which file or folder cannot be written or used, and by which option to choose another."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise PermanentError(f"{path} cannot be {done}: {why}; choose {other} for {option}") from error
 
 
 def announce_ready(facts: dict[str, Any], text: str, *, as_json: bool, warning: str = "") -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, tells_errors
+from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, naming_option, tells_errors
 from clarion.cli.command_options import AsJson, read_size
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.model.errors import PermanentError
@@ -95,12 +95,10 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="clarion-demo-", ignore_cleanup_errors=True) as made:
             yield Path(made)
         return
-    try:
+    with naming_option(keep, "--keep", done="used", other="another folder"):
         keep.mkdir(parents=True, exist_ok=True)
         if any(keep.iterdir()):
             raise PermanentError(f"{keep} is not empty; choose a new folder for --keep")
-    except OSError as error:
-        raise PermanentError(f"{keep} cannot be used: {error.strerror}; choose another folder for --keep") from error
     yield keep
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_errors import naming_option, note, tells_errors
 from clarion.cli.command_options import AsJson
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.model.errors import PermanentError
@@ -67,10 +67,8 @@ def publisher(
         from clarion.reproduce.publisher_results import run_experiments
     except ImportError as error:
         raise PermanentError(_NEEDS) from error
-    try:
+    with naming_option(out, "--out", done="used", other="another folder"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PermanentError(f"{out} cannot be used: {error.strerror}; choose another folder for --out") from error
     if trace is None and not as_json:
         note("no --trace was given: the generated lookup-service trace stands in for a real one")
     with _progress(quiet=as_json) as on_done:

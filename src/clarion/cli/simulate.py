@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.command_errors import tells_errors
+from clarion.cli.command_errors import naming_option, tells_errors
 from clarion.cli.command_options import AsJson, read_duration_s
 from clarion.cli.output import add_row, console, counted, plain_table, print_json
 from clarion.model.errors import PermanentError
@@ -184,10 +184,8 @@ def plot_trace(
     if out.suffix.lower() not in _PICTURES:
         raise PermanentError(f"{out} is no picture: its name ends in {', '.join(_PICTURES)}")
     traces = _read_samples(file)
-    try:
+    with naming_option(out, "--out"):
         draw_trace(traces, out)
-    except OSError as error:
-        raise PermanentError(f"{out} cannot be written: {error.strerror}; choose another for --out") from error
     polls = sum(len(trace) for trace in traces.values())
     if as_json:
         print_json({"file": str(out), "polls": polls, "publishers": list(traces)})
@@ -304,10 +302,8 @@ def _write_trace(file: Path, outcome: Outcome) -> None:
     from clarion.publisher.tuner import trace_to_csv
 
     traces = {str(number): one.trace or [] for number, one in enumerate(outcome.publishers)}
-    try:
+    with naming_option(file, "--trace-out"):
         file.write_text(trace_to_csv(traces), encoding="utf-8")
-    except OSError as error:
-        raise PermanentError(f"{file} cannot be written: {error.strerror}; choose another for --trace-out") from error
 
 
 def _print(outcome: Outcome) -> None:

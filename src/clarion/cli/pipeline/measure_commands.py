@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import typer
 
-from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_errors import naming_option, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_name, read_number, read_some_time_s
 from clarion.cli.output import counted, print_json
 from clarion.cli.pipeline.job_output import Rows, as_dicts, collect, live_line, plain, print_tables
@@ -27,7 +27,6 @@ from clarion.cli.pipeline.spark_job import (
     read_messages,
     spark_session,
 )
-from clarion.model.errors import PermanentError
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 
 if TYPE_CHECKING:
@@ -161,10 +160,8 @@ def _write_traces(
 ) -> dict[str, int]:
     from clarion.pipeline.jobs.rates import write_trace_of
 
-    try:
+    with naming_option(folder, "--traces", done="used"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PermanentError(f"{folder} cannot be used: {error.strerror}; choose another for --traces") from error
     written = {}
     timed = messages if time is None else messages.where(time.isNotNull())  # others have no arrivals to write
     for row in timed.select("topic").distinct().orderBy("topic").collect():

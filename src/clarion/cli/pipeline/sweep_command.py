@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from clarion.cli.command_errors import note, tells_errors
+from clarion.cli.command_errors import naming_option, note, tells_errors
 from clarion.cli.command_options import AsJson, read_some_time_s
 from clarion.cli.output import print_json
 from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, print_rows
@@ -122,12 +122,8 @@ def _write(rows: Rows, path: Path) -> None:
     from clarion.sim.traces import PARQUET_SUFFIXES
 
     table = pa.Table.from_pylist(rows)
-    try:
+    with naming_option(path, "--out"):
         if path.suffix.lower() in PARQUET_SUFFIXES:
             parquet.write_table(table, path)
         else:
             csv.write_csv(table, path)
-    except OSError as error:
-        raise PermanentError(
-            f"{path} cannot be written: {error.strerror or error}; choose another for --out"
-        ) from error
