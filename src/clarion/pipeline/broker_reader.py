@@ -184,7 +184,7 @@ class _SliceReader:
                     Range(wanted.topic, wanted.number, position, end), gone.stop, fail=self._options.fail_on_data_loss
                 )
                 log.warning("%s", lost)
-                position = left.start
+                position, parts = left.start, []
             except (InvalidRequest, NoTopic):
                 self._check_store()
                 if self._check_topic(wanted, was_read=position > wanted.start):
@@ -198,13 +198,10 @@ class _SliceReader:
                         f"{to_text(wanted.topic)} ends at offset {position} now, and went on to {end} before: the"
                         " broker lost what it had stored"
                     )
-                position = page.position
-                if position < end:
-                    ahead = self._ask(wanted.topic, position, end)
-                yield from filter(self._is_readable, page.parts)
-                continue
+                position, parts = page.position, page.parts
             if position < end:
                 ahead = self._ask(wanted.topic, position, end)
+            yield from filter(self._is_readable, parts)
 
     def _is_readable(self, part: MessageBatch) -> bool:
         """Return whether a batch can be opened; if not, that is an error, unless losses are allowed."""

@@ -15,7 +15,7 @@ from clarion.pipeline import follow, start_session
 
 
 def copy_topic(order: dict[str, Any]) -> int:
-    """Copy what is there now, by micro-batches; give the rows."""
+    """Copy what is there now, by micro-batches; return the rows."""
     spark = start_session(order["master"], settings=order.get("settings", {}))
     source = spark.readStream.format("clarion").options(
         url=order["url"], topic=order["from"], start="earliest", maxRows=str(order["max_rows"]), partitions="2"

@@ -39,7 +39,7 @@ def _start(order: dict[str, object], log: Path) -> subprocess.Popen[str]:
 
 @contextmanager
 def _standalone(folder: Path) -> Iterator[str]:
-    """Run a master and a worker of Spark's own cluster on loopback; give the master's address."""
+    """Run a master and a worker of Spark's own cluster on loopback; return the master's address."""
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     environment = _environment() | {"SPARK_LOCAL_DIRS": str(folder / "local")}
     started: list[subprocess.Popen[bytes]] = []

@@ -29,7 +29,7 @@ _LINES = 100  # of a file, which is a micro-batch
 
 
 def write_lines(folder: Path, files: int) -> list[set[bytes]]:
-    """Write files whose lines are all different; give the lines of each, in the order in which they are read."""
+    """Write files whose lines are all different; return the lines of each, in the order in which they are read."""
     folder.mkdir()
     found = []
     for file in range(files):
