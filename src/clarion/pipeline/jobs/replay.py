@@ -107,8 +107,8 @@ def replay(
     messages = messages_in_time(folder, files, start, end)
     broker = SinkOptions.read({"url": url} if url else {}).url
     with Publisher(broker) as publisher:
-        putting = _TopicPublisher(publisher, broker, topic)
-        done = play(map(_with_mark, messages) if mark else messages, pace, putting.put, on_progress=on_progress)
+        topic_publisher = _TopicPublisher(publisher, broker, topic)
+        done = play(map(_with_mark, messages) if mark else messages, pace, topic_publisher.put, on_progress=on_progress)
         publisher.flush()
     return done
 
@@ -124,21 +124,21 @@ def play(
 ) -> Replayed:
     """Put messages, which come in order of time, when they are due; those due together go together."""
     wait = wait or threading.Event().wait
-    playing = _ReplayState()
+    state = _ReplayState()
     try:
         for group in together(rows):
-            playing.begin(now_s())
+            state.begin(now_s())
             due_s = pace.due_s(group[0].at_us)
-            while (ahead_s := playing.began_s + due_s - now_s()) > 0:
+            while (ahead_s := state.began_s + due_s - now_s()) > 0:
                 wait(min(ahead_s, _TELL_EVERY_S))
-                _tell(playing, now_s(), on_progress)
-            playing.late_s = max(playing.late_s, -ahead_s)
+                _tell(state, now_s(), on_progress)
+            state.late_s = max(state.late_s, -ahead_s)
             put(group[0].topic, group)
-            playing.add(group)
-            _tell(playing, now_s(), on_progress)
+            state.add(group)
+            _tell(state, now_s(), on_progress)
     except KeyboardInterrupt:
-        return playing.told(now_s(), stopped=True)
-    return playing.told(now_s())
+        return state.told(now_s(), stopped=True)
+    return state.told(now_s())
 
 
 def together(rows: Iterable[LakeMessage]) -> Iterator[list[LakeMessage]]:
@@ -171,10 +171,10 @@ class _ReplayState:
         return Replayed(self.messages, took_s, self.late_s, dict(self.reached), stopped)
 
 
-def _tell(playing: _ReplayState, now_s: float, on_progress: OnReplayed | None) -> None:
-    if on_progress is not None and now_s - playing.told_s >= _TELL_EVERY_S:
-        playing.told_s = now_s
-        on_progress(playing.told(now_s))
+def _tell(state: _ReplayState, now_s: float, on_progress: OnReplayed | None) -> None:
+    if on_progress is not None and now_s - state.told_s >= _TELL_EVERY_S:
+        state.told_s = now_s
+        on_progress(state.told(now_s))
 
 
 class _TopicPublisher:
