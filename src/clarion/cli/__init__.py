@@ -1,1 +1,1 @@
-"""The command line: each command in its file, wired together in `main`."""
+"""The command line: a file for each group of commands, wired together in `main`."""

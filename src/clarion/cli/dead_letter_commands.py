@@ -8,12 +8,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import confirm
-from clarion.cli.command_options import (
-    Topic,
-    Yes,
-    read_number,
-    read_some,
-)
+from clarion.cli.command_options import Topic, Yes, read_number, read_some
 from clarion.cli.output import (
     age,
     console,
@@ -90,11 +85,7 @@ def list_dead(
 
 @dead_app.command("replay")
 @broker_command
-def replay(
-    call: BrokerCall,
-    topic: Topic,
-    offsets: Offsets = None,
-) -> None:
+def replay(call: BrokerCall, topic: Topic, offsets: Offsets = None) -> None:
     """Put dead letters back on their topic, to be tried again.
 
     Each goes to the subscription that gave it up, and to no other, with attempts
@@ -118,12 +109,7 @@ def replay(
 
 @dead_app.command("drop")
 @broker_command
-def drop(
-    call: BrokerCall,
-    topic: Topic,
-    offsets: Offsets = None,
-    yes: Yes = False,
-) -> None:
+def drop(call: BrokerCall, topic: Topic, offsets: Offsets = None, yes: Yes = False) -> None:
     """Forget dead letters for good.
 
     \b

@@ -15,15 +15,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import note
-from clarion.cli.command_options import (
-    Headers,
-    Key,
-    Topic,
-    read_headers,
-    read_later,
-    read_some_time_s,
-    read_value,
-)
+from clarion.cli.command_options import Headers, Key, Topic, read_headers, read_later, read_some_time_s, read_value
 from clarion.cli.output import console, counted, iso, json_line, local_time, readable_duration
 from clarion.model.errors import TimedOut, TooLarge
 from clarion.model.names import to_text
@@ -281,8 +273,7 @@ def request(
         str | None, typer.Argument(metavar="MESSAGE", help="The question; left out, it is read from standard input.")
     ] = None,
     wait_s: Annotated[
-        float,
-        typer.Option("--wait", parser=read_some_time_s, metavar="TIME", help="How long to wait for the answer."),
+        float, typer.Option("--wait", parser=read_some_time_s, metavar="TIME", help="How long to wait for the answer.")
     ] = "10s",  # type: ignore[assignment]
     no_newline: Annotated[bool, typer.Option("--no-newline", help="Print the bytes of the answer alone.")] = False,
     key: Key = None,

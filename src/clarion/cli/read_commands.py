@@ -401,8 +401,7 @@ def browse(
     call: BrokerCall,
     topic: Topic,
     position: Annotated[
-        str,
-        typer.Option("--from", metavar="OFFSET|earliest", help="First message to show."),
+        str, typer.Option("--from", metavar="OFFSET|earliest", help="First message to show.")
     ] = "earliest",
     last: Annotated[
         int | None, typer.Option("--last", parser=read_some, metavar="N", help="Show the newest so many instead.")

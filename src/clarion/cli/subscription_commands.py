@@ -148,12 +148,7 @@ def seek(
 
 @subscriptions_app.command("delete")
 @broker_command
-def delete(
-    call: BrokerCall,
-    topic: Topic,
-    name: SubscriberArgument,
-    yes: Yes = False,
-) -> None:
+def delete(call: BrokerCall, topic: Topic, name: SubscriberArgument, yes: Yes = False) -> None:
     """End a subscription, as `clarion unsubscribe` does.
 
     What only it had not yet read is let go, so where there is something unread it
@@ -309,12 +304,7 @@ def subscribe(
 
 
 @broker_command
-def unsubscribe(
-    call: BrokerCall,
-    topic: TopicOrPattern,
-    name: SubscriberName,
-    yes: Yes = False,
-) -> None:
+def unsubscribe(call: BrokerCall, topic: TopicOrPattern, name: SubscriberName, yes: Yes = False) -> None:
     """End a subscription: what only it had not yet read is let go.
 
     Where there are messages that it has not read, it says how many and asks

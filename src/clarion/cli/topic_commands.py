@@ -9,15 +9,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import confirm, note
-from clarion.cli.command_options import (
-    ListsByDefault,
-    Topic,
-    Yes,
-    read_bound_s,
-    read_count,
-    read_number,
-    read_size,
-)
+from clarion.cli.command_options import ListsByDefault, Topic, Yes, read_bound_s, read_count, read_number, read_size
 from clarion.cli.output import (
     age,
     all_fields,
@@ -122,8 +114,7 @@ class Sort(StrEnum):
 @topics_app.command("list")
 @broker_command
 def list_topics(
-    call: BrokerCall,
-    sort: Annotated[Sort, typer.Option("--sort", help="By name, or the largest first.")] = Sort.NAME,
+    call: BrokerCall, sort: Annotated[Sort, typer.Option("--sort", help="By name, or the largest first.")] = Sort.NAME
 ) -> None:
     """List topics, what they take on disk, and their subscribers.
 
@@ -151,10 +142,7 @@ def list_topics(
 
 @topics_app.command("describe")
 @broker_command
-def describe(
-    call: BrokerCall,
-    topic: Topic,
-) -> None:
+def describe(call: BrokerCall, topic: Topic) -> None:
     """Tell everything about a topic and its subscriptions.
 
     \b
@@ -279,11 +267,7 @@ def purge(
 
 @topics_app.command("delete")
 @broker_command
-def delete(
-    call: BrokerCall,
-    topic: Topic,
-    yes: Yes = False,
-) -> None:
+def delete(call: BrokerCall, topic: Topic, yes: Yes = False) -> None:
     """Forget a topic with its messages and its subscriptions.
 
     \b

@@ -22,10 +22,7 @@ class Buffer:
 
     def lacks(self, messages: int, size: int) -> tuple[int, int]:
         """Return how many messages and bytes must go before so much more fits."""
-        return (
-            max(0, self.messages + messages - self.messages_max),
-            max(0, self.bytes + size - self.bytes_max),
-        )
+        return (max(0, self.messages + messages - self.messages_max), max(0, self.bytes + size - self.bytes_max))
 
     def take(self, messages: int, size: int) -> bool:
         """Take so much, if it fits."""

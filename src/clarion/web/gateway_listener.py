@@ -107,11 +107,7 @@ class _Connection(web.RequestHandler):
         return self._request_in_progress
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer what is no HTTP, and what went wrong here; the connection ends."""
         if status >= 500:

@@ -10,14 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 import xxhash
 
-from clarion.model.errors import (
-    BufferFull,
-    ClarionError,
-    LimitReached,
-    NoSubscriber,
-    TimedOut,
-    TooLarge,
-)
+from clarion.model.errors import BufferFull, ClarionError, LimitReached, NoSubscriber, TimedOut, TooLarge
 from clarion.model.names import from_text, how_to_subscribe, is_pattern, to_text
 from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
 
