@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from clarion.cli.output import add_row, console, plain_table, readable_duration
+from clarion.cli.output import console, readable_duration, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -51,10 +51,8 @@ def query_line(*, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names with what they are, one a line."""
-    table = plain_table(["", ""], [])
+    table = table_of(["", ""], pairs)
     table.show_header = False
-    for name, value in pairs:
-        add_row(table, name, value)
     console().print(table)
 
 
@@ -77,10 +75,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) -> 
         return
     names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     numbers = [name for name in names if all(isinstance(row[name], int | float | None) for row in rows)]
-    table = plain_table([name.replace("_", " ") for name in names], [name.replace("_", " ") for name in numbers])
-    for row in rows:
-        add_row(table, *(shown(row[name]) for name in names))
-    screen.print(table)
+    titles, right = ([name.replace("_", " ") for name in some] for some in (names, numbers))
+    screen.print(table_of(titles, [[shown(row[name]) for name in names] for row in rows], right))
 
 
 def print_tables(found: Mapping[str, Rows], titles: Mapping[str, tuple[str, str]]) -> None:

@@ -13,6 +13,7 @@ import typer
 from clarion.cli.broker_clients import admin_client
 from clarion.cli.command_errors import note
 from clarion.cli.command_options import DEFAULT_TIMEOUT_S, read_name
+from clarion.cli.output import one_line
 from clarion.model.errors import PermanentError
 from clarion.model.names import from_text, to_text
 
@@ -114,7 +115,7 @@ def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> 
 
 
 def _first_lines(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    text = one_line(str(error))
     return text if len(text) <= _SAID_OF_SPARK else text[:_SAID_OF_SPARK] + " …"
 
 
