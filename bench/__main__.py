@@ -23,7 +23,7 @@ from clarion.wire.batch import encode_batch
 
 
 def commits(topics: int, size: int, rounds: int) -> dict[str, Any]:
-    """Commit one batch on each topic, many times; give medians and the ratio to the bare append."""
+    """Commit one batch on each topic, many times; return medians and the ratio to the bare append."""
     with tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder:
         store = SegmentedStore(Path(folder) / "data")
         first = Changes(publishers={1: PublisherRow(1, b"bench", 0)})
@@ -67,7 +67,7 @@ _CHUNK = 10_000
 
 
 def shared(count: int, work_s: float = 0.0) -> dict[str, Any]:
-    """Have 1, 2, 4 and 8 consumers empty a backlog together; gives messages a second, and the ratio to one."""
+    """Have 1, 2, 4 and 8 consumers empty a backlog together; returns messages a second, and the ratio to one."""
     found: dict[str, Any] = {}
     for consumers in (1, 2, 4, 8):
         messages = count * (consumers if work_s else 1)
@@ -153,7 +153,7 @@ def _fill(broker: BrokerProcess, topic: str, name: str, count: int) -> None:
 
 
 def end_to_end(putter: str, getter: str, *, count: int, size: int, chunk: int = 0) -> dict[str, Any]:
-    """Run one publisher and one subscriber at the same time; give the rate from first put to last get."""
+    """Run one publisher and one subscriber at the same time; return the rate from first put to last get."""
     with running_broker() as broker:
         reader = Client(getter, broker.url, topic="bench", name="reader", count=count).ready()
         options = {"topic": "bench", "count": count, "size": size} | ({"chunk": chunk} if chunk else {})

@@ -19,7 +19,7 @@ Way = tuple[str, Callable[[bytes], bytes], Callable[[bytes], bytes]]
 
 
 def reading(dice: random.Random, size: int) -> bytes:
-    """Give a JSON message of about this size, as devices and services send them."""
+    """Return a JSON message of about this size, as devices and services send them."""
     values: dict[str, object] = {
         "id": dice.randrange(10**9),
         "time": f"2025-03-{dice.randrange(1, 29):02}T{dice.randrange(24):02}:{dice.randrange(60):02}:00Z",
@@ -33,7 +33,7 @@ def reading(dice: random.Random, size: int) -> bytes:
 
 
 def contents() -> Iterator[tuple[str, list[bytes]]]:
-    """Give what is packed: its name, and the messages of one batch."""
+    """Return what is packed: its name, and the messages of one batch."""
     dice = random.Random(1)
     yield "10,000 x 100 B JSON", [reading(dice, 100) for _ in range(10_000)]
     yield "1,000 x 1 KB JSON", [reading(dice, 1000) for _ in range(1000)]
@@ -45,7 +45,7 @@ def contents() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def ways() -> Iterator[Way]:
-    """Give how to pack and unpack: what Clarion uses, and what else is installed."""
+    """Return how to pack and unpack: what Clarion uses, and what else is installed."""
     zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     for level in (1, 3, 9):
         yield f"zstd {level}", partial(zstd.compress, level=level), zstd.decompress
@@ -62,7 +62,7 @@ def ways() -> Iterator[Way]:
 
 
 def fastest_s(do: Callable[[bytes], bytes], data: bytes) -> float:
-    """Give the shortest of some runs."""
+    """Return the shortest of some runs."""
     taken = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()

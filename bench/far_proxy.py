@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _PIECE_BYTES = 1 << 20
-_MOST_BYTES = 256 << 20  # on the way in one direction; beyond, the sender is held up
+_MOST_BYTES = 256 << 20  # on the direction in one direction; beyond, the sender is held up
 
 
-class _Way:
+class _Direction:
     """One direction of a connection: what was read, and when each piece is due at the other end."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
@@ -58,33 +58,39 @@ def _serve(target: tuple[str, int], delay_s: float) -> None:
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     selector.register(sys.stdin, selectors.EVENT_READ)
-    ways: dict[socket.socket, _Way] = {}
+    directions: dict[socket.socket, _Direction] = {}
     while True:
         now_s = time.monotonic()
-        due_s = min((way.pieces[0][0] for way in ways.values() if way.pieces), default=now_s + 1.0)
+        due_s = min(
+            (direction.pieces[0][0] for direction in directions.values() if direction.pieces), default=now_s + 1.0
+        )
         for key, _ in selector.select(max(0.0005, min(1.0, due_s - now_s))):
             if key.fileobj is sys.stdin:
                 return
             if key.fileobj is listener:
-                _accept(listener, target, ways, selector)
+                _accept(listener, target, directions, selector)
                 continue
-            way = ways.get(key.fileobj)  # type: ignore[call-overload]
-            if way is not None and way.held_bytes < _MOST_BYTES and not way.read(time.monotonic() + delay_s):
-                for end in (way.source, way.target):
+            direction = directions.get(key.fileobj)  # type: ignore[call-overload]
+            if (
+                direction is not None
+                and direction.held_bytes < _MOST_BYTES
+                and not direction.read(time.monotonic() + delay_s)
+            ):
+                for end in (direction.source, direction.target):
                     selector.unregister(end)
-                    ways.pop(end, None)
+                    directions.pop(end, None)
                     end.close()
-        for way in list(ways.values()):
+        for direction in list(directions.values()):
             try:
-                way.write(time.monotonic())
+                direction.write(time.monotonic())
             except OSError:
-                way.pieces.clear()  # its other direction notices, too
+                direction.pieces.clear()  # its other direction notices, too
 
 
 def _accept(
     listener: socket.socket,
     target: tuple[str, int],
-    ways: dict[socket.socket, _Way],
+    directions: dict[socket.socket, _Direction],
     selector: selectors.BaseSelector,
 ) -> None:
     client, _ = listener.accept()
@@ -92,13 +98,13 @@ def _accept(
     for source, other in ((client, broker), (broker, client)):
         source.setblocking(False)
         source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        ways[source] = _Way(source, other)
+        directions[source] = _Direction(source, other)
         selector.register(source, selectors.EVENT_READ)
 
 
 @contextmanager
 def far(url: str, delay_s: float) -> Iterator[str]:
-    """Give a URL that leads to the broker at `url`, `delay_s` away."""
+    """Return a URL that leads to the broker at `url`, `delay_s` adirection."""
     command = [sys.executable, "-m", "bench.far_proxy", url, str(delay_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

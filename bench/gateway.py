@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 @contextmanager
 def running_gateway(url: str) -> Iterator[tuple[str, int]]:
-    """Run a gateway for this broker; give its host and port."""
+    """Run a gateway for this broker; return its host and port."""
     command = [sys.executable, "-m", "clarion", "publish", "--from-http", "--listen", "127.0.0.1:0", "--url", url]
     process = subprocess.Popen([*command, "--json", "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -89,14 +89,14 @@ def put_lists(publisher: Publisher, count: int, length: int) -> None:
 
 
 def per_s(count: int, do: Callable[[], object]) -> float:
-    """Give messages a second."""
+    """Return messages a second."""
     begin = time.perf_counter()
     do()
     return count / (time.perf_counter() - begin)
 
 
 def measure(publisher: Publisher, address: tuple[str, int]) -> dict[str, tuple[float, float]]:
-    """Give for each way of posting its messages a second, and those of the same by a publisher."""
+    """Return for each way of posting its messages a second, and those of the same by a publisher."""
     lines = b"".join([PAYLOAD + b"\n"] * 1000)
     soon, by_lines = "Prefer: respond-async", "Content-Type: application/x-ndjson"
 

@@ -156,19 +156,19 @@ class Growing:
             keeper.subscribe(TOPIC)  # it never reads, so that everything is kept
 
     def put(self, count: int) -> float:
-        """Put so many more; give messages a second."""
+        """Put so many more; return messages a second."""
         found = Client("put_numbered", self.broker.url, topic=TOPIC, first=self.stored, count=count).run()
         self.stored += count
         return float(count / (found["end"] - found["begin"]))
 
     def get(self, first: int, count: int) -> float:
-        """Read from an offset on, and check every message; give messages a second."""
+        """Read from an offset on, and check every message; return messages a second."""
         options = {"topic": TOPIC, "name": "prober", "first": first, "count": count, "stored": self.stored}
         found = Client("get_numbered", self.broker.url, **options).run()
         return float(found["seen"] / (found["end"] - found["begin"]))
 
     def restart(self) -> float:
-        """Kill the broker and start it again; give the seconds until it is ready."""
+        """Kill the broker and start it again; return the seconds until it is ready."""
         self.broker.process.kill()
         self.broker.process.wait()
         begin = time.perf_counter()
@@ -176,11 +176,11 @@ class Growing:
         return time.perf_counter() - begin
 
     def disk_bytes(self) -> int:
-        """Give what its files take on the disk."""
+        """Return what its files take on the disk."""
         return sum(512 * file.stat().st_blocks for file in self._data.rglob("*") if file.is_file())
 
     def has_room_for(self, depth: int) -> bool:
-        """Tell whether that many messages fit on the disk, with something left for others."""
+        """Return whether that many messages fit on the disk, with something left for others."""
         each = self.disk_bytes() / self.stored if self.stored >= 10**6 else FIRST_GUESS_BYTES
         return shutil.disk_usage(self._data).free > LEFT_FREE_BYTES + 1.3 * each * (depth - self.stored)
 
@@ -197,7 +197,7 @@ def growing() -> Iterator[Growing]:
 
 
 def with_stored(extent: Extent, say: Callable[[str], None]) -> tuple[dict[int, Figures], list[str]]:
-    """Give the figures by depth, and what could not be had."""
+    """Return the figures by depth, and what could not be had."""
     found: dict[int, Figures] = {}
     notes: list[str] = []
     with growing() as topic:

@@ -39,7 +39,7 @@ def keeps_up(points: Points) -> str:
 
 
 def _deepest_fall(points: Points) -> tuple[float, tuple[float, float], tuple[float, float]]:
-    """Give the lowest share that a point has of the best one before it, with both."""
+    """Return the lowest share that a point has of the best one before it, with both."""
     best = points[0]
     found = (math.inf, points[0], points[0])
     for point in points[1:]:
@@ -74,7 +74,7 @@ class Line:
 
     @property
     def fits(self) -> bool:
-        """Tell whether all points are near the line."""
+        """Return whether all points are near the line."""
         return 1 / TOLERANCE <= self.farthest_ratio <= TOLERANCE
 
     def verdict(self, x_of_farthest: str) -> str:
@@ -161,7 +161,7 @@ def write_report(results: dict[str, Any], out: Path) -> None:
 
 
 def medians_of(points: list[dict[str, Any]]) -> Medians:
-    """Give the median of each figure by x, in the order of x; what was chosen by the tuner is last."""
+    """Return the median of each figure by x, in the order of x; what was chosen by the tuner is last."""
     by_x: dict[int, list[dict[str, float]]] = {}
     for point in points:
         by_x.setdefault(point["x"], []).append(point["figures"])
@@ -181,7 +181,7 @@ def _table(unit: str, found: Medians) -> str:
 
 
 def points_of(found: Medians, name: str) -> Points:
-    """Give one figure over x, without what the tuner chose."""
+    """Return one figure over x, without what the tuner chose."""
     return [(float(x), figures[name]) for x, figures in found.items() if name in figures and x != AUTO]
 
 

@@ -21,7 +21,7 @@ _COUNT_FROM = "count"
 
 
 def append_and_sync_s(sizes: list[int], pause_s: float = 0.0) -> list[float]:
-    """Append chunks to a new file, each followed by fdatasync; give the seconds each took."""
+    """Append chunks to a new file, each followed by fdatasync; return the seconds each took."""
     chunk = os.urandom(max(sizes))
     taken = []
     with tempfile.NamedTemporaryFile(prefix="clarion-bench-", dir=os.environ.get("TMPDIR")) as file:
@@ -38,7 +38,7 @@ def append_and_sync_s(sizes: list[int], pause_s: float = 0.0) -> list[float]:
 
 @contextmanager
 def _zmq_peer(what: str) -> Iterator[zmq.Socket[bytes]]:
-    """Give a socket connected to a process that answers every message, or only the last one."""
+    """Return a socket connected to a process that answers every message, or only the last one."""
     process = subprocess.Popen([sys.executable, "-m", "bench.machine", what], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     context = zmq.Context()
@@ -53,7 +53,7 @@ def _zmq_peer(what: str) -> Iterator[zmq.Socket[bytes]]:
 
 
 def zmq_round_trips_s(count: int, pause_s: float = 0.0) -> list[float]:
-    """Send 200 bytes to another process and wait for them to come back; give the seconds each took."""
+    """Send 200 bytes to another process and wait for them to come back; return the seconds each took."""
     taken = []
     with _zmq_peer(_ECHO_FROM) as socket:
         for _ in range(count):
@@ -67,7 +67,7 @@ def zmq_round_trips_s(count: int, pause_s: float = 0.0) -> list[float]:
 
 
 def zmq_stream_s(count: int, size: int) -> float:
-    """Send so many messages to another process, as fast as it takes them; give the seconds until it has the last."""
+    """Send so many messages to another process, as fast as it takes them; return the seconds until it has the last."""
     payload = os.urandom(size)
     with _zmq_peer(_COUNT_FROM) as socket:
         socket.send(b"")

@@ -18,7 +18,7 @@ _MEGABYTE = bytes(1 << 20)
 
 
 def _each_us(work: Callable[[], object], times: int) -> float:
-    """Give the microseconds that something takes, the best of five goes."""
+    """Return the microseconds that something takes, the best of five goes."""
     best = float("inf")
     for _ in range(5):
         begin = time.perf_counter()

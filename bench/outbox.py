@@ -20,7 +20,7 @@ ONE_BY_ONE = 200
 
 
 def full_speed(url: str, **settings: Any) -> float:
-    """Give messages a second, from the first put until the broker has the last."""
+    """Return messages a second, from the first put until the broker has the last."""
     payload = bytes(SIZE)
     with Publisher(url, **settings) as publisher:
         publisher.put("bench", payload).result(30)
@@ -32,7 +32,7 @@ def full_speed(url: str, **settings: Any) -> float:
 
 
 def one_by_one_ms(url: str, *, saved: bool = False, **settings: Any) -> float:
-    """Give the median time of a put that is waited for: until the broker has it, or until it is saved."""
+    """Return the median time of a put that is waited for: until the broker has it, or until it is saved."""
     took_s = []
     with Publisher(url, **settings) as publisher:
         publisher.put("bench", b"first").result(30)

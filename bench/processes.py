@@ -20,7 +20,7 @@ _cpu_at_start = [0.0]
 
 
 def start() -> float:
-    """Say that everything is prepared, wait until all may begin, and give the time."""
+    """Say that everything is prepared, wait until all may begin, and return the time."""
     print("ready", flush=True)
     sys.stdin.readline()
     _cpu_at_start[0] = time.process_time()
@@ -28,7 +28,7 @@ def start() -> float:
 
 
 def cpu_since_start_s() -> float:
-    """Give the processor time used since `start`."""
+    """Return the processor time used since `start`."""
     return time.process_time() - _cpu_at_start[0]
 
 
@@ -54,12 +54,12 @@ class BrokerProcess:
         return self.process.pid
 
     def memory_bytes(self) -> int:
-        """Give the resident memory of the broker."""
+        """Return the resident memory of the broker."""
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_s(self) -> float:
-        """Give the processor time the broker has used."""
+        """Return the processor time the broker has used."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -125,7 +125,7 @@ class ClientProcess:
         self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
-        """Wait for its end and give what it saw."""
+        """Wait for the end of the process and return what it saw."""
         try:
             out, _ = self._process.communicate(timeout=END_S)
         except subprocess.TimeoutExpired:
@@ -135,7 +135,7 @@ class ClientProcess:
         return dict(json.loads(out.strip().splitlines()[-1]))
 
     def run(self) -> dict[str, Any]:
-        """Let it do its work, and give what it saw."""
+        """Let it do its work, and return what it saw."""
         self.ready().go()
         return self.result()
 
@@ -146,7 +146,7 @@ class ClientProcess:
             self._process.wait()
 
     def _failure(self, when: str) -> RuntimeError:
-        """Give the last thing that the process said."""
+        """Return the last thing that the process said."""
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()
         return RuntimeError(f"{self._what} failed {when}: {said[-1] if said else f'exit {self._process.returncode}'}")

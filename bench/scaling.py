@@ -31,7 +31,7 @@ AFTERWARDS = 0.25  # of the load's time, for which the broker is watched when it
 
 
 def deliver(subscribers: int, messages: int) -> float:
-    """Put messages while subscribers get them; give the seconds from the first put to the last get."""
+    """Put messages while subscribers get them; return the seconds from the first put to the last get."""
     with running_broker() as broker:
         names = [f"reader-{number}" for number in range(subscribers)]
         shares = [share for start in range(READER_PROCESSES) if (share := names[start::READER_PROCESSES])]
@@ -45,7 +45,7 @@ def deliver(subscribers: int, messages: int) -> float:
 
 
 def memory_over_time(seconds: float) -> list[tuple[float, float]]:
-    """Load a broker with more topics than it keeps in memory, then leave it alone; give (s, MB) over time."""
+    """Load a broker with more topics than it keeps in memory, then leave it alone; return (s, MB) over time."""
     samples: list[tuple[float, float]] = []
     with running_broker(max_topics_in_memory=TOPICS_IN_MEMORY, topic_unload_interval_s=2) as broker:
         reader = Client("read_all", broker.url, topics=TOPICS, seconds=seconds).ready()
@@ -62,7 +62,7 @@ def memory_over_time(seconds: float) -> list[tuple[float, float]]:
 
 
 def line_through(points: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """Fit seconds = a + b * deliveries by least squares; give a, b and the share of variance it explains."""
+    """Fit seconds = a + b * deliveries by least squares; return a, b and the share of variance it explains."""
     fit = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
     explained = statistics.correlation([x for x, _ in points], [y for _, y in points]) ** 2
     return fit.intercept, fit.slope, explained
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def measure_deliveries(rounds: int) -> dict[str, Any]:
-    """Run both experiments; give the seconds of each round by subscribers, and by messages."""
+    """Run both experiments; return the seconds of each round by subscribers, and by messages."""
     by_subscribers: dict[int, list[float]] = {}
     by_messages: dict[int, list[float]] = {}
     with Progress(console=Console(stderr=True)) as progress:
@@ -134,7 +134,7 @@ def report(out: Path, found: dict[str, Any]) -> None:
 
 
 def draw_deliveries(out: Path, found: dict[str, Any]) -> None:
-    """Draw the document's figures 5 and 6: how long deliveries take as they grow, beside growth in a line."""
+    """Draw figures 5 and 6 of the reliable service: how long deliveries take as they grow, beside growth in a line."""
     for file, title, label in (
         ("subscribers.png", "5,000 messages of 100 B, each to n subscribers", "subscribers"),
         ("messages.png", "n messages of 100 B, each to 100 subscribers", "messages"),
@@ -160,7 +160,7 @@ def draw_deliveries(out: Path, found: dict[str, Any]) -> None:
 
 
 def draw_memory(out: Path, found: dict[str, Any]) -> None:
-    """Draw the document's figure 2: the broker's memory under load, and after."""
+    """Draw figure 2 of the reliable service: the broker's memory under load, and after."""
     seconds, megabytes = zip(*found["samples"], strict=True)
     with saved(out / "memory.png", size=(7.6, 4.4), footer=in_a_line(found["machine"])) as (_, ((axes,),)):
         axes.plot(seconds, megabytes, color=COLOURS["recheck"])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Moments = list[tuple[str, float]]
+Timestamps = list[tuple[str, float]]
 _STEPS = [
     ("client: put called", "client: queued"),
     ("client: queued", "client: session sends"),
@@ -31,16 +31,16 @@ _STEPS = [
 ]
 
 
-def _watch(moments: Moments, owner: Any, name: str, before: str = "", after: str = "") -> None:
+def _watch(timestamps: Timestamps, owner: Any, name: str, before: str = "", after: str = "") -> None:
     """Note when a function begins and ends."""
     work: Callable[..., Any] = getattr(owner, name)
 
     def watched(*values: Any, **named: Any) -> Any:
         if before:
-            moments.append((before, time.perf_counter()))
+            timestamps.append((before, time.perf_counter()))
         result = work(*values, **named)
         if after:
-            moments.append((after, time.perf_counter()))
+            timestamps.append((after, time.perf_counter()))
         return result
 
     setattr(owner, name, watched)
@@ -54,28 +54,28 @@ def _serve(data: Path, out: Path) -> None:
     from clarion.store.segmented import SegmentedStore
     from clarion.store.segments import Segments
 
-    moments: Moments = []
-    _watch(moments, server.Broker, "_take_requests", "broker: woken")
-    _watch(moments, server, "parse_request", "broker: request read")
-    _watch(moments, Engine, "handle", after="broker: request taken")
-    _watch(moments, SegmentedStore, "commit", "broker: commit begins", "broker: commit ends")
-    _watch(moments, Segments, "write", "broker: record packed")
-    _watch(moments, Segments, "sync", "broker: sync begins", "broker: synced")
-    _watch(moments, server.Broker, "_send", "broker: answers")
+    timestamps: Timestamps = []
+    _watch(timestamps, server.Broker, "_take_requests", "broker: woken")
+    _watch(timestamps, server, "parse_request", "broker: request read")
+    _watch(timestamps, Engine, "handle", after="broker: request taken")
+    _watch(timestamps, SegmentedStore, "commit", "broker: commit begins", "broker: commit ends")
+    _watch(timestamps, Segments, "write", "broker: record packed")
+    _watch(timestamps, Segments, "sync", "broker: sync begins", "broker: synced")
+    _watch(timestamps, server.Broker, "_send", "broker: answers")
     broker = server.Broker(BrokerSettings(data=data, listen="tcp://127.0.0.1:*"))
     broker.handle_signals()
     broker.run(lambda urls: print(urls[0], flush=True))
-    out.write_text(json.dumps(moments))
+    out.write_text(json.dumps(timestamps))
 
 
 def measure(count: int, pause_s: float) -> list[dict[str, float]]:
-    """Put messages one at a time; give for each when every step was reached, in seconds from its start."""
+    """Put messages one at a time; return for each when every step was reached, in seconds from its start."""
     from clarion import Publisher, Subscriber
     from clarion.session.connection import Connection
 
-    ours: Moments = []
+    ours: Timestamps = []
     with tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder:
-        out = Path(folder) / "moments.json"
+        out = Path(folder) / "timestamps.json"
         command = [sys.executable, "-m", "bench.timeline", "--serve", str(Path(folder) / "data"), str(out)]
         broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert broker.stdout is not None
@@ -94,14 +94,14 @@ def measure(count: int, pause_s: float) -> list[dict[str, float]]:
                 time.sleep(pause_s)
         broker.send_signal(signal.SIGTERM)
         broker.wait(60)
-        theirs: Moments = [(name, at_s) for name, at_s in json.loads(out.read_text())]
-    return _split(sorted(ours + theirs, key=lambda moment: moment[1]))
+        theirs: Timestamps = [(name, at_s) for name, at_s in json.loads(out.read_text())]
+    return _split(sorted(ours + theirs, key=lambda stamp: stamp[1]))
 
 
-def _split(moments: Moments) -> list[dict[str, float]]:
+def _split(timestamps: Timestamps) -> list[dict[str, float]]:
     puts: list[dict[str, float]] = []
     begin_s: float | None = None
-    for name, at_s in moments:
+    for name, at_s in timestamps:
         if name == "client: put called":
             begin_s = at_s
             puts.append({})

@@ -36,17 +36,17 @@ _STAMP = struct.Struct("<d")
 
 
 def response_times(seconds: float) -> dict[str, dict[str, float]]:
-    """Give the mean response in ms by load and variant."""
+    """Return the mean response in ms by load and variant."""
     found: dict[str, dict[str, float]] = {}
     with running_broker() as broker, far(broker.url, DELAY_S) as url:
         for load in LOADS:
             lasts_s = max(seconds, 60 / load)
-            ways = [_Way(url, broker.url, f"{load} {name}", VARIANTS[name], load, lasts_s) for name in VARIANTS]
-            for way in ways:
-                way.start()
-            for way in ways:
-                way.join()
-            found[f"{load:g}/s"] = dict(zip(VARIANTS, (way.mean_ms() for way in ways), strict=True))
+            trials = [_Trial(url, broker.url, f"{load} {name}", VARIANTS[name], load, lasts_s) for name in VARIANTS]
+            for trial in trials:
+                trial.start()
+            for trial in trials:
+                trial.join()
+            found[f"{load:g}/s"] = dict(zip(VARIANTS, (trial.mean_ms() for trial in trials), strict=True))
             print(f"{load:g}/s: {_row(found[f'{load:g}/s'])}", file=sys.stderr, flush=True)
     return found
 
@@ -55,7 +55,7 @@ def _row(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:,.1f}" for name, value in values.items())
 
 
-class _Way(threading.Thread):
+class _Trial(threading.Thread):
     """One publisher far away, its topic, and a subscriber beside the broker."""
 
     def __init__(
@@ -98,12 +98,12 @@ class _Way(threading.Thread):
                 got += 1
 
     def mean_ms(self) -> float:
-        """Give the mean response."""
+        """Return the mean response."""
         return statistics.fmean(self._responses_ms)
 
 
 def full_speed(count: int, rounds: int, delay_s: float) -> dict[str, list[float]]:
-    """Give messages a second of 100 B, put one by one with no think time, by batch size and for the tuned one."""
+    """Return messages a second of 100 B, put one by one with no think time, by batch size and for the tuned one."""
     variants: dict[str, dict[str, Any]] = {"auto": {}}
     variants |= {f"fixed {size}": {"tuning": "fixed", "batch_size": size} for size in SWEEP}
     found: dict[str, list[float]] = {name: [] for name in variants}

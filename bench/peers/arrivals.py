@@ -26,7 +26,7 @@ class Arrivals:
 
     @property
     def complete(self) -> bool:
-        """Tell whether every message has come."""
+        """Return whether every message has come."""
         return self.seen >= self._count
 
     def add(self, payloads: Sequence[bytes]) -> None:
@@ -57,7 +57,7 @@ class MixedArrivals:
 
     @property
     def complete(self) -> bool:
-        """Tell whether every message of every publisher has come."""
+        """Return whether every message of every publisher has come."""
         return self._left == 0
 
     def add(self, payloads: Sequence[bytes]) -> None:

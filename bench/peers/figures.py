@@ -39,7 +39,7 @@ class Rounds:
         self.systems = [system for system in SYSTEMS if system.name in chosen]
 
     def values(self, system: str, figure: Figure) -> dict[int, float]:
-        """Give what a system reached, by round."""
+        """Return what a system reached, by round."""
         return {
             run["round"]: float(run["figures"][figure.name])
             for run in self._runs
@@ -47,16 +47,16 @@ class Rounds:
         }
 
     def spread(self, system: str, figure: Figure) -> Spread | None:
-        """Give a system's median, lowest and highest, or None where it has no figure."""
+        """Return a system's median, lowest and highest, or None where it has no figure."""
         return _spread(list(self.values(system, figure).values()))
 
     def ratio(self, system: str, other: str, figure: Figure) -> Spread | None:
-        """Give one system in ratio to another, each round by itself: both met the same machine then."""
+        """Return one system in ratio to another, each round by itself: both met the same machine then."""
         ours, theirs = self.values(system, figure), self.values(other, figure)
         return _spread([ours[turn] / theirs[turn] for turn in ours if theirs.get(turn)])
 
     def best_peer(self, figure: Figure, *, that_fsyncs: bool = False) -> System | None:
-        """Give the peer with the best median, of all or of those whose ack comes after fsync."""
+        """Return the peer with the best median, of all or of those whose ack comes after fsync."""
         found = [
             (spread.median, system)
             for system in self.systems
@@ -71,7 +71,7 @@ class Rounds:
         return choose(found, key=lambda pair: pair[0])[1]
 
     def failures(self, system: str, measure: str) -> dict[int, str]:
-        """Give why runs of a system failed, by round."""
+        """Return why runs of a system failed, by round."""
         return {
             run["round"]: run["failed"]
             for run in self._runs
@@ -79,11 +79,11 @@ class Rounds:
         }
 
     def was_asked(self, system: str, measure: str) -> bool:
-        """Tell whether a system had to do a measure, or would have had if it were not missing."""
+        """Return whether a system had to do a measure, or would have had if it were not missing."""
         return system in self.missing or any((run["system"], run["measure"]) == (system, measure) for run in self._runs)
 
     def has(self, measure: str) -> bool:
-        """Tell whether anybody was asked for a measure."""
+        """Return whether anybody was asked for a measure."""
         return any(run["measure"] == measure for run in self._runs)
 
 
@@ -107,7 +107,7 @@ class Goal:
     against_fsync: bool = False  # the best peer is sought among those whose ack comes after fsync, as ours does
 
     def is_met(self, ratio: float, bound: float) -> bool:
-        """Tell whether a ratio is as good as the bound, or better."""
+        """Return whether a ratio is as good as the bound, or better."""
         return ratio <= bound if self.figure.lower_is_better else ratio >= bound
 
 

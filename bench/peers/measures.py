@@ -55,7 +55,7 @@ class Bench:
         made.result()
 
     def run(self, *workers: Worker) -> tuple[list[dict[str, Any]], Usage]:
-        """Let jobs run together; give what each saw, and what the server used meanwhile."""
+        """Let jobs run together; return what each saw, and what the server used meanwhile."""
         before = self.server.usage()
         for worker in workers:
             worker.go()
@@ -69,7 +69,7 @@ class Bench:
             worker.end()
 
     def count_for(self, per_s: float, size: int) -> int:
-        """Give how many messages make a run of the asked length."""
+        """Return how many messages make a run of the asked length."""
         most = min(self.scale.most_messages, self.scale.most_bytes // size)
         return max(1000, min(most, int(per_s * self.scale.seconds)))
 
@@ -89,7 +89,7 @@ def running(system: System, server: Server, scale: Scale) -> Iterator[Bench]:
 
 
 def _trial_rate(bench: Bench, size: int) -> float:
-    """Publish more and more until it takes a while, to warm up, and give the rate."""
+    """Publish more and more until it takes a while, to warm up, and return the rate."""
     count, rate = bench.scale.warm_up, 0.0
     for turn in range(5):
         topic = f"trial-{size}-{turn}"

@@ -74,7 +74,7 @@ def _footer(rounds: Rounds) -> str:
 
 
 def _in_order(rounds: Rounds, figures: list[Figure]) -> list[System]:
-    """Give who was asked for any of these, those who fsync first; none where nobody has a figure."""
+    """Return who was asked for any of these, those who fsync first; none where nobody has a figure."""
     if not any(rounds.spread(system.name, figure) for system in rounds.systems for figure in figures):
         return []
     asked = [s for s in rounds.systems if any(rounds.was_asked(s.name, figure.measure) for figure in figures)]

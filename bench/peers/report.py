@@ -98,12 +98,12 @@ SECTIONS = [
 
 
 def goals_table(rounds: Rounds) -> str:
-    """Give a row for each goal: ours, the best peer's, the ratio, what was asked, and whether it holds."""
+    """Return a row for each goal: ours, the best peer's, the ratio, what was asked, and whether it holds."""
     return _goals([judge(rounds, goal) for goal in GOALS])
 
 
 def single_table(rounds: Rounds) -> str:
-    """Give the same for Clarion called message by message; empty where that was not measured."""
+    """Return the same for Clarion called message by message; empty where that was not measured."""
     own = [goal for goal in GOALS if goal.figure.measure in ("100 B", "1 KB")]
     asked = any(rounds.spread(OURS_SINGLE, goal.figure) for goal in own)
     return _goals([judge(rounds, goal, OURS_SINGLE) for goal in own]) if asked else ""
@@ -139,7 +139,7 @@ def _with_unit(spread: Spread | None, goal: Goal) -> str:
 
 
 def section_table(rounds: Rounds, section: Section) -> str:
-    """Give a row for each system that was asked for this, those that are missing or failed as well."""
+    """Return a row for each system that was asked for this, those that are missing or failed as well."""
     columns = [column for column in section.columns if rounds.has(column.figure.measure)]
     best = {column.title: rounds.best_peer(column.figure, that_fsyncs=column.against == "fsync") for column in columns}
     head = ["system", "its ack means"]
@@ -184,7 +184,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def scaled(value: float, unit: str) -> float:
-    """Give a value in its unit."""
+    """Return a value in its unit."""
     return value * _SCALES.get(unit, 1.0)
 
 
@@ -229,7 +229,7 @@ def write_report(results: dict[str, Any], out: Path) -> None:
 
 
 def _text(results: dict[str, Any], rounds: Rounds, pictures: list[str]) -> list[str]:
-    """Give the report's paragraphs."""
+    """Return the report's paragraphs."""
     minutes = sum(run["taken_s"] for run in results["runs"]) / 60
     often = "one round" if results["rounds"] == 1 else f"{results['rounds']} rounds"
     parts = [
@@ -278,7 +278,7 @@ def _taking_part(results: dict[str, Any], rounds: Rounds) -> str:
 
 
 def _short(reason: str) -> str:
-    """Give the beginning of a reason on one line, without the folders of this machine."""
+    """Return the beginning of a reason on one line, without the folders of this machine."""
     text = _PATH.sub("…/", " ".join(reason.split()))
     return text if len(text) <= REASON_CHARACTERS else text[:REASON_CHARACTERS] + " …"
 

@@ -50,15 +50,15 @@ class Server(ABC):
     @classmethod
     @abstractmethod
     def version(cls) -> str:
-        """Give the server's name and version, or raise Missing."""
+        """Return the server's name and version, or raise Missing."""
 
     @abstractmethod
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """Write the configuration; give the command and what to add to its environment. Sets `url`."""
+        """Write the configuration; return the command and what to add to its environment. Sets `url`."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Tell whether clients can work now."""
+        """Return whether clients can work now."""
 
     def start(self) -> None:
         """Start it, and wait until clients can work."""
@@ -99,12 +99,12 @@ class Server(ABC):
         self._process = None
 
     def pids(self) -> list[int]:
-        """Give all processes of the session that `start` made."""
+        """Return all processes of the session that `start` made."""
         assert self._process is not None
         return [pid for pid, session in _sessions() if session == self._process.pid]
 
     def usage(self) -> Usage:
-        """Give what its processes have used and hold."""
+        """Return what its processes have used and hold."""
         cpu_s, written, memory = 0.0, 0, 0
         for pid in self.pids():
             try:
@@ -122,7 +122,7 @@ class Server(ABC):
 
 
 def _sessions() -> list[tuple[int, int]]:
-    """Give the pid and session of every living process."""
+    """Return the pid and session of every living process."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -137,14 +137,14 @@ def _sessions() -> list[tuple[int, int]]:
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on now."""
+    """Return a port that nobody listens on now."""
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         return int(trial.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Tell whether somebody listens on that port of loopback."""
+    """Return whether somebody listens on that port of loopback."""
     with socket.socket() as trial:
         trial.settimeout(1.0)
         return trial.connect_ex(("127.0.0.1", port)) == 0
@@ -157,18 +157,18 @@ class ClarionServer(Server):
 
     @classmethod
     def version(cls) -> str:
-        """Give the version of this checkout."""
+        """Return the version of this checkout."""
         return f"Clarion {__version__}"
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """Give the command, on the same port at every start."""
+        """Return the command, on the same port at every start."""
         self._port = self._port or free_port()
         self.url = f"tcp://127.0.0.1:{self._port}"
         command = [sys.executable, "-m", "clarion", "up", "--data", str(self.folder / "data"), "--listen", self.url]
         return [*command, "--log-level", "warning"], {}
 
     def is_ready(self) -> bool:
-        """Tell whether it listens: it does so once its store is open."""
+        """Return whether it listens: it does so once its store is open."""
         return listens(self._port)
 
 
@@ -195,7 +195,7 @@ class NatsServer(Server):
         return f"NATS {said.split()[-1].removeprefix('v')}"
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """Give the command, on the same port at every start."""
+        """Return the command, on the same port at every start."""
         self._port = self._port or free_port()
         self.url = f"nats://127.0.0.1:{self._port}"
         data = str(self.folder / "data")
@@ -211,7 +211,7 @@ class NatsServer(Server):
         ], {}
 
     def is_ready(self) -> bool:
-        """Tell whether it greets: it does so once JetStream has its streams."""
+        """Return whether it greets: it does so once JetStream has its streams."""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as trial:
                 return trial.recv(100).startswith(b"INFO")
@@ -245,7 +245,7 @@ class RabbitServer(Server):
 
     @classmethod
     def version(cls) -> str:
-        """Give the version that the package's folder names."""
+        """Return the version that the package's folder names."""
         if not SCRIPT.exists() or shutil.which("epmd") is None:
             raise Missing(f"RabbitMQ is not installed ({SCRIPT} is absent): apt-get install rabbitmq-server")
         for package in PACKAGES:
@@ -259,7 +259,7 @@ class RabbitServer(Server):
         return f"RabbitMQ {home.rpartition('-')[2]}"
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """Give the command, with the same ports and the same node at every start."""
+        """Return the command, with the same ports and the same node at every start."""
         self._ports = self._ports or (free_port(), free_port(), free_port(), free_port())
         amqp, stream, nodes, mapper = self._ports
         self.url = f"amqp://127.0.0.1:{amqp}?stream={stream}"
@@ -299,7 +299,7 @@ class RabbitServer(Server):
         _wait_until_gone(assistants)
 
     def _assistants(self) -> list[psutil.Process]:
-        """Give what the server started in sessions of their own: for names of hosts, and to watch the disk."""
+        """Return what the server started in sessions of their own: for names of hosts, and to watch the disk."""
         found = []
         for pid in self.pids() if self._process is not None else []:
             try:
@@ -309,7 +309,7 @@ class RabbitServer(Server):
         return found
 
     def is_ready(self) -> bool:
-        """Tell whether it greets clients: it does so once its queues are recovered."""
+        """Return whether it greets clients: it does so once its queues are recovered."""
         assert self._ports is not None
         return listens(self._ports[1]) and _greets(self._ports[0])
 
@@ -333,7 +333,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _greets(port: int) -> bool:
-    """Tell whether a broker answers the first words of AMQP."""
+    """Return whether a broker answers the first words of AMQP."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as trial:
             trial.sendall(b"AMQP\x00\x00\x09\x01")
@@ -359,7 +359,7 @@ class RedisServer(Server):
         return f"Redis {said.split('v=')[1].split()[0]}"
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """Give the command, on the same port at every start. What it does not name is as Redis has it."""
+        """Return the command, on the same port at every start. What it does not name is as Redis has it."""
         self._port = self._port or free_port()
         self.url = f"redis://127.0.0.1:{self._port}"
         data = self.folder / "data"
@@ -370,7 +370,7 @@ class RedisServer(Server):
         return command, {}
 
     def is_ready(self) -> bool:
-        """Tell whether it answers, and has loaded what it stored."""
+        """Return whether it answers, and has loaded what it stored."""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as trial:
                 trial.sendall(b"PING\r\n")

@@ -38,7 +38,7 @@ def prepare(url: str, *, topics: list[str], names: list[str], settings: dict[str
 
 
 def _connect(url: str) -> Any:
-    """Give a connection of redis-py, of which only some methods have types."""
+    """Return a connection of redis-py, of which only some methods have types."""
     pool = redis.ConnectionPool.from_url(
         url, protocol=2, socket_read_size=1_000_000, socket_timeout=2 * WAIT_S, socket_connect_timeout=WAIT_S
     )
@@ -103,7 +103,7 @@ class _Subscriber:
         self._behind = True  # whether more is stored than was read
 
     def get(self) -> list[bytes]:
-        """Ack what was given last, and give what follows."""
+        """Ack what was given last, and return what follows."""
         self._send(READS_AHEAD - self._reads if self._behind else 0)
         while True:
             waited = not self._reads
@@ -139,7 +139,7 @@ class _Subscriber:
             self._connection.send_packed_command([b"".join(parts)])
 
     def _next_answer(self) -> list[Any]:
-        """Read one answer; give the entries if it is that of a read."""
+        """Read one answer; return the entries if it is that of a read."""
         is_read, answer = self._expected.popleft(), self._connection.read_response()
         if not is_read:
             return []

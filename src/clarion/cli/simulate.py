@@ -41,7 +41,7 @@ _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 
 
 def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each parameter; those that were used reach it as keyword arguments."""
+    """Add an option for each parameter to a command; those that were used reach it as keyword arguments."""
     own = inspect.signature(command, eval_str=True)
     kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     made = [_option(known) for known in dataclasses.fields(Parameters) if known.name not in ("arrivals", *_KEPT)]
@@ -52,7 +52,7 @@ def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def option_name(name: str) -> str:
-    """Give the option that sets a parameter."""
+    """Return the option that sets a parameter."""
     return _NAMES.get(name, "--" + name.removesuffix("_per_s").removesuffix("_s").replace("_", "-"))
 
 

@@ -41,11 +41,11 @@ class Claim:
     verdicts: tuple[Verdict, ...]
 
     def of(self, profile: str, policy: str) -> Verdict | None:
-        """Give the verdict for a profile and policy, if there is one."""
+        """Return the verdict for a profile and policy, if there is one."""
         return next((one for one in self.verdicts if (one.profile, one.policy) == (profile, policy)), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it for JSON."""
+        """Return everything for JSON."""
         return asdict(self)
 
 
@@ -71,10 +71,10 @@ class Rule(Generic[Results]):
 
 
 def percent(ratio: float) -> str:
-    """Give a ratio as a signed difference: +12 %."""
+    """Return a ratio as a signed difference: +12 %."""
     return f"{100 * (ratio - 1):+.0f} %"
 
 
 def milliseconds(values: Sequence[float]) -> str:
-    """Give response times: 315 / 403 / 448 ms."""
+    """Return response times: 315 / 403 / 448 ms."""
     return " / ".join(f"{value:,.0f}" for value in values) + " ms"

@@ -28,7 +28,7 @@ _LOOK: Any = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "a
 def saved(
     path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], footer: str | None = None, **more: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Give a figure with its axes (always a two-dimensional array); it is written at the end, above its footer.
+    """Return a figure with its axes (always a two-dimensional array); it is written at the end, above its footer.
     Without one it is the simulator's, and its title says so."""
     with rc_context(_LOOK):
         figure = Figure(figsize=size, layout="constrained")
@@ -67,5 +67,5 @@ def log_scale(axes: Any) -> None:
 
 
 def swatch(colour: str) -> Patch:
-    """Give a patch of a colour, for a legend."""
+    """Return a patch of a colour, for a legend."""
     return Patch(facecolor=colour, alpha=0.55, edgecolor=colour)

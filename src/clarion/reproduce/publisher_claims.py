@@ -1,4 +1,4 @@
-"""The claims of the tuned publisher, each judged by what the runs gave, in the document's order."""
+"""The claims of the tuned-publisher document, each judged by what the runs gave, in the document's order."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ _SETTLES_WITHIN_S = 3.0
 
 
 def _settling(results: Results, profile: str, policy: str) -> list[tuple[float, float]]:
-    """Give how long N takes to settle in each step, and its level there."""
+    """Return how long N takes to settle in each step, and its level there."""
     steps = results.extent.steps
     grid_s, sizes = mean_on_grid(results.traces(Cell(STEPS, profile, "", policy)), steps[-1].end_s)
     return [settled_after_s(grid_s, sizes, step.start_s, step.end_s) for step in steps]
@@ -310,7 +310,7 @@ _AS_GOOD = 1.10
 _LOW_SIZES = (1, 3)
 _VERY_SLOW = 3.0
 _CORRELATED = 0.5
-_SAMPLES = 100  # arrivals over which N and load are averaged, as in the document's Fig. 3
+_SAMPLES = 100  # arrivals over which N and load are averaged, as in Fig. 3
 
 
 def _low_is_best(work: Workload, results: Results, profile: str, _policy: str) -> Seen:
@@ -357,7 +357,7 @@ def _less_delay(results: Results, profile: str, policy: str) -> Seen:
 
 
 def trace_rules(work: Workload) -> list[Rule[Results]]:
-    """Give the rules for one trace: those for a low load where it is as it came, else those for a high one."""
+    """Return the rules for one trace: those for a low load where it is as it came, else those for a high one."""
     where = f"[{work.case}, {work.rate_per_s:.2g}/s]"
     as_good = Rule(
         name=f"trace-tuned: {work.case}",

@@ -1,4 +1,4 @@
-"""The experiments of the tuned publisher: their cells, how much of each is run, and the traces."""
+"""The experiments of the tuned-publisher document: their cells, how much of each is run, and the traces."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Cell(NamedTuple):
 
 
 def load_cell(profile: str, load_per_s: float, tuning: str, batch_size: int = 1) -> Cell:
-    """Give the cell of a Poisson load."""
+    """Return the cell of a Poisson load."""
     return Cell(LOAD, profile, f"{load_per_s:g}", tuning, batch_size, gated=tuning in TUNED)
 
 
@@ -112,7 +112,7 @@ class Workload:
 
 
 def make_workloads(extent: Extent, trace: Path | None) -> list[Workload]:
-    """Give the traces of an extent; without a file only the generated ones."""
+    """Return the traces of an extent; without a file only the generated ones."""
     generated = lookup_service_trace(np.random.default_rng(LOOKUP_SEED), extent.lookup_hours)["time_s"]
     generated = generated - generated[0]
     found = [
@@ -149,7 +149,7 @@ SEVERAL_FIXED_SIZE = 10
 
 
 def list_cells(extent: Extent, workloads: list[Workload]) -> Iterator[tuple[Cell, int]]:
-    """Give every cell with its number of seeds."""
+    """Return every cell with its number of seeds."""
     for profile in PROFILES:
         for load in extent.loads_per_s:
             yield from ((load_cell(profile, load, FIXED, size), extent.seeds) for size in extent.swept_sizes)
@@ -179,7 +179,7 @@ def _trace_cells(profile: str, case: str) -> Iterator[Cell]:
 
 
 def parameters_of(cell: Cell, extent: Extent, workloads: Mapping[str, Workload]) -> Parameters:
-    """Give the model of a cell."""
+    """Return the model of a cell."""
     settings: dict[str, Any] = {
         **PROFILE_SETTINGS[cell.profile],
         "tuning": cell.tuning if cell.tuning in TUNED else FIXED,

@@ -104,7 +104,7 @@ def _box(results: Results, place: Any, cell: Cell, at: float, colour: str) -> No
 
 
 def _tuned_boxes(results: Results, place: Any, cells: list[Cell], begin: float) -> tuple[list[float], list[str]]:
-    """Draw the tuned cells, with a gap between policies; give where they are and what N each begins with."""
+    """Draw the tuned cells, with a gap between policies; return where they are and what N each begins with."""
     at, places = begin, []
     for number, cell in enumerate(cells):
         if number and cells[number - 1].tuning != cell.tuning:
@@ -133,7 +133,7 @@ def _legend(figure: Any, names: tuple[str, ...]) -> None:
 
 
 _SHOWN_S = 40.0
-_AVERAGED = 5  # samples of N, as the caption of the document's Fig. 11
+_AVERAGED = 5  # samples of N, as the caption of its Fig. 11 says
 _PARTS = 120  # of a trace, over which Fig. 14 averages
 
 
@@ -386,7 +386,7 @@ def draw_trace(traces: Mapping[str, Sequence[Sample]], path: Path) -> None:
 
 
 def mean_batch_size(trace: Sequence[Sample]) -> float:
-    """Give the mean N as polls leave it, weighted by the time to the next poll."""
+    """Return the mean N as polls leave it, weighted by the time to the next poll."""
     sizes = np.array([sample.batch_size for sample in trace], dtype=np.float64)
     held_s = np.diff([sample.at_s for sample in trace])
     return float(np.average(sizes[:-1], weights=held_s)) if held_s.sum() > 0 else float(sizes.mean())

@@ -28,11 +28,11 @@ class Report(msgspec.Struct, frozen=True):
     beyond: list[Hindsight]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it for JSON, with what holds counted by policy."""
+        """Return everything for JSON, with what holds counted by policy."""
         return {**msgspec.to_builtins(self), "holds": self.counts()}
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Give how many verdicts there are by policy, and how many of them hold."""
+        """Return how many verdicts there are by policy, and how many of them hold."""
         verdicts = [verdict for claim in self.claims for verdict in claim.verdicts]
         return {
             policy: {
@@ -190,7 +190,7 @@ def _deployed(results: Results) -> Iterator[str]:
 
 
 def summary_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:
-    """Give claims for a screen: figure, claim, and for each profile the verdicts in one word each."""
+    """Return claims for a screen: figure, claim, and for each profile the verdicts in one word each."""
     for claim in claims:
         words = []
         for profile in PROFILES:

@@ -47,31 +47,31 @@ class Results:
         self._outcomes = outcomes
 
     def of(self, cell: Cell) -> Sequence[Outcome]:
-        """Give the outcomes of a cell, one for each seed."""
+        """Return the outcomes of a cell, one for each seed."""
         return self._outcomes[cell]
 
     def mean_ms(self, cell: Cell) -> float:
-        """Give the mean response over seeds."""
+        """Return the mean response over seeds."""
         return float(np.mean([outcome.response_ms["mean"] for outcome in self.of(cell)]))
 
     def batch_size_mean(self, cell: Cell) -> float:
-        """Give the mean N over time and seeds."""
+        """Return the mean N over time and seeds."""
         return float(np.mean([outcome.batch_size_mean for outcome in self.of(cell)]))
 
     def responses_ms(self, cell: Cell) -> NDArray[np.float64]:
-        """Give all response times of a cell."""
+        """Return all response times of a cell."""
         return np.concatenate([kept for outcome in self.of(cell) if (kept := outcome.responses_ms) is not None])
 
     def traces(self, cell: Cell) -> list[list[Sample]]:
-        """Give what the tuner did in each run of a cell."""
+        """Return what the tuner did in each run of a cell."""
         return [outcome.trace for outcome in self.of(cell) if outcome.trace is not None]
 
     def dropped_share(self, cell: Cell) -> float:
-        """Give how much of what was offered was dropped, over all seeds."""
+        """Return how much of what was offered was dropped, over all seeds."""
         return sum(one.dropped for one in self.of(cell)) / max(1, sum(one.offered for one in self.of(cell)))
 
     def dropped(self, cell: Cell) -> int:
-        """Give how many messages were dropped, over all seeds."""
+        """Return how many messages were dropped, over all seeds."""
         return sum(outcome.dropped for outcome in self.of(cell))
 
     def is_unstable(self, cell: Cell) -> bool:
@@ -80,15 +80,15 @@ class Results:
         return float(np.mean(late)) > 10 or self.dropped_share(cell) > 0.01
 
     def best_fixed(self, experiment: str, profile: str, case: str, sizes: Sequence[int]) -> tuple[int, float]:
-        """Give the fixed N with the lowest mean response, which is known only in hindsight, and that response."""
+        """Return the fixed N with the lowest mean response, which is known only in hindsight, and that response."""
         return self._lowest(experiment, profile, case, FIXED, sizes)
 
     def best_fine(self, profile: str, case: str) -> float:
-        """Give the lowest mean response of any fixed N under a load, where polls cost next to no delay."""
+        """Return the lowest mean response of any fixed N under a load, where polls cost next to no delay."""
         return self._lowest(LOAD, profile, case, FINE, self.extent.swept_sizes)[1]
 
     def best_deployed(self, experiment: str, profile: str, case: str) -> tuple[int, float]:
-        """Give the same for the deployed system's T_poll."""
+        """Return the same for the deployed system's T_poll."""
         return self._lowest(experiment, profile, case, DEPLOYED, DEPLOYED_SIZES)
 
     def _lowest(self, experiment: str, profile: str, case: str, tuning: str, sizes: Sequence[int]) -> tuple[int, float]:
@@ -109,7 +109,7 @@ Series = NDArray[np.float64]
 
 
 def on_grid(trace: Sequence[Sample], until_s: float, every_s: float = GRID_S) -> tuple[Series, Series]:
-    """Give even times and N at each: what the last poll before it left."""
+    """Return even times and N at each: what the last poll before it left."""
     grid_s = np.arange(0.0, until_s, every_s)
     polled_s = np.array([sample.at_s for sample in trace])
     sizes = np.array([sample.batch_size for sample in trace], dtype=np.float64)
@@ -118,13 +118,13 @@ def on_grid(trace: Sequence[Sample], until_s: float, every_s: float = GRID_S) ->
 
 
 def mean_on_grid(traces: Sequence[Sequence[Sample]], until_s: float) -> tuple[Series, Series]:
-    """Give even times and the mean N of several runs at each."""
+    """Return even times and the mean N of several runs at each."""
     sizes = [on_grid(trace, until_s)[1] for trace in traces]
     return np.arange(0.0, until_s, GRID_S), np.mean(sizes, axis=0)
 
 
 def trailing_mean(values: Series, samples: int) -> Series:
-    """Give the mean of the last so many values at each place (fewer at the beginning)."""
+    """Return the mean of the last so many values at each place (fewer at the beginning)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, values.size + 1)
     starts = np.maximum(ends - samples, 0)
@@ -132,7 +132,7 @@ def trailing_mean(values: Series, samples: int) -> Series:
 
 
 def settled_after_s(grid_s: Series, sizes: Series, start_s: float, end_s: float) -> tuple[float, float]:
-    """Give how long after a step's start N first is near its level there, and that level (the mean N of the rest)."""
+    """Return how long after a step's start N first is near its level there, and that level (the mean N of the rest)."""
     level = float(sizes[(grid_s >= start_s + LEVEL_AFTER_S) & (grid_s < end_s)].mean())
     inside = (grid_s >= start_s) & (grid_s < end_s)
     smooth = trailing_mean(sizes, round(WINDOW_S / GRID_S))[inside]
@@ -143,7 +143,7 @@ def settled_after_s(grid_s: Series, sizes: Series, start_s: float, end_s: float)
 
 
 def follows_load(trace: Sequence[Sample], times_s: Series, until_s: float, window_s: float) -> float:
-    """Give the correlation of N with the arrivals, both averaged over windows; 0 where one of them never changes."""
+    """Return the correlation of N with the arrivals, both averaged over windows; 0 where one of them never changes."""
     edges = np.arange(0.0, until_s + 1e-9, window_s)
     counts, _ = np.histogram(times_s, bins=edges)
     grid_s, sizes = on_grid(trace, until_s)
@@ -167,15 +167,17 @@ class Hindsight:
     best_size: int
     best_ms: float
     tuned_ms: dict[str, float]  # by policy
-    fine_ms: float | None = None  # of the best fixed N with a T_poll of 5 ms instead of the document's 50; where run
+    fine_ms: float | None = (
+        None  # of the best fixed N with a T_poll of 5 ms instead of the tuned publisher's 50; where run
+    )
 
     def ratio(self, policy: str) -> float:
-        """Give a policy's mean response in ratio to the best fixed N's."""
+        """Return a policy's mean response in ratio to the best fixed N's."""
         return self.tuned_ms[policy] / self.best_ms
 
 
 def hindsight(results: Results) -> list[Hindsight]:
-    """Give every load, and Table II's steps, in both profiles."""
+    """Return every load, and Table II's steps, in both profiles."""
     found = []
     for profile in PROFILES:
         for load in results.extent.loads_per_s:

@@ -45,7 +45,7 @@ class Poisson:
         return self.load_per_s * until_s
 
     def share(self, publisher: int, publishers: int) -> Arrivals:
-        """Give what comes to one of several publishers: the same load to each."""
+        """Return what comes to one of several publishers: the same load to each."""
         return self
 
 
@@ -82,7 +82,7 @@ class Stepped:
         return sum(step.load_per_s * (step.end_s - step.start_s) for step in self.steps)
 
     def share(self, publisher: int, publishers: int) -> Arrivals:
-        """Give what comes to one of several publishers: the same load to each."""
+        """Return what comes to one of several publishers: the same load to each."""
         return self
 
 
@@ -116,7 +116,7 @@ class Traced:
         return last_s + last_s / len(self.trace_s) if last_s else 1.0
 
     def times_s(self, dice: np.random.Generator, until_s: float) -> Times:
-        """Give the times of arrival before `until_s`; nothing is drawn."""
+        """Return the times of arrival before `until_s`; nothing is drawn."""
         times_s = self.trace_s / self.speed
         return times_s[times_s < until_s]
 
@@ -125,7 +125,7 @@ class Traced:
         return len(self.trace_s)
 
     def share(self, publisher: int, publishers: int) -> Arrivals:
-        """Give what comes to one of several publishers: they are dealt the trace's messages in turn."""
+        """Return what comes to one of several publishers: they are dealt the trace's messages in turn."""
         return self if publishers == 1 else Traced(self.trace_s[publisher::publishers], self.speed)
 
 

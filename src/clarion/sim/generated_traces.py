@@ -16,7 +16,7 @@ _Event = tuple[float, str, str]  # time, kind, record
 
 @dataclass(frozen=True, slots=True)
 class LookupService:
-    """What the generated hosts of a lookup service are like, whose own trace (the document's Fig. 3) is not public.
+    """What the generated hosts of a lookup service are like; its own trace (Fig. 3 of the tuned publisher) is not open.
 
     Hosts hold some records each, on leases of two hours that they renew before the end; a host speaks for all its
     records at once. Hosts restart, alone or a whole site at a time, and register everything again; they take records
@@ -45,7 +45,7 @@ class LookupService:
 def lookup_service_trace(
     dice: np.random.Generator, hours: float, shape: LookupService | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Give `time_s`, `kind` and `record` of the requests of so many hours, in order of time.
+    """Return `time_s`, `kind` and `record` of the requests of so many hours, in order of time.
 
     It begins in the middle of the service's life: records registered before are renewed within their lease.
     """
@@ -64,7 +64,7 @@ def lookup_service_trace(
 
 
 def _restarts(dice: np.random.Generator, until_s: float, shape: LookupService) -> list[list[float]]:
-    """Give when each host restarts: by itself, and with its site."""
+    """Return when each host restarts: by itself, and with its site."""
     restarts = [_poisson(dice, until_s, shape.host_restarts_every_s) for _ in range(shape.hosts)]
     for first in range(0, shape.hosts, shape.hosts_a_site):
         for at_s in _poisson(dice, until_s, shape.site_restarts_every_s):
@@ -91,7 +91,7 @@ class _Host:
         self._events: list[_Event] = []
 
     def live(self, restarts: list[float]) -> list[_Event]:
-        """Give all the requests of this host."""
+        """Return all the requests of this host."""
         low, high = self._shape.renewed_at
         # The trace begins at a random moment between two renewals of this host.
         interval_s = float(self._dice.uniform(low, high)) * self._shape.lease_s
@@ -113,7 +113,7 @@ class _Host:
         return next_s
 
     def _speak(self, at_s: float, *, restarting: bool) -> float:
-        """Register or renew every record, one request after the other; give when to renew next."""
+        """Register or renew every record, one request after the other; return when to renew next."""
         began_s = at_s
         if restarting:
             while len(self._leased) < self._size:
@@ -167,7 +167,7 @@ class ZtfNights:
 
 
 def ztf_trace(dice: np.random.Generator, hours: float, shape: ZtfNights | None = None) -> dict[str, NDArray[Any]]:
-    """Give `time_s` and `bytes` of the alerts of so many hours from dusk, in order of time."""
+    """Return `time_s` and `bytes` of the alerts of so many hours from dusk, in order of time."""
     shape = shape or ZtfNights()
     exposures_s = np.arange(0.0, hours * _HOUR_S, shape.exposure_every_s)
     exposures_s = exposures_s[exposures_s % _DAY_S < shape.night_hours * _HOUR_S]
@@ -182,7 +182,7 @@ def ztf_trace(dice: np.random.Generator, hours: float, shape: ZtfNights | None =
 
 
 def _expected_alerts(dice: np.random.Generator, exposures: int, shape: ZtfNights) -> NDArray[np.float64]:
-    """Give the mean number of alerts of each exposure: lognormal, each like the one before it."""
+    """Return the mean number of alerts of each exposure: lognormal, each like the one before it."""
     sigma = np.sqrt(np.log1p(shape.alerts_cv**2))
     steps = dice.standard_normal(exposures)
     log = np.empty(exposures)

@@ -45,7 +45,7 @@ class PublisherOutcome:
     trace: list[Sample] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all numbers, without what was kept on request."""
+        """Return all numbers, without what was kept on request."""
         named = ((known.name, getattr(self, known.name)) for known in dataclasses.fields(self))
         return {name: value for name, value in named if name not in _KEPT}
 
@@ -63,14 +63,14 @@ class Outcome(PublisherOutcome):
     least_share: float = 1.0  # of the publisher with the least throughput, in ratio to an even share
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all numbers, without what was kept on request."""
+        """Return all numbers, without what was kept on request."""
         found = PublisherOutcome.to_dict(self)
         found["publishers"] = [publisher.to_dict() for publisher in self.publishers]
         return found
 
 
 def jain_index(values: Sequence[float]) -> float:
-    """Give Jain's index of fairness: 1 where all are alike, 1/n where one has everything."""
+    """Return Jain's index of fairness: 1 where all are alike, 1/n where one has everything."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 

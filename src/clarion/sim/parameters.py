@@ -194,7 +194,7 @@ def build_parameters(values: Mapping[str, Any], over: Mapping[str, Any] | None =
 
 
 def arrivals_used(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the arrivals of `build_parameters` were made of, as a TOML file has it."""
+    """Return what the arrivals of `build_parameters` were made of, as a TOML file has it."""
     merged = _merge(values, over)
     found = {name: merged[name] for name in ARRIVALS if name in merged}
     if "trace" in found:

@@ -75,7 +75,7 @@ class Pool:
         return True
 
     def publish(self, message: SimulatedMessage) -> None:
-        """Give a message that was read a worker as soon as one is free for it."""
+        """Return a message that was read a worker as soon as one is free for it."""
         if self._free:
             self._take()
             self._on_publish(message)
@@ -84,7 +84,7 @@ class Pool:
             self._to_publish.append((self._asked, message))
 
     def release(self) -> None:
-        """Take a worker back, and give it to the next in line."""
+        """Take a worker back, and return it to the next in line."""
         to_receive, to_publish = self._to_receive, self._to_publish
         if to_receive and (self._receiving_first or not to_publish or to_receive[0][0] < to_publish[0][0]):
             self._on_receive(to_receive.popleft()[1])
@@ -95,7 +95,7 @@ class Pool:
             self._free += 1
 
     def utilisation(self) -> float:
-        """Give the share of its workers' time that was used until now."""
+        """Return the share of its workers' time that was used until now."""
         self._account()
         return self.busy_s / (self._workers * self._env.now) if self._env.now else 0.0
 
@@ -174,7 +174,7 @@ class DataStore:
 
 
 class PublishingSide:
-    """The publishing side (MPT in the document) polls when the real tuner says, and does what it answers.
+    """The publishing side (MPT in "the tuned publisher") polls when the real tuner says, and does what it answers.
 
     It decides nothing itself: it counts what is pending, in transfer and allowed, and keeps the tuner's time.
 
@@ -313,7 +313,7 @@ class TimeMeans:
         self._poll_interval_s = poll_interval_s
 
     def of(self, now_s: float) -> tuple[float, float]:
-        """Give the means of N and T_poll until now."""
+        """Return the means of N and T_poll until now."""
         self.note(now_s, -1, -1.0)
         counted_s = now_s - self._from_s
         return self._batch_size_sum / counted_s, self._poll_interval_sum / counted_s

@@ -47,7 +47,7 @@ class Run(NamedTuple):
 def sweep(
     runs: Sequence[Run], *, on_done: Callable[[int, int], None] | None = None, processes: int | None = None
 ) -> list[Outcome]:
-    """Make all runs, and give their outcomes in the same order; `on_done` hears how many of how many are done.
+    """Make all runs, and return their outcomes in the same order; `on_done` hears how many of how many are done.
 
     Each core has a process of its own, which imports the caller's main module: a script needs its
     `if __name__ == "__main__":`. With one process everything happens in the caller's.

@@ -41,7 +41,7 @@ def is_stamp(text: str) -> bool:
 
 
 def named_column(names: Sequence[str]) -> int | None:
-    """Give the place of the column whose name says that it holds times, or None."""
+    """Return the place of the column whose name says that it holds times, or None."""
     lowered = [name.strip().lower() for name in names]
     return next((lowered.index(name) for name in TIME_COLUMNS if name in lowered), None)
 
@@ -51,7 +51,7 @@ _UNITS_A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 def read_trace(path: Path | str) -> NDArray[np.float64]:
-    """Give the arrivals of a trace file in seconds from the first one, in order.
+    """Return the arrivals of a trace file in seconds from the first one, in order.
 
     The column is the one named timestamp, time or time_s, else the first that holds times: ISO dates or seconds.
     """
@@ -89,7 +89,7 @@ def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_column(path: Path, first: list[str], second: list[str] | None) -> tuple[int, bool]:
-    """Give the column of times, and whether the first row is a header."""
+    """Return the column of times, and whether the first row is a header."""
     place = named_column(first)
     if place is not None:
         return place, True
@@ -160,7 +160,7 @@ Columns = Mapping[str, NDArray[Any]]  # by name; `time_s` among them, in order
 
 
 def write_trace(path: Path | str, columns: Columns) -> int:
-    """Write a trace, as Parquet where the name ends so, else as CSV; give how many rows it has."""
+    """Write a trace, as Parquet where the name ends so, else as CSV; return how many rows it has."""
     path = Path(path)
     assert len({len(column) for column in columns.values()}) == 1, "columns of equal length"
     try:
@@ -199,19 +199,19 @@ Times = NDArray[np.float64]
 
 
 def mean_rate_per_s(times_s: Times) -> float:
-    """Give arrivals a second from the first to the last; 0 where there are not two apart."""
+    """Return arrivals a second from the first to the last; 0 where there are not two apart."""
     span_s = float(times_s[-1] - times_s[0]) if times_s.size else 0.0
     return (times_s.size - 1) / span_s if span_s > 0 else 0.0
 
 
 def sped_up(times_s: Times, factor: float) -> Times:
-    """Give the trace with its gaps divided by the factor: the same shape at so many times the rate."""
+    """Return the trace with its gaps divided by the factor: the same shape at so many times the rate."""
     assert factor > 0, "a factor above 0"
     return (times_s - times_s[0]) / factor if times_s.size else times_s
 
 
 def at_rate(times_s: Times, rate_per_s: float) -> Times:
-    """Give the trace with its gaps scaled so that its mean rate is this one."""
+    """Return the trace with its gaps scaled so that its mean rate is this one."""
     mean = mean_rate_per_s(times_s)
     if not mean:
         raise ValueError("a trace of one moment has no rate to scale")
@@ -219,7 +219,7 @@ def at_rate(times_s: Times, rate_per_s: float) -> Times:
 
 
 def dispersion(times_s: Times, window_s: float) -> float:
-    """Give the index of dispersion: variance over mean of arrivals in windows. Poisson arrivals have 1, bursts more."""
+    """Return the index of dispersion: variance over mean of arrivals in windows; 1 for Poisson, more for bursts."""
     windows = int((times_s[-1] - times_s[0]) // window_s)
     assert windows >= 2, "a trace of at least two windows"
     counts, _ = np.histogram(times_s - times_s[0], bins=windows, range=(0.0, windows * window_s))
@@ -227,7 +227,7 @@ def dispersion(times_s: Times, window_s: float) -> float:
 
 
 def rate_over_time(times_s: Times, samples: int = 100) -> tuple[Times, Times]:
-    """Give the rate averaged over so many arrivals at a time, as the document's Fig. 3: (seconds, arrivals/s)."""
+    """Return the rate over so many arrivals at a time, as in Fig. 3 of the tuned publisher: (seconds, arrivals/s)."""
     marks = times_s[::samples]
     if marks.size < 2:
         return times_s[:0], times_s[:0]
