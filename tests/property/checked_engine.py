@@ -107,7 +107,7 @@ class CheckedEngine(Generic[P]):
 
     def on_its_way(self, key: Key) -> Reply | None:
         """Return a reply that is decided, and waits for the open group to be on disk."""
-        replies = self.engine._state.open.replies
+        replies = [effect for effect in self.engine._state.open.on_durable if isinstance(effect, Reply)]
         return next((reply for reply in replies if (reply.peer, reply.request_id) == key), None)
 
     def heard(self, key: Key) -> Reply | None:

@@ -11,9 +11,9 @@ from tests.property.group_workers import ParkedTake, Worker, lose, spans_of
 from tests.property.lease_model import Loans
 
 from clarion.broker.engine import Engine, Limits, Reply
+from clarion.broker.engine.answers import ReplyTo
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.leases import NewLease
-from clarion.broker.engine.topics import ReplyTo
 from clarion.model.options import SubscriptionOptions
 from clarion.model.ranges import Span
 from clarion.wire import bodies

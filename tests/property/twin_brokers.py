@@ -9,17 +9,15 @@ from typing import Any
 import msgspec
 
 from clarion.broker.engine import Engine, Group, Limits, Now, Reply
-from clarion.broker.engine.topics import ReplyTo
 from clarion.store.memory import MemoryStore
 from clarion.wire import bodies
 from clarion.wire.codes import Code
-from clarion.wire.frames import Buffer, Kind, parse_request
+from clarion.wire.frames import Buffer, Kind, Request, parse_request
 
 Key = tuple[bytes, int]  # peer and request id
 LEASE_S = 1.0
 _NOT_COMPARED = frozenset({"_sequence", "_history", "_clock_us"})  # they count commits, and answers alone are one, too
 
-_NOBODY = ReplyTo(b"nobody", 0)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -76,9 +74,9 @@ class OneBroker:
         for summary in self.store.topics(b"", 1000):
             for row in summary.subscriptions:
                 detach = bodies.Detach(summary.topic.name, row.name, 0, ())
-                self.engine._leases.detach(_NOBODY, detach, now)
+                self.engine.handle(b"nobody", Request(Kind.DETACH, 0, detach, None), now)
         self.settle(now)
-        self.answers.pop(_NOBODY[:2], None)
+        self.answers.pop((b"nobody", 0), None)
 
     def take(self, peer: bytes, frames: list[Buffer], now: Now) -> None:
         """Take a request."""

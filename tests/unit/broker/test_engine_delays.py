@@ -161,7 +161,7 @@ def test_a_batch_is_not_released_twice_while_the_first_release_is_on_its_way(ask
     asker.tick()
     first = asker.take_group()
     asker.tick(10)
-    assert not asker.state.open.puts
+    assert not asker.state.open.shown
     asker.commit(first)
     run_to(asker, asker.now_s)
     assert read(asker) == [b"a", b"b"]

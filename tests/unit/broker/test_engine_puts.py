@@ -100,6 +100,7 @@ def test_the_same_number_with_other_contents_is_invalid(asker: Asker) -> None:
 
 def test_a_refusal_for_want_of_subscribers_uses_its_number_and_stays(asker: Asker) -> None:
     packed = asker.batch(1, 1, b"one")
+    asker.ask(Kind.CONFIGURE, bodies.Configure(b"quiet", "until-read"))
     assert code_of(asker.put(b"quiet", packed)) == (Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER)
     asker.subscribe(b"quiet")
     asker.crash()

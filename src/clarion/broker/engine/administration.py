@@ -7,21 +7,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from clarion.broker.engine.answers import Answer, Refused, ReplyTo
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.leases import Leases
-from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES
+from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, delete_topic, is_topic_meant, refuse_busy, refuse_gone
-from clarion.broker.engine.topic_log import UNREAD, count_unread, cut, has_expired, read_batches, refuse_unread, trim
-from clarion.broker.engine.topics import ReplyTo, Subscription, Topic
+from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, check_topic_meant, find_topic, no_topic
+from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches, trim
+from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import is_pattern, to_text
 from clarion.model.options import TopicSettings, check_settings, unpack_options, unpack_settings
-from clarion.model.ranges import AckedRanges
 from clarion.store.port import TopicSummary
 from clarion.wire import bodies
 from clarion.wire.codes import Code
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
 
 _MOST_READS = 200  # for the times in one description
 
@@ -128,12 +128,15 @@ class Reports:
         self._state = state
         self._told: OrderedDict[tuple[bytes, bytes], _Told] = OrderedDict()  # the oldest first
 
-    def report(self, reply_to: ReplyTo, body: bodies.Report, now: Now) -> None:
-        """Take a report in the place of the one before."""
+    def check_report(self, body: bodies.Report, now: Now) -> bodies.Report:
+        """Refuse a report that cannot be."""
         problem = _problem(body)
         if problem is not None:
-            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, problem)
-            return
+            raise Refused(Code.MALFORMED, problem)
+        return body
+
+    def report(self, reply_to: ReplyTo, body: bodies.Report, now: Now) -> None:
+        """Take a report in the place of the one before."""
         key = body.instance, body.topic
         self._told[key] = _Told(body, now.monotonic_s)
         self._told.move_to_end(key)
@@ -169,6 +172,25 @@ _MAX_TOPICS_LISTED = 1000
 _MAX_NONCE = 64
 
 
+class _Configure(NamedTuple):
+    name: bytes
+    topic: Topic | None  # None: it is to be made
+    retention: str
+    settings: TopicSettings
+
+
+class _Seek(NamedTuple):
+    topic: Topic
+    subscription: Subscription
+    nonce: bytes
+    cursor: int | None  # None: this request moved it before
+
+
+class _Purge(NamedTuple):
+    topic: Topic
+    below: int
+
+
 class Administration:
     """Does what an administrator asks for."""
 
@@ -177,34 +199,36 @@ class Administration:
         self._subscriptions = subscriptions
         self._leases = leases
 
-    def configure(self, reply_to: ReplyTo, body: bodies.Configure, now: Now) -> None:
-        """Make a topic where needed, and set how it keeps its messages; what is not named stays."""
+    # What changes something.
+
+    def check_configure(self, body: bodies.Configure, now: Now) -> _Configure:
+        """Refuse a name or settings that cannot be, and a topic that there is no room for."""
         state = self._state
         if not 0 < len(body.topic) <= MAX_NAME_BYTES or is_pattern(body.topic):
             text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and none of its parts is * or #"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-            return
+            raise Refused(Code.MALFORMED, text)
         topic = state.find_topic(body.topic, now.monotonic_s)
-        if topic is not None and topic.deleted:
-            refuse_busy(state, reply_to, topic)
-            return
-        if topic is not None and not is_topic_meant(state, reply_to, topic, body.as_of):
-            return
+        if topic is not None:
+            if topic.deleted:
+                raise being_deleted(topic)
+            check_topic_meant(state, topic, body.as_of)
         retention = body.retention or (topic.retention if topic else state.limits.default_retention)
         try:
             settings = _changed(topic.settings if topic else TopicSettings(), body.changes)
             check_settings(settings, retention)
         except InvalidRequest as error:
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, str(error))
-            return
-        if topic is None and not state.has_room_for_row():
-            text = "the broker's disk is full but for its reserve; no topic was made"
-            state.refuse(reply_to, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
-            return
-        topic = state.make_topic(body.topic, retention, now)
+            raise Refused(Code.MALFORMED, str(error)) from error
         if topic is None:
-            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, state.no_more_topics())
-            return
+            if not state.has_room_for_row():
+                text = "the broker's disk is full but for its reserve; no topic was made"
+                raise Refused(Code.DISK_FULL, text)
+            state.check_new_topics()
+        return _Configure(body.topic, topic, retention, settings)
+
+    def configure(self, reply_to: ReplyTo, plan: _Configure, now: Now) -> None:
+        """Make a topic where needed, and set how it keeps its messages; what is not named stays."""
+        state, (name, topic, retention, settings) = self._state, plan
+        topic = topic or self._subscriptions.make_topic(name, retention, now)
         if (topic.retention, topic.settings) != (retention, settings):
             topic.retention, topic.settings = retention, settings
             state.open.changes.topics[topic.number] = topic.row()
@@ -212,67 +236,46 @@ class Administration:
             state.read_topics.add(topic)
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def topics(self, reply_to: ReplyTo, body: bodies.ListTopics, now: Now) -> None:
-        """List topics in pages."""
-        limit = min(max(1, body.limit), _MAX_TOPICS_LISTED)
-        found = self._state.store.topics(body.after, limit + 1)
-        rows = tuple(listed(summary) for summary in found[:limit])
-        self._state.reply(reply_to, Kind.ACK, bodies.TopicRows(rows, len(found) > limit))
-
-    def describe(self, reply_to: ReplyTo, body: bodies.Describe, now: Now) -> None:
-        """Tell everything about a topic."""
-        topic = self._find(reply_to, body.topic, now)
-        if topic is not None:
-            values = describe_topic(self._state, topic)
-            values["subscriptions"] = describe_subscriptions(self._state, topic)
-            self._state.reply(reply_to, Kind.ACK, bodies.Description(values))
-
-    def seek(self, reply_to: ReplyTo, body: bodies.Seek, now: Now) -> None:
-        """Have a subscription go on elsewhere; whoever uses it attaches anew."""
-        state = self._state
-        found = self._subscriptions.find(reply_to, body.topic, body.name, now)
-        if found is None:
-            return
-        topic, subscription = found
+    def check_seek(self, body: bodies.Seek, now: Now) -> _Seek:
+        """Refuse to move a subscription that is not the one meant, or to where there is nothing."""
+        topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         if len(body.nonce) > _MAX_NONCE:
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, f"a nonce has at most {_MAX_NONCE} bytes")
-            return
+            raise Refused(Code.MALFORMED, f"a nonce has at most {_MAX_NONCE} bytes")
         if body.nonce and subscription.is_moved_by(body.nonce):
-            state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
-            return
-        if not self._subscriptions.is_meant(reply_to, topic, subscription, body.as_of):
-            return
-        cursor = self._subscriptions.start_of(reply_to, topic, body.start, body.at)
-        if cursor is None:
-            return
-        self._subscriptions.forget_returned(topic, subscription)
-        self._leases.drop_consumers(topic, subscription)
-        subscription.move_to(cursor, body.nonce, state.draw())
-        self._subscriptions.changed(topic, subscription)
-        state.read_topics.add(topic)
-        state.counters["sought"] += 1
+            return _Seek(topic, subscription, body.nonce, None)
+        self._subscriptions.check_meant(topic, subscription, body.as_of)
+        return _Seek(topic, subscription, body.nonce, self._subscriptions.start_of(topic, body.start, body.at))
+
+    def seek(self, reply_to: ReplyTo, plan: _Seek, now: Now) -> None:
+        """Have a subscription go on elsewhere; whoever uses it attaches anew."""
+        state, (topic, subscription, nonce, cursor) = self._state, plan
+        self._subscriptions.note_use(topic, subscription, now)
+        if cursor is not None:
+            self._subscriptions.forget_returned(topic, subscription)
+            self._leases.drop_consumers(topic, subscription)
+            subscription.move_to(cursor, nonce, state.draw())
+            self._subscriptions.changed(topic, subscription)
+            state.read_topics.add(topic)
+            state.counters["sought"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def purge(self, reply_to: ReplyTo, body: bodies.Purge, now: Now) -> None:
-        """Forget a topic's messages up to an offset; every subscription has them behind it."""
-        state = self._state
+    def check_purge(self, body: bodies.Purge, now: Now) -> _Purge:
+        """Refuse to purge a topic that is not there, or not the one meant."""
         if body.below < -1:
-            state.refuse(
-                reply_to, Kind.INVALID, Code.MALFORMED, f"an offset is 0 or more, or -1 (all), not {body.below}"
-            )
-            return
-        topic = self._find(reply_to, body.topic, now)
-        if topic is None:
-            return
+            raise Refused(Code.MALFORMED, f"an offset is 0 or more, or -1 (all), not {body.below}")
+        topic = find_topic(self._state, body.topic, now)
         if body.number not in (0, topic.number):
             text = (
                 f"the topic {to_text(body.topic)} that was meant (number {body.number}) was deleted; there is another"
             )
-            state.refuse(reply_to, Kind.REFUSED, Code.NO_TOPIC, text)
-            return
-        if not body.number and not is_topic_meant(state, reply_to, topic, body.as_of):
-            return
-        below = topic.visible_end if body.below == -1 else min(body.below, topic.visible_end)
+            raise Refused(Code.NO_TOPIC, text)
+        if not body.number:
+            check_topic_meant(self._state, topic, body.as_of)
+        return _Purge(topic, topic.visible_end if body.below == -1 else min(body.below, topic.visible_end))
+
+    def purge(self, reply_to: ReplyTo, plan: _Purge, now: Now) -> None:
+        """Forget a topic's messages up to an offset; every subscription has them behind it."""
+        state, (topic, below) = self._state, plan
         for subscription in topic.subscriptions.values():
             if subscription.acked.cursor < below:
                 self._subscriptions.skip(topic, subscription, subscription.acked.cursor, below)
@@ -281,8 +284,8 @@ class Administration:
         state.counters["messages_purged"] += messages
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Purged(messages))
 
-    def delete(self, reply_to: ReplyTo, body: bodies.Delete, now: Now) -> None:
-        """Forget a topic and all that is its own; what waits there is told, its dead letters stay.
+    def check_delete(self, body: bodies.Delete, now: Now) -> Topic | None:
+        """Return the topic to delete, or None where that was done before; refuse where there is none.
 
         One that is meant by its number, and is gone, was deleted before: who asks again hears the same again.
         """
@@ -291,97 +294,39 @@ class Administration:
         if body.number and (topic is None or topic.number != body.number):
             topic = None
             if 0 < body.number <= state.count and not state.find_topic_by_number(body.number, now.monotonic_s):
-                state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
-                return
+                return None
         if topic is None:
-            self._refuse_none(reply_to, body.topic)
-            return
-        if not body.number and not is_topic_meant(state, reply_to, topic, body.as_of):
-            return
-        if not topic.deleted:
-            delete_topic(state, self._subscriptions, topic)
-        state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
+            raise no_topic(body.topic)
+        if not body.number:
+            check_topic_meant(state, topic, body.as_of)
+        return None if topic.deleted else topic
 
-    def read(self, reply_to: ReplyTo, body: bodies.Read, now: Now) -> None:
-        """Hand out messages from a position on to who does not subscribe, or looks at a subscription from outside."""
-        state, limits = self._state, self._state.limits
-        topic = self._find(reply_to, body.topic, now)
-        if topic is None:
-            return
-        subscription = topic.subscriptions.get(body.name) if body.name else None
-        if body.name and subscription is None:
-            text = f"{to_text(body.name)} does not subscribe to {to_text(body.topic)}"
-            state.refuse(reply_to, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
-        elif not 0 <= body.position <= topic.visible_end:
-            text = f"position {body.position} is not between 0 and {topic.visible_end}, the end of the topic"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-        elif body.position < topic.first_offset:
-            refuse_gone(state, reply_to, topic, body.position)
-        elif body.position == topic.visible_end:
-            state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
-        else:
-            max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
-            max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
-            try:
-                self._hand_out(reply_to, topic, subscription, body.position, max_messages, max_bytes, now)
-            except UNREAD as error:
-                refuse_unread(self._state, reply_to, error)
-
-    def find_offset(self, reply_to: ReplyTo, body: bodies.FindOffset, now: Now) -> None:
-        """Tell the first offset committed at a time or later that may be read, or the end of the topic."""
-        topic = self._find(reply_to, body.topic, now)
+    def delete(self, reply_to: ReplyTo, topic: Topic | None, now: Now) -> None:
+        """Forget a topic and all that is its own; what waits there is told, its dead letters stay."""
         if topic is not None:
-            offset = self._subscriptions.offset_at(topic, body.at_us)
-            self._state.reply(reply_to, Kind.ACK, bodies.OffsetIs(offset))
+            self._subscriptions.delete_topic(topic)
+        self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def state(self, reply_to: ReplyTo, body: bodies.AskState, now: Now) -> None:
-        """Tell what a named state is on disk."""
+    # What only asks.
+
+    def check_topics(self, body: bodies.ListTopics, now: Now) -> Answer:
+        """Return topics, a page of them."""
+        limit = min(max(1, body.limit), _MAX_TOPICS_LISTED)
+        found = self._state.store.topics(body.after, limit + 1)
+        rows = tuple(listed(summary) for summary in found[:limit])
+        return Answer(Kind.ACK, bodies.TopicRows(rows, len(found) > limit))
+
+    def check_describe(self, body: bodies.Describe, now: Now) -> Answer:
+        """Return everything about a topic."""
+        topic = find_topic(self._state, body.topic, now)
+        values = describe_topic(self._state, topic)
+        values["subscriptions"] = describe_subscriptions(self._state, topic)
+        return Answer(Kind.ACK, bodies.Description(values))
+
+    def check_state(self, body: bodies.AskState, now: Now) -> Answer:
+        """Return what a named state is on disk."""
         row = self._state.store.state(body.name)
-        found = bodies.StateIs(row.value, row.version) if row else bodies.StateIs(None, 0)
-        self._state.reply(reply_to, Kind.ACK, found)
-
-    def _hand_out(
-        self,
-        reply_to: ReplyTo,
-        topic: Topic,
-        subscription: Subscription | None,
-        position: int,
-        max_messages: int,
-        max_bytes: int,
-        now: Now,
-    ) -> None:
-        envelopes: list[tuple[int, int]] = []
-        blobs: list[Buffer] = []
-        skip = AckedRanges(0)
-        left, reached = max_messages, position
-        for batch in read_batches(self._state, topic, position, max_messages, max_bytes):
-            start = max(0, position - batch.first_offset)
-            stop = min(batch.count, start + left)
-            reached = batch.first_offset + stop
-            left -= stop - start
-            if has_expired(batch, now):
-                skip.add(batch.first_offset + start, reached)
-                continue
-            first_offset, data = cut(batch, start, stop)
-            if data is batch.data:
-                reached = batch.first_offset + batch.count
-            envelopes.append((first_offset, batch.committed_at_us))
-            blobs.append(data)
-        for span in subscription.acked.within(position, reached) if subscription else ():
-            skip.add(*span)
-        self._state.counters["messages_read"] += reached - position
-        delivery = bodies.Delivery(tuple(envelopes), topic.visible_end, tuple(skip.within(position, reached)))
-        self._state.reply(reply_to, Kind.MESSAGES, delivery, tuple(blobs))
-
-    def _find(self, reply_to: ReplyTo, name: bytes, now: Now) -> Topic | None:
-        topic = self._state.find_topic(name, now.monotonic_s)
-        if topic is None or topic.deleted:
-            self._refuse_none(reply_to, name)
-            return None
-        return topic
-
-    def _refuse_none(self, reply_to: ReplyTo, name: bytes) -> None:
-        self._state.refuse(reply_to, Kind.REFUSED, Code.NO_TOPIC, f"there is no topic {to_text(name)} here")
+        return Answer(Kind.ACK, bodies.StateIs(row.value, row.version) if row else bodies.StateIs(None, 0))
 
 
 def _changed(settings: TopicSettings, changes: dict[str, Any]) -> TopicSettings:

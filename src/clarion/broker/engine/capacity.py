@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from clarion.broker.engine.answers import Refused
 from clarion.broker.engine.limits import Limits
 from clarion.broker.engine.state import State
-from clarion.broker.engine.topic_log import UNREAD, read_batches, trim
+from clarion.broker.engine.topic_log import UNREAD, read_batches
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
 from clarion.model.options import TRIM, UNTIL_READ
@@ -16,32 +17,30 @@ def bound_bytes(topic: Topic, limits: Limits) -> int:
     return topic.settings.max_bytes or (limits.topic_max_bytes if topic.retention == UNTIL_READ else 0)
 
 
-def lacks_room(
-    state: State, topic: Topic, size: int, *, on_disk: int | None = None, count_delayed: bool = True
-) -> tuple[Code, str] | None:
-    """Return how to refuse a batch for want of room; None when there is some, or was made.
+def check_room(state: State, topic: Topic, size: int, *, count_delayed: bool = True) -> int:
+    """Return the offset below which a topic lets go of its oldest batches so that one of this size fits (0: it need
+    not); refuse where it does not fit all the same, or the disk is full.
 
-    `on_disk` is what the request needs there, if more than this batch. What is delayed takes from the topic's bound,
-    too. Where a topic may let go of its oldest batches, they do.
+    What is delayed takes from the topic's bound, too.
     """
-    if not state.has_room(size if on_disk is None else on_disk):
+    if not state.has_room(size):
         text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
-        return Code.DISK_FULL, text
+        raise Refused(Code.DISK_FULL, text)
     bound = bound_bytes(topic, state.limits)
     if not bound:
-        return None
+        return 0
     delayed = delayed_bytes(state, topic) if count_delayed else 0
     if topic.stored_bytes + delayed + size <= bound:
-        return None
+        return 0
+    below = 0
     if topic.retention != UNTIL_READ or topic.settings.at_bound == TRIM:
-        trim(state, topic, below_size(state, topic, bound - size))
-        if topic.settings.at_bound == TRIM:
-            return None
-    held = unread_bytes(state, topic, bound - delayed - size) + delayed
-    if not held or held + size <= bound:  # an empty topic takes one batch, whatever its size
-        return None
-    state.read_topics.add(topic)  # the next housekeeping looks whether something can go
-    return Code.TOPIC_FULL, f"topic {to_text(topic.name)} holds {held} unread bytes, as many as it may"
+        below = below_size(state, topic, bound - size)
+    if topic.settings.at_bound != TRIM:
+        held = unread_bytes(state, topic, bound - delayed - size) + delayed
+        if held and held + size > bound:  # an empty topic takes one batch, whatever its size
+            text = f"topic {to_text(topic.name)} holds {held} unread bytes, as many as it may"
+            raise Refused(Code.TOPIC_FULL, text, full=topic)
+    return below
 
 
 def delayed_bytes(state: State, topic: Topic) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from clarion.broker.engine.answers import Refused, ReplyTo
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.limits import FULL_RETRY_S, MAX_RANGES
+from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, is_topic_meant
-from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, opened, refuse_unread
-from clarion.broker.engine.topics import ReplyTo, Subscription, Topic
+from clarion.broker.engine.subscriptions import Subscriptions, check_topic_meant
+from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, opened, unread
+from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.model.names import DEAD_READER, dead_letters_of, is_dead_letters, to_text
+from clarion.model.names import DEAD_READER, dead_letters_of, to_text
 from clarion.model.options import UNTIL_READ, SubscriptionOptions
 from clarion.store.port import ReturnedRow
 from clarion.wire import bodies
@@ -25,7 +26,7 @@ _CHUNK_BYTES = 1 << 20  # of dead letters in one batch, about
 
 
 class _Letter(NamedTuple):
-    offset: int  # where it was
+    offset: int  # where it is, or was
     payload: bytes
     key: bytes | None
     headers: Headers
@@ -39,11 +40,13 @@ _AT_ONCE_BYTES = 4 << 20
 _EVERYTHING = 1 << 62
 
 
-class _Revived(NamedTuple):
-    offset: int
-    payload: bytes
-    key: bytes | None
-    headers: Headers
+class _Dead(NamedTuple):
+    grave: Topic | None  # where the dead letters are; None when there are none
+    reader: Subscription | None
+    dropped: list[int]
+    homes: dict[tuple[bytes, bytes], list[_Letter]]  # what is replayed, by topic and subscription
+    skipped: int
+    following: int  # where the rest begins
 
 
 class DeadLetters:
@@ -54,11 +57,7 @@ class DeadLetters:
         self._state = state
         self._subscriptions = subscriptions
 
-    def can_bury(self, topic: Topic) -> bool:
-        """Return whether messages of a topic become dead letters; those of dead letters do not."""
-        return not is_dead_letters(topic.name)
-
-    def bury(self, topic: Topic, subscription: Subscription, rows: list[ReturnedRow], now: Now) -> list[int]:
+    def add(self, topic: Topic, subscription: Subscription, rows: list[ReturnedRow], now: Now) -> list[int]:
         """Put messages to the dead letters; return the offsets that need not be kept where they were.
 
         Those are all but what there is no room for and what cannot be read.
@@ -97,9 +96,10 @@ class DeadLetters:
         )
         if not state.has_room(len(packed)):
             return []
-        grave = state.make_topic(dead_letters_of(topic.name), UNTIL_READ, now)
-        if grave is None or grave.deleted:
+        known = state.find_topic(dead_letters_of(topic.name), now.monotonic_s)
+        if known.deleted if known else state.topic_count >= state.limits.max_topics:
             return []
+        grave = self._subscriptions.make_topic(dead_letters_of(topic.name), UNTIL_READ, now)
         if DEAD_READER not in grave.subscriptions:
             self._subscriptions.add(grave, DEAD_READER, grave.next_offset, SubscriptionOptions(), now)
         state.append(grave, packed, len(letters), now)
@@ -124,42 +124,43 @@ class DeadLetters:
             return _Letter(row.offset, payload, key, headers)
         return None
 
-    def dead(self, reply_to: ReplyTo, body: bodies.Dead, now: Now) -> None:
-        """Replay or drop some dead letters of a topic; asking again finds them done."""
+    # DEAD: an administrator has dead letters replayed, or dropped.
+
+    def check_dead(self, body: bodies.Dead, now: Now) -> _Dead:
+        """Return which dead letters of a topic go, and where to; refuse what cannot be."""
         state = self._state
         grave = state.find_topic(dead_letters_of(body.topic), now.monotonic_s)
         reader = grave.subscriptions.get(DEAD_READER) if grave else None
         if body.action not in ("replay", "drop") or len(body.offsets) > MAX_RANGES:
             text = f"dead letters are replayed or dropped, not {body.action!r}, in at most {MAX_RANGES} ranges"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-            return
+            raise Refused(Code.MALFORMED, text)
         if grave is None or reader is None:
-            state.reply_when_durable(reply_to, Kind.ACK, bodies.DeadDone(0, 0))
-            return
-        if not is_topic_meant(state, reply_to, grave, body.as_of):
-            return
+            return _Dead(None, None, [], {}, 0, -1)
+        check_topic_meant(state, grave, body.as_of)
         offsets, following = self._wanted(grave, reader, body.offsets)
         if body.action == "drop":
-            for offset in offsets:
-                self._subscriptions.skip(grave, reader, offset, offset + 1)
-            state.reply_when_durable(reply_to, Kind.ACK, bodies.DeadDone(len(offsets), 0, following))
-            return
+            return _Dead(grave, reader, offsets, {}, 0, following)
         try:
             homes, skipped, last = self._sorted_by_home(grave, offsets, now)
         except UNREAD as error:
-            refuse_unread(state, reply_to, error)
-            return
-        if last is not None:
-            following = last
+            raise unread(state, error) from error
         size = sum(len(each.payload) + len(each.key or b"") for found in homes.values() for each in found)
         if not state.has_room(size):
             text = "the broker's disk is full but for its reserve; no dead letter was replayed"
-            state.refuse(reply_to, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
-            return
-        for (name, subscriber), revived in homes.items():
-            self._revive(grave, reader, name, subscriber, revived, now)
-        done = sum(map(len, homes.values()))
-        state.reply_when_durable(reply_to, Kind.ACK, bodies.DeadDone(done, skipped, following))
+            raise Refused(Code.DISK_FULL, text)
+        return _Dead(grave, reader, [], homes, skipped, following if last is None else last)
+
+    def settle(self, reply_to: ReplyTo, plan: _Dead, now: Now) -> None:
+        """Replay or drop some dead letters; asking again finds them done."""
+        done = 0
+        if plan.grave is not None and plan.reader is not None:
+            for offset in plan.dropped:
+                self._subscriptions.skip(plan.grave, plan.reader, offset, offset + 1)
+            for (name, subscriber), letters in plan.homes.items():
+                self._replay(plan.grave, plan.reader, name, subscriber, letters, now)
+            done = len(plan.dropped) + sum(map(len, plan.homes.values()))
+        body = bodies.DeadDone(done, plan.skipped, plan.following)
+        self._state.reply_when_durable(reply_to, Kind.ACK, body)
 
     def _wanted(self, grave: Topic, reader: Subscription, ranges: bodies.Ranges) -> tuple[list[int], int]:
         """Return the first dead letters asked for that are still there, and where the rest begins (-1: nowhere)."""
@@ -176,9 +177,9 @@ class DeadLetters:
 
     def _sorted_by_home(
         self, grave: Topic, offsets: list[int], now: Now
-    ) -> tuple[dict[tuple[bytes, bytes], list[_Revived]], int, int | None]:
+    ) -> tuple[dict[tuple[bytes, bytes], list[_Letter]], int, int | None]:
         """Read dead letters and tell where each belongs; how many belong nowhere any more; where it was enough."""
-        homes: dict[tuple[bytes, bytes], list[_Revived]] = {}
+        homes: dict[tuple[bytes, bytes], list[_Letter]] = {}
         skipped = size = 0
         for offset in offsets:
             for batch in batches_of(self._state, grave, offset, offset + 1, _AT_ONCE_BYTES):
@@ -194,35 +195,35 @@ class DeadLetters:
                     skipped += 1
                     continue
                 kept = {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
-                revived = _Revived(offset, parsed.payload(place), parsed.key(place), kept)
-                homes.setdefault(home, []).append(revived)
-                size += len(revived.payload)
+                letter = _Letter(offset, parsed.payload(place), parsed.key(place), kept)
+                homes.setdefault(home, []).append(letter)
+                size += len(letter.payload)
             if size >= _AT_ONCE_BYTES:
                 return homes, skipped, offset + 1
         return homes, skipped, None
 
-    def _revive(
-        self, grave: Topic, reader: Subscription, name: bytes, subscriber: bytes, revived: list[_Revived], now: Now
+    def _replay(
+        self, grave: Topic, reader: Subscription, name: bytes, subscriber: bytes, letters: list[_Letter], now: Now
     ) -> None:
         state = self._state
         topic = state.find_topic(name, now.monotonic_s)
         assert topic is not None, f"{to_text(name)} was there a moment ago"
         packed = encode_batch(
-            [each.payload for each in revived],
-            keys=[each.key for each in revived],
-            headers=[each.headers or None for each in revived],
+            [each.payload for each in letters],
+            keys=[each.key for each in letters],
+            headers=[each.headers or None for each in letters],
             broker=state.identity.broker,
             publisher=0,
             stamp=state.next_stamp(now),
             number=0,
         )
-        batch = state.append(topic, packed, len(revived), now)
+        batch = state.append(topic, packed, len(letters), now)
         for subscription in topic.subscriptions.values():
             if subscription.name != subscriber:
                 self._subscriptions.skip(topic, subscription, batch.first_offset, batch.first_offset + batch.count)
-        for each in revived:
+        for each in letters:
             self._subscriptions.skip(grave, reader, each.offset, each.offset + 1)
-        state.counters["messages_revived"] += len(revived)
+        state.counters["messages_revived"] += len(letters)
 
 
 def _contents(batch: Batch, place: int) -> tuple[bytes, bytes | None, Headers]:

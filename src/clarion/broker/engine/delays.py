@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from clarion.broker.engine.capacity import add_delayed
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.state import Delayed, DelaysMoved, State
 from clarion.broker.engine.topic_log import UNREAD, count_unread
 from clarion.broker.engine.topics import Topic
 from clarion.model.errors import InvalidRequest, StoreUnavailable
@@ -66,7 +66,7 @@ class Delays:
 
     def forget_all(self) -> None:
         """Start from what is in the store."""
-        self._round: Group | None = None  # the group that the round under way goes into
+        self._is_moving = False  # a round is on its way to the disk
         self._next_due_us = self._state.store.first_due_us()
         self._not_before_s = 0.0
         self._seen = Now(0.0, 0)
@@ -85,21 +85,23 @@ class Delays:
         state.next_staged += 1
         state.free_bytes -= size
         state.open.changes.staged.append(StagedBatch(row, batch.raw))
+        state.open.on_durable.append(Delayed(row.due_us))
         state.open.bytes += size
         state.counters["messages_delayed"] += batch.count
 
-    def committed(self, group: Group) -> None:
-        """The group is on disk: what it holds back will be due, and what it released is."""
-        if group is self._round:
-            self._round = None
-            self._next_due_us = self._state.store.first_due_us()
-        for row, _ in group.changes.staged:
-            if row.due_us and (self._next_due_us is None or row.due_us < self._next_due_us):
-                self._next_due_us = row.due_us
+    def on_delayed(self, effect: Delayed, now: Now) -> None:
+        """What is held back is on disk, and will be due."""
+        if self._next_due_us is None or effect.due_us < self._next_due_us:
+            self._next_due_us = effect.due_us
+
+    def on_moved(self, effect: DelaysMoved, now: Now) -> None:
+        """What a round released is on disk: the next one may begin."""
+        self._is_moving = False
+        self._next_due_us = self._state.store.first_due_us()
 
     def next_deadline_s(self) -> float | None:
         """Return when `tick` has something to do."""
-        if self._round is not None or self._next_due_us is None:
+        if self._is_moving or self._next_due_us is None:
             return None
         due_s = self._seen.monotonic_s + (self._next_due_us - self._seen.unix_us) / 1e6
         return max(due_s, self._not_before_s)
@@ -107,7 +109,7 @@ class Delays:
     def tick(self, now: Now) -> None:
         """Have messages appear that are due, as many as fit one round."""
         self._seen = now
-        if self._round is not None or self._next_due_us is None or now.monotonic_s < self._not_before_s:
+        if self._is_moving or self._next_due_us is None or now.monotonic_s < self._not_before_s:
             return
         if now.unix_us < self._next_due_us:
             return
@@ -126,7 +128,8 @@ class Delays:
                 break
         self._not_before_s = now.monotonic_s + (_ROUND_EVERY_S if moved else _AGAIN_S)
         if moved:
-            self._round = self._state.open
+            self._is_moving = True
+            self._state.open.on_durable.append(DelaysMoved())
         else:
             self._next_due_us = self._state.store.first_due_us()
 

@@ -1,14 +1,15 @@
-"""What the broker does on its own from time to time: let go of what was read, unload, expire."""
+"""The engine: one request, commit or tick in; replies and groups of changes out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from clarion.broker.engine.administration import Administration, Reports
+from clarion.broker.engine.answers import Answer, Peer, Refused, Reply, ReplyTo
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
-from clarion.broker.engine.decisions import Decisions
+from clarion.broker.engine.decisions import Changing, Decisions
 from clarion.broker.engine.delays import Delays
 from clarion.broker.engine.gets import Gets
 from clarion.broker.engine.leases import Leases
@@ -18,9 +19,26 @@ from clarion.broker.engine.patterns import Patterns
 from clarion.broker.engine.puts import Puts
 from clarion.broker.engine.retention import Retention
 from clarion.broker.engine.staged_puts import StagedPuts
-from clarion.broker.engine.state import Group, Reply, State
-from clarion.broker.engine.subscriptions import Subscriptions, forget_deleted
-from clarion.broker.engine.topics import Peer, ReplyTo
+from clarion.broker.engine.state import (
+    BacklogOpened,
+    CameBack,
+    Decided,
+    Delayed,
+    DelaysMoved,
+    Finished,
+    Group,
+    PutTaken,
+    Registered,
+    Released,
+    State,
+    SubscriptionEnded,
+    SubscriptionMade,
+    TopicDeleted,
+    TransactionTaken,
+    Trimmed,
+)  # fmt: skip
+from clarion.broker.engine.subscriptions import Subscriptions
+from clarion.broker.engine.topic_log import on_trimmed
 from clarion.broker.engine.transactions import Transactions
 from clarion.store.port import HistoryRow, Store
 from clarion.wire import bodies
@@ -144,6 +162,13 @@ class Housekeeping:
 _CLOCK_EVERY_S = 30.0  # that the time is noted, as long as there is something to commit
 
 
+class _Handler(NamedTuple):
+    """How requests of a kind are taken: the check reads only, and returns a plan or raises Refused; then it is done."""
+
+    check: Callable[..., Any]
+    apply: Callable[[ReplyTo, Any, Now], None]
+
+
 class Engine:
     """Decides everything the broker does; performs nothing.
 
@@ -163,36 +188,31 @@ class Engine:
         self._start = start
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
-        self._state = State(store, limits or Limits())
-        self._decisions = Decisions(self._state)
-        self._delays = Delays(self._state)
-        self._puts = Puts(self._state, self._delays)
-        self._subscriptions = Subscriptions(self._state)
-        self._dead_letters = DeadLetters(self._state, self._subscriptions)
-        self._leases = Leases(self._state, self._subscriptions, self._dead_letters)
-        self._gets = Gets(self._state, self._subscriptions, self._leases)
-        self._transactions = Transactions(self._state, self._puts, self._gets)
-        self._puts.on_publisher_gone = self._transactions.drop_publisher
-        self._staged_puts = StagedPuts(self._state, self._puts)
-        self._patterns = Patterns(self._state, self._subscriptions)
+        self._state = state = State(store, limits or Limits())
+        self._decisions = Decisions(state)
+        self._delays = Delays(state)
+        self._subscriptions = Subscriptions(state)
+        self._puts = Puts(state, self._subscriptions, self._delays)
+        self._staged_puts = StagedPuts(state, self._puts)
+        self._dead_letters = DeadLetters(state, self._subscriptions)
+        self._leases = Leases(state, self._subscriptions, self._dead_letters)
+        self._gets = Gets(state, self._subscriptions)
+        self._transactions = Transactions(state, self._subscriptions, self._puts)
+        self._patterns = Patterns(state, self._subscriptions)
         self._housekeeping = Housekeeping(
-            self._state,
+            state,
             self._gets,
             self._leases,
             self._puts,
             self._delays,
             self._staged_puts,
             self._patterns,
-            Retention(self._state, self._subscriptions),
+            Retention(state, self._subscriptions),
         )
-        self._reports = Reports(self._state)
-        self._handlers_of_batches: dict[int, Any] = {
-            Kind.PUT: self._puts.put,
-            Kind.TRANSACT: self._transactions.transact,
-            Kind.STAGE: self._staged_puts.stage,
-        }
-        self._handlers = self._other_handlers()
-        self._handlers |= {kind: self._decisions.once(self._handlers[kind], kind) for kind in DECIDED_KINDS}
+        self._administration = Administration(state, self._subscriptions, self._leases)
+        self._reports = Reports(state)
+        self._handlers = {**self._handlers_of_messages(), **self._handlers_of_administrators()}
+        self._effects = self._handlers_of_effects()
         self._begin()
 
     def _begin(self) -> None:
@@ -203,52 +223,93 @@ class Engine:
         if self._start and not any(row.start == self._start for row in state.store.history()):
             state.open.changes.history.append(HistoryRow(self._start, self._timeline))
 
-    def _other_handlers(self) -> dict[int, Any]:
-        administration = Administration(self._state, self._subscriptions, self._leases)
+    def _handlers_of_messages(self) -> dict[int, _Handler]:
+        puts, subscriptions, leases = self._puts, self._subscriptions, self._leases
         return {
-            Kind.SUBSCRIBE: self._subscriptions.subscribe,
-            Kind.UNSUBSCRIBE: self._subscriptions.unsubscribe,
-            Kind.ATTACH: self._gets.attach,
-            Kind.GET: self._gets.get,
-            Kind.ACK: self._gets.ack,
-            Kind.TAKE: self._leases.take,
-            Kind.RENEW: self._leases.renew,
-            Kind.RETURN: self._leases.give_back,
-            Kind.DETACH: self._leases.detach,
-            Kind.DEAD: self._dead_letters.dead,
-            Kind.REGISTER: self._puts.register,
-            Kind.OPEN: self._puts.open,
-            Kind.FORGET: self._puts.forget,
-            Kind.HELLO: self._hello,
-            Kind.COMMIT_STAGED: self._staged_puts.commit,
-            Kind.MATCHES: self._patterns.matches,
-            Kind.CONFIGURE: administration.configure,
-            Kind.TOPICS: administration.topics,
-            Kind.DESCRIBE: administration.describe,
-            Kind.SEEK: administration.seek,
-            Kind.PURGE: administration.purge,
-            Kind.DELETE: administration.delete,
-            Kind.READ: administration.read,
-            Kind.STATE: administration.state,
-            Kind.FIND_OFFSET: administration.find_offset,
-            Kind.STATS: self._stats,
-            Kind.REPORT: self._reports.report,
+            Kind.PUT: _Handler(puts.check_put, puts.put),
+            Kind.TRANSACT: _Handler(self._transactions.check_transact, self._transactions.transact),
+            Kind.STAGE: _Handler(self._staged_puts.check_stage, self._staged_puts.stage),
+            Kind.COMMIT_STAGED: _Handler(self._staged_puts.check_commit, self._staged_puts.commit),
+            Kind.REGISTER: _Handler(puts.check_register, puts.register),
+            Kind.OPEN: _Handler(puts.check_open, puts.open),
+            Kind.FORGET: _Handler(puts.check_forget, puts.forget),
+            Kind.SUBSCRIBE: _Handler(self._patterns.check_subscribe, self._patterns.subscribe),
+            Kind.UNSUBSCRIBE: _Handler(self._patterns.check_unsubscribe, self._patterns.unsubscribe),
+            Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matches),
+            Kind.ATTACH: _Handler(subscriptions.check_attach, subscriptions.attach),
+            Kind.ACK: _Handler(subscriptions.check_ack, subscriptions.ack),
+            Kind.GET: _Handler(self._gets.check_get, self._gets.get),
+            Kind.TAKE: _Handler(leases.check_take, leases.take),
+            Kind.RENEW: _Handler(leases.check_renew, leases.renew),
+            Kind.RETURN: _Handler(leases.check_return, leases.take_back),
+            Kind.DETACH: _Handler(leases.check_detach, leases.detach),
+        }
+
+    def _handlers_of_administrators(self) -> dict[int, _Handler]:
+        administration, answer = self._administration, self._answer
+        return {
+            Kind.HELLO: _Handler(self._check_hello, self._hello),
+            Kind.CONFIGURE: _Handler(administration.check_configure, administration.configure),
+            Kind.SEEK: _Handler(administration.check_seek, administration.seek),
+            Kind.PURGE: _Handler(administration.check_purge, administration.purge),
+            Kind.DELETE: _Handler(administration.check_delete, administration.delete),
+            Kind.DEAD: _Handler(self._dead_letters.check_dead, self._dead_letters.settle),
+            Kind.TOPICS: _Handler(administration.check_topics, answer),
+            Kind.DESCRIBE: _Handler(administration.check_describe, answer),
+            Kind.STATE: _Handler(administration.check_state, answer),
+            Kind.READ: _Handler(self._gets.check_read, self._gets.read),
+            Kind.FIND_OFFSET: _Handler(self._gets.check_find_offset, answer),
+            Kind.STATS: _Handler(self._check_stats, answer),
+            Kind.REPORT: _Handler(self._reports.check_report, self._reports.report),
+        }
+
+    def _handlers_of_effects(self) -> dict[type, Callable[[Any, Now], None]]:
+        matching = self._patterns.matching
+        return {
+            Reply: self._on_reply,
+            PutTaken: self._puts.on_put_taken,
+            TransactionTaken: self._transactions.on_transaction_taken,
+            Decided: self._decisions.on_decided,
+            Registered: self._puts.on_registered,
+            Trimmed: self._on_trimmed,
+            TopicDeleted: self._on_topic_deleted,
+            SubscriptionMade: matching.on_subscription_made,
+            SubscriptionEnded: matching.on_subscription_ended,
+            CameBack: self._leases.on_came_back,
+            BacklogOpened: self._leases.on_backlog_opened,
+            Released: self._leases.on_released,
+            Finished: self._leases.on_finished,
+            Delayed: self._delays.on_delayed,
+            DelaysMoved: self._delays.on_moved,
         }
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:
-        """Take one request; what is to be answered at once is in `take_replies`."""
+        """Take one request: check it, and do it or refuse it. What is answered at once is in `take_replies`."""
         self._seen = now
         self._state.counters["requests"] += 1
-        reply_to = ReplyTo(peer, request.request_id)
-        if request.blob is not None:
-            self._handlers_of_batches[request.kind](reply_to, request.body, request.blob, now)
+        reply_to: ReplyTo | None = ReplyTo(peer, request.request_id)
+        _, _, body, blob = request
+        handler = self._handlers[request.kind]
+        assert reply_to is not None
+        try:
+            if request.kind in DECIDED_KINDS and body.as_of:  # type: ignore[attr-defined]
+                begun = self._decisions.begin(reply_to, request.kind, cast(Changing, body))
+                if begun is None:
+                    return
+                reply_to = begun
+            plan = handler.check(body, now) if blob is None else handler.check(body, blob, now)
+        except Refused as refused:
+            self._state.refuse(reply_to, refused)
         else:
-            self._handlers[request.kind](reply_to, request.body, now)
+            handler.apply(reply_to, plan, now)
 
     def refuse(self, peer: Peer, request_id: int, code: int, text: str) -> None:
         """Answer INVALID to what could not be understood."""
         self._state.counters["invalid"] += 1
         self._state.reply(ReplyTo(peer, request_id), Kind.INVALID, bodies.Refused(code, text))
+
+    def _answer(self, reply_to: ReplyTo, plan: Answer, now: Now) -> None:
+        self._state.reply(reply_to, *plan)
 
     def tick(self, now: Now) -> None:
         """Do the periodic work that is due."""
@@ -291,52 +352,51 @@ class Engine:
         return group
 
     def committed(self, group: Group, now: Now) -> None:
-        """The group is on disk: show its batches, deliver them, and only then answer those who put them."""
+        """The group is on disk: show its batches, deliver them, and only then do what else was to follow, in order."""
         state = self._state
         assert state.in_flight is group
         state.in_flight = None
         state.counters["commits"] += 1
         if group.changes.history:
             state.identity = state.store.identity
-        for nonce in [row.nonce for row in group.changes.publishers.values()]:
-            state.registered.pop(nonce, None)
         if group.changes.count:
             state.durable_count = group.changes.count
-            self._decisions.committed(group.changes.decisions)
+        self._show(group, now)
+        effects = self._effects
+        for effect in group.on_durable:
+            effects[type(effect)](effect, now)
+        self._leases.serve_all(now)
+        self._patterns.matching.tell_changed()
+        for topic in group.topics:
+            topic.uncommitted -= 1
+
+    def _show(self, group: Group, now: Now) -> None:
+        """Have the batches of a group seen, and delivered to those who wait."""
+        state = self._state
         grown = {}
-        for topic, _, _, batch in group.puts:
-            if batch is not None:
-                topic.visible_end = batch.first_offset + batch.count
-                topic.visible_bytes = batch.bytes_total
-                state.remember(topic, batch)
-                state.counters["messages_stored"] += batch.count
-                state.counters["bytes_stored"] += len(batch.data)
-                state.counters["batches_stored"] += 1
-                grown[topic] = True
+        for topic, batch in group.shown:
+            topic.visible_end = batch.first_offset + batch.count
+            topic.visible_bytes = batch.bytes_total
+            state.remember(topic, batch)
+            state.counters["messages_stored"] += batch.count
+            state.counters["bytes_stored"] += len(batch.data)
+            state.counters["batches_stored"] += 1
+            grown[topic] = True
         for topic in grown:
             if topic.waiting:
                 self._gets.wake(topic, now)
             if topic.takers:
                 self._leases.wake(topic, now)
-        for topic, writer, receipt, _ in group.puts:
-            if writer is not None and receipt is not None:
-                for reply_to in writer.pending.pop(receipt.number, ()):
-                    self._puts.answer(reply_to, topic, writer, receipt, now)
-        self._transactions.committed(group)
-        self._leases.committed(group, now)
-        state.out.extend(group.replies)
-        for topic in group.trimmed:
-            row = state.store.topic(topic.name)
-            if row is not None:
-                later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
-                topic.first_offset = max(row.first_offset, later.below) if later else row.first_offset
-                topic.stored_bytes = row.stored_bytes + topic.bytes_total - row.bytes_total
-        forget_deleted(state, group)
-        self._delays.committed(group)
-        self._staged_puts.committed(group)
-        self._patterns.committed(group, now)
-        for topic in group.topics:
-            topic.uncommitted -= 1
+
+    def _on_reply(self, effect: Reply, now: Now) -> None:
+        self._state.out.append(effect)
+
+    def _on_trimmed(self, effect: Trimmed, now: Now) -> None:
+        on_trimmed(self._state, effect)
+
+    def _on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
+        self._subscriptions.on_topic_deleted(effect, now)
+        self._staged_puts.forget_all()  # with the topic went what was staged for it
 
     def commit_failed(self, group: Group, code: Code, text: str) -> None:
         """Nothing of the group was kept: forget it and all that was taken since, and tell everybody to try again."""
@@ -345,36 +405,37 @@ class Engine:
         state.counters["commits_failed"] += 1
         self._gets.answer_all()
         self._leases.forget_all()
-        for failed in (group, state.open):
-            self._transactions.failed(failed, code, text)
-            for _, writer, receipt, _ in failed.puts:
-                if writer is not None and receipt is not None:
-                    for reply_to in writer.pending.pop(receipt.number, ()):
-                        state.refuse(reply_to, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
-            for reply in failed.replies:
-                state.refuse(
-                    ReplyTo(reply.peer, reply.request_id), Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S
-                )
-        trims = {topic.name for topic in (*state.read_topics, *group.trimmed, *state.open.trimmed)}
+        refused = Refused(code, text, retry_after_s=FULL_RETRY_S)
+        lost = [*group.on_durable, *state.open.on_durable]
+        for effect in lost:
+            if isinstance(effect, Reply):
+                state.refuse(ReplyTo(effect.peer, effect.request_id), refused)
+            elif isinstance(effect, PutTaken | TransactionTaken):
+                state.refuse(effect.reply_to, refused)
+        trimmed = [effect.topic for effect in lost if isinstance(effect, Trimmed)]
+        trims = {topic.name for topic in (*state.read_topics, *trimmed)}
+        self._patterns.failed(code, text)
         state.forget_all()
-        self._decisions.forget_all()
         self._transactions.forget_all()
         self._delays.forget_all()
         self._staged_puts.forget_all()
-        self._patterns.failed(code, text)
         self._begin()
         state.free_bytes = 0  # until housekeeping looks again: acks and trims now go without puts that do not fit
         for name in trims:  # a full disk needs them more than ever
             state.find_topic(name, 0.0)
         state.notices.trouble(code, f"nothing of a commit was kept: {text}")
 
-    def _hello(self, reply_to: ReplyTo, body: bodies.Hello, now: Now) -> None:
-        state = self._state
+    # HELLO and STATS.
+
+    def _check_hello(self, body: bodies.Hello, now: Now) -> tuple[int, bodies.Hello]:
         version = min(body.newest_version, PROTOCOL_VERSION)
         if version < max(body.oldest_version, OLDEST_VERSION):
             text = f"this broker speaks protocol versions {OLDEST_VERSION} to {PROTOCOL_VERSION}"
-            state.refuse(reply_to, Kind.INVALID, Code.VERSION, text)
-            return
+            raise Refused(Code.VERSION, text)
+        return version, body
+
+    def _hello(self, reply_to: ReplyTo, plan: tuple[int, bodies.Hello], now: Now) -> None:
+        state, (version, body) = self._state, plan
         identity, limits = state.identity, state.limits
         lost = bool(body.seen_start) and not self._is_of_here(body)
         if lost and body.seen_store == identity.store_uuid:
@@ -424,10 +485,8 @@ class Engine:
         """Return what is to be told in the log by now, and forget it."""
         return self._state.notices.take(now_s)
 
-    def _stats(self, reply_to: ReplyTo, body: bodies.AskStats, now: Now) -> None:
-        self._state.reply(
-            reply_to, Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reports.publishers(now)})
-        )
+    def _check_stats(self, body: bodies.AskStats, now: Now) -> Answer:
+        return Answer(Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reports.publishers(now)}))
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start, and what is held now."""

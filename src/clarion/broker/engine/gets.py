@@ -1,19 +1,19 @@
-"""Subscriptions that one consumer has to itself: attach, get, ack."""
+"""Handing out what is committed: gets by the one consumer of a subscription, and reads by who does not subscribe."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from typing import NamedTuple
 
+from clarion.broker.engine.answers import Answer, Refused, ReplyTo
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.leases import Leases
-from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, moved, refuse_gone, taken_over
-from clarion.broker.engine.topic_log import UNREAD, cut, has_expired, read_batches, refuse_unread
-from clarion.broker.engine.topics import ReplyTo, Subscription, Topic, WaitingGet
+from clarion.broker.engine.subscriptions import Subscriptions, find_topic, gone_below
+from clarion.broker.engine.topic_log import UNREAD, cut, has_expired, read_batches, unread
+from clarion.broker.engine.topics import Subscription, Topic, WaitingGet
 from clarion.model.names import to_text
-from clarion.model.ranges import AckedRanges, merged
+from clarion.model.ranges import AckedRanges
+from clarion.store.port import StoredBatch
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
@@ -21,131 +21,69 @@ from clarion.wire.frames import Buffer, Kind
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
-class Gets:
-    """Hands out what is committed, and moves cursors by what is acked."""
+class _Get(NamedTuple):
+    body: bodies.Get
+    topic: Topic
+    subscription: Subscription
+    position: int
+    max_messages: int
+    max_bytes: int
 
-    def __init__(self, state: State, subscriptions: Subscriptions, leases: Leases) -> None:
+
+class _Read(NamedTuple):
+    topic: Topic
+    subscription: Subscription | None
+    position: int
+    max_messages: int
+    batches: list[StoredBatch]
+
+
+class Gets:
+    """Hands out what is committed, now or when it comes."""
+
+    def __init__(self, state: State, subscriptions: Subscriptions) -> None:
         self._state = state
         self._subscriptions = subscriptions
-        self._leases = leases
         self._deadlines: list[tuple[float, int, Topic, WaitingGet]] = []
         self._parked = 0
 
-    def attach(self, reply_to: ReplyTo, body: bodies.Attach, now: Now) -> None:
-        """Make the caller the consumer, or one of them; asking again with the same nonce is the same attach."""
-        state = self._state
-        found = self._subscriptions.find(reply_to, body.topic, body.name, now)
-        if found is None:
-            return
-        topic, subscription = found
-        if not state.is_nonce(reply_to, body.nonce):
-            return
+    # GET.
+
+    def check_get(self, body: bodies.Get, now: Now) -> _Get:
+        """Refuse who may not read here, or asks for what there is not."""
+        topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         if subscription.leases is not None:
-            self._leases.attach(reply_to, topic, subscription, body, now)
-            return
-        if subscription.nonce != body.nonce:
-            if body.as_of and not subscription.token <= body.as_of <= state.count:
-                if subscription.nonce:
-                    state.refuse_stale(reply_to, taken_over(topic, subscription))
-                else:  # nobody has it: who asks anew takes it from nobody
-                    state.refuse_stale(reply_to, moved(topic, subscription), Code.MOVED)
-                return
-            subscription.token = state.draw()
-            subscription.nonce = body.nonce
-            subscription.moved_token = 0  # whoever came before a seek is no longer asked to come again
-            self._subscriptions.changed(topic, subscription)
-            text = taken_over(topic, subscription)
-            self._subscriptions.turn_away(topic, subscription, Kind.REFUSED, Code.TAKEN_OVER, text)
-            state.counters["attached"] += 1
-        acked = subscription.acked
-        attached = bodies.Attached(subscription.token, acked.cursor, tuple(acked), subscription.options)
-        state.reply_when_durable(reply_to, Kind.ACK, attached)
-
-    def ack(self, reply_to: ReplyTo, body: bodies.Ack, now: Now) -> None:
-        """Take ranges as done; answered when that is on disk."""
-        state = self._state
-        found = self._subscriptions.find(reply_to, body.topic, body.name, now)
-        if found is None:
-            return
-        topic, subscription = found
-        refusal = self.wrong_ack(topic, subscription, body.token, body.acked, now)
-        if refusal is not None:
-            kind, code, text = refusal
-            state.refuse(reply_to, kind, code, text)
-            return
-        self.take_ack(topic, subscription, body.token, body.acked)
-        state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
-
-    def wrong_ack(
-        self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]], now: Now
-    ) -> tuple[int, int, str] | None:
-        """Return how to refuse an ack; None when it is good."""
-        problem = self._leases.wrong_token(topic, subscription, token, now)
-        if problem is not None:
-            return problem
-        if len(acked) > MAX_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
-            text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"
-            return Kind.INVALID, Code.MALFORMED, text
-        acked = merged(acked)
-        if not self._ranges_fit(subscription, acked):
-            text = f"a subscription keeps at most {self._state.limits.max_acked_ranges} ranges above its cursor"
-            return Kind.REFUSED, Code.LIMIT, text + "; ack its oldest messages first"
-        return self._leases.not_held(topic, subscription, token, acked)
-
-    def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]) -> None:
-        """Take ranges as done that `wrong_ack` found nothing against."""
-        state = self._state
-        cursor = subscription.acked.cursor
-        acked = merged(acked)
-        if subscription.leases is not None:
-            news = self._leases.take_ack(topic, subscription, token, acked)
-        else:
-            news = subscription.acked.add_all(acked)
-        if news:
-            self._subscriptions.changed(topic, subscription)
-            state.counters["acks"] += 1
-        if subscription.acked.cursor > cursor:
-            state.read_topics.add(topic)
-
-    def _ranges_fit(self, subscription: Subscription, acked: Sequence[tuple[int, int]]) -> bool:
-        most = self._state.limits.max_acked_ranges
-        if subscription.leases is not None:  # there what is lent is bounded, so that it can be acked in any order
-            return True
-        if len(subscription.acked) + len(acked) <= most + 1:
-            return True
-        after = AckedRanges(subscription.acked.cursor, merged([*subscription.acked, *acked]))
-        return len(after) <= max(most, len(subscription.acked))  # the broker itself acks what expired
-
-    def get(self, reply_to: ReplyTo, body: bodies.Get, now: Now) -> None:
-        """Hand out what is there from a position on, or wait for it."""
-        state = self._state
-        found = self._subscriptions.find(reply_to, body.topic, body.name, now, body.token)
-        if found is None:
-            return
-        topic, subscription = found
-        if subscription.leases is not None:
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, "a shared subscription is read with TAKE, not GET")
-            return
-        limits = state.limits
-        get = WaitingGet(
-            reply_to,
-            body.name,
-            body.token,
-            max(body.position, subscription.acked.cursor),
-            min(max(1, body.max_messages), limits.max_get_msgs),
-            min(max(1, body.max_bytes), limits.max_get_bytes),
-            now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
-            body.position,
-        )
-        if get.position < topic.visible_end:
-            self._deliver(topic, subscription, get, now)
+            raise Refused(Code.MALFORMED, "a shared subscription is read with TAKE, not GET")
+        self._subscriptions.check_token(topic, subscription, body.token)
+        limits = self._state.limits
+        position = max(body.position, subscription.acked.cursor)
+        if position < topic.visible_end:
+            missed = subscription.acked.next_unacked(position)
+            if missed < topic.first_offset:
+                raise gone_below(topic, missed)
         elif body.position > topic.visible_end:  # the cursor may be: what the broker acked is perhaps not on disk yet
             text = f"position {body.position} is beyond the end of {to_text(topic.name)}, {topic.visible_end}"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text + ": is this another store than before?")
+            raise Refused(Code.MALFORMED, text + ": is this another store than before?")
+        elif body.wait_ms > 0 and self._state.waiting_gets >= limits.max_waiting_gets:
+            raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
+        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
+        return _Get(
+            body, topic, subscription, position, max_messages, min(max(1, body.max_bytes), limits.max_get_bytes)
+        )
+
+    def get(self, reply_to: ReplyTo, plan: _Get, now: Now) -> None:
+        """Hand out what is there from a position on, or wait for it."""
+        body, topic, subscription, *_ = plan
+        self._subscriptions.note_use(topic, subscription, now)
+        wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
+        get = WaitingGet(
+            reply_to, body.name, body.token, plan.position, plan.max_messages, plan.max_bytes,
+            now.monotonic_s + wait_s, body.position,
+        )  # fmt: skip
+        if plan.position < topic.visible_end:
+            self._deliver(topic, subscription, get, now)
         elif body.wait_ms <= 0:
-            state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
-        elif state.waiting_gets >= limits.max_waiting_gets:
-            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
+            self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         else:
             self._park(topic, get)
 
@@ -198,12 +136,12 @@ class Gets:
         state = self._state
         missed = subscription.acked.next_unacked(get.position)
         if missed < topic.first_offset:
-            refuse_gone(state, get.reply_to, topic, missed)
+            state.refuse(get.reply_to, gone_below(topic, missed))
             return
         try:
             batches = read_batches(state, topic, get.position, get.max_messages, get.max_bytes)
         except UNREAD as error:
-            refuse_unread(state, get.reply_to, error)
+            state.refuse(get.reply_to, unread(state, error))
             return
         envelopes: list[tuple[int, int]] = []
         blobs: list[Buffer] = []
@@ -233,6 +171,64 @@ class Gets:
         if subscription.acked.add(start, stop):
             self._subscriptions.changed(topic, subscription)
             self._state.read_topics.add(topic)
+
+    # READ.
+
+    def check_read(self, body: bodies.Read, now: Now) -> _Read | Answer:
+        """Refuse to read what there is not; return what is read, or that there is nothing."""
+        topic = find_topic(self._state, body.topic, now)
+        subscription = topic.subscriptions.get(body.name) if body.name else None
+        if body.name and subscription is None:
+            raise Refused(Code.NOT_SUBSCRIBED, f"{to_text(body.name)} does not subscribe to {to_text(body.topic)}")
+        if not 0 <= body.position <= topic.visible_end:
+            text = f"position {body.position} is not between 0 and {topic.visible_end}, the end of the topic"
+            raise Refused(Code.MALFORMED, text)
+        if body.position < topic.first_offset:
+            raise gone_below(topic, body.position)
+        if body.position == topic.visible_end:
+            return Answer(Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+        limits = self._state.limits
+        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
+        max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
+        try:
+            batches = read_batches(self._state, topic, body.position, max_messages, max_bytes)
+        except UNREAD as error:
+            raise unread(self._state, error) from error
+        return _Read(topic, subscription, body.position, max_messages, batches)
+
+    def read(self, reply_to: ReplyTo, plan: _Read | Answer, now: Now) -> None:
+        """Hand out messages from a position on to who does not subscribe, or looks at a subscription from outside."""
+        if isinstance(plan, Answer):
+            self._state.reply(reply_to, *plan)
+            return
+        topic, subscription, position, left, batches = plan
+        envelopes: list[tuple[int, int]] = []
+        blobs: list[Buffer] = []
+        skip = AckedRanges(0)
+        reached = position
+        for batch in batches:
+            start = max(0, position - batch.first_offset)
+            stop = min(batch.count, start + left)
+            reached = batch.first_offset + stop
+            left -= stop - start
+            if has_expired(batch, now):
+                skip.add(batch.first_offset + start, reached)
+                continue
+            first_offset, data = cut(batch, start, stop)
+            if data is batch.data:
+                reached = batch.first_offset + batch.count
+            envelopes.append((first_offset, batch.committed_at_us))
+            blobs.append(data)
+        for span in subscription.acked.within(position, reached) if subscription else ():
+            skip.add(*span)
+        self._state.counters["messages_read"] += reached - position
+        delivery = bodies.Delivery(tuple(envelopes), topic.visible_end, tuple(skip.within(position, reached)))
+        self._state.reply(reply_to, Kind.MESSAGES, delivery, tuple(blobs))
+
+    def check_find_offset(self, body: bodies.FindOffset, now: Now) -> Answer:
+        """Return the first offset committed at a time or later that may be read, or the end of the topic."""
+        topic = find_topic(self._state, body.topic, now)
+        return Answer(Kind.ACK, bodies.OffsetIs(self._subscriptions.offset_at(topic, body.at_us)))
 
 
 def _still_waits(topic: Topic, get: WaitingGet) -> bool:

@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from clarion.broker.engine.answers import Refused, ReplyTo
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.lease_table import Consumer, LeaseTable, WaitingTake
 from clarion.broker.engine.limits import MAX_RANGES
-from clarion.broker.engine.state import Group, State
-from clarion.broker.engine.subscriptions import Subscriptions, moved, refuse_gone, wrong_token
-from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, cut, has_expired, opened, refuse_unread
-from clarion.broker.engine.topics import ReplyTo, Subscription, Topic
-from clarion.model.names import to_text
+from clarion.broker.engine.state import BacklogOpened, CameBack, Finished, Released, State
+from clarion.broker.engine.subscriptions import Subscriptions, gone_below, moved, show_held
+from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, cut, has_expired, opened, unread
+from clarion.broker.engine.topics import Subscription, Topic
+from clarion.model.names import is_dead_letters, to_text
 from clarion.model.ranges import Span, is_piled_up
 from clarion.store.port import ReturnedRow, StoredBatch
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
-
-
-class Timers:
-    """A heap of moments; those that were overtaken by an earlier one are passed over."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Topic, Subscription]] = []
-        self._set = 0
-
-    def set(self, topic: Topic, subscription: Subscription, when_s: float) -> None:
-        """Have a subscription looked at no later than this."""
-        leases = subscription.leases
-        assert leases is not None
-        if leases.timer_s is None or when_s < leases.timer_s:
-            leases.timer_s = when_s
-            self._set += 1
-            heapq.heappush(self._heap, (when_s, self._set, topic, subscription))
-
-    def due(self, now_s: float) -> Iterator[tuple[Topic, Subscription]]:
-        """Return those to look at now, each once."""
-        while self._heap and self._heap[0][0] <= now_s:
-            when_s, _, topic, subscription = heapq.heappop(self._heap)
-            leases = subscription.leases
-            if leases is not None and leases.timer_s == when_s:
-                leases.timer_s = None
-                yield topic, subscription
-
-    def next_s(self) -> float | None:
-        """Return the next moment."""
-        return self._heap[0][0] if self._heap else None
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._heap.clear()
-
 
 _SPARSE = 4  # a piece of a batch is sent whole where at least one message in so many is wanted
 
@@ -175,57 +141,54 @@ _UNBURIED_AGAIN_US = 1_000_000
 LAPSED = "the consumer gave no sign of life within its lease"
 LEFT = "the consumer left without an ack"
 NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
-_MAX_UNACKED = 1_000_000
 _MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
 _MAX_REASON = 1000  # characters kept
 _LONGEST_DELAY_MS = 366 * 86_400_000
 
-Refusal = tuple[int, int, str]
+
+class _Found(NamedTuple):
+    """A consumer that may ask, and what it asks."""
+
+    body: Any
+    topic: Topic
+    subscription: Subscription
+    leases: LeaseTable
+    consumer: Consumer
+
+
+class _Renew(NamedTuple):
+    body: bodies.Renew
+    topic: Topic
+    subscription: Subscription
+    leases: LeaseTable
+
+
+class _Detach(NamedTuple):
+    body: bodies.Detach
+    topic: Topic
+    subscription: Subscription
 
 
 class Leases:
-    """Lends messages, and takes them back from who is silent."""
+    """Leases messages, and takes them back from who is silent."""
 
     def __init__(self, state: State, subscriptions: Subscriptions, dead_letters: DeadLetters) -> None:
         self._state = state
         self._subscriptions = subscriptions
         self._dead_letters = dead_letters
-        self._timers = Timers()
+        self._timers = subscriptions.timers
+        self._to_serve: dict[tuple[bytes, bytes], tuple[Topic, Subscription]] = {}
 
-    # Requests.
+    # TAKE.
 
-    def attach(
-        self, reply_to: ReplyTo, topic: Topic, subscription: Subscription, body: bodies.Attach, now: Now
-    ) -> None:
-        """Let a consumer in; asking again with the same nonce is the same attach."""
-        state, leases = self._state, self._lending(topic, subscription, now)
-        token = leases.token_of(body.nonce)
-        if token is None:
-            most = state.limits.max_consumers_per_subscription
-            if len(leases.consumers) + len(leases.awaited) >= most:
-                text = f"{most} consumers share {to_text(subscription.name)}, as many as may"
-                state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, text + " (max_consumers_per_subscription)")
-                return
-            if body.as_of and not leases.left_token <= body.as_of <= state.count:
-                what = f"consumers of {to_text(subscription.name)} on {to_text(topic.name)} came and went meanwhile"
-                state.refuse_stale(reply_to, what, Code.LEASE_LOST)
-                return
-            token = subscription.token = state.draw()
-            max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
-            consumer = leases.attach(token, body.nonce, max_unacked, now.monotonic_s)
-            self._timers.set(topic, subscription, consumer.deadline_s)
-            self._subscriptions.changed(topic, subscription)
-            state.counters["attached"] += 1
-        attached = bodies.Attached(token, subscription.acked.cursor, (), subscription.options)
-        state.reply_when_durable(reply_to, Kind.ACK, attached)
+    def check_take(self, body: bodies.Take, now: Now) -> _Found:
+        """Refuse who is not, or no longer, a consumer."""
+        return self._find(body, now)
 
-    def take(self, reply_to: ReplyTo, body: bodies.Take, now: Now) -> None:
-        """Lend messages, or have the consumer wait for them."""
-        state = self._state
-        found = self._find(reply_to, body.topic, body.name, body.token, now)
-        if found is None:
-            return
-        topic, subscription, leases, consumer = found
+    def take(self, reply_to: ReplyTo, plan: _Found, now: Now) -> None:
+        """Lease messages, or have the consumer wait for them."""
+        state, (body, topic, subscription, leases, consumer) = self._state, plan
+        self._subscriptions.note_use(topic, subscription, now, consumer.token)
         limits = state.limits
         take = WaitingTake(
             reply_to,
@@ -235,17 +198,17 @@ class Leases:
             now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
         )
         if body.number <= consumer.last_take:
-            self._lend_again(topic, leases, consumer, take)
+            self._lease_again(topic, leases, consumer, take)
             return
         if consumer.token in leases.waiting:  # what it asked before is answered: a consumer waits once
             self._stop_waiting(topic, subscription, consumer.token)
         leases.see(topic.visible_end, now.monotonic_s)
-        if self._lend(topic, subscription, consumer, take, now):
+        if self._lease(topic, subscription, consumer, take, now):
             return
         if body.wait_ms <= 0:
             state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         elif state.waiting_gets >= limits.max_waiting_gets:
-            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
+            state.refuse(reply_to, Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)"))
         else:
             state.waiting_gets += 1
             leases.waiting[consumer.token] = take
@@ -253,48 +216,49 @@ class Leases:
             self._timers.set(topic, subscription, take.deadline_s)
             self._schedule_later(topic, subscription, now)
 
-    def renew(self, reply_to: ReplyTo, body: bodies.Renew, now: Now) -> None:
-        """Note that a consumer lives; one from before a restart gets back what it holds."""
-        state = self._state
-        found = (
-            self._subscriptions.find(reply_to, body.topic, body.name, now) if self._fits(reply_to, body.held) else None
-        )
-        if found is None:
-            return
-        topic, subscription = found
+    # RENEW.
+
+    def check_renew(self, body: bodies.Renew, now: Now) -> _Renew:
+        """Refuse who is no consumer; one from before a restart is, if it knows of that."""
+        _check_ranges(body.held)
+        topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         leases = subscription.leases
-        if leases is not None:
-            self._lending(topic, subscription, now)
-            if body.token in leases.awaited and (not body.start or body.start == state.start_number()):
-                consumer = leases.show(body.token, now.monotonic_s)
-                consumer.last_take, consumer.last_release = body.taken, body.released
-                leases_made = leases.adopt(consumer, body.held, topic.visible_end)
-                for offset in self._claim_keys(topic, leases, leases_made):
-                    consumer.held.take(offset, offset + 1)  # its key is another message's
-                state.note(topic, subscription, now)
-                self._timers.set(topic, subscription, consumer.deadline_s)
-                if leases.hold_is_over():
-                    self._end_hold(topic, subscription, now)
-        refusal = self.wrong_token(topic, subscription, body.token, now)
-        if refusal is not None or leases is None:
-            kind, code, text = refusal or (Kind.INVALID, Code.MALFORMED, "only shared subscriptions are renewed")
-            state.refuse(reply_to, kind, code, text)
-            return
-        consumer = leases.consumers[body.token]
-        lost = tuple(leases.lost(consumer, body.held, topic.first_offset))
+        if leases is None or body.token not in leases.awaited or body.start not in (0, self._state.start):
+            self._subscriptions.check_token(topic, subscription, body.token)
+        if leases is None:
+            raise Refused(Code.MALFORMED, "only shared subscriptions are renewed")
+        return _Renew(body, topic, subscription, leases)
+
+    def renew(self, reply_to: ReplyTo, plan: _Renew, now: Now) -> None:
+        """Note that a consumer lives; one from before a restart gets back what it holds."""
+        state, (body, topic, subscription, leases) = self._state, plan
+        if body.token in leases.awaited:
+            consumer = leases.show(body.token, now.monotonic_s)
+            consumer.last_take, consumer.last_release = body.taken, body.released
+            made = leases.adopt(consumer, body.held, topic.visible_end)
+            for offset in self._subscriptions.claim_keys(topic, leases, made):
+                consumer.held.take(offset, offset + 1)  # its key is another message's
+            state.note(topic, subscription, now)
+            self._timers.set(topic, subscription, consumer.deadline_s)
+            if leases.hold_is_over():
+                self._end_hold(topic, subscription, now)
+        self._subscriptions.note_use(topic, subscription, now, body.token)
+        lost = tuple(leases.lost(leases.consumers[body.token], body.held, topic.first_offset))
         state.reply(reply_to, Kind.ACK, bodies.Renewed(lost, subscription.options.lease_s))
 
-    def give_back(self, reply_to: ReplyTo, body: bodies.Return, now: Now) -> None:
+    # RETURN.
+
+    def check_return(self, body: bodies.Return, now: Now) -> _Found:
+        """Refuse who is not, or no longer, a consumer."""
+        _check_ranges(body.returned)
+        return self._find(body, now)
+
+    def take_back(self, reply_to: ReplyTo, plan: _Found, now: Now) -> None:
         """Take messages back, tried (they come again later, or are dead) or untouched."""
-        state = self._state
-        if not self._fits(reply_to, body.returned):
-            return
-        found = self._find(reply_to, body.topic, body.name, body.token, now)
-        if found is None:
-            return
-        topic, subscription, leases, consumer = found
+        state, (body, topic, subscription, leases, consumer) = self._state, plan
+        self._subscriptions.note_use(topic, subscription, now, consumer.token)
         if body.number:
-            if body.number <= consumer.last_release:  # it is done already, and what was lent since is not meant
+            if body.number <= consumer.last_release:  # it is done already, and what was leased since is not meant
                 state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
                 return
             consumer.last_release = body.number
@@ -308,114 +272,70 @@ class Leases:
         self._serve(topic, subscription, now)
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def detach(self, reply_to: ReplyTo, body: bodies.Detach, now: Now) -> None:
+    # DETACH.
+
+    def check_detach(self, body: bodies.Detach, now: Now) -> _Detach:
+        """Refuse to let a consumer go that has not said yet what it holds; one that is gone may go."""
+        _check_ranges(body.untouched)
+        topic, subscription = self._subscriptions.find(body.topic, body.name, now)
+        if subscription.leases is not None and body.token in subscription.leases.awaited:
+            raise show_held(topic, subscription)
+        return _Detach(body, topic, subscription)
+
+    def detach(self, reply_to: ReplyTo, plan: _Detach, now: Now) -> None:
         """Let a consumer go."""
-        state = self._state
-        fits = self._fits(reply_to, body.untouched)
-        found = self._subscriptions.find(reply_to, body.topic, body.name, now) if fits else None
-        if found is None:
-            return
-        topic, subscription = found
-        if subscription.leases is not None:
-            self._lending(topic, subscription, now)
-            if body.token in subscription.leases.awaited:
-                state.refuse(reply_to, Kind.REFUSED, Code.SHOW_HELD, _show_held(topic, subscription))
-                return
-            consumer = subscription.leases.consumers.get(body.token)
-            if consumer is not None:  # otherwise it is gone already
-                leases = subscription.leases
-                untouched = leases.give_back(consumer, ((start, stop, None) for start, stop in body.untouched))
-                self._let_go(topic, subscription, consumer, LEFT, now)
-                leases.coming.add_all(untouched)
-                state.open.released.append((topic, subscription, leases, untouched))
+        state, (body, topic, subscription) = self._state, plan
+        self._subscriptions.note_use(topic, subscription, now)
+        leases = subscription.leases
+        consumer = leases.consumers.get(body.token) if leases is not None else None
+        if leases is not None and consumer is not None:
+            untouched = leases.give_back(consumer, ((start, stop, None) for start, stop in body.untouched))
+            self._let_go(topic, subscription, consumer, LEFT, now)
+            leases.coming.add_all(untouched)
+            state.open.on_durable.append(Released(topic, subscription, leases, untouched))
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def _fits(self, reply_to: ReplyTo, ranges: Sequence[tuple[int, ...]]) -> bool:
-        fits = len(ranges) <= MAX_RANGES and not is_piled_up(ranges, _MOST_OVERLAPPING)
-        if not fits:
-            text = f"a request names at most {MAX_RANGES} ranges, of which {_MOST_OVERLAPPING} may overlap in one place"
-            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-        return fits
-
-    # What acks and transactions need.
-
-    def wrong_token(self, topic: Topic, subscription: Subscription, token: int, now: Now) -> Refusal | None:
-        """Return how to refuse who shows this token; None when it is good, and then its lease is renewed."""
-        if subscription.leases is None:
-            return wrong_token(topic, subscription, token)
-        leases = self._lending(topic, subscription, now)
-        consumer = leases.consumers.get(token)
-        if consumer is not None:
-            consumer.deadline_s = now.monotonic_s + subscription.options.lease_s
-            return None
-        if token in leases.awaited:
-            return Kind.REFUSED, Code.SHOW_HELD, _show_held(topic, subscription)
-        if token > subscription.token:
-            return Kind.INVALID, Code.MALFORMED, f"token {token} was never given out"
-        if token <= subscription.moved_token:
-            return Kind.REFUSED, Code.MOVED, moved(topic, subscription)
-        text = (
-            f"this consumer of {to_text(subscription.name)} on {to_text(topic.name)} gave no sign of life within"
-            f" {subscription.options.lease_s:g} s; what it held went to others"
-        )
-        return Kind.REFUSED, Code.LEASE_LOST, text
-
-    def not_held(
-        self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]
-    ) -> Refusal | None:
-        """Return how to refuse an ack of what the consumer does not hold; None when it holds it all."""
-        leases = subscription.leases
-        if leases is None:
-            return None
-        others = leases.not_held(leases.consumers[token], acked, topic.first_offset)
-        if others is None:
-            return None
-        text = (
-            f"offsets {others[0]} to {others[1] - 1} of {to_text(topic.name)} are not, or not all, lent to this"
-            " consumer"
-        )
-        return Kind.REFUSED, Code.LEASE_LOST, text
-
-    def take_ack(self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]) -> bool:
-        """Take ranges, sorted and disjoint, as done by a consumer that holds them; return whether that was news."""
-        leases = subscription.leases
-        assert leases is not None
-        consumer = leases.consumers[token]
-        news = self._subscriptions.done(topic, subscription, acked, consumer)
-        if leases.waiting:  # they are looked at soon: what was acked made room for more
-            self._timers.set(topic, subscription, 0.0)
-        return news
-
     def drop_consumers(self, topic: Topic, subscription: Subscription) -> None:
-        """Tell everybody who shares a subscription that it was moved, and forget them."""
-        text = moved(topic, subscription)
-        self._subscriptions.turn_away(topic, subscription, Kind.REFUSED, Code.MOVED, text)
+        """Tell everybody who uses a subscription that it was moved, and forget them."""
+        self._subscriptions.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
 
-    def committed(self, group: Group, now: Now) -> None:
-        """A group is on disk: what came back with it may be lent again, and keys of what is done are free.
+    # When a group is on disk what came back with it may be leased again, and keys of what is done are free. Not
+    # before: after a crash the consumer that gave it back may still hold it, as far as the store knows.
 
-        Not before: after a crash the consumer that gave it back may still hold it, as far as the store knows.
-        """
-        served: dict[tuple[bytes, bytes], tuple[Topic, Subscription]] = {}
-        for topic, subscription, rows in group.came_back:
-            if subscription.leases is not None:
-                subscription.leases.come_again(rows)
-                served[topic.name, subscription.name] = (topic, subscription)
-        for topic, subscription, leases in group.opened:
-            if subscription.leases is leases:
-                leases.open_backlog()
-                served[topic.name, subscription.name] = (topic, subscription)
-        for topic, subscription, leases, spans in group.released:
-            if subscription.leases is leases:
-                leases.release(spans)
-                served[topic.name, subscription.name] = (topic, subscription)
-        for topic, subscription, start, stop in group.done:
-            if subscription.leases is not None:
-                subscription.leases.free_keys(start, stop)
-                served[topic.name, subscription.name] = (topic, subscription)
-        for topic, subscription in served.values():
-            if self._is_current(topic, subscription):
-                self._serve(topic, subscription, now)
+    def on_came_back(self, effect: CameBack, now: Now) -> None:
+        """Have messages that were tried leased again, when their time has come."""
+        if effect.subscription.leases is not None:
+            effect.subscription.leases.come_again(effect.rows)
+            self._serve_soon(effect.topic, effect.subscription)
+
+    def on_backlog_opened(self, effect: BacklogOpened, now: Now) -> None:
+        """Have everything leased that is left."""
+        if effect.subscription.leases is effect.leases:
+            effect.leases.open_backlog()
+            self._serve_soon(effect.topic, effect.subscription)
+
+    def on_released(self, effect: Released, now: Now) -> None:
+        """Have messages leased again as if they had not been."""
+        if effect.subscription.leases is effect.leases:
+            effect.leases.release(effect.spans)
+            self._serve_soon(effect.topic, effect.subscription)
+
+    def on_finished(self, effect: Finished, now: Now) -> None:
+        """Have those leased that waited for the keys of what is done."""
+        if effect.subscription.leases is not None:
+            effect.subscription.leases.free_keys(effect.start, effect.stop)
+            self._serve_soon(effect.topic, effect.subscription)
+
+    def _serve_soon(self, topic: Topic, subscription: Subscription) -> None:
+        self._to_serve[topic.name, subscription.name] = (topic, subscription)
+
+    def serve_all(self, now: Now) -> None:
+        """Lease to those for whom a commit may have brought something."""
+        if self._to_serve:
+            to_serve, self._to_serve = self._to_serve, {}
+            for topic, subscription in to_serve.values():
+                if self._is_current(topic, subscription):
+                    self._serve(topic, subscription, now)
 
     def stalled(self, seconds: float) -> None:
         """The broker itself stood still: nobody lapses for that."""
@@ -456,6 +376,7 @@ class Leases:
                 for take in subscription.leases.waiting.values():
                     self._state.reply(take.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         self._timers.clear()
+        self._to_serve.clear()
 
     def _is_current(self, topic: Topic, subscription: Subscription) -> bool:
         return (
@@ -487,35 +408,15 @@ class Leases:
         if due_s is not None and leases.waiting:
             self._timers.set(topic, subscription, max(due_s, now.monotonic_s))
 
-    # LeaseTable.
+    # Leasing.
 
-    def _lending(self, topic: Topic, subscription: Subscription, now: Now) -> LeaseTable:
+    def _find(self, body: bodies.Take | bodies.Return, now: Now) -> _Found:
+        topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         leases = subscription.leases
-        assert leases is not None
-        if leases.begin(topic.visible_end, now, self._state.limits.least_hold_s):
-            if leases.keys is not None:
-                self._claim_keys(topic, leases, [(row, row + 1, 0) for row in sorted(leases.returned)])
-            if leases.hold_until_s is not None:
-                self._timers.set(topic, subscription, leases.hold_until_s)
-        return leases
-
-    def _find(
-        self, reply_to: ReplyTo, name: bytes, subscriber: bytes, token: int, now: Now
-    ) -> tuple[Topic, Subscription, LeaseTable, Consumer] | None:
-        found = self._subscriptions.find(reply_to, name, subscriber, now)
-        if found is None:
-            return None
-        topic, subscription = found
-        refusal: Refusal | None
-        if subscription.leases is None:
-            refusal = (Kind.INVALID, Code.MALFORMED, f"subscription {to_text(subscriber)} is not shared: use GET")
-        else:
-            refusal = self.wrong_token(topic, subscription, token, now)
-        if refusal is not None:
-            self._state.refuse(reply_to, *refusal)
-            return None
-        assert subscription.leases is not None
-        return topic, subscription, subscription.leases, subscription.leases.consumers[token]
+        if leases is None:
+            raise Refused(Code.MALFORMED, f"subscription {to_text(body.name)} is not shared: use GET")
+        self._subscriptions.check_token(topic, subscription, body.token)
+        return _Found(body, topic, subscription, leases, leases.consumers[body.token])
 
     def _stop_waiting(self, topic: Topic, subscription: Subscription, token: int) -> None:
         assert subscription.leases is not None
@@ -532,7 +433,7 @@ class Leases:
         for token, take in list(leases.waiting.items()):
             if not leases.ready.total:
                 break
-            if self._lend(topic, subscription, leases.consumers[token], take, now):
+            if self._lease(topic, subscription, leases.consumers[token], take, now):
                 del leases.waiting[token]
                 self._state.waiting_gets -= 1
         if not leases.waiting:
@@ -547,10 +448,10 @@ class Leases:
         leases = subscription.leases
         gone, lost = leases.give_up_awaited()
         if gone:  # That must be on disk first, or they could show the same after a crash.
-            self._claim_keys(topic, leases, lost)
+            self._subscriptions.claim_keys(topic, leases, lost)
             self._come_back(topic, subscription, lost, NOT_SHOWN, 0, now)
             self._subscriptions.changed(topic, subscription)
-            self._state.open.opened.append((topic, subscription, leases))
+            self._state.open.on_durable.append(BacklogOpened(topic, subscription, leases))
         else:
             leases.open_backlog()
             self._serve(topic, subscription, now)
@@ -570,20 +471,20 @@ class Leases:
     ) -> None:
         """Have tried messages come again as their next attempt, or bury those that had their last."""
         most = subscription.options.max_attempts
-        buries = most and self._dead_letters.can_bury(topic)
+        has_dead_letters = most and not is_dead_letters(topic.name)
         dead: list[ReturnedRow] = []
         again: list[ReturnedRow] = []
         for start, stop, attempt in spans:
             self._state.counters["messages_returned"] += stop - start
-            (dead if buries and attempt >= most else again).extend(
+            (dead if has_dead_letters and attempt >= most else again).extend(
                 ReturnedRow(topic.number, subscription.name, offset, attempt, now.unix_us + delay_us, reason)
                 for offset in range(start, stop)
             )
         if dead:
-            settled = set(self._dead_letters.bury(topic, subscription, dead, now))
+            settled = set(self._dead_letters.add(topic, subscription, dead, now))
             for row in dead:
                 if row.offset in settled:
-                    self._subscriptions.done(topic, subscription, [(row.offset, row.offset + 1)], None)
+                    self._subscriptions.finish(topic, subscription, [(row.offset, row.offset + 1)], None)
                 else:  # There was no room for it: it is tried again.
                     again.append(row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US))
             self._subscriptions.changed(topic, subscription)
@@ -598,19 +499,19 @@ class Leases:
         changes.gone_returned.difference_update(by_key)
         changes.returned |= by_key
         subscription.leases.put_back(rows, now)
-        self._state.open.came_back.append((topic, subscription, rows))
+        self._state.open.on_durable.append(CameBack(topic, subscription, rows))
         self._subscriptions.changed(
             topic, subscription
         )  # it is not lent any more, or it would count twice after a crash
 
     # Putting leases together.
 
-    def _lend(self, topic: Topic, subscription: Subscription, consumer: Consumer, take: WaitingTake, now: Now) -> bool:
+    def _lease(self, topic: Topic, subscription: Subscription, consumer: Consumer, take: WaitingTake, now: Now) -> bool:
         """Lend what this take may have, and answer it; False when there is nothing for it now."""
         state, leases = self._state, subscription.leases
         assert leases is not None
         if leases.ready.total and leases.ready[0][0] < topic.first_offset:
-            refuse_gone(state, take.reply_to, topic, leases.ready[0][0])
+            state.refuse(take.reply_to, gone_below(topic, leases.ready[0][0]))
             return True
         most = leases.share_of(consumer, take.max_messages)
         lease = NewLease()
@@ -627,7 +528,7 @@ class Leases:
         except UNREAD as error:
             self._settle(topic, subscription, consumer, lease)
             if not lease.messages:
-                refuse_unread(state, take.reply_to, error)
+                state.refuse(take.reply_to, unread(state, error))
                 return True
             count_unread(state, error)
         if not lease.messages:
@@ -658,7 +559,7 @@ class Leases:
             self._state.counters["messages_expired"] += stop - start
             self._subscriptions.skip(topic, subscription, start, stop)
 
-    def _lend_again(self, topic: Topic, leases: LeaseTable, consumer: Consumer, take: WaitingTake) -> None:
+    def _lease_again(self, topic: Topic, leases: LeaseTable, consumer: Consumer, take: WaitingTake) -> None:
         """Answer a take that was answered before with what is still held of its lease."""
         lease = NewLease()
         if take.number == consumer.last_take:
@@ -668,7 +569,7 @@ class Leases:
                     for batch in batches_of(self._state, topic, start, stop, _READ_BYTES):
                         lease.add(batch, start, stop, attempt)
             except UNREAD as error:
-                refuse_unread(self._state, take.reply_to, error)
+                self._state.refuse(take.reply_to, unread(self._state, error))
                 return
         if lease.messages:
             self._reply_leased(take.reply_to, leases, lease)
@@ -686,29 +587,8 @@ class Leases:
         else:
             state.reply(reply_to, Kind.MESSAGES, body, tuple(blobs))
 
-    def _claim_keys(self, topic: Topic, leases: LeaseTable, spans: list[Span]) -> list[int]:
-        """Have messages that are out, or put off, keep their keys after a restart; return those that cannot."""
-        refused: list[int] = []
-        if leases.keys is None:
-            return refused
-        for start, stop, _ in spans:
-            try:
-                for batch in batches_of(self._state, topic, start, stop, _READ_BYTES):
-                    parsed = opened(self._state, batch)
-                    low = max(start, batch.first_offset)
-                    for offset in range(low, min(stop, batch.first_offset + batch.count)):
-                        key = parsed.key(offset - batch.first_offset)
-                        if leases.keys.is_free(offset, key):
-                            leases.keys.claim(offset, key)
-                        else:  # it comes with the backlog, in its order
-                            refused.append(offset)
-            except UNREAD as error:
-                count_unread(self._state, error)
-        return refused
 
-
-def _show_held(topic: Topic, subscription: Subscription) -> str:
-    return (
-        f"the broker began anew and does not know what this consumer of {to_text(subscription.name)} on"
-        f" {to_text(topic.name)} holds: RENEW it first"
-    )
+def _check_ranges(ranges: Sequence[tuple[int, ...]]) -> None:
+    if len(ranges) > MAX_RANGES or is_piled_up(ranges, _MOST_OVERLAPPING):
+        text = f"a request names at most {MAX_RANGES} ranges, of which {_MOST_OVERLAPPING} may overlap in one place"
+        raise Refused(Code.MALFORMED, text)

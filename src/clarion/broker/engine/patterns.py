@@ -5,16 +5,17 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from clarion.broker.engine.answers import Refused, ReplyTo
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.state import PatternKey, State, SubscriptionEnded, SubscriptionMade
 from clarion.broker.engine.subscriptions import BUSY_RETRY_S, Subscriptions
-from clarion.broker.engine.topics import ReplyTo, Topic
-from clarion.model.names import ONE, REST, SEPARATOR, is_good_pattern, matches, to_text
-from clarion.model.options import SubscriptionOptions, pack_options, unpack_options
+from clarion.broker.engine.topics import Topic
+from clarion.model.names import ONE, REST, SEPARATOR, is_good_pattern, is_pattern, matches, to_text
+from clarion.model.options import pack_options
 from clarion.store.port import PatternRow, Store, TopicSummary
 from clarion.wire import bodies
 from clarion.wire.codes import Code
@@ -96,8 +97,6 @@ _IDLE_S = 300.0  # after which what nobody asks for is forgotten
 _BUSY_RETRY_S = 0.2
 _ANSWERED_KEPT = 1024  # deadlines of questions already answered that may linger
 
-_Key = tuple[bytes, bytes]  # pattern and subscriber
-
 
 class _Waiting(NamedTuple):
     reply_to: ReplyTo
@@ -147,9 +146,10 @@ class Matching:
     def __init__(self, state: State, scans: Scans) -> None:
         self._state = state
         self._scans = scans
-        self._matched: dict[_Key, _Matched] = {}
+        self._matched: dict[PatternKey, _Matched] = {}
         self._by_name: dict[bytes, list[_Matched]] = {}
         self._deadlines: list[tuple[float, int, _Matched, _Waiting]] = []
+        self._changed: set[_Matched] = set()
         self._parked = self._waiting = 0
         self._idle_at_s = 0.0
 
@@ -165,6 +165,7 @@ class Matching:
         self._matched.clear()
         self._by_name.clear()
         self._deadlines.clear()
+        self._changed.clear()
 
     def ask(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
         """Answer at once who knows another version, and others when there is one, or their wait is over."""
@@ -184,16 +185,16 @@ class Matching:
         wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
         waiting = _Waiting(reply_to, body.version, now.monotonic_s + wait_s)
         if matched.is_known and (body.version != matched.version or wait_s <= 0):
-            self._say(matched, reply_to)
+            self._reply(matched, reply_to)
         elif self._waiting >= self._state.limits.max_waiting_gets:
             text = "too many questions wait at this broker (max_waiting_gets)"
-            self._state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, text)
+            self._state.refuse(reply_to, Refused(Code.LIMIT, text))
         else:
             self._park(matched, waiting)
 
     def _refuse_busy(self, reply_to: ReplyTo) -> None:
         text = "the topics are just being looked through; try again"
-        self._state.refuse(reply_to, Kind.REFUSED, Code.BUSY, text, retry_after_s=_BUSY_RETRY_S)
+        self._state.refuse(reply_to, Refused(Code.BUSY, text, retry_after_s=_BUSY_RETRY_S))
 
     def end(self, pattern: bytes, name: bytes) -> None:
         """Tell who waits that there is no such subscription any more."""
@@ -203,31 +204,31 @@ class Matching:
         self._forget(matched)
         text = f"the subscription to the pattern {to_text(pattern)} was ended"
         for waiting in matched.waiting.values():
-            self._state.refuse(waiting.reply_to, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
+            self._state.refuse(waiting.reply_to, Refused(Code.NOT_SUBSCRIBED, text))
         self._waiting -= len(matched.waiting)
         matched.waiting.clear()
 
-    def committed(self, group: Group, now: Now) -> None:
-        """Take in which subscriptions came and went with a group that is on disk now."""
-        if not self._by_name:
-            return
-        changes = group.changes
-        names = {topic.number: topic.name for topic in group.topics if topic.number not in changes.gone_topics}
-        grown: set[_Matched] = set()
-        for number, name in changes.subscriptions.keys() - changes.gone_subscriptions:
-            for matched in self._by_name.get(name, ()):
-                if number not in matched.topics and matches(matched.pattern, names.get(number, b"")):
-                    matched.add(number, names[number])
-                    grown.add(matched)
-        gone = {(number, name) for number, name in changes.gone_subscriptions if name in self._by_name}
-        gone |= {(number, name) for number in changes.gone_topics for name in self._by_name}
-        for number, name in gone:
-            for matched in self._by_name[name]:
-                if matched.discard(number):
-                    grown.add(matched)
-        for matched in grown:
-            if matched.is_known:
-                self._tell(matched)
+    def on_subscription_made(self, effect: SubscriptionMade, now: Now) -> None:
+        """Take in a topic that a subscription by pattern may be on."""
+        number, topic = effect.topic.number, effect.topic.name
+        for matched in self._by_name.get(effect.name, ()):
+            if number not in matched.topics and matches(matched.pattern, topic):
+                matched.add(number, topic)
+                self._changed.add(matched)
+
+    def on_subscription_ended(self, effect: SubscriptionEnded, now: Now) -> None:
+        """Leave a topic out."""
+        for matched in self._by_name.get(effect.name, ()):
+            if matched.discard(effect.topic.number):
+                self._changed.add(matched)
+
+    def tell_changed(self) -> None:
+        """Tell those who wait which topics came and went with a commit."""
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            for matched in changed:
+                if matched.is_known:
+                    self._tell(matched)
 
     def expire(self, now: Now) -> None:
         """Answer those whose wait is over, and forget what nobody asks for any more."""
@@ -245,7 +246,7 @@ class Matching:
         """Return when `expire` has something to do."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def _begin(self, key: _Key, now: Now) -> _Matched:
+    def _begin(self, key: PatternKey, now: Now) -> _Matched:
         matched = self._matched[key] = _Matched(*key)
         self._by_name.setdefault(key[1], []).append(matched)
 
@@ -284,14 +285,19 @@ class Matching:
     def _answer(self, matched: _Matched, waiting: _Waiting) -> None:
         del matched.waiting[waiting.reply_to.peer]
         self._waiting -= 1
-        self._say(matched, waiting.reply_to)
+        self._reply(matched, waiting.reply_to)
 
-    def _say(self, matched: _Matched, reply_to: ReplyTo) -> None:
+    def _reply(self, matched: _Matched, reply_to: ReplyTo) -> None:
         topics = tuple(sorted(matched.topics.values()))
         self._state.reply(reply_to, Kind.ACK, bodies.Matched(matched.version, topics, self._state.durable_count))
 
 
 _STARTS = ("new", "earliest", "time")
+
+
+class _Subscribe(NamedTuple):
+    body: bodies.Subscribe
+    is_there: bool
 
 
 class Patterns:
@@ -306,36 +312,17 @@ class Patterns:
         self._subscriptions = subscriptions
         self._scans = Scans(state.store)
         self.matching = Matching(state, self._scans)
-        self._coming: dict[_Key, tuple[SubscriptionOptions, list[ReplyTo]]] = {}
-        self._going: dict[_Key, list[ReplyTo]] = {}
-        self._made: dict[_Key, list[bytes]] = {}  # topics subscribed to for those that come
-        state.on_new_topic = self.welcome
-        state.is_awaited = self.awaits
-        subscriptions.patterns = self
-        self._load()
-
-    def _load(self) -> None:
-        rows = self._state.store.patterns()
-        self._patterns: dict[_Key, SubscriptionOptions] = {
-            (row.pattern, row.name): unpack_options(row.options) for row in rows
-        }
-        self._numbers: dict[_Key, int] = {(row.pattern, row.name): row.number for row in rows}
+        self._made: dict[PatternKey, list[bytes]] = {}  # topics subscribed to for those that come
 
     def failed(self, code: Code, text: str) -> None:
-        """Nothing that was under way was kept: tell those who wait for it to try again, and read what is there."""
-        under_way = [reply_tos for _, reply_tos in self._coming.values()] + list(self._going.values())
+        """Nothing that was under way was kept: tell those who wait for it to try again."""
+        table = self._state.patterns
+        under_way = [reply_tos for _, reply_tos in table.coming.values()] + list(table.going.values())
         for reply_to in (reply_to for reply_tos in under_way for reply_to in reply_tos):
-            self._state.refuse(reply_to, Kind.REFUSED, code, text, retry_after_s=BUSY_RETRY_S)
-        self._coming.clear()
-        self._going.clear()
+            self._state.refuse(reply_to, Refused(code, text, retry_after_s=BUSY_RETRY_S))
         self._made.clear()
         self._scans.forget_all()
-        self._load()
         self.matching.forget_all()
-
-    def committed(self, group: Group, now: Now) -> None:
-        """The group is on disk: tell who waits for it which topics came and went."""
-        self.matching.committed(group, now)
 
     def tick(self, now: Now) -> None:
         """Go on with what was begun, and answer who waited long enough."""
@@ -346,44 +333,45 @@ class Patterns:
         """Return when `tick` has something to do."""
         return 0.0 if self._scans.has_more() else self.matching.next_deadline_s()
 
-    def welcome(self, topic: Topic, now: Now) -> None:
-        """Subscribe to a new topic, in the group that makes it, whom its name concerns."""
-        wanted = [*self._patterns.items(), *((key, options) for key, (options, _) in self._coming.items())]
-        for key, options in wanted:
-            pattern, name = key
-            if key not in self._going and matches(pattern, topic.name) and name not in topic.subscriptions:
-                self._subscriptions.add(topic, name, 0, options, now)
+    # SUBSCRIBE, to a pattern or to one topic.
 
-    def awaits(self, name: bytes) -> bool:
-        """Return whether a pattern would subscribe to a new topic of this name."""
-        keys = [*self._patterns, *self._coming]
-        return any(key not in self._going and matches(key[0], name) for key in keys)
-
-    # Requests.
-
-    def subscribe(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None:
-        """Subscribe to all topics that match, and to those that will."""
-        state, key = self._state, (body.topic, body.name)
+    def check_subscribe(self, body: bodies.Subscribe, now: Now) -> Any:
+        """Refuse a subscription that cannot be made, or not now."""
+        self._subscriptions.check_names(body)
+        if not is_pattern(body.topic):
+            return self._subscriptions.check_subscribe(body, now)
+        table, key = self._state.patterns, (body.topic, body.name)
         if not is_good_pattern(body.topic) or body.start not in _STARTS:
             text = f"in a pattern # stands last, and it is read from {', '.join(_STARTS)}; not {to_text(body.topic)}"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, f"{text} from {body.start!r}")
-        elif key in self._going:
+            raise Refused(Code.MALFORMED, f"{text} from {body.start!r}")
+        if key in table.going:
             text = f"the subscription to {to_text(body.topic)} is just being ended; try again"
-            state.refuse(reply_to, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
-        elif key in self._patterns:
-            subscribed = bodies.Subscribed(0, self._patterns[key], state.count)
+            raise Refused(Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
+        most = self._state.limits.max_patterns
+        is_there = key in table.options or key in table.coming
+        if not is_there and len(table.options) + len(table.coming) >= most:
+            text = f"this broker has {most} subscriptions to patterns, as many as it may (max_patterns)"
+            raise Refused(Code.LIMIT, text)
+        return _Subscribe(body, is_there)
+
+    def subscribe(self, reply_to: ReplyTo, plan: Any, now: Now) -> None:
+        """Subscribe to one topic, or to all topics that match, and to those that will."""
+        if not isinstance(plan, _Subscribe):
+            self._subscriptions.subscribe(reply_to, plan, now)
+            return
+        state, body = self._state, plan.body
+        key = (body.topic, body.name)
+        if key in state.patterns.options:
+            subscribed = bodies.Subscribed(0, state.patterns.options[key], state.count)
             state.reply_when_durable(reply_to, Kind.ALREADY_SUBSCRIBED, subscribed)
-        elif key in self._coming:
-            self._coming[key][1].append(reply_to)
-        elif len(self._patterns) + len(self._coming) >= state.limits.max_patterns:
-            text = f"this broker has {state.limits.max_patterns} subscriptions to patterns, as many as it may"
-            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, f"{text} (max_patterns)")
+        elif key in state.patterns.coming:
+            state.patterns.coming[key][1].append(reply_to)
         else:
             self._begin(reply_to, body, now)
 
     def _begin(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None:
         key = (body.topic, body.name)
-        self._coming[key] = (body.options, [reply_to])
+        self._state.patterns.coming[key] = (body.options, [reply_to])
 
         def visit(summary: TopicSummary, now: Now) -> bool:
             return self._subscribe_to(summary.topic.name, body, now)
@@ -396,89 +384,104 @@ class Patterns:
 
     def _subscribe_to(self, name: bytes, body: bodies.Subscribe, now: Now) -> bool:
         """Make the subscription to one topic that matches; False when that cannot be, and the pattern is given up."""
-        state = self._state
-        topic = state.find_topic(name, now.monotonic_s)
+        topic = self._state.find_topic(name, now.monotonic_s)
         if topic is None or topic.deleted or body.name in topic.subscriptions:
             return True
-        refusal = self._subscriptions.lacks_room(topic)
-        if refusal is not None:
-            self._give_up((body.topic, body.name), *refusal, now)
+        try:
+            self._subscriptions.check_room(topic)
+        except Refused as refused:
+            self._give_up((body.topic, body.name), refused, now)
             return False
-        cursor = self._subscriptions.start_of(self._coming[body.topic, body.name][1][0], topic, body.start, body.at)
-        assert cursor is not None
+        cursor = self._subscriptions.start_of(topic, body.start, body.at)
         self._subscriptions.add(topic, body.name, cursor, body.options, now)
         self._made.setdefault((body.topic, body.name), []).append(name)
         return True
 
-    def _give_up(self, key: _Key, code: Code, text: str, now: Now) -> None:
+    def _give_up(self, key: PatternKey, refused: Refused, now: Now) -> None:
         """Refuse a pattern, and end the subscriptions that were made for it so far."""
-        for reply_to in self._coming.pop(key)[1]:
-            self._state.refuse(reply_to, Kind.REFUSED, code, text)
+        for reply_to in self._state.patterns.coming.pop(key)[1]:
+            self._state.refuse(reply_to, refused)
         for name in self._made.pop(key, ()):
             self._end_at(name, key[1], now)
 
-    def _finish(self, key: _Key) -> None:
+    def _finish(self, key: PatternKey) -> None:
         state = self._state
         self._made.pop(key, None)
-        options, reply_tos = self._coming.pop(key)
-        self._patterns[key] = options
-        number = self._numbers[key] = state.draw()
+        options, reply_tos = state.patterns.coming.pop(key)
+        state.patterns.options[key] = options
+        number = state.patterns.numbers[key] = state.draw()
         state.open.changes.patterns[key] = PatternRow(*key, pack_options(options), number)
         state.open.changes.gone_patterns.discard(key)
         state.counters["patterns_subscribed"] += 1
         for reply_to in reply_tos:
             state.reply_when_durable(reply_to, Kind.ACK, bodies.Subscribed(0, options, state.count))
 
-    def unsubscribe(self, reply_to: ReplyTo, body: bodies.Unsubscribe, now: Now) -> None:
-        """End the subscriptions to all topics that match; those stay that another pattern of the same name wants."""
-        state, key = self._state, (body.topic, body.name)
-        if key in self._coming:
+    # UNSUBSCRIBE.
+
+    def check_unsubscribe(self, body: bodies.Unsubscribe, now: Now) -> Any:
+        """Refuse to end what is not there, not meant, or just being made."""
+        if not is_pattern(body.topic):
+            return self._subscriptions.check_unsubscribe(body, now)
+        table, key = self._state.patterns, (body.topic, body.name)
+        if key in table.coming:
             text = f"the subscription to {to_text(body.topic)} is just being made; try again"
-            state.refuse(reply_to, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
-        elif key not in self._patterns:
-            self._refuse_none(reply_to, key)
-        elif body.as_of and self._numbers[key] > body.as_of:
-            state.refuse_stale(reply_to, f"{to_text(body.name)} subscribed to the pattern {to_text(body.topic)} anew")
-        elif key in self._going:
-            self._going[key].append(reply_to)
-        else:
-            self._going[key] = [reply_to]
+            raise Refused(Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
+        self._check_there(key)
+        if body.as_of and table.numbers[key] > body.as_of:
+            raise self._state.stale(f"{to_text(body.name)} subscribed to the pattern {to_text(body.topic)} anew")
+        return key
 
-            def visit(summary: TopicSummary, now: Now) -> bool:
-                self._end_at(summary.topic.name, body.name, now)
-                return True
+    def unsubscribe(self, reply_to: ReplyTo, plan: Any, now: Now) -> None:
+        """End one subscription, or those to all topics that match; those stay that another pattern of the same name
+        wants."""
+        if isinstance(plan[0], Topic):
+            self._subscriptions.unsubscribe(reply_to, plan, now)
+            return
+        key, going = plan, self._state.patterns.going
+        pattern, subscriber = key
+        if key in going:
+            going[key].append(reply_to)
+            return
+        going[key] = [reply_to]
 
-            new = [row.name for group in state.groups() if group for row in group.changes.topics.values()]
-            for name in new:
-                if matches(body.topic, name):
-                    self._end_at(name, body.name, now)
-            self._scans.start(body.topic, visit, lambda _: self._end(key), now)
+        def visit(summary: TopicSummary, now: Now) -> bool:
+            self._end_at(summary.topic.name, subscriber, now)
+            return True
+
+        new = [row.name for group in self._state.groups() if group for row in group.changes.topics.values()]
+        for name in new:
+            if matches(pattern, name):
+                self._end_at(name, subscriber, now)
+        self._scans.start(pattern, visit, lambda _: self._end(key), now)
 
     def _end_at(self, name: bytes, subscriber: bytes, now: Now) -> None:
         topic = self._state.find_topic(name, now.monotonic_s)
         subscription = topic.subscriptions.get(subscriber) if topic else None
-        staying = [key for key in (*self._patterns, *self._coming) if key not in self._going]
-        wanted = any(each == subscriber and matches(pattern, name) for pattern, each in staying)
+        wanted = any(each == subscriber for each, _ in self._state.patterns.wanting(name))
         if topic and subscription and not wanted:
             self._subscriptions.end(topic, subscription, "the subscription to the pattern was ended")
 
-    def _end(self, key: _Key) -> None:
+    def _end(self, key: PatternKey) -> None:
         state = self._state
-        del self._patterns[key], self._numbers[key]
+        del state.patterns.options[key], state.patterns.numbers[key]
         state.open.changes.patterns.pop(key, None)
         state.open.changes.gone_patterns.add(key)
         self.matching.end(*key)
-        for reply_to in self._going.pop(key):
+        for reply_to in state.patterns.going.pop(key):
             state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
+
+    # MATCHES.
+
+    def check_matches(self, body: bodies.Matches, now: Now) -> bodies.Matches:
+        """Refuse who does not subscribe to the pattern."""
+        self._check_there((body.pattern, body.name))
+        return body
 
     def matches(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
         """Tell which topics a pattern subscribes to, or wait for news of them."""
-        key = (body.pattern, body.name)
-        if key in self._patterns:
-            self.matching.ask(reply_to, body, now)
-        else:
-            self._refuse_none(reply_to, key)
+        self.matching.ask(reply_to, body, now)
 
-    def _refuse_none(self, reply_to: ReplyTo, key: _Key) -> None:
-        text = f"{to_text(key[1])} does not subscribe to the pattern {to_text(key[0])}"
-        self._state.refuse(reply_to, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
+    def _check_there(self, key: PatternKey) -> None:
+        if key not in self._state.patterns.options:
+            text = f"{to_text(key[1])} does not subscribe to the pattern {to_text(key[0])}"
+            raise Refused(Code.NOT_SUBSCRIBED, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clarion.broker.engine.capacity import below_size, bound_bytes, slowest_cursor
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, delete_topic
+from clarion.broker.engine.subscriptions import Subscriptions
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, has_expired, trim
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.options import TRIM, unpack_options, unpack_settings
@@ -31,12 +31,6 @@ class Retention:
         self._page = _TOPICS_A_SWEEP
         self._first_round = True
         self._started_us: int | None = None
-        state.on_topic_left = self.leave
-
-    def leave(self, topic: Topic) -> None:
-        """Delete a topic that was to go with its last subscription."""
-        if topic.settings.temporary and not topic.subscriptions and not topic.deleted:
-            delete_topic(self._state, self._subscriptions, topic)
 
     def trim(self, topic: Topic, now: Now) -> None:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
@@ -97,7 +91,7 @@ class Retention:
             self._subscriptions.end(topic, subscription, "the subscription was not used for as long as it may be")
             self._state.counters["subscriptions_expired"] += 1
         if now.monotonic_s - topic.touched_s > _UNUSED_S:
-            self.leave(topic)
+            self._subscriptions.leave(topic)
         if topic.settings.ttl_s:
             self._skip_expired(topic, now)
         self.trim(topic, now)

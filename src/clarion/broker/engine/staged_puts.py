@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
-from clarion.broker.engine.capacity import add_delayed
+from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.capacity import add_delayed, check_room
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import expires_at_us
-from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
+from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
 from clarion.broker.engine.puts import Puts
-from clarion.broker.engine.state import Group, State
-from clarion.broker.engine.topics import ReplyTo, Topic
+from clarion.broker.engine.state import State
+from clarion.broker.engine.topic_log import trim
+from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
-from clarion.store.port import StagedBatch, StagedRow, WriterRow
+from clarion.store.port import PublisherRow, StagedBatch, StagedRow, WriterRow
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
@@ -26,6 +28,23 @@ _STALE_AT_ONCE = 1000
 
 _Key = tuple[bytes, int]  # writer and epoch, or part and place
 _Epoch = dict[_Key, StagedRow]
+
+
+class _Stage(NamedTuple):
+    body: bodies.Stage
+    batch: Batch
+    seen: PublisherRow | None
+    topic: Topic | None  # None: it is to be made
+    trim_below: int = 0
+    is_committed: bool = False
+    is_known: bool = False
+
+
+class _Commit(NamedTuple):
+    body: bodies.CommitStaged
+    rows: _Epoch
+    found: int  # messages to be shown or dropped; of an epoch that is committed, those that were
+    is_committed: bool = False
 
 
 class StagedPuts:
@@ -42,69 +61,89 @@ class StagedPuts:
         self._rows = 0  # in memory
         self._writers = self._state.store.writer_count()
 
-    def committed(self, group: Group) -> None:
-        """The group is on disk; with the topics it deleted went what was staged for them."""
-        if group.changes.gone_topics:
-            self.forget_all()
+    # STAGE.
 
-    # Requests.
-
-    def stage(self, reply_to: ReplyTo, body: bodies.Stage, blob: Buffer, now: Now) -> None:
-        """Store a batch for later, once for each place; answered when it is on disk."""
-        state = self._state
-        if not self._is_good(reply_to, body.writer, body.epoch):
-            return
+    def check_stage(self, body: bodies.Stage, blob: Buffer, now: Now) -> _Stage:
+        """Refuse a batch that cannot be staged; one whose epoch is committed, or that is staged, need not be."""
+        _check_names(body.writer, body.epoch)
         if len(body.part) > MAX_NAME_BYTES or not 0 <= body.place < _BIGGEST:
             text = f"a part has at most {MAX_NAME_BYTES} bytes, and a place is 0 or more"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-            return
-        batch = self._puts.read_batch(reply_to, blob, now)
-        if batch is None:
-            return
+            raise Refused(Code.MALFORMED, text)
+        batch = self._puts.parse(blob)
+        seen = self._puts.check_publisher(batch.publisher, now)
+        try:
+            return self._plan_stage(body, batch, seen, now)
+        except Refused as refused:
+            refused.seen = seen
+            raise
+
+    def _plan_stage(self, body: bodies.Stage, batch: Batch, seen: PublisherRow | None, now: Now) -> _Stage:
+        state = self._state
         if body.epoch <= self._last_epoch(body.writer):
-            state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=True))
-            return
+            return _Stage(body, batch, seen, None, is_committed=True)
         if body.as_of and state.find_topic(body.topic, now.monotonic_s) is None:
             text = (
                 f"there is no topic {to_text(body.topic)} here; it may have been deleted, with what was staged for it"
             )
-            state.refuse(reply_to, Kind.REFUSED, Code.NO_TOPIC, text)
-            return
-        topic = self._puts.topic_to_put(reply_to, body.topic, now)
+            raise Refused(Code.NO_TOPIC, text)
+        topic = self._puts.find_topic(body.topic, now)
+        known = self._staged(body.writer, body.epoch).get((body.part, body.place))
+        if known is not None:
+            if topic is None or (known.topic, known.checksum) != (topic.number, batch.checksum):
+                text = f"place {body.place} of part {to_text(body.part)} was staged before with other contents"
+                raise Refused(Code.CHECKSUM_DIFFERS, text)
+            return _Stage(body, batch, seen, topic, is_known=True)
         if topic is None:
-            return
-        epoch = self._staged(body.writer, body.epoch)
-        known = epoch.get((body.part, body.place))
-        if known is None:
-            if self._was_dropped(reply_to, topic, body) or not self._has_room(reply_to, topic, batch):
-                return
-            self._keep(epoch, topic, body, batch, now)
-        elif (known.topic, known.checksum) != (topic.number, batch.checksum):
-            text = f"place {body.place} of part {to_text(body.part)} was staged before with other contents"
-            state.refuse(reply_to, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
-            return
-        state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=False))
+            self._puts.check_new_topic(body.topic)
+        else:
+            self._check_dropped(topic, body)
+        most = self._puts.max_batch_bytes(topic)
+        if max(len(batch.raw), batch.plain_bytes) > most:
+            raise Refused(Code.TOO_LARGE, f"a batch for {to_text(body.topic)} has at most {most} bytes")
+        if topic is None:
+            if not state.has_room(len(batch.raw) + ROW_BYTES):
+                text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
+                raise Refused(Code.DISK_FULL, text)
+            return _Stage(body, batch, seen, None)
+        # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
+        below = check_room(state, topic, len(batch.raw), count_delayed=False)
+        return _Stage(body, batch, seen, topic, below)
 
-    def commit(self, reply_to: ReplyTo, body: bodies.CommitStaged, now: Now) -> None:
-        """Show what was staged in an epoch, and drop what is not wanted of it; once, and answered when on disk."""
+    def _check_dropped(self, topic: Topic, body: bodies.Stage) -> None:
+        """Refuse a batch that may have been staged before, and dropped since, alone or with its topic."""
+        row = self._writer(body.writer)
+        if body.as_of and not max(topic.number, row.dropped if row else 0) <= body.as_of <= self._state.count:
+            what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
+            raise self._state.stale(what)
+
+    def stage(self, reply_to: ReplyTo, plan: _Stage, now: Now) -> None:
+        """Store a batch for later, once for each place; answered when it is on disk."""
         state = self._state
-        if not self._is_good(reply_to, body.writer, body.epoch):
-            return
+        state.note_publisher(plan.seen)
+        if not plan.is_committed and not plan.is_known:
+            topic = plan.topic or self._puts.make_topic(plan.body.topic, now)
+            if plan.trim_below:
+                trim(state, topic, plan.trim_below)
+            self._keep(topic, plan.body, plan.batch, now)
+        state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=plan.is_committed))
+
+    # COMMIT_STAGED.
+
+    def check_commit(self, body: bodies.CommitStaged, now: Now) -> _Commit:
+        """Refuse to commit an epoch of which something is missing, or for which there is no room."""
+        state = self._state
+        _check_names(body.writer, body.epoch)
         last = self._writer(body.writer)
         if last is not None and body.epoch <= last.epoch:
             messages = last.messages if body.epoch == last.epoch else 0
-            done = bodies.StagedCommitted(body.epoch, messages, already=True)
-            state.reply_when_durable(reply_to, Kind.ACK, done)
-            return
+            return _Commit(body, {}, messages, is_committed=True)
         if last is None and self._writers >= state.limits.max_writers:
             text = f"this broker knows {self._writers} writers of staged batches, as many as it may (max_writers)"
-            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, text)
-            return
+            raise Refused(Code.LIMIT, text)
         rows = self._staged(body.writer, body.epoch)
         if last is None and not rows and not state.has_room_for_row():
             text = "the broker's disk is full but for its reserve; no writer was noted, and nothing was done"
-            state.refuse(reply_to, Kind.REFUSED, Code.DISK_FULL, text, retry_after_s=FULL_RETRY_S)
-            return
+            raise Refused(Code.DISK_FULL, text)
         parts = None if body.parts is None else set(body.parts)
         found = sum(
             row.count
@@ -116,8 +155,17 @@ class StagedPuts:
             text = (
                 f"{found} messages are staged of the {body.messages} to be committed: the others expired, or never came"
             )
-            state.refuse(reply_to, Kind.REFUSED, Code.GONE, text)
+            raise Refused(Code.GONE, text)
+        return _Commit(body, rows, found)
+
+    def commit(self, reply_to: ReplyTo, plan: _Commit, now: Now) -> None:
+        """Show what was staged in an epoch, and drop what is not wanted of it; once, and answered when on disk."""
+        state, (body, rows, found, is_committed) = self._state, plan
+        if is_committed:
+            done = bodies.StagedCommitted(body.epoch, found, already=True)
+            state.reply_when_durable(reply_to, Kind.ACK, done)
             return
+        parts = None if body.parts is None else set(body.parts)
         messages = 0
         unwanted = []
         for place in sorted(rows):
@@ -151,33 +199,7 @@ class StagedPuts:
                 state.counters["staged_expired"] += sum(row.count for row in rows.values())
                 self._forget_epoch((writer, number))
 
-    # Decisions.
-
-    def _is_good(self, reply_to: ReplyTo, writer: bytes, epoch: int) -> bool:
-        good = 0 < len(writer) <= MAX_NAME_BYTES and 0 <= epoch < _BIGGEST
-        if not good:
-            text = f"a writer's name has 1 to {MAX_NAME_BYTES} bytes, and an epoch is 0 or more"
-            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-        return good
-
-    def _has_room(self, reply_to: ReplyTo, topic: Topic, batch: Batch) -> bool:
-        if max(len(batch.raw), batch.plain_bytes) > self._puts.max_batch_bytes(topic):
-            text = f"a batch for {to_text(topic.name)} has at most {self._puts.max_batch_bytes(topic)} bytes"
-            self._state.refuse(reply_to, Kind.REFUSED, Code.TOO_LARGE, text)
-            return False
-        # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
-        return self._puts.has_room(reply_to, topic, len(batch.raw), count_delayed=False)
-
-    def _was_dropped(self, reply_to: ReplyTo, topic: Topic, body: bodies.Stage) -> bool:
-        """Refuse a batch that may have been staged before, and dropped since, alone or with its topic."""
-        if not body.as_of:
-            return False
-        row = self._writer(body.writer)
-        if max(topic.number, row.dropped if row else 0) <= body.as_of <= self._state.count:
-            return False
-        what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
-        self._state.refuse_stale(reply_to, what)
-        return True
+    # What there is.
 
     def _last_epoch(self, writer: bytes) -> int:
         row = self._writer(writer)
@@ -215,9 +237,9 @@ class StagedPuts:
     def _forget_epoch(self, key: _Key) -> None:
         self._rows -= len(self._epochs.pop(key))
 
-    # Doing.
+    # What changes it.
 
-    def _keep(self, epoch: _Epoch, topic: Topic, body: bodies.Stage, batch: Batch, now: Now) -> None:
+    def _keep(self, topic: Topic, body: bodies.Stage, batch: Batch, now: Now) -> None:
         state = self._state
         size = len(batch.raw)
         row = StagedRow(
@@ -228,7 +250,7 @@ class StagedPuts:
         state.free_bytes -= size
         state.open.changes.staged.append(StagedBatch(row, batch.raw))
         state.open.bytes += size
-        epoch[body.part, body.place] = row
+        self._staged(body.writer, body.epoch)[body.part, body.place] = row
         self._rows += 1
         add_delayed(state, topic, size)
         state.counters["messages_staged"] += batch.count
@@ -268,3 +290,9 @@ class StagedPuts:
             topic = self._state.find_topic_by_number(number, now.monotonic_s)
             if topic is not None:
                 add_delayed(self._state, topic, -sum(row.size for row in rows if row.topic == number))
+
+
+def _check_names(writer: bytes, epoch: int) -> None:
+    if not 0 < len(writer) <= MAX_NAME_BYTES or not 0 <= epoch < _BIGGEST:
+        text = f"a writer's name has 1 to {MAX_NAME_BYTES} bytes, and an epoch is 0 or more"
+        raise Refused(Code.MALFORMED, text)

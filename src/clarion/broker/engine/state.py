@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
+
+from clarion.broker.engine.answers import Refused, Reply, ReplyTo
 from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Peer, ReplyTo, Subscription, Topic, WaitingGet, Writer
-from clarion.model.ids import next_stamp
+from clarion.broker.engine.topics import Subscription, Topic, WaitingGet, Writer
+from clarion.model.ids import RECEIPTS_KEPT, next_stamp
+from clarion.model.names import matches
+from clarion.model.options import SubscriptionOptions, unpack_options
 from clarion.model.ranges import Span
 from clarion.store.port import (
+    Answer as TransactionAnswer,
+)
+from clarion.store.port import (
     Changes,
+    Decision,
+    PatternRow,
     PublisherRow,
     Receipt,
     Release,
@@ -27,53 +37,188 @@ from clarion.store.port import (
 )
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
-from clarion.wire.codes import Code
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.codes import RETRIED, Code
+from clarion.wire.frames import Buffer
 
+PatternKey = tuple[bytes, bytes]  # pattern and subscriber
+
+_NOT_DECIDED = RETRIED | {Code.STALE}  # the same request may be done later
+_encode = msgspec.msgpack.Encoder().encode
 _NOTED_WITHIN_S = 0.01
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
 
-class Reply(NamedTuple):
-    """An answer to send."""
+class Asked:
+    """A request that is being decided, and who waits for the answer: several where it was sent again meanwhile."""
 
-    peer: Peer
-    kind: int
-    request_id: int
-    body: bodies.Body
-    blobs: tuple[Buffer, ...] = ()
+    __slots__ = ("checksum", "nonce", "reply", "reply_tos")
+
+    def __init__(self, nonce: bytes, checksum: int, reply_to: ReplyTo) -> None:
+        self.nonce = nonce
+        self.checksum = checksum
+        self.reply_tos = [reply_to]
+        self.reply: tuple[int, bodies.Body] | None = None  # once it is decided, and perhaps not on disk yet
 
 
-class TakenPut(NamedTuple):
-    """A batch that was taken and waits for its commit."""
+class Transactor:
+    """One publisher's transactions: the last number taken, and the answers a retry may ask for."""
+
+    __slots__ = ("answers", "durable_number", "last_number")
+
+    def __init__(self, answers: Iterable[TransactionAnswer]) -> None:
+        self.answers: deque[TransactionAnswer] = deque(answers, maxlen=RECEIPTS_KEPT)
+        self.last_number = self.answers[-1].number if self.answers else 0
+        self.durable_number = self.last_number  # up to which all answers are on disk
+
+    def answer(self, number: int) -> TransactionAnswer | None:
+        """Return the answer to a number taken before, if it is kept."""
+        return next((answer for answer in self.answers if answer.number == number), None)
+
+
+class PatternTable:
+    """The subscriptions to patterns: those on disk, those being made, those being ended."""
+
+    def __init__(self, rows: Iterable[PatternRow]) -> None:
+        self.options: dict[PatternKey, SubscriptionOptions] = {}
+        self.numbers: dict[PatternKey, int] = {}
+        for row in rows:
+            self.options[row.pattern, row.name] = unpack_options(row.options)
+            self.numbers[row.pattern, row.name] = row.number
+        self.coming: dict[PatternKey, tuple[SubscriptionOptions, list[ReplyTo]]] = {}
+        self.going: dict[PatternKey, list[ReplyTo]] = {}
+
+    def wanting(self, topic: bytes) -> Iterator[tuple[bytes, SubscriptionOptions]]:
+        """Return who subscribes to a topic of this name by a pattern, and how."""
+        for key, options in self.options.items():
+            if key not in self.going and matches(key[0], topic):
+                yield key[1], options
+        for key, (options, _) in self.coming.items():
+            if matches(key[0], topic):
+                yield key[1], options
+
+
+# What happens when a group is on disk, besides replies: plain data, each done by one part of the engine, in order.
+
+
+class PutTaken(NamedTuple):
+    """Somebody is told what became of a batch."""
 
     topic: Topic
-    writer: Writer | None  # None when no publisher waits for it
-    receipt: Receipt | None
-    batch: StoredBatch | None  # None when the receipt is a refusal, or the batch is for later
+    writer: Writer
+    receipt: Receipt
+    reply_to: ReplyTo
+
+
+class TransactionTaken(NamedTuple):
+    """Somebody is told what became of a transaction."""
+
+    transactor: Transactor
+    number: int
+    transacted: bodies.Transacted
+    reply_to: ReplyTo
+
+
+class Decided(NamedTuple):
+    """A decision is found in the store from now on."""
+
+    nonce: bytes
+
+
+class Registered(NamedTuple):
+    """A publisher is found in the store from now on."""
+
+    nonce: bytes
+
+
+class Trimmed(NamedTuple):
+    """The store has let go of a topic's oldest batches."""
+
+    topic: Topic
+
+
+class TopicDeleted(NamedTuple):
+    """The name of a topic is free."""
+
+    topic: Topic
+
+
+class SubscriptionMade(NamedTuple):
+    """A topic has a subscription more."""
+
+    topic: Topic
+    name: bytes
+
+
+class SubscriptionEnded(NamedTuple):
+    """A topic has a subscription less."""
+
+    topic: Topic
+    name: bytes
+
+
+class CameBack(NamedTuple):
+    """Messages that were tried may be leased again, when their time has come."""
+
+    topic: Topic
+    subscription: Subscription
+    rows: list[ReturnedRow]
+
+
+class BacklogOpened(NamedTuple):
+    """Nobody is awaited any more: all that is left may be leased."""
+
+    topic: Topic
+    subscription: Subscription
+    leases: LeaseTable
+
+
+class Released(NamedTuple):
+    """Messages may be leased again as if they had not been."""
+
+    topic: Topic
+    subscription: Subscription
+    leases: LeaseTable
+    spans: list[Span]
+
+
+class Finished(NamedTuple):
+    """Messages are done, and others that wait for their keys, or for room, may be leased."""
+
+    topic: Topic
+    subscription: Subscription
+    start: int
+    stop: int
+
+
+class Delayed(NamedTuple):
+    """Messages will be due."""
+
+    due_us: int
+
+
+class DelaysMoved(NamedTuple):
+    """A round of messages that were due is on its topics."""
+
+
+Effect = (
+    Reply | PutTaken | TransactionTaken | Decided | Registered | Trimmed | TopicDeleted | SubscriptionMade
+    | SubscriptionEnded | CameBack | BacklogOpened | Released | Finished | Delayed | DelaysMoved
+)  # fmt: skip
 
 
 @dataclass(slots=True)
 class Group:
-    """What goes into one commit, and who hears of it afterwards."""
+    """What goes into one commit, what is seen then, and what else happens then, in order."""
 
     changes: Changes = field(default_factory=Changes)
-    puts: list[TakenPut] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
+    shown: list[tuple[Topic, StoredBatch]] = field(default_factory=list)
+    on_durable: list[Effect] = field(default_factory=list)
     topics: set[Topic] = field(default_factory=set)
     dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)
-    trimmed: list[Topic] = field(default_factory=list)
-    transactions: list[tuple[int, int, bodies.Transacted, list[ReplyTo]]] = field(default_factory=list)
-    came_back: list[tuple[Topic, Subscription, list[ReturnedRow]]] = field(
-        default_factory=list
-    )  # lent again once this is on disk
-    opened: list[tuple[Topic, Subscription, LeaseTable]] = field(default_factory=list)  # whose backlog may be lent then
-    released: list[tuple[Topic, Subscription, LeaseTable, list[Span]]] = field(default_factory=list)
-    done: list[tuple[Topic, Subscription, int, int]] = field(default_factory=list)  # whose keys are free then
     bytes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.puts or self.replies or self.dirty or self.changes)
+        return bool(self.on_durable or self.shown or self.dirty or self.changes)
 
 
 class State:
@@ -87,12 +232,6 @@ class State:
         self.notices = Notices()
         self.out: list[Reply] = []
         self.free_bytes = store.free_bytes()
-        self.on_new_topic: Callable[[Topic, Now], None] = _nothing_to_do  # subscribes who waits for such topics
-        self.is_awaited: Callable[[bytes], bool] = (
-            _nobody  # whether a topic of this name would have a subscriber at once
-        )
-        self.on_topic_left: Callable[[Topic], None] = _nothing_to_do  # called when a subscription of it has ended
-        self.decide: Callable[[Any, int, bodies.Body], None]  # keeps the answer to what is decided once, and gives it
         self.forget_all()
 
     def forget_all(self) -> None:
@@ -101,13 +240,17 @@ class State:
         self.publishers: dict[int, PublisherRow] = {}
         self.registered: dict[bytes, int] = {}  # by nonce, those whose registration is not yet in the store
         self.open = Group()
+        self.asked: dict[bytes, Asked] = {}  # what is being decided, by nonce
+        self._decision = self.store.last_decision()
+        self.transactors: dict[int, Transactor] = {}  # by publisher, the coldest first
+        self.patterns = PatternTable(self.store.patterns())
         self.in_flight: Group | None = None
         self.next_publisher = self.store.last_publisher() + 1
         self.next_staged = self.store.last_staged() + 1
         # Never 0, which is what a request says that was made as of no count.
         self.count = self.durable_count = max(1, self.store.count(), self.store.last_topic_number())
         self._last_stamp = self.store.last_stamp()
-        self._start = 0
+        self.start = 0  # the number of this start of the broker, once somebody was told
         self.topic_count = self.store.topic_count()
         self.subscription_count = self.store.subscription_count()
         self.publisher_count = self.store.publisher_count()
@@ -174,9 +317,11 @@ class State:
             self.free_bytes = max(self.free_bytes, self.store.free_bytes() - uncommitted)
         return self.has_room(ROW_BYTES)
 
-    def no_more_topics(self) -> str:
-        """Say why there is no other topic."""
-        return f"this broker has {self.limits.max_topics} topics, as many as it may (max_topics)"
+    def check_new_topics(self, count: int = 1) -> None:
+        """Refuse what would make more topics than the broker may have."""
+        if self.topic_count + count > self.limits.max_topics:
+            text = f"this broker has {self.limits.max_topics} topics, as many as it may (max_topics)"
+            raise Refused(Code.LIMIT, text)
 
     def is_leaving(self, publisher: int) -> bool:
         """Return whether a publisher is forgotten, though the store may know it yet."""
@@ -185,44 +330,26 @@ class State:
             in_flight is not None and publisher in in_flight.changes.gone_publishers
         )
 
-    def is_nonce(self, reply_to: ReplyTo, nonce: bytes) -> bool:
-        """Refuse a nonce that cannot tell a request from all others."""
-        fits = 8 <= len(nonce) <= 64
-        if not fits:
-            self.refuse(reply_to, Kind.INVALID, Code.MALFORMED, "a nonce has 8 to 64 bytes")
-        return fits
-
     def is_new(self, topic: Topic) -> bool:
         """Return whether a topic is not on disk yet; its number may be another's after a crash."""
         return any(group and topic.number in group.changes.topics for group in self.groups())
 
-    def make_topic(self, name: bytes, retention: str, now: Now) -> Topic | None:
-        """Return the topic, making it where needed; None when the broker has as many as it may."""
-        now_s = now.monotonic_s
-        topic = self.find_topic(name, now_s)
-        if topic is None:
-            if self.topic_count >= self.limits.max_topics:
-                return None
-            topic = Topic(TopicRow(self.draw(), name, retention), (), now_s)
-            self.topic_count += 1
-            self.free_bytes -= ROW_BYTES
-            self.topics[name] = topic
-            self.open.changes.topics[topic.number] = topic.row()
-            self.changed(topic)
-            self.on_new_topic(topic, now)
+    def add_topic(self, name: bytes, retention: str, now: Now) -> Topic:
+        """Make a topic that is not there."""
+        topic = Topic(TopicRow(self.draw(), name, retention), (), now.monotonic_s)
+        self.topic_count += 1
+        self.free_bytes -= ROW_BYTES
+        self.topics[name] = topic
+        self.open.changes.topics[topic.number] = topic.row()
+        self.changed(topic)
         return topic
 
     def append(self, topic: Topic, data: Buffer, count: int, now: Now, *, expires_at_us: int = 0) -> StoredBatch:
-        """Put a batch at the end of a topic, in the open group, without a publisher's number."""
-        batch = self.store_batch(topic, data, count, now, expires_at_us=expires_at_us)
-        self.open.puts.append(TakenPut(topic, None, None, batch))
-        return batch
-
-    def store_batch(self, topic: Topic, data: Buffer, count: int, now: Now, *, expires_at_us: int) -> StoredBatch:
-        """Have a batch stored at the end of a topic with the open group; showing it is the caller's."""
+        """Put a batch at the end of a topic, with the open group."""
         batch = self._place(topic, data, len(data), count, now, expires_at_us)
         self.free_bytes -= len(data)
         self.open.changes.batches.append(batch)
+        self.open.shown.append((topic, batch))
         self.open.bytes += len(data)
         return batch
 
@@ -232,7 +359,7 @@ class State:
         self.open.changes.releases.append(
             Release(staged.number, batch.first_offset, batch.committed_at_us, batch.bytes_total, expires_at_us)
         )
-        self.open.puts.append(TakenPut(topic, None, None, batch))
+        self.open.shown.append((topic, batch))
         return batch
 
     def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
@@ -275,44 +402,68 @@ class State:
 
     def start_number(self) -> int:
         """Return the number that tells this start of the broker from all others; durable before it is told."""
-        self._start = self._start or self.draw()
-        return self._start
+        self.start = self.start or self.draw()
+        return self.start
 
     def reply(self, reply_to: ReplyTo, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()) -> None:
         """Answer now; where the request is decided once, when that is on disk."""
         if reply_to.asked is not None:
-            self.decide(reply_to.asked, kind, body)
+            self._decide(reply_to.asked, kind, body)
             return
         self.out.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
-
-    def refuse(self, reply_to: ReplyTo, kind: int, code: int, text: str, **more: Any) -> None:
-        """Answer with a refusal now."""
-        self.counters["refused"] += 1
-        self.notices.refused(code, text)
-        if code == Code.SHOW_HELD:
-            more["expected"] = self.start_number()
-            if self._start > self.durable_count:
-                self.reply_when_durable(reply_to, kind, bodies.Refused(code, text, **more))
-                return
-        self.reply(reply_to, kind, bodies.Refused(code, text, **more))
-
-    def refuse_stale(self, reply_to: ReplyTo, what: str, code: Code = Code.STALE) -> None:
-        """Refuse what was decided as of too long ago, and tell as of what to decide now, once that is on disk."""
-        self.counters["refused"] += 1
-        text = f"{what}; nothing was done now, but if this was sent before, it may have been done then"
-        self.reply_when_durable(reply_to, Kind.REFUSED, bodies.Refused(code, text, expected=self.count))
 
     def reply_when_durable(
         self, reply_to: ReplyTo, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()
     ) -> None:
         """Answer once everything taken so far is on disk; now, if it is."""
         if reply_to.asked is not None:
-            self.decide(reply_to.asked, kind, body)
+            self._decide(reply_to.asked, kind, body)
             return
+        reply = Reply(reply_to.peer, kind, reply_to.request_id, body, blobs)
         if self.open or self.in_flight:
-            self.open.replies.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
+            self.open.on_durable.append(reply)
         else:
-            self.reply(reply_to, kind, body, blobs)
+            self.out.append(reply)
+
+    def refuse(self, reply_to: ReplyTo, refused: Refused) -> None:
+        """Answer that a request is not done: all refusals go this way."""
+        self.counters["refused"] += 1
+        self.notices.refused(refused.code, refused.text)
+        if refused.full is not None:
+            self.read_topics.add(refused.full)
+        self.note_publisher(refused.seen)
+        when_durable = refused.when_durable
+        if refused.code == Code.SHOW_HELD:
+            refused.expected = self.start_number()
+            when_durable = refused.expected > self.durable_count
+        if when_durable:
+            self.reply_when_durable(reply_to, refused.kind, refused.body())
+        else:
+            self.reply(reply_to, refused.kind, refused.body())
+
+    def note_publisher(self, seen: PublisherRow | None) -> None:
+        """Have it on disk that a publisher lives, where it is time to (None: it is not)."""
+        if seen is not None:
+            self.publishers[seen.publisher] = self.open.changes.publishers[seen.publisher] = seen
+
+    def stale(self, what: str, code: Code = Code.STALE) -> Refused:
+        """Return how to refuse what was decided as of too long ago: it tells as of what to decide now, once that is on
+        disk."""
+        text = f"{what}; nothing was done now, but if this was sent before, it may have been done then"
+        return Refused(code, text, expected=self.count, when_durable=True)
+
+    def _decide(self, asked: Asked, kind: int, body: bodies.Body) -> None:
+        """Keep the answer with the open group, and give it once that is on disk; a "not now" is not kept."""
+        if isinstance(body, bodies.Refused) and body.code in _NOT_DECIDED:
+            self.asked.pop(asked.nonce, None)
+        else:
+            asked.reply = (kind, body)
+            self._decision += 1
+            decision = Decision(self._decision, self.draw(), asked.nonce, asked.checksum, kind, _encode(body))
+            self.open.changes.decisions.append(decision)
+            self.open.on_durable.append(Decided(asked.nonce))
+        for reply_to in asked.reply_tos:
+            self.reply_when_durable(reply_to, kind, body)
 
     def remember(self, topic: Topic, batch: StoredBatch) -> None:
         """Keep a committed batch in memory for those who will soon ask for it, within bounds.
@@ -356,12 +507,3 @@ class State:
         """Take a get off the topic's list."""
         del topic.waiting[get.reply_to.peer, get.name]
         self.waiting_gets -= 1
-
-
-def _nobody(_name: bytes) -> bool:
-    """Nobody waits for topics."""
-    return False
-
-
-def _nothing_to_do(_topic: Topic, _now: Now | None = None) -> None:
-    """Nobody wants to know."""

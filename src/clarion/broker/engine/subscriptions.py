@@ -1,19 +1,28 @@
-"""Subscriptions: made, found, ended, who may use them, and what of them is done."""
+"""Subscriptions: made, found, ended; who has them, and what of them is done. Topics come and go with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from clarion.broker.engine.clock import Now
-from clarion.broker.engine.lease_table import Consumer
-from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.state import Group, State
-from clarion.broker.engine.topics import ReplyTo, Subscription, Topic
+from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
+from clarion.broker.engine.lease_table import Consumer, LeaseTable
+from clarion.broker.engine.limits import MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
+from clarion.broker.engine.state import (
+    Finished,
+    Now,
+    State,
+    SubscriptionEnded,
+    SubscriptionMade,
+    TopicDeleted,
+)  # fmt: skip
+from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, opened
+from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import is_pattern, to_text
+from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
-from clarion.model.ranges import AckedRanges
+from clarion.model.ranges import AckedRanges, Span, merged
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -22,90 +31,180 @@ BUSY_RETRY_S = 0.02
 _STARTS = ("new", "earliest", "offset", "time")
 _LATEST_US = (1 << 63) - 1  # the latest time a store can be asked for
 _SEEN_PARTS = 4  # of its time to expire, after which it is noted that a subscription is in use
+_MAX_UNACKED = 1_000_000
+_READ_BYTES = 1 << 20
 
 
-class PatternSubscriptions(Protocol):
-    """Who takes subscriptions to patterns."""
+class _Subscribe(NamedTuple):
+    body: bodies.Subscribe
+    topic: Topic | None  # None: it is to be made
+    existing: Subscription | None
+    cursor: int
 
-    def subscribe(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None: ...
-    def unsubscribe(self, reply_to: ReplyTo, body: bodies.Unsubscribe, now: Now) -> None: ...
+
+class _Attach(NamedTuple):
+    body: bodies.Attach
+    topic: Topic
+    subscription: Subscription
+
+
+class _Unsubscribe(NamedTuple):
+    topic: Topic
+    subscription: Subscription
+
+
+class AckPlan(NamedTuple):
+    """Ranges, sorted and disjoint, that a consumer may ack."""
+
+    topic: Topic
+    subscription: Subscription
+    token: int
+    acked: Sequence[tuple[int, int]]
+
+
+class Timers:
+    """When to look at which shared subscription next: one time for each, the earliest that was asked for."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Topic, Subscription]] = []
+        self._set = 0
+
+    def set(self, topic: Topic, subscription: Subscription, when_s: float) -> None:
+        """Have a subscription looked at no later than this."""
+        leases = subscription.leases
+        assert leases is not None
+        if leases.timer_s is None or when_s < leases.timer_s:
+            leases.timer_s = when_s
+            self._set += 1
+            heapq.heappush(self._heap, (when_s, self._set, topic, subscription))
+
+    def due(self, now_s: float) -> Iterator[tuple[Topic, Subscription]]:
+        """Return those to look at now, each once."""
+        while self._heap and self._heap[0][0] <= now_s:
+            when_s, _, topic, subscription = heapq.heappop(self._heap)
+            leases = subscription.leases
+            if leases is not None and leases.timer_s == when_s:
+                leases.timer_s = None
+                yield topic, subscription
+
+    def next_s(self) -> float | None:
+        """Return the next time."""
+        return self._heap[0][0] if self._heap else None
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._heap.clear()
 
 
 class Subscriptions:
-    """Makes and ends subscriptions."""
-
-    patterns: PatternSubscriptions
+    """Makes, finds and ends subscriptions, and moves their cursors."""
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.timers = Timers()
 
-    def subscribe(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None:
-        """Make a subscription and, where needed, its topic."""
-        state = self._state
-        if not self._is_good(reply_to, body):
-            return
-        if is_pattern(body.topic):
-            self.patterns.subscribe(reply_to, body, now)
-            return
-        if body.start == "offset" and body.at and state.find_topic(body.topic, now.monotonic_s) is None:
+    # SUBSCRIBE and UNSUBSCRIBE, of one topic.
+
+    def check_subscribe(self, body: bodies.Subscribe, now: Now) -> _Subscribe:
+        """Refuse a subscription that cannot be made."""
+        topic = self._state.find_topic(body.topic, now.monotonic_s)
+        if topic is None and body.start == "offset" and body.at:
             text = f"offset {body.at} is beyond the end of {to_text(body.topic)}, which is not there yet"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-            return
-        known = state.find_topic(body.topic, now.monotonic_s)
-        refusal = None if known is not None and body.name in known.subscriptions else self.lacks_room(known)
-        if refusal is not None:
-            retry_s = FULL_RETRY_S if refusal[0] == Code.DISK_FULL else 0.0
-            state.refuse(reply_to, Kind.REFUSED, *refusal, retry_after_s=retry_s)
-            return
-        topic = state.make_topic(body.topic, state.limits.default_retention, now)
-        if topic is None:
-            state.refuse(reply_to, Kind.REFUSED, Code.LIMIT, state.no_more_topics())
-            return
-        if topic.deleted:
-            refuse_busy(state, reply_to, topic)
-            return
-        existing = topic.subscriptions.get(body.name)
+            raise Refused(Code.MALFORMED, text)
+        existing = topic.subscriptions.get(body.name) if topic else None
         if existing is not None:
-            subscribed = bodies.Subscribed(existing.acked.cursor, existing.options, state.count)
-            state.reply_when_durable(reply_to, Kind.ALREADY_SUBSCRIBED, subscribed)
-            return
-        cursor = self.start_of(reply_to, topic, body.start, body.at)
-        if cursor is not None:
-            self.add(topic, body.name, cursor, body.options, now)
-            state.reply_when_durable(reply_to, Kind.ACK, bodies.Subscribed(cursor, body.options, state.count))
+            return _Subscribe(body, topic, existing, existing.acked.cursor)
+        self.check_room(topic)
+        if topic is None:
+            self._state.check_new_topics()
+            return _Subscribe(body, None, None, 0)
+        if topic.deleted:
+            raise being_deleted(topic)
+        return _Subscribe(body, topic, None, self.start_of(topic, body.start, body.at))
 
-    def lacks_room(self, topic: Topic | None) -> tuple[Code, str] | None:
-        """Return how to refuse another subscription, to a topic or to one that is not made yet; None where the broker,
-        its disk and the topic have room."""
+    def check_names(self, body: bodies.Subscribe) -> None:
+        """Refuse names, a start or options that cannot be."""
+        if not 0 < len(body.topic) <= MAX_NAME_BYTES or not 0 < len(body.name) <= MAX_NAME_BYTES:
+            text = f"topic and subscriber name have 1 to {MAX_NAME_BYTES} bytes each"
+            raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
+        if body.start not in _STARTS:
+            text = f"a start is {', '.join(_STARTS[:-1])} or {_STARTS[-1]}, not {body.start!r}"
+            raise Refused(Code.MALFORMED, text)
+        try:
+            check_options(body.options)
+        except InvalidRequest as error:
+            raise Refused(Code.MALFORMED, str(error)) from error
+
+    def check_room(self, topic: Topic | None) -> None:
+        """Refuse another subscription, to a topic or to one that is not made yet, where the broker, its disk or the
+        topic has no room for it."""
         state, limits = self._state, self._state.limits
         if state.subscription_count >= limits.max_subscriptions:
             text = f"this broker has {limits.max_subscriptions} subscriptions, as many as it may (max_subscriptions)"
-            return Code.LIMIT, text
+            raise Refused(Code.LIMIT, text)
         if not state.has_room_for_row():
-            return Code.DISK_FULL, "the broker's disk is full but for its reserve; nothing was subscribed to"
+            text = "the broker's disk is full but for its reserve; nothing was subscribed to"
+            raise Refused(Code.DISK_FULL, text)
         if topic is not None:
             own = topic.settings.max_subscriptions
             most = own or limits.max_subscriptions_per_topic
             bound = "its max_subscriptions" if own else "max_subscriptions_per_topic"
             if len(topic.subscriptions) >= most:
-                return Code.LIMIT, f"{to_text(topic.name)} has {most} subscriptions, as many as it may ({bound})"
-        return None
+                text = f"{to_text(topic.name)} has {most} subscriptions, as many as it may ({bound})"
+                raise Refused(Code.LIMIT, text)
 
-    def _is_good(self, reply_to: ReplyTo, body: bodies.Subscribe) -> bool:
-        if not 0 < len(body.topic) <= MAX_NAME_BYTES or not 0 < len(body.name) <= MAX_NAME_BYTES:
-            text = f"topic and subscriber name have 1 to {MAX_NAME_BYTES} bytes each"
-            self._state.refuse(reply_to, Kind.INVALID, Code.TOO_LARGE, text)
-            return False
-        if body.start not in _STARTS:
-            text = f"a start is {', '.join(_STARTS[:-1])} or {_STARTS[-1]}, not {body.start!r}"
-            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-            return False
-        try:
-            check_options(body.options)
-        except InvalidRequest as error:
-            self._state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, str(error))
-            return False
-        return True
+    def subscribe(self, reply_to: ReplyTo, plan: _Subscribe, now: Now) -> None:
+        """Make a subscription and, where needed, its topic."""
+        state, body = self._state, plan.body
+        topic = plan.topic or self.make_topic(body.topic, state.limits.default_retention, now)
+        existing = plan.existing or topic.subscriptions.get(body.name)  # a pattern may have made it with the topic
+        if existing is not None:
+            subscribed = bodies.Subscribed(existing.acked.cursor, existing.options, state.count)
+            state.reply_when_durable(reply_to, Kind.ALREADY_SUBSCRIBED, subscribed)
+            return
+        self.add(topic, body.name, plan.cursor, body.options, now)
+        subscribed = bodies.Subscribed(plan.cursor, body.options, state.count)
+        state.reply_when_durable(reply_to, Kind.ACK, subscribed)
+
+    def check_unsubscribe(self, body: bodies.Unsubscribe, now: Now) -> _Unsubscribe:
+        """Refuse to end a subscription that is not there, or not the one that was meant."""
+        topic, subscription = self.find(body.topic, body.name, now)
+        self.check_meant(topic, subscription, body.as_of)
+        return _Unsubscribe(topic, subscription)
+
+    def unsubscribe(self, reply_to: ReplyTo, plan: _Unsubscribe, now: Now) -> None:
+        """End a subscription; what only it still needed may go."""
+        self.end(*plan, "the subscription was ended")
+        self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
+
+    # Topics come with the first who needs them, and the subscriptions by pattern with them.
+
+    def make_topic(self, name: bytes, retention: str, now: Now) -> Topic:
+        """Return the topic, made where needed, with the subscriptions of those whom its name concerns."""
+        topic = self._state.find_topic(name, now.monotonic_s)
+        if topic is None:
+            topic = self._state.add_topic(name, retention, now)
+            for subscriber, options in list(self._state.patterns.wanting(name)):
+                if subscriber not in topic.subscriptions:
+                    self.add(topic, subscriber, 0, options, now)
+        return topic
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Forget a topic with all that is its own, with the open group; its name stays taken until that is on disk."""
+        state = self._state
+        topic.deleted = True
+        for subscription in list(topic.subscriptions.values()):
+            self.end(topic, subscription, f"topic {to_text(topic.name)} was deleted")
+        state.open.changes.gone_topics.add(topic.number)
+        state.open.on_durable.append(TopicDeleted(topic))
+        state.changed(topic)
+        state.read_topics.discard(topic)
+        state.counters["topics_deleted"] += 1
+
+    def leave(self, topic: Topic) -> None:
+        """Delete a topic that was to go with its last subscription."""
+        if topic.settings.temporary and not topic.subscriptions and not topic.deleted:
+            self.delete_topic(topic)
 
     def add(self, topic: Topic, name: bytes, cursor: int, options: SubscriptionOptions, now: Now) -> Subscription:
         """Make a subscription from an offset on."""
@@ -115,49 +214,10 @@ class Subscriptions:
         state.subscription_count += 1
         state.free_bytes -= ROW_BYTES
         state.open.changes.gone_subscriptions.discard((topic.number, name))
+        state.open.on_durable.append(SubscriptionMade(topic, name))
         self.changed(topic, made)
         state.counters["subscribed"] += 1
         return made
-
-    def start_of(self, reply_to: ReplyTo, topic: Topic, start: str, at: int) -> int | None:
-        """Return the offset that a start means; None when there is none, and then it is refused."""
-        state = self._state
-        if start == "new":
-            return topic.next_offset
-        if start == "earliest":
-            return topic.first_offset
-        if start == "time":
-            return self.offset_at(topic, at)
-        if start != "offset":
-            text = f"a start is new, earliest, offset or time, not {start!r}"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-        elif at < 0:
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, f"an offset is 0 or more, not {at}")
-        elif at > topic.next_offset:
-            text = f"offset {at} is beyond the end of {to_text(topic.name)}, which is {topic.next_offset}"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-        elif at < topic.first_offset:
-            refuse_gone(state, reply_to, topic, at)
-        else:
-            return at
-        return None
-
-    def offset_at(self, topic: Topic, at_us: int) -> int:
-        """Return the first offset committed at a time or later, or the topic's end."""
-        found = self._state.store.offset_at(topic.number, min(max(0, at_us), _LATEST_US)) if topic.visible_end else None
-        # The store may still hold what a trim under way takes, and already what is not to be seen yet: nobody is
-        # promised those.
-        return topic.visible_end if found is None else min(max(found, topic.first_offset), topic.visible_end)
-
-    def unsubscribe(self, reply_to: ReplyTo, body: bodies.Unsubscribe, now: Now) -> None:
-        """End a subscription; what only it still needed may go."""
-        if is_pattern(body.topic):
-            self.patterns.unsubscribe(reply_to, body, now)
-            return
-        found = self.find(reply_to, body.topic, body.name, now)
-        if found is not None and self.is_meant(reply_to, *found, body.as_of):
-            self.end(*found, "the subscription was ended")
-            self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     def end(self, topic: Topic, subscription: Subscription, text: str) -> None:
         """End a subscription, and tell who waits with it why."""
@@ -166,13 +226,258 @@ class Subscriptions:
         key = (topic.number, subscription.name)
         state.open.dirty.pop(key, None)
         state.open.changes.gone_subscriptions.add(key)
+        state.open.on_durable.append(SubscriptionEnded(topic, subscription.name))
         state.subscription_count -= 1
         self.forget_returned(topic, subscription)  # it may be made again in the same group, and then begins anew
         state.changed(topic)
         state.read_topics.add(topic)
-        self.turn_away(topic, subscription, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
+        self.turn_away(topic, subscription, Refused(Code.NOT_SUBSCRIBED, text))
         state.counters["unsubscribed"] += 1
-        state.on_topic_left(topic)
+        self.leave(topic)
+
+    def start_of(self, topic: Topic, start: str, at: int) -> int:
+        """Return the offset that a start means; refuse where there is none."""
+        if start == "new":
+            return topic.next_offset
+        if start == "earliest":
+            return topic.first_offset
+        if start == "time":
+            return self.offset_at(topic, at)
+        if start != "offset":
+            raise Refused(Code.MALFORMED, f"a start is new, earliest, offset or time, not {start!r}")
+        if at < 0:
+            raise Refused(Code.MALFORMED, f"an offset is 0 or more, not {at}")
+        if at > topic.next_offset:
+            text = f"offset {at} is beyond the end of {to_text(topic.name)}, which is {topic.next_offset}"
+            raise Refused(Code.MALFORMED, text)
+        if at < topic.first_offset:
+            raise gone_below(topic, at)
+        return at
+
+    def offset_at(self, topic: Topic, at_us: int) -> int:
+        """Return the first offset committed at a time or later, or the topic's end."""
+        found = self._state.store.offset_at(topic.number, min(max(0, at_us), _LATEST_US)) if topic.visible_end else None
+        # The store may still hold what a trim under way takes, and already what is not to be seen yet: nobody is
+        # promised those.
+        return topic.visible_end if found is None else min(max(found, topic.first_offset), topic.visible_end)
+
+    # Who may use a subscription.
+
+    def find(self, name: bytes, subscriber: bytes, now: Now) -> tuple[Topic, Subscription]:
+        """Return topic and subscription, or refuse because there is none."""
+        topic = self._state.find_topic(name, now.monotonic_s)
+        subscription = topic.subscriptions.get(subscriber) if topic else None
+        if topic is None or subscription is None:
+            raise Refused(Code.NOT_SUBSCRIBED, f"{to_text(subscriber)} does not subscribe to {to_text(name)}")
+        if subscription.leases is not None:
+            self._begin_leases(topic, subscription, subscription.leases, now)
+        return topic, subscription
+
+    def check_meant(self, topic: Topic, subscription: Subscription, as_of: int) -> None:
+        """Refuse a request that was made before the subscription was made anew, sought or attached to."""
+        if as_of and not subscription.token <= as_of <= self._state.count:
+            what = f"{to_text(subscription.name)} on {to_text(topic.name)}"
+            raise self._state.stale(f"{what} was made, moved or taken by a consumer meanwhile")
+
+    def check_token(self, topic: Topic, subscription: Subscription, token: int) -> None:
+        """Refuse who shows a token that is not that of the consumer, or of one of them."""
+        leases = subscription.leases
+        if token in leases.consumers if leases is not None else token == subscription.token:
+            return
+        if leases is not None and token in leases.awaited:
+            raise show_held(topic, subscription)
+        if token > subscription.token:
+            raise Refused(Code.MALFORMED, f"token {token} was never given out")
+        if token <= subscription.moved_token:
+            raise Refused(Code.MOVED, moved(topic, subscription))
+        if leases is None:
+            raise Refused(Code.TAKEN_OVER, taken_over(topic, subscription))
+        text = (
+            f"this consumer of {to_text(subscription.name)} on {to_text(topic.name)} gave no sign of life within"
+            f" {subscription.options.lease_s:g} s; what it held went to others"
+        )
+        raise Refused(Code.LEASE_LOST, text)
+
+    def note_use(self, topic: Topic, subscription: Subscription, now: Now, token: int = 0) -> None:
+        """Note that a subscription is in use, so that it does not expire, and that its consumer lives."""
+        leases = subscription.leases
+        if leases is not None and token in leases.consumers:
+            leases.consumers[token].deadline_s = now.monotonic_s + subscription.options.lease_s
+        expires_us = int(subscription.options.expires_s * 1e6)
+        if expires_us and now.unix_us - subscription.seen_at_us > expires_us // _SEEN_PARTS:
+            subscription.seen_at_us = now.unix_us
+            self.changed(topic, subscription)
+
+    def _begin_leases(self, topic: Topic, subscription: Subscription, leases: LeaseTable, now: Now) -> None:
+        """Look at the backlog of a shared subscription for the first time since it was read from the store."""
+        if leases.begin(topic.visible_end, now, self._state.limits.least_hold_s):
+            if leases.keys is not None:
+                self.claim_keys(topic, leases, [(row, row + 1, 0) for row in sorted(leases.returned)])
+            if leases.hold_until_s is not None:
+                self.timers.set(topic, subscription, leases.hold_until_s)
+
+    def claim_keys(self, topic: Topic, leases: LeaseTable, spans: list[Span]) -> list[int]:
+        """Have messages that are out, or put off, keep their keys after a restart; return those that cannot."""
+        refused: list[int] = []
+        if leases.keys is None:
+            return refused
+        for start, stop, _ in spans:
+            try:
+                for batch in batches_of(self._state, topic, start, stop, _READ_BYTES):
+                    parsed = opened(self._state, batch)
+                    low = max(start, batch.first_offset)
+                    for offset in range(low, min(stop, batch.first_offset + batch.count)):
+                        key = parsed.key(offset - batch.first_offset)
+                        if leases.keys.is_free(offset, key):
+                            leases.keys.claim(offset, key)
+                        else:  # it comes with the backlog, in its order
+                            refused.append(offset)
+            except UNREAD as error:
+                count_unread(self._state, error)
+        return refused
+
+    # ATTACH.
+
+    def check_attach(self, body: bodies.Attach, now: Now) -> _Attach:
+        """Refuse a consumer that cannot be let in, or came and went already."""
+        state = self._state
+        topic, subscription = self.find(body.topic, body.name, now)
+        check_nonce(body.nonce)
+        leases = subscription.leases
+        if leases is None:
+            if subscription.nonce != body.nonce and body.as_of and not subscription.token <= body.as_of <= state.count:
+                if subscription.nonce:
+                    raise state.stale(taken_over(topic, subscription))
+                raise state.stale(moved(topic, subscription), Code.MOVED)  # who asks anew takes it from nobody
+        elif leases.token_of(body.nonce) is None:
+            most = state.limits.max_consumers_per_subscription
+            if len(leases.consumers) + len(leases.awaited) >= most:
+                text = f"{most} consumers share {to_text(subscription.name)}, as many as may"
+                raise Refused(Code.LIMIT, text + " (max_consumers_per_subscription)")
+            if body.as_of and not leases.left_token <= body.as_of <= state.count:
+                what = f"consumers of {to_text(subscription.name)} on {to_text(topic.name)} came and went meanwhile"
+                raise state.stale(what, Code.LEASE_LOST)
+        return _Attach(body, topic, subscription)
+
+    def attach(self, reply_to: ReplyTo, plan: _Attach, now: Now) -> None:
+        """Make the caller the consumer, or one of them; asking again with the same nonce is the same attach."""
+        state, (body, topic, subscription) = self._state, plan
+        leases = subscription.leases
+        self.note_use(topic, subscription, now)
+        if leases is not None:
+            token = leases.token_of(body.nonce) or self._let_in(topic, subscription, leases, body, now)
+            attached = bodies.Attached(token, subscription.acked.cursor, (), subscription.options)
+            state.reply_when_durable(reply_to, Kind.ACK, attached)
+            return
+        if subscription.nonce != body.nonce:
+            subscription.token = state.draw()
+            subscription.nonce = body.nonce
+            subscription.moved_token = 0  # whoever came before a seek is no longer asked to come again
+            self.changed(topic, subscription)
+            self.turn_away(topic, subscription, Refused(Code.TAKEN_OVER, taken_over(topic, subscription)))
+            state.counters["attached"] += 1
+        acked = subscription.acked
+        attached = bodies.Attached(subscription.token, acked.cursor, tuple(acked), subscription.options)
+        state.reply_when_durable(reply_to, Kind.ACK, attached)
+
+    def _let_in(
+        self, topic: Topic, subscription: Subscription, leases: LeaseTable, body: bodies.Attach, now: Now
+    ) -> int:
+        token = subscription.token = self._state.draw()
+        max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
+        consumer = leases.attach(token, body.nonce, max_unacked, now.monotonic_s)
+        self.timers.set(topic, subscription, consumer.deadline_s)
+        self.changed(topic, subscription)
+        self._state.counters["attached"] += 1
+        return token
+
+    # ACK, alone or in a transaction.
+
+    def check_ack(self, body: bodies.Ack, now: Now) -> AckPlan:
+        """Refuse to take ranges as done that the caller cannot, or may not, ack."""
+        return self.plan_ack(body.topic, body.name, body.token, body.acked, now)
+
+    def plan_ack(self, name: bytes, subscriber: bytes, token: int, acked: bodies.Ranges, now: Now) -> AckPlan:
+        """Return what is to be acked, or refuse it."""
+        topic, subscription = self.find(name, subscriber, now)
+        self.check_token(topic, subscription, token)
+        if len(acked) > MAX_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
+            text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"
+            raise Refused(Code.MALFORMED, text)
+        ranges = merged(acked)
+        leases = subscription.leases
+        if leases is None:
+            if not self._ranges_fit(subscription, ranges):
+                text = f"a subscription keeps at most {self._state.limits.max_acked_ranges} ranges above its cursor"
+                raise Refused(Code.LIMIT, text + "; ack its oldest messages first")
+        else:  # what is leased is bounded, so that it can be acked in any order
+            others = leases.not_held(leases.consumers[token], ranges, topic.first_offset)
+            if others is not None:
+                text = (
+                    f"offsets {others[0]} to {others[1] - 1} of {to_text(topic.name)} are not, or not all, lent to this"
+                    " consumer"
+                )
+                raise Refused(Code.LEASE_LOST, text)
+        return AckPlan(topic, subscription, token, ranges)
+
+    def _ranges_fit(self, subscription: Subscription, acked: Sequence[tuple[int, int]]) -> bool:
+        most = self._state.limits.max_acked_ranges
+        if len(subscription.acked) + len(acked) <= most + 1:
+            return True
+        after = AckedRanges(subscription.acked.cursor, merged([*subscription.acked, *acked]))
+        return len(after) <= max(most, len(subscription.acked))  # the broker itself acks what expired
+
+    def ack(self, reply_to: ReplyTo, plan: AckPlan, now: Now) -> None:
+        """Take ranges as done; answered when that is on disk."""
+        self.take_ack(plan, now)
+        self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
+
+    def take_ack(self, plan: AckPlan, now: Now) -> None:
+        """Take ranges as done."""
+        state, (topic, subscription, token, acked) = self._state, plan
+        self.note_use(topic, subscription, now, token)
+        cursor, leases = subscription.acked.cursor, subscription.leases
+        if leases is None:
+            news = subscription.acked.add_all(acked)
+        else:
+            news = self.finish(topic, subscription, acked, leases.consumers[token])
+            if leases.waiting:  # they are looked at soon: what was acked made room for more
+                self.timers.set(topic, subscription, 0.0)
+        if news:
+            self.changed(topic, subscription)
+            state.counters["acks"] += 1
+        if subscription.acked.cursor > cursor:
+            state.read_topics.add(topic)
+
+    def finish(
+        self, topic: Topic, subscription: Subscription, ranges: Sequence[tuple[int, int]], holder: Consumer | None
+    ) -> bool:
+        """Take ranges, sorted and disjoint, as done, held by one consumer or by whomever; return whether it was news.
+
+        What the topic no longer has is taken from everybody: one consumer hears of it, and that is enough.
+        """
+        leases = subscription.leases
+        assert leases is not None
+        changes = self._state.open.changes
+        news, came_back = leases.ack(ranges, holder, topic.first_offset)
+        for offset in came_back:
+            key = (topic.number, subscription.name, offset)
+            changes.returned.pop(key, None)
+            changes.gone_returned.add(key)
+        if news:
+            self._state.changed(topic)
+            if leases.keys is not None or leases.waiting:
+                self._state.open.on_durable += [Finished(topic, subscription, start, stop) for start, stop in ranges]
+        return news
+
+    def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
+        """Take a range as done for good, whoever holds it, if anybody."""
+        if subscription.leases is None:
+            subscription.acked.add(start, stop)
+        else:
+            self.finish(topic, subscription, [(start, stop)], None)
+        self.changed(topic, subscription)
+        self._state.read_topics.add(topic)
 
     def forget_returned(self, topic: Topic, subscription: Subscription) -> None:
         """Forget the attempts of a subscription's messages."""
@@ -182,96 +487,32 @@ class Subscriptions:
             changes.returned.pop(key, None)
             changes.gone_returned.add(key)
 
-    def find(
-        self, reply_to: ReplyTo, name: bytes, subscriber: bytes, now: Now, token: int | None = None
-    ) -> tuple[Topic, Subscription] | None:
-        """Return topic and subscription, or refuse: because there is none, or because of the `token`, where given."""
-        state = self._state
-        topic = state.find_topic(name, now.monotonic_s)
-        subscription = topic.subscriptions.get(subscriber) if topic else None
-        if topic is None or subscription is None:
-            text = f"{to_text(subscriber)} does not subscribe to {to_text(name)}"
-            state.refuse(reply_to, Kind.NOT_SUBSCRIBED, Code.NOT_SUBSCRIBED, text)
-            return None
-        self._note_use(topic, subscription, now)
-        problem = None if token is None else wrong_token(topic, subscription, token)
-        if problem is not None:
-            kind, code, text = problem
-            state.refuse(reply_to, kind, code, text)
-            return None
-        return topic, subscription
-
-    def is_meant(self, reply_to: ReplyTo, topic: Topic, subscription: Subscription, as_of: int) -> bool:
-        """Refuse a request that was made before the subscription was made anew, sought or attached to."""
-        if not as_of or subscription.token <= as_of <= self._state.count:
-            return True
-        what = f"{to_text(subscription.name)} on {to_text(topic.name)} was made, moved or taken by a consumer meanwhile"
-        self._state.refuse_stale(reply_to, what)
-        return False
-
-    def _note_use(self, topic: Topic, subscription: Subscription, now: Now) -> None:
-        expires_us = int(subscription.options.expires_s * 1e6)
-        if expires_us and now.unix_us - subscription.seen_at_us > expires_us // _SEEN_PARTS:
-            subscription.seen_at_us = now.unix_us
-            self.changed(topic, subscription)
-
     def changed(self, topic: Topic, subscription: Subscription) -> None:
         """Have the subscription written with the open group."""
         self._state.open.dirty[topic.number, subscription.name] = subscription
         self._state.changed(topic)
 
-    def done(
-        self, topic: Topic, subscription: Subscription, ranges: Sequence[tuple[int, int]], holder: Consumer | None
-    ) -> bool:
-        """Take ranges, sorted and disjoint, as done, held by one consumer or by whomever; return whether it was news.
-
-        What the topic no longer has is taken from everybody: one consumer hears of it, and that is enough.
-        """
-        assert subscription.leases is not None
-        changes = self._state.open.changes
-        news, came_back = subscription.leases.ack(ranges, holder, topic.first_offset)
-        for offset in came_back:
-            key = (topic.number, subscription.name, offset)
-            changes.returned.pop(key, None)
-            changes.gone_returned.add(key)
-        if news:
-            self._state.changed(topic)
-            if subscription.leases.keys is not None or subscription.leases.waiting:
-                self._state.open.done += [(topic, subscription, start, stop) for start, stop in ranges]
-        return news
-
-    def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
-        """Take a range as done for good, whoever holds it, if anybody."""
-        if subscription.leases is None:
-            subscription.acked.add(start, stop)
-        else:
-            self.done(topic, subscription, [(start, stop)], None)
-        self.changed(topic, subscription)
-        self._state.read_topics.add(topic)
-
-    def turn_away(self, topic: Topic, subscription: Subscription, kind: int, code: int, text: str) -> None:
+    def turn_away(self, topic: Topic, subscription: Subscription, refused: Refused) -> None:
         """Refuse everybody who waits for messages of a subscription."""
         state = self._state
         for get in [get for get in topic.waiting.values() if get.name == subscription.name]:
             state.stop_waiting(topic, get)
-            state.refuse(get.reply_to, kind, code, text)
+            state.refuse(get.reply_to, refused)
         if subscription.leases is not None:
             for take in subscription.leases.waiting.values():
-                state.refuse(take.reply_to, kind, code, text)
+                state.refuse(take.reply_to, refused)
             state.waiting_gets -= len(subscription.leases.waiting)
             subscription.leases.waiting.clear()
             topic.takers.pop(subscription.name, None)
 
-
-def wrong_token(topic: Topic, subscription: Subscription, token: int) -> tuple[int, int, str] | None:
-    """Return how to refuse a consumer of a subscription that is not shared; None when it is the one."""
-    if token == subscription.token:
-        return None
-    if token > subscription.token:
-        return Kind.INVALID, Code.MALFORMED, f"token {token} was never given out"
-    if token <= subscription.moved_token:
-        return Kind.REFUSED, Code.MOVED, moved(topic, subscription)
-    return Kind.REFUSED, Code.TAKEN_OVER, taken_over(topic, subscription)
+    def on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
+        """Free the name of a topic whose deletion is on disk."""
+        state, topic = self._state, effect.topic
+        while topic.recent:
+            state.drop_oldest(topic)
+        state.read_topics.discard(topic)
+        del state.topics[topic.name]
+        state.topic_count -= 1
 
 
 def taken_over(topic: Topic, subscription: Subscription) -> str:
@@ -287,45 +528,41 @@ def moved(topic: Topic, subscription: Subscription) -> str:
     return f"subscription {to_text(subscription.name)} of {to_text(topic.name)} was moved to another place"
 
 
-def refuse_gone(state: State, reply_to: ReplyTo, topic: Topic, start: int) -> None:
-    """Say which messages are no longer kept."""
-    gone = (start, topic.first_offset)
+def show_held(topic: Topic, subscription: Subscription) -> Refused:
+    """Return how to refuse a consumer from before a restart that has not said yet what it holds."""
+    text = (
+        f"the broker began anew and does not know what this consumer of {to_text(subscription.name)} on"
+        f" {to_text(topic.name)} holds: RENEW it first"
+    )
+    return Refused(Code.SHOW_HELD, text)
+
+
+def gone_below(topic: Topic, start: int) -> Refused:
+    """Return how to refuse messages that are no longer kept."""
     text = f"offsets {start} to {topic.first_offset - 1} of {to_text(topic.name)} are gone"
-    state.refuse(reply_to, Kind.REFUSED, Code.GONE, text, gone=gone)
+    return Refused(Code.GONE, text, gone=(start, topic.first_offset))
 
 
-def is_topic_meant(state: State, reply_to: ReplyTo, topic: Topic, as_of: int) -> bool:
-    """Refuse a request that was made before the topic was: it is for another that had the name, or for none."""
-    if not as_of or topic.number <= as_of:
-        return True
-    state.refuse_stale(reply_to, f"the topic {to_text(topic.name)} was made meanwhile")
-    return False
-
-
-def refuse_busy(state: State, reply_to: ReplyTo, topic: Topic) -> None:
-    """Say that a topic is just being deleted."""
+def being_deleted(topic: Topic, retry_after_s: float = BUSY_RETRY_S) -> Refused:
+    """Return how to refuse what is for a topic that is just being deleted."""
     text = f"{to_text(topic.name)} is just being deleted; try again"
-    state.refuse(reply_to, Kind.REFUSED, Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
+    return Refused(Code.BUSY, text, retry_after_s=retry_after_s)
 
 
-def delete_topic(state: State, subscriptions: Subscriptions, topic: Topic) -> None:
-    """Forget a topic with all that is its own, with the open group; its name stays taken until that is on disk."""
-    topic.deleted = True
-    for subscription in list(topic.subscriptions.values()):
-        subscriptions.end(topic, subscription, f"topic {to_text(topic.name)} was deleted")
-    state.open.changes.gone_topics.add(topic.number)
-    state.changed(topic)
-    state.read_topics.discard(topic)
-    state.counters["topics_deleted"] += 1
+def check_topic_meant(state: State, topic: Topic, as_of: int) -> None:
+    """Refuse a request that was made before the topic was: it is for another that had the name, or for none."""
+    if as_of and topic.number > as_of:
+        raise state.stale(f"the topic {to_text(topic.name)} was made meanwhile")
 
 
-def forget_deleted(state: State, group: Group) -> None:
-    """Free the names of the topics that a group, which is on disk now, deleted."""
-    if not group.changes.gone_topics:
-        return
-    for topic in [topic for topic in group.topics if topic.number in group.changes.gone_topics]:
-        while topic.recent:
-            state.drop_oldest(topic)
-        state.read_topics.discard(topic)
-        del state.topics[topic.name]
-        state.topic_count -= 1
+def find_topic(state: State, name: bytes, now: Now) -> Topic:
+    """Return a topic, or refuse because there is none."""
+    topic = state.find_topic(name, now.monotonic_s)
+    if topic is None or topic.deleted:
+        raise no_topic(name)
+    return topic
+
+
+def no_topic(name: bytes) -> Refused:
+    """Return how to refuse what is for a topic that is not there."""
+    return Refused(Code.NO_TOPIC, f"there is no topic {to_text(name)} here")

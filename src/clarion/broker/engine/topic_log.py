@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clarion.broker.engine.answers import Refused
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import State
-from clarion.broker.engine.topics import ReplyTo, Topic
+from clarion.broker.engine.state import State, Trimmed
+from clarion.broker.engine.topics import Topic
 from clarion.model.errors import StoredDataCorrupt, StoreUnavailable
 from clarion.store.port import StoredBatch, Trim
 from clarion.wire.batch import BadBatch, Batch, slice_batch
 from clarion.wire.codes import Code
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Buffer
 
 UNREAD = (StoredDataCorrupt, StoreUnavailable, BadBatch)  # how reading ends where it cannot be done
 _AGAIN_S = 0.2
@@ -45,13 +46,12 @@ def count_unread(state: State, error: Exception) -> None:
         state.notices.trouble(Code.BUSY if is_passing else Code.CORRUPT, str(error))
 
 
-def refuse_unread(state: State, reply_to: ReplyTo, error: Exception) -> None:
-    """Tell who asked that it cannot be read, for good or just now."""
+def unread(state: State, error: Exception) -> Refused:
+    """Return how to refuse what cannot be read, for good or just now; it is counted."""
     count_unread(state, error)
     if isinstance(error, StoreUnavailable):
-        state.refuse(reply_to, Kind.REFUSED, Code.BUSY, str(error), retry_after_s=_AGAIN_S)
-    else:
-        state.refuse(reply_to, Kind.REFUSED, Code.CORRUPT, str(error))
+        return Refused(Code.BUSY, str(error), retry_after_s=_AGAIN_S)
+    return Refused(Code.CORRUPT, str(error))
 
 
 def batches_of(state: State, topic: Topic, start: int, stop: int, max_bytes: int) -> Iterator[StoredBatch]:
@@ -103,10 +103,20 @@ def trim(state: State, topic: Topic, below: int) -> None:
     if topic.deleted or below <= max(topic.first_offset, topic.tried_below):
         return
     if topic.number not in state.open.changes.trims:
-        state.open.trimmed.append(topic)
+        state.open.on_durable.append(Trimmed(topic))
     state.open.changes.trims[topic.number] = Trim(
         topic.number, below, topic.next_offset, topic.last_commit_us, topic.bytes_total
     )
     topic.tried_below = below
     topic.first_offset = below  # who subscribes from now on must not be promised what goes
     state.changed(topic)
+
+
+def on_trimmed(state: State, effect: Trimmed) -> None:
+    """Take from the store what it let go of, batch by batch."""
+    topic = effect.topic
+    row = state.store.topic(topic.name)
+    if row is not None and row.number == topic.number:
+        later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
+        topic.first_offset = max(row.first_offset, later.below) if later else row.first_offset
+        topic.stored_bytes = row.stored_bytes + topic.bytes_total - row.bytes_total

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from clarion.broker.engine.answers import Peer, ReplyTo
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
@@ -14,16 +15,6 @@ from clarion.model.ranges import AckedRanges
 from clarion.store.port import UNTIL_READ, Receipt, StoredBatch, SubscriptionRow, TopicRow
 
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
-
-Peer = Any  # whatever the serving loop tells peers apart by; hashable
-
-
-class ReplyTo(NamedTuple):
-    """Somebody to answer: a peer and the id of its request."""
-
-    peer: Peer
-    request_id: int
-    asked: Any = None  # where the request is decided once (deciding.Asked): its answer is kept, and for others, too
 
 
 class WaitingGet(NamedTuple):
@@ -112,13 +103,13 @@ class Subscription:
 class Writer:
     """One publisher on one topic: the last number taken, and the receipts a retry may ask for."""
 
-    __slots__ = ("last_number", "messages_total", "pending", "receipts", "seen_s")
+    __slots__ = ("durable_number", "last_number", "messages_total", "receipts", "seen_s")
 
     def __init__(self, receipts: Iterable[Receipt], now_s: float) -> None:
         self.receipts: deque[Receipt] = deque(receipts, maxlen=RECEIPTS_KEPT)
         self.last_number = self.receipts[-1].number if self.receipts else 0
         self.messages_total = self.receipts[-1].messages_total if self.receipts else 0
-        self.pending: dict[int, list[ReplyTo]] = {}  # by number: taken, not yet committed
+        self.durable_number = self.last_number  # up to which all receipts are on disk
         self.seen_s = now_s
 
     def receipt(self, number: int) -> Receipt | None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.capacity import lacks_room
+from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.capacity import check_room
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.gets import Gets
+from clarion.broker.engine.delays import read_due
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
-from clarion.broker.engine.puts import Puts
-from clarion.broker.engine.state import Group, State
-from clarion.broker.engine.topics import ReplyTo, Subscription, Topic
-from clarion.model.ids import RECEIPTS_KEPT
+from clarion.broker.engine.puts import PutPlan, Puts
+from clarion.broker.engine.state import State, TransactionTaken, Transactor
+from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, being_deleted
+from clarion.broker.engine.topic_log import trim
+from clarion.broker.engine.topics import Topic
+from clarion.model.errors import InvalidRequest
 from clarion.model.names import is_pattern, to_text
-from clarion.model.options import TRIM
-from clarion.store.port import Answer, StateRow
+from clarion.store.port import Answer, PublisherRow, StateRow
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
@@ -34,196 +34,181 @@ _STATE_BYTES = 64  # that a state takes on disk beside its name and value, about
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(bodies.Transacted).decode
 
-
-class _Refused(Exception):
-    def __init__(self, kind: int, code: int, text: str) -> None:
-        super().__init__(text)
-        self.kind, self.code, self.text = kind, code, text
+_Sets = tuple[tuple[bytes, bytes | None, int | None], ...]
 
 
-class _Put(NamedTuple):
-    topic: bytes  # made, where it is not there, once nothing speaks against the whole
-    batch: Batch
-    ttl_ms: int
-    due: bytes
+class _Parts(NamedTuple):
+    """All of a transaction that nothing speaks against."""
+
+    acks: list[AckPlan]
+    puts: list[PutPlan]
+    trims: list[tuple[Topic, int]]
+    sets: _Sets
 
 
-class _Plan(NamedTuple):
-    """A transaction that nothing speaks against."""
+class _Transaction(NamedTuple):
+    """A transaction: to be done, to be remembered as refused, or done before."""
 
-    acks: list[tuple[Topic, Subscription, int, bodies.Ranges]]
-    puts: list[_Put]
-    sets: tuple[tuple[bytes, bytes | None, int | None], ...]
-
-
-class Transactor:
-    """One publisher's transactions: the last number taken, and the answers a retry may ask for."""
-
-    __slots__ = ("answers", "last_number", "pending")
-
-    def __init__(self, answers: Iterable[Answer]) -> None:
-        self.answers: deque[Answer] = deque(answers, maxlen=RECEIPTS_KEPT)
-        self.last_number = self.answers[-1].number if self.answers else 0
-        self.pending: dict[int, list[ReplyTo]] = {}  # by number: taken, not yet committed
-
-    def answer(self, number: int) -> Answer | None:
-        return next((answer for answer in self.answers if answer.number == number), None)
+    transactor: Transactor
+    publisher: int
+    number: int
+    checksum: int
+    seen: PublisherRow | None
+    parts: _Parts | None = None
+    refused: Refused | None = None
+    answer: Answer | None = None
 
 
 class Transactions:
     """Takes transactions in order, once each, and answers retries with the first answer."""
 
-    def __init__(self, state: State, puts: Puts, gets: Gets) -> None:
+    def __init__(self, state: State, subscriptions: Subscriptions, puts: Puts) -> None:
         self._state = state
+        self._subscriptions = subscriptions
         self._puts = puts
-        self._gets = gets
         self.forget_all()
 
     def forget_all(self) -> None:
         """Start from what is in the store."""
-        self._transactors: dict[int, Transactor] = {}
         self._last_version = self._state.store.last_version()
 
-    def transact(self, reply_to: ReplyTo, body: bodies.Transact, blob: Buffer, now: Now) -> None:
-        """Do all of it, or none; the answer waits for the disk, and is the same when asked again."""
-        state = self._state
-        if not self._puts.publisher_known(reply_to, body.publisher, now):
-            return
+    def check_transact(self, body: bodies.Transact, blob: Buffer, now: Now) -> _Transaction:
+        """Refuse a transaction that is not its turn, cannot be understood, or cannot be done now; one that is refused
+        for good uses its number up."""
+        seen = self._puts.check_publisher(body.publisher, now)
+        try:
+            return self._plan(body, blob, seen, now)
+        except Refused as refused:
+            refused.seen = seen
+            raise
+
+    def _plan(self, body: bodies.Transact, blob: Buffer, seen: PublisherRow | None, now: Now) -> _Transaction:
         transactor = self._transactor(body.publisher)
         checksum = xxh3_64_intdigest(blob, seed=xxh3_64_intdigest(_encode(body)))
-        if body.number <= transactor.last_number:
-            self._answer_again(reply_to, transactor, body.number, checksum)
-            return
+        plan = _Transaction(transactor, body.publisher, body.number, checksum, seen)
         expected = transactor.last_number + 1
         if body.number > expected:
             text = f"transaction {body.number} overtook transaction {expected}"
-            state.refuse(reply_to, Kind.REFUSED, Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
-            return
+            raise Refused(Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
+        if body.number < expected:
+            return plan._replace(answer=self._answer_again(transactor, body.number, checksum))
         try:
-            transacted = self._do(self._plan(body, blob, now), now)
-        except _Refused as refused:
-            if refused.code in _NOT_FINAL or refused.kind == Kind.INVALID:
-                retry_s = FULL_RETRY_S if refused.code in _NOT_FINAL else 0.0
-                state.refuse(reply_to, refused.kind, refused.code, refused.text, retry_after_s=retry_s)
-                return
-            transacted = bodies.Transacted(refused.code, refused.text)
-        answer = Answer(body.publisher, body.number, checksum, _encode(transacted))
-        transactor.last_number = body.number
-        transactor.answers.append(answer)
-        transactor.pending[body.number] = [reply_to]
-        state.open.transactions.append((body.publisher, body.number, transacted, transactor.pending[body.number]))
-        state.open.changes.answers.append(answer)
-        state.counters["transactions"] += 1
+            return plan._replace(parts=self._plan_parts(body, blob, now))
+        except Refused as refused:
+            if refused.kind == Kind.INVALID:
+                raise
+            if refused.code in _NOT_FINAL:
+                refused.retry_after_s = FULL_RETRY_S
+                raise
+            return plan._replace(refused=refused)
 
     def _transactor(self, publisher: int) -> Transactor:
         """Return a publisher's numbers, read again where they were not needed for long."""
-        found = self._transactors.pop(publisher, None) or Transactor(self._state.store.answers(publisher))
-        self._transactors[publisher] = found
-        if len(self._transactors) > _IN_MEMORY:
-            coldest = next(iter(self._transactors))
-            if not self._transactors[coldest].pending:
-                del self._transactors[coldest]
+        transactors = self._state.transactors
+        found = transactors.pop(publisher, None) or Transactor(self._state.store.answers(publisher))
+        transactors[publisher] = found
+        if len(transactors) > _IN_MEMORY:
+            coldest = next(iter(transactors))
+            if transactors[coldest].durable_number == transactors[coldest].last_number:
+                del transactors[coldest]
         return found
 
-    def committed(self, group: Group) -> None:
-        """The group is on disk: answer those whose transactions are in it."""
-        for publisher, number, transacted, reply_tos in group.transactions:
-            transactor = self._transactors.get(publisher)
-            if transactor is not None:
-                transactor.pending.pop(number, None)
-            for reply_to in reply_tos:
-                self._say(reply_to, transacted)
-
-    def failed(self, group: Group, code: Code, text: str) -> None:
-        """Nothing of a group was kept: tell those who wait for it to try again."""
-        for _, _, _, reply_tos in group.transactions:
-            for reply_to in reply_tos:
-                self._state.refuse(reply_to, Kind.REFUSED, code, text, retry_after_s=FULL_RETRY_S)
-
-    def drop_publisher(self, publisher: int) -> None:
-        """Forget a publisher's numbers."""
-        self._transactors.pop(publisher, None)
-
-    def _answer_again(self, reply_to: ReplyTo, transactor: Transactor, number: int, checksum: int) -> None:
-        state = self._state
+    def _answer_again(self, transactor: Transactor, number: int, checksum: int) -> Answer:
+        """Return the answer to a transaction that came before; refuse where another did."""
         answer = transactor.answer(number)
         if answer is None:
             text = f"transaction {number} is older than the last {len(transactor.answers)} answers kept"
-            state.refuse(reply_to, Kind.INVALID, Code.MALFORMED, text)
-        elif answer.checksum != checksum:
-            text = f"transaction {number} came before with other contents"
-            state.refuse(reply_to, Kind.INVALID, Code.CHECKSUM_DIFFERS, text)
-        elif number in transactor.pending:
-            transactor.pending[number].append(reply_to)
-        else:
-            self._say(reply_to, _decode(answer.body))
+            raise Refused(Code.MALFORMED, text)
+        if answer.checksum != checksum:
+            raise Refused(Code.CHECKSUM_DIFFERS, f"transaction {number} came before with other contents")
+        return answer
 
-    def _say(self, reply_to: ReplyTo, transacted: bodies.Transacted) -> None:
+    def transact(self, reply_to: ReplyTo, plan: _Transaction, now: Now) -> None:
+        """Do all of it, or none; the answer waits for the disk, and is the same when asked again."""
+        state, transactor = self._state, plan.transactor
+        state.note_publisher(plan.seen)
+        if plan.answer is not None:
+            transacted = _decode(plan.answer.body)
+            if plan.number <= transactor.durable_number:
+                self._answer(reply_to, transacted)
+            else:
+                in_flight = state.in_flight
+                group = in_flight if in_flight is not None and plan.answer in in_flight.changes.answers else state.open
+                group.on_durable.append(TransactionTaken(transactor, plan.number, transacted, reply_to))
+            return
+        if plan.parts is not None:
+            transacted = self._do(plan.parts, now)
+        else:
+            assert plan.refused is not None
+            transacted = bodies.Transacted(plan.refused.code, plan.refused.text)
+        answer = Answer(plan.publisher, plan.number, plan.checksum, _encode(transacted))
+        transactor.last_number = plan.number
+        transactor.answers.append(answer)
+        state.open.changes.answers.append(answer)
+        state.open.on_durable.append(TransactionTaken(transactor, plan.number, transacted, reply_to))
+        state.counters["transactions"] += 1
+
+    def on_transaction_taken(self, effect: TransactionTaken, now: Now) -> None:
+        """Tell a publisher what became of its transaction, which is on disk."""
+        transactor, number, transacted, reply_to = effect
+        transactor.durable_number = max(transactor.durable_number, number)
+        self._answer(reply_to, transacted)
+
+    def _answer(self, reply_to: ReplyTo, transacted: bodies.Transacted) -> None:
         if transacted.code:
-            self._state.refuse(reply_to, Kind.REFUSED, transacted.code, transacted.text)
+            self._state.refuse(reply_to, Refused(Code(transacted.code), transacted.text, kind=Kind.REFUSED))
         else:
             self._state.reply(reply_to, Kind.ACK, transacted)
 
-    # Looking before leaping.
+    # The parts.
 
-    def _plan(self, body: bodies.Transact, blob: Buffer, now: Now) -> _Plan:
+    def _plan_parts(self, body: bodies.Transact, blob: Buffer, now: Now) -> _Parts:
         if max(len(body.acks), len(body.puts), len(body.sets)) > _MAX_PARTS:
-            raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction has at most {_MAX_PARTS} parts of each kind")
+            text = f"a transaction has at most {_MAX_PARTS} parts of each kind"
+            raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
         if sum(len(ack[3]) for ack in body.acks) > MAX_RANGES:
-            raise _Refused(Kind.INVALID, Code.TOO_LARGE, f"a transaction acks at most {MAX_RANGES} ranges")
-        acks = [self._plan_ack(*ack, now) for ack in body.acks]
+            raise Refused(Code.TOO_LARGE, f"a transaction acks at most {MAX_RANGES} ranges", kind=Kind.INVALID)
+        acks = [self._subscriptions.plan_ack(*ack, now) for ack in body.acks]
         if body.puts or body.sets:
             self._check_news(acks)
         self._check_sets(body)
-        return _Plan(acks, self._plan_puts(body, self._parse(body, blob), now), body.sets)
+        puts, trims = self._plan_puts(body, self._parse(body, blob), now)
+        return _Parts(acks, puts, trims, body.sets)
 
-    def _plan_puts(self, body: bodies.Transact, batches: list[Batch], now: Now) -> list[_Put]:
+    def _plan_puts(
+        self, body: bodies.Transact, batches: list[Batch], now: Now
+    ) -> tuple[list[PutPlan], list[tuple[Topic, int]]]:
         state = self._state
-        puts: list[_Put] = []
+        puts: list[PutPlan] = []
         sizes: dict[Topic, int] = {}
         new: set[bytes] = set()
         for (name, _, ttl_ms, due), batch in zip(body.puts, batches, strict=True):
             topic = state.find_topic(name, now.monotonic_s)
             if topic is not None and topic.deleted:
-                raise _Refused(Kind.REFUSED, Code.BUSY, f"{to_text(name)} is just being deleted; try again")
-            refusal = self._puts.wrong_put(name, topic, batch, due)
-            if refusal is not None:
-                raise _Refused(*refusal)
-            puts.append(_Put(name, batch, ttl_ms, due))
+                raise being_deleted(topic)
+            try:
+                read_due(batch, due, now_us=0)
+                times_us = read_due(batch, due, now.unix_us)
+            except InvalidRequest as error:
+                raise Refused(Code.MALFORMED, str(error)) from error
+            self._puts.check_batch(name, topic, batch)
+            puts.append(PutPlan(name, topic, batch, ttl_ms, times_us))
             if topic is None:
                 new.add(name)
             else:
                 sizes[topic] = sizes.get(topic, 0) + len(batch.raw)
-        if new and state.topic_count + len(new) > state.limits.max_topics:
-            raise _Refused(Kind.REFUSED, Code.LIMIT, state.no_more_topics())
+        if new:
+            state.check_new_topics(len(new))
         states = [(name, value) for name, value, _ in body.sets if value is not None]
         size = sum(len(name) + len(value) + _STATE_BYTES for name, value in states) + len(new) * ROW_BYTES
-        self._check_room(sizes, size + sum(len(batch.raw) for batch in batches))
-        return puts
-
-    def _check_room(self, sizes: dict[Topic, int], size: int) -> None:
-        if size and not self._state.has_room(size):
+        size += sum(len(batch.raw) for batch in batches)
+        if size and not state.has_room(size):
             text = "the broker's disk is full but for its reserve; nothing of the transaction was done"
-            raise _Refused(Kind.REFUSED, Code.DISK_FULL, text)
-        for topic, size in sorted(sizes.items(), key=_trims):  # what a topic lets go of is gone: the others first
-            refusal = lacks_room(self._state, topic, size)
-            if refusal is not None:
-                raise _Refused(Kind.REFUSED, *refusal)
+            raise Refused(Code.DISK_FULL, text)
+        trims = [(topic, check_room(state, topic, size)) for topic, size in sizes.items()]
+        return puts, trims
 
-    def _plan_ack(
-        self, name: bytes, subscriber: bytes, token: int, acked: bodies.Ranges, now: Now
-    ) -> tuple[Topic, Subscription, int, bodies.Ranges]:
-        topic = self._state.find_topic(name, now.monotonic_s)
-        subscription = topic.subscriptions.get(subscriber) if topic else None
-        if topic is None or subscription is None:
-            text = f"{to_text(subscriber)} does not subscribe to {to_text(name)}"
-            raise _Refused(Kind.REFUSED, Code.NOT_SUBSCRIBED, text)
-        refusal = self._gets.wrong_ack(topic, subscription, token, acked, now)
-        if refusal is not None:
-            raise _Refused(*refusal)
-        return topic, subscription, token, acked
-
-    def _check_news(self, acks: list[tuple[Topic, Subscription, int, bodies.Ranges]]) -> None:
+    def _check_news(self, acks: list[AckPlan]) -> None:
         """Refuse what acks something again and does more: an earlier attempt, unknown by its number, did that."""
         for topic, subscription, _, acked in acks:
             for start, stop in acked:
@@ -234,47 +219,47 @@ class Transactions:
                         " of this transaction was done: most likely an earlier attempt did all of it, and its answer"
                         " was lost; or the message expired or was purged meanwhile. Go on with the next message"
                     )
-                    raise _Refused(Kind.REFUSED, Code.ALREADY_DONE, text)
+                    raise Refused(Code.ALREADY_DONE, text)
 
     def _check_sets(self, body: bodies.Transact) -> None:
         limits = self._state.limits
         names = [name for name, _, _ in body.sets]
         if len(set(names)) < len(names):
-            raise _Refused(Kind.INVALID, Code.MALFORMED, "a transaction sets each state once")
+            raise Refused(Code.MALFORMED, "a transaction sets each state once")
         made = 0
         for name, value, expect in body.sets:
             if not 0 < len(name) <= MAX_NAME_BYTES or len(value or b"") > limits.max_state_bytes:
                 text = f"a state's name has 1 to {MAX_NAME_BYTES} bytes, its value up to {limits.max_state_bytes}"
-                raise _Refused(Kind.INVALID, Code.TOO_LARGE, text)
+                raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
             row = self.state_of(name)
             version = row.version if row else 0
             if row is None and value is not None:
                 made += 1
             if expect is not None and expect != version:
                 text = f"state {to_text(name)} has version {version}, not {expect}; nothing was done"
-                raise _Refused(Kind.REFUSED, Code.CONFLICT, text)
+                raise Refused(Code.CONFLICT, text)
         if made and self._state.store.state_count() + made > limits.max_states:
             text = f"this broker keeps {limits.max_states} named states, as many as it may (max_states)"
-            raise _Refused(Kind.REFUSED, Code.LIMIT, text)
+            raise Refused(Code.LIMIT, text)
 
     def _parse(self, body: bodies.Transact, blob: Buffer) -> list[Batch]:
         view, at, found = memoryview(blob), 0, []
         for name, size, _, _ in body.puts:
             if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
                 text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern"
-                raise _Refused(Kind.INVALID, Code.MALFORMED, text)
+                raise Refused(Code.MALFORMED, text)
             try:
                 batch = Batch.parse(view[at : at + size])
                 batch.check_offsets()
             except BadBatch as error:
-                raise _Refused(Kind.INVALID, Code.MALFORMED, str(error)) from error
+                raise Refused(Code.MALFORMED, str(error)) from error
             if (batch.broker, batch.publisher) != (self._state.identity.broker, body.publisher):
                 text = "a transaction's batches are of the publisher that makes it, for this broker"
-                raise _Refused(Kind.INVALID, Code.MALFORMED, text)
+                raise Refused(Code.MALFORMED, text)
             found.append(batch)
             at += size
         if at != len(view):
-            raise _Refused(Kind.INVALID, Code.MALFORMED, "the batches do not fill their frame")
+            raise Refused(Code.MALFORMED, "the batches do not fill their frame")
         return found
 
     def state_of(self, name: bytes) -> StateRow | None:
@@ -290,17 +275,17 @@ class Transactions:
 
     # Doing it.
 
-    def _do(self, plan: _Plan, now: Now) -> bodies.Transacted:
-        for ack in plan.acks:
-            self._gets.take_ack(*ack)
-        offsets = tuple(self._put(put, now) for put in plan.puts)
-        versions = tuple(self._set(name, value) for name, value, _ in plan.sets)
+    def _do(self, parts: _Parts, now: Now) -> bodies.Transacted:
+        for ack in parts.acks:
+            self._subscriptions.take_ack(ack, now)
+        for topic, below in parts.trims:
+            if below:
+                trim(self._state, topic, below)
+        offsets = tuple(
+            self._puts.store(put.topic or self._puts.make_topic(put.name, now), put, now) for put in parts.puts
+        )
+        versions = tuple(self._set(name, value) for name, value, _ in parts.sets)
         return bodies.Transacted(0, "", offsets, versions, now.unix_us)
-
-    def _put(self, put: _Put, now: Now) -> int:
-        topic = self._state.make_topic(put.topic, self._state.limits.default_retention, now)
-        assert topic is not None
-        return self._puts.take_unnumbered(topic, put.batch, put.ttl_ms, put.due, now)
 
     def _set(self, name: bytes, value: bytes | None) -> int:
         changes = self._state.open.changes
@@ -313,7 +298,3 @@ class Transactions:
         self._state.free_bytes -= len(name) + len(value) + _STATE_BYTES
         changes.states[name] = StateRow(name, value, self._last_version)
         return self._last_version
-
-
-def _trims(part: tuple[Topic, int]) -> bool:
-    return part[0].settings.at_bound == TRIM

@@ -1,0 +1,87 @@
+"""Answers: whom to answer, what is sent, and why a request is refused."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from clarion.broker.engine.limits import FULL_RETRY_S
+from clarion.wire import bodies
+from clarion.wire.codes import Code
+from clarion.wire.frames import Buffer, Kind
+
+Peer = Any  # whatever the serving loop tells peers apart by; hashable
+
+_KINDS = {
+    Code.MALFORMED: Kind.INVALID,
+    Code.VERSION: Kind.INVALID,
+    Code.CHECKSUM_DIFFERS: Kind.INVALID,
+    Code.NO_SUBSCRIBER: Kind.NO_SUBSCRIBER,
+    Code.NOT_SUBSCRIBED: Kind.NOT_SUBSCRIBED,
+}
+_RETRY_AFTER_S = {Code.TOPIC_FULL: FULL_RETRY_S, Code.DISK_FULL: FULL_RETRY_S}
+
+
+class ReplyTo(NamedTuple):
+    """Somebody to answer: a peer and the id of its request."""
+
+    peer: Peer
+    request_id: int
+    asked: Any = None  # where the request is decided once (state.Asked): its answer is kept, and for others, too
+
+
+class Reply(NamedTuple):
+    """An answer to send."""
+
+    peer: Peer
+    kind: int
+    request_id: int
+    body: bodies.Body
+    blobs: tuple[Buffer, ...] = ()
+
+
+class Answer(NamedTuple):
+    """The plan of a request that only asks: what is told."""
+
+    kind: int
+    body: bodies.Body
+    blobs: tuple[Buffer, ...] = ()
+
+
+class Refused(Exception):
+    """Why a request is not done. Checks raise it, which read only; `State.refuse` alone makes an answer of it."""
+
+    def __init__(
+        self,
+        code: Code,
+        text: str,
+        *,
+        kind: int = 0,
+        retry_after_s: float = 0.0,
+        expected: int = 0,
+        gone: tuple[int, int] | None = None,
+        when_durable: bool = False,
+        full: Any = None,
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.kind = kind or _KINDS.get(code, Kind.REFUSED)  # it follows from the code, but for names that are too long
+        self.retry_after_s = retry_after_s or _RETRY_AFTER_S.get(code, 0.0)
+        self.expected = expected
+        self.gone = gone
+        self.when_durable = when_durable  # what it tells has to be on disk first
+        # What a refused request leaves behind, besides an answer that is kept:
+        self.full = full  # the topic that is: housekeeping looks whether something of it can go
+        self.seen: Any = None  # the row of a publisher that is refused for now, and lives
+
+    def body(self) -> bodies.Refused:
+        """Return what is told of it."""
+        return bodies.Refused(
+            self.code, self.text, expected=self.expected, retry_after_s=self.retry_after_s, gone=self.gone
+        )
+
+
+def check_nonce(nonce: bytes) -> None:
+    """Refuse a nonce that cannot tell a request from all others."""
+    if not 8 <= len(nonce) <= 64:
+        raise Refused(Code.MALFORMED, "a nonce has 8 to 64 bytes")
