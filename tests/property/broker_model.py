@@ -138,6 +138,13 @@ class BrokerModel:
     def put(self, name: bytes, batch: ModelBatch, now_us: int, durable: BrokerModel) -> Answer:
         if batch.publisher not in self.publishers:
             return Answer(Kind.REFUSED, Code.PUBLISHER_EXPIRED, at_once=True)
+        if name not in self.topics:  # a refused put makes no topic, and uses no number of it up
+            if len(batch.packed) > self.max_batch_bytes:
+                return Answer(Kind.REFUSED, Code.TOO_LARGE, at_once=True)
+            if self.default_retention == UNTIL_READ:
+                return Answer(Kind.NO_SUBSCRIBER, Code.NO_SUBSCRIBER, at_once=True)
+            if batch.number > 1:
+                return Answer(Kind.REFUSED, Code.GAP, at_once=True, expected=1)
         topic = self.topic(name)
         had = topic.writers.setdefault(batch.publisher, [])
         if batch.number > len(had) + 1:
