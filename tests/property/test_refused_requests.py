@@ -19,6 +19,7 @@ from clarion.broker.engine.state import PutTaken, TransactionTaken
 from clarion.model.names import is_pattern
 from clarion.store.port import Changes
 from clarion.wire import bodies
+from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import DECIDED_KINDS, REQUEST_KINDS, Kind, pack_frames
 
@@ -75,12 +76,15 @@ class Asked:
             self.ask(kind, dice, spoiled=False)
             self.broker.settle(self.now)
             self.hear()
+        for topic, at_bound in zip(TOPICS, ("trim", "refuse"), strict=True):  # transactions often are for both
+            body = bodies.Configure(topic, "keep", {"max_bytes": 700, "at_bound": at_bound})
+            self.broker.take(b"boss", pack_frames(Kind.CONFIGURE, 0, body), self.now)
 
     def take(self, action: int | str, seed: int) -> None:
         dice = Random(f"{seed} {self.requests}")
         self.now_s += 0.001
         if isinstance(action, int):
-            self.ask(Kind(action), dice, spoiled=dice.random() < 0.6)
+            self.ask(Kind(action), dice, spoiled=dice.random() < (0.2 if action in (Kind.PUT, Kind.TRANSACT) else 0.6))
         elif action == "settle":
             self.broker.settle(self.now)
         elif action == "begin":
@@ -91,8 +95,8 @@ class Asked:
             self.broker.settle(self.now)
             self.broker.start(self.now)
         elif action == "fill":
-            self.broker.engine._state.free_bytes = dice.choice((0, 1 << 26, 1 << 40))
-            self.broker.store.capacity_bytes = dice.choice((1000, 1 << 40))
+            self.broker.store.capacity_bytes = dice.choice((1 << 24, 1 << 40))  # the one is less than the reserve
+            self.broker.engine._state.free_bytes = self.broker.store.free_bytes()
         else:
             self.now_s += dice.choice((0.2, 1.5 * LEASE_S, 25.0))
             self.broker.tick(self.now)
@@ -104,15 +108,23 @@ class Asked:
         draft = self.several(dice) if kind == Kind.TRANSACT and dice.random() < 0.6 else self.clients.makers[kind](dice)
         if draft is None:
             return
-        if kind == Kind.CONFIGURE and dice.random() < 0.5:
+        if kind == Kind.CONFIGURE and dice.random() < 0.7:
             assert isinstance(draft.body, bodies.Configure)
             draft.body.changes = {"max_bytes": 700, "at_bound": dice.choice(("trim", "refuse"))}
             draft.body.retention = "keep"
         body = spoil(draft.body, dice) if spoiled else draft.body
         blob = draft.blob
-        if blob is not None and kind != Kind.TRANSACT and dice.random() < 0.3:
-            publisher = dice.choice([*self.clients.publishers, 99])
-            blob = self.clients._batch(publisher, dice.choice((1, 2, 9)), dice.choice((1, 30, 60)))
+        if isinstance(body, bodies.Put | bodies.Stage) and blob is not None:
+            batch = Batch.parse(blob)
+            publisher, number, count = batch.publisher, batch.number, dice.choice((10, 20, 20, 70))
+            if dice.random() < 0.2:
+                publisher, number = dice.choice([*self.clients.publishers, 99]), dice.choice((1, 2, 9))
+            if dice.random() < 0.25:
+                number = 1
+                known = {"as_of": 0} if isinstance(body, bodies.Stage) else {"topic_number": 0, "due": b""}
+                body = msgspec.structs.replace(body, topic=dice.choice(NEW), **known)
+            if not getattr(body, "due", b""):
+                blob = self.clients._batch(publisher, number, count)
         self.requests += 1
         peer = dice.choice(PEERS)
         frames = pack_frames(kind, self.requests, body, () if blob is None else (blob,))
@@ -129,10 +141,10 @@ class Asked:
             return None
         publisher = dice.choice(self.clients.publishers)
         last = self.broker.engine._transactions._transactor(publisher).last_number
-        topics = dice.sample((*TOPICS, *NEW[:1]), k=dice.choice((1, 2, 3)))
-        batches = [self.clients._batch(publisher, 0, dice.choice((1, 10, 30))) for _ in topics]
+        topics = TOPICS if dice.random() < 0.5 else dice.sample((*TOPICS, *NEW[:1]), k=dice.choice((1, 2, 3)))
+        batches = [self.clients._batch(publisher, 0, dice.choice((1, 20, 30))) for _ in topics]
         puts = tuple((topic, len(batch), 0, b"") for topic, batch in zip(topics, batches, strict=True))
-        sets = ((dice.choice((b"one", b"two")), b"x", dice.choice((None, 0, 7))),)
+        sets = ((dice.choice((b"one", b"two")), b"x", dice.choice((None, 7))),) if dice.random() < 0.3 else ()
         return Draft(Kind.TRANSACT, bodies.Transact(publisher, last + 1, (), puts, sets), b"".join(batches))
 
     def hear(self) -> None:
@@ -256,7 +268,9 @@ def memory_of(broker: OneBroker) -> dict[Any, Any]:
 
 
 _refused: Counter[tuple[int, int]] = Counter()
-_ACTIONS = [*sorted(REQUEST_KINDS)] * 3 + [Kind.PUT, Kind.TRANSACT, Kind.ACK, Kind.CONFIGURE] * 6
+_ACTIONS = (
+    [*sorted(REQUEST_KINDS)] + [*sorted(REQUEST_KINDS - {Kind.FORGET, Kind.DELETE})] * 2 + [Kind.PUT, Kind.TRANSACT] * 8
+)
 _OTHERS = ["settle"] * 20 + ["tick"] * 3 + ["crash", "fill", "begin"] * 2
 
 
