@@ -54,11 +54,11 @@ def test_a_transaction_run_again_after_a_lost_answer_is_not_done_twice(broker: B
             with consumer.transaction() as ready:
                 ready.put("out", b"before")
             proxy.swallow_answers()
-            consumer._ports.timeout_s = 1.0
+            consumer._core.state.timeout_s = 1.0
             with pytest.raises(TimedOut, match="not known yet"):
                 _transact(consumer, message, b"first")
             eventually(lambda: _end(admin, "out") == 2, "the transaction is done")
-            consumer._ports.timeout_s = WAIT_S
+            consumer._core.state.timeout_s = WAIT_S
             proxy.relent()
             with pytest.raises(LeaseLost if shared else AlreadyDone):
                 _transact(consumer, message, b"second")
@@ -73,7 +73,7 @@ def test_a_transaction_whose_publisher_was_forgotten_is_not_done_twice(start_bro
             with consumer.transaction() as ready:
                 ready.put("out", b"before")
             proxy.swallow_answers()
-            consumer._ports.timeout_s = 0.2
+            consumer._core.state.timeout_s = 0.2
             tx = consumer.transaction()
             tx.put("out", b"once")
             with pytest.raises(TimedOut, match="not known yet"):

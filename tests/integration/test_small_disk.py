@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.integration.waiting import eventually
 from clarion import Admin, Publisher, Subscriber
 from clarion.model.errors import BufferFull, DiskFull, TimedOut
 from clarion.publisher import Receipt
+from clarion.session.calls import Request
 from clarion.session.exchange import Reply
 from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
@@ -69,9 +69,8 @@ def _refusal(url: str) -> BaseException | None:
         except DiskFull as error:
             return error
         batch = encode_batch([_payload(0)], broker=identity.broker, publisher=identity.publisher, stamp=1, number=1)
-        replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        session.ask(Kind.PUT, bodies.Put(b"full"), replies.put, [batch])
-        return replies.get(timeout=WAIT_S).error()
+        reply: Reply = session.run(Request(Kind.PUT, bodies.Put(b"full"), WAIT_S, blobs=[batch]))
+        return reply.error()
     finally:
         session.close()
 

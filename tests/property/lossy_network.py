@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from clarion.broker.engine import Engine, Limits, Now
@@ -12,13 +12,13 @@ from clarion.model.errors import DiskFull, StoreFull
 from clarion.publisher.sending import Sending
 from clarion.session.exchange import Exchange, OnReply, Reply, Send
 from clarion.store.memory import MemoryStore
-from clarion.subscriber.claim import Steps
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.reading import Reading
-from clarion.subscriber.steps import Ports
+from clarion.subscriber.consumer import Lease
+from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.subscriber_core import SubscriberCore
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind, pack_frames, parse_request
+from clarion.wire.messages import MessageBatch
 
 Frames = list[bytes]
 LEASE_S = 0.6
@@ -43,6 +43,8 @@ class World:
         self.engine = Engine(self.store, limits)
         self.wires: dict[Wire, None] = {}
         self.group: Any = None
+        self.clients: list[Client] = []
+        self.transcript: list[tuple[float, int, Frames]] = []  # when, to or from which client, what
         self.faults = True
         self.crashes = self.failures = self.breaks = 0
 
@@ -118,6 +120,8 @@ class Client:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.number = len(world.clients)
+        world.clients.append(self)
         self.exchange = Exchange()
         self.wire = Wire()
         self.dropped: list[Reply] = []  # answers nobody looks at
@@ -126,11 +130,20 @@ class Client:
     def ask(
         self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
     ) -> None:
-        frames = self.exchange.send(Send(kind, body, on_reply, blobs, wait_s), now_s=self.world.now_s)
-        self._send(frames)
+        self.send(Send(kind, body, on_reply, blobs, wait_s))
+
+    def send(self, send: Send) -> None:
+        """Have a request sent."""
+        self._send(self.exchange.send(send, now_s=self.world.now_s))
+
+    def on_reply(self, tag: Any, reply: Reply) -> None:
+        """Hand a reply to who asked."""
+        tag(reply)
 
     def _send(self, frames: Sequence[Buffer]) -> None:
-        self.wire.requests.append([bytes(frame) for frame in frames])
+        sent = [bytes(frame) for frame in frames]
+        self.world.transcript.append((self.world.now_s, self.number, sent))
+        self.wire.requests.append(sent)
 
     def session_turn(self) -> None:
         world = self.world
@@ -143,8 +156,10 @@ class Client:
             self.reconnect()
         for _ in range(world.dice.randrange(0, 6)):
             if self.wire.replies:
-                for on_reply, reply in self.exchange.receive(self.wire.replies.popleft()):
-                    on_reply(reply)
+                came = self.wire.replies.popleft()
+                world.transcript.append((world.now_s, -self.number, came))
+                for tag, reply in self.exchange.receive(came):
+                    self.on_reply(tag, reply)
         for frames in self.exchange.overdue(world.now_s):
             self._send(frames)
 
@@ -196,38 +211,44 @@ class PublisherClient(Client):
 
 
 class ReadingClient(Client):
-    """Reads one topic."""
+    """Reads one topic: it drives a subscriber's core, and does with its consumer what it likes."""
 
-    def __init__(self, world: World, topic: bytes, name: bytes, nonce: bytes, settings: FetchSettings) -> None:
+    def __init__(self, world: World, topic: bytes, name: bytes, seed: bytes, settings: FetchSettings) -> None:
         super().__init__(world)
-        self._nonce = nonce
-        self._nonces = 0
-        ports = Ports(
-            ask=self.ask,
-            clock_s=lambda: world.now_s,
-            unix_s=lambda: world.now.unix_us / 1e6,
-            nonce=self._next_nonce,
-            on_change=lambda: None,
-            check_usable=lambda: None,
-            owner=self,
-            url="",
-            timeout_s=10.0,
-        )
-        self.ports = ports
-        self.reading = Reading(topic, name, ports, settings)
+        self.core = SubscriberCore(name, "", 10.0, settings, auto_ack=False, seed=seed)
+        self.reading = self.core.of(topic)
 
-    def session_turn(self) -> None:
-        super().session_turn()
-        self.ports.pump(self.world.now_s)
+    def on_reply(self, tag: Any, reply: Reply) -> None:
+        if callable(tag):
+            tag(reply)
+        else:
+            self.core.on_reply(tag, reply, self.world.now_s)
 
-    def _next_nonce(self) -> bytes:
-        self._nonces += 1
-        return b"%s %d" % (self._nonce, self._nonces)
+    def core_turn(self) -> None:
+        """Have the core look at the time, and do what it says."""
+        self.core.on_time(self.world.now_s, self.world.now.unix_us / 1e6)
+        self.perform()
 
-    def do(self, change: Callable[[], None]) -> None:
-        change()
+    def perform(self) -> None:
+        for instruction in self.core.take_instructions():
+            if isinstance(instruction, Send):
+                self.send(instruction)
 
-    def run(self, steps: Steps[Any]) -> Any:
+    def take(self, most: int) -> list[MessageBatch]:
+        parts = self.reading.take(most, self.world.now_s)
+        for part in parts:
+            part.holder = self
+        return parts
+
+    # What messages need of the client.
+
+    def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
+        lease.consumer.ack(lease, start, stop, self.world.now_s)
+
+    def nack_offsets(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
+        lease.consumer.nack(lease, start, stop, delay_s, reason)
+
+    def extend_offsets(self, lease: Lease, start: int, stop: int) -> None:
         raise AssertionError("nothing waits here")
 
 
@@ -245,15 +266,17 @@ class SubscriberClient(ReadingClient):
             reading.raise_error()
         except DiskFull:  # it could not attach
             assert not self.got
-        reading.pump(self.world.now_s)
-        reading.want(dice.choice((0.0, 0.05, 1.0)), 5)
-        parts = reading.take(dice.randrange(1, 8))
+        self.core_turn()
+        reading.want(dice.choice((0.0, 0.05, 1.0)), 5, self.world.now_s)
+        parts = self.take(dice.randrange(1, 8))
         if parts and self.world.chance(0.1):
             for part in reversed(parts):
                 reading.put_back(part)
+            self.perform()
             return
         dice.shuffle(parts)  # they are acked in any order, but noted in theirs
         for part in sorted(parts, key=lambda part: part.offsets.start):
             self.got += [(message.offset, message.payload) for message in part]
         for part in parts:
             part.ack()
+        self.perform()

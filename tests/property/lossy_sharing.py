@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from tests.property.lossy_network import LEASE_S, ReadingClient, World
 
 from clarion.model.errors import DiskFull, LeaseLost, RetryableError
-from clarion.session.exchange import OnReply, Reply
-from clarion.subscriber.claim import Claim, Steps
-from clarion.subscriber.drafts import Draft
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.messages import Message
-from clarion.subscriber.transacting import Commit, Transacting
+from clarion.session.exchange import Reply
+from clarion.subscriber.consumer import Lease
+from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.subscriber_transactions import Commit, Draft, Outcome
 from clarion.wire import bodies
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
+from clarion.wire.messages import Message
 
 
 class Hands:
@@ -22,33 +21,33 @@ class Hands:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.seen: dict[tuple[int, int], list[Claim]] = {}  # by offset and attempt
+        self.seen: dict[tuple[int, int], list[Lease]] = {}  # by offset and attempt
         self.acked: dict[int, list[int]] = {}  # by offset: whose acks the broker confirmed, by token
         self.working: dict[bytes, Message] = {}  # by key
         self.nacks = self.losses = 0
 
-    def take(self, message: Message, claim: Claim) -> None:
+    def take(self, message: Message, lease: Lease) -> None:
         """Note that a consumer sees a message: nobody else may be at it, nor at another one of the same key.
 
         Who was given up, and did not hear of it yet, may see what it likes; it cannot ack.
         """
-        living = self._world.attached(message.topic, claim.reading.name)
-        if claim.token not in living:
+        living = self._world.attached(message.topic, lease.consumer.name)
+        if lease.token not in living:
             return
         others = self.seen.setdefault((message.offset, message.attempt), [])
         assert not any(other.token in living for other in others), "two consumers see it, or one sees it twice"
-        others.append(claim)
+        others.append(lease)
         if message.key is not None:
             other = self.working.get(message.key)
-            assert other is None or claim_of(other).token not in living, "two messages of a key are out"
+            assert other is None or lease_of(other).token not in living, "two messages of a key are out"
             self.working[message.key] = message
 
     def give_back(self, message: Message) -> None:
         """Note a nack: when the broker dies before it is durable, the same attempt comes again."""
         self.nacks += 1
         seen = self.seen.get((message.offset, message.attempt), [])
-        if claim_of(message) in seen:
-            seen.remove(claim_of(message))
+        if lease_of(message) in seen:
+            seen.remove(lease_of(message))
 
     def let_go(self, message: Message) -> None:
         """Note that a consumer is done with a message."""
@@ -56,10 +55,10 @@ class Hands:
             del self.working[message.key]
 
 
-def claim_of(message: Message) -> Claim:
-    claim = message.alone().claim
-    assert claim is not None
-    return claim
+def lease_of(message: Message) -> Lease:
+    lease = message.part.lease
+    assert isinstance(lease, Lease)
+    return lease
 
 
 class SharingClient(ReadingClient):
@@ -75,16 +74,13 @@ class SharingClient(ReadingClient):
         self.handed: list[Message] = []
         self._hangs_until_s = 0.0
 
-    def ask(
-        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
-    ) -> None:
-        def answered(reply: Reply) -> None:
-            if isinstance(body, bodies.Ack) and reply.kind == Kind.ACK:
-                for offset in [offset for start, stop in body.acked for offset in range(start, stop)]:
-                    self._hands.acked.setdefault(offset, []).append(body.token)
-            on_reply(reply)
-
-        super().ask(kind, body, answered, blobs, wait_s)
+    def on_reply(self, tag: Any, reply: Reply) -> None:
+        asked = tag[1] if isinstance(tag, tuple) else None
+        body = getattr(asked, "body", None)
+        if isinstance(body, bodies.Ack) and reply.kind == Kind.ACK:
+            for offset in [offset for start, stop in body.acked for offset in range(start, stop)]:
+                self._hands.acked.setdefault(offset, []).append(body.token)
+        super().on_reply(tag, reply)
 
     def turn(self) -> None:
         world, dice, reading = self.world, self.world.dice, self.reading
@@ -100,16 +96,17 @@ class SharingClient(ReadingClient):
             self._hands.losses += 1
         except DiskFull:
             pass
-        reading.pump(world.now_s)
+        self.core_turn()
         for message in dice.sample(self.handed, dice.randrange(0, len(self.handed) + 1)):
             self.handed.remove(message)
             self._decide(message)
         if dice.random() < 0.7:
-            reading.mark()
-            reading.want(dice.choice((0.0, 0.05, 1.0)), dice.choice((0, 1, 5)))
-            for message in [message for part in reading.take(dice.randrange(1, 5)) for message in part]:
-                self._hands.take(message, claim_of(message))
+            reading.mark(world.now_s)
+            reading.want(dice.choice((0.0, 0.05, 1.0)), dice.choice((0, 1, 5)), world.now_s)
+            for message in [message for part in self.take(dice.randrange(1, 5)) for message in part]:
+                self._hands.take(message, lease_of(message))
                 self.handed.append(message)
+        self.perform()
 
     def _decide(self, message: Message) -> None:
         try:
@@ -132,8 +129,7 @@ class PipelineClient(ReadingClient):
     def __init__(self, world: World, topic: bytes, name: bytes, number: int, put_on: bytes) -> None:
         super().__init__(world, topic, name, b"stage %d" % number, FetchSettings(300, True, 20))
         self._put_on = put_on
-        self._transacting = Transacting(self.ports)
-        self._steps: Steps[None] | None = None
+        self._commit: Commit | None = None
         self._hangs_until_s = 0.0
         self.working: Message | None = None
         self.committed = self.refused = self.unknown = 0
@@ -150,21 +146,23 @@ class PipelineClient(ReadingClient):
             reading.raise_error()
         except (LeaseLost, DiskFull):
             pass
-        reading.pump(world.now_s)
-        self._transacting.pump(world.now_s)
-        if self._steps is not None:
-            self._go_on(self._steps)
+        self.core_turn()
+        if self._commit is not None:
+            if self._commit.done:
+                self._go_on(self._commit)
         elif self.working is None:
-            reading.mark()
-            reading.want(world.dice.choice((0.0, 0.05, 1.0)), 0)
-            self.working = reading.next_message()
+            reading.mark(world.now_s)
+            reading.want(world.dice.choice((0.0, 0.05, 1.0)), 0, world.now_s)
+            self.working = reading.next_message(world.now_s)
         elif world.chance(0.05):
             self._give_up(self.working)
         else:
             self._begin(self.working)
+        self.perform()
 
     def _give_up(self, message: Message) -> None:
         self.working = None
+        message.part.holder = self
         try:
             message.nack()
         except LeaseLost:
@@ -172,33 +170,33 @@ class PipelineClient(ReadingClient):
 
     def _begin(self, message: Message) -> None:
         draft = Draft()
-        self.commit = Commit(draft)
-        claim = claim_of(message)
+        lease = lease_of(message)
         try:
-            self.reading.lend_to_transaction(claim, message.offset, message.offset + 1)
+            self.reading.lend_to_transaction(lease, message.offset, message.offset + 1)
         except LeaseLost:
             self.working = None
             return
-        draft.ack(claim, message.offset, message.offset + 1)
+        draft.ack(lease, message.offset, message.offset + 1)
         draft.put(self._put_on, b"done: " + message.payload, None, None, 0, None)
-        self._steps = self._transacting.committing(self.commit, 2.0)
+        self._begin_commit(Commit(Outcome(draft), 2.0))
 
-    def _go_on(self, steps: Steps[None]) -> None:
+    def _begin_commit(self, commit: Commit) -> None:
+        self._commit = commit
+        self.core.begin(commit, self.world.now_s, self.world.now.unix_us / 1e6)
+
+    def _go_on(self, commit: Commit) -> None:
+        self._commit = None
         try:
-            next(steps)
-            return
-        except StopIteration:
+            commit.outcome()
             self.committed += 1
         except RetryableError:
             self.unknown += 1
-            self._steps = self._transacting.waiting(self.commit, self.world.now_s + 2.0)
-            if not self.commit.done:
-                return
-            self._steps = None  # it was not sent: the same message is tried again
-            return
+            if not commit.of.done:
+                self._begin_commit(Commit(commit.of, 2.0, first=False))
+            return  # where it was not sent, the same message is tried again
         except LeaseLost:
             self.refused += 1
-        self._steps = self.working = None
+        self.working = None
 
     def idle(self) -> bool:
         """Whether it is at nothing."""

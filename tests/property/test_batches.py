@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from clarion.model import MessageId
-from clarion.subscriber.messages import MessageBatch
 from clarion.wire.batch import (
     COMPRESSED,
     HEADER_BYTES,
@@ -24,11 +23,7 @@ from clarion.wire.batch import (
     encode_batch,
     slice_batch,
 )
-
-
-def no_ack(start: int, stop: int) -> None:
-    raise AssertionError(f"nobody acks {start} to {stop} here")
-
+from clarion.wire.messages import MessageBatch
 
 quick = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 keys = st.none() | st.binary(max_size=12)
@@ -298,9 +293,7 @@ def test_columns_become_arrow_as_they_are(content: Content, compressed: bool, da
     payloads, some_keys, some_headers = content
     start = data.draw(st.integers(0, len(payloads) - 1))
     stop = data.draw(st.integers(start + 1, len(payloads)))
-    part = MessageBatch(
-        b"topic", Batch.parse(pack(content, compressed=compressed)), 100, 5_000_000, start, stop, no_ack
-    )
+    part = MessageBatch(b"topic", Batch.parse(pack(content, compressed=compressed)), 100, 5_000_000, start, stop)
     table = part.to_arrow().to_pydict()
     nothing = [None] * len(payloads)
     packed_headers = [None if item is None else msgspec.msgpack.encode(item) for item in some_headers or nothing]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
@@ -26,15 +27,17 @@ from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
 from clarion.model.names import DEAD_READER, dead_letters_of, is_pattern, matches, to_bytes, to_text
 from clarion.model.options import KEEP, TopicSettings, check_settings
 from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
+from clarion.session.calls import Requests
+from clarion.session.connection import broker_url
 from clarion.session.endings import watch
 from clarion.session.exchange import Reply, Seen, hello
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.choices import Order, Start, check_same_use, options_of, start_fields
-from clarion.subscriber.drafts import State
-from clarion.subscriber.messages import Message
+from clarion.subscriber.subscriber_transactions import State
+from clarion.subscriber.subscription_options import Order, Start, check_same_use, options_of, start_fields
 from clarion.wire import bodies
 from clarion.wire.bodies import TopicRow
 from clarion.wire.frames import Kind
+from clarion.wire.messages import Message
 from clarion.wire.timestamps import unix_us
 
 _PAGE = 1000
@@ -47,7 +50,8 @@ class Admin:
 
     def __init__(self, url: str | None = None, *, timeout_s: float = 10.0) -> None:
         self._timeout_s = seconds(timeout_s, "timeout_s")
-        self._session = ThreadSession(url)
+        url = broker_url(url)
+        self._session = ThreadSession(url, Requests(url, os.urandom(16)))
         watch(self, self._session, self._session.url)
 
     def hello(self, seen: Seen | None = None) -> bodies.Welcome:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from clarion.model.errors import MessagesGone, PermanentError, StoredDataCorrupt
+from clarion.model.errors import MessagesGone, StoredDataCorrupt
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges
 from clarion.session.exchange import Reply
-from clarion.subscriber.messages import Message, MessageBatch, unreadable
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.frames import Buffer, Kind
+from clarion.wire.messages import Message, MessageBatch, unreadable
 
 PAGE_MESSAGES = 1000
 PAGE_BYTES = 2**20
@@ -68,9 +68,7 @@ def read_page(reply: Reply, topic: bytes, position: int, most: int) -> Page:
         until = max(until, batch_stop)
         for start, stop in _unskipped(skip, max(position, first_offset), batch_stop):
             parts.append(
-                MessageBatch(
-                    topic, batch, first_offset, committed_at_us, start - first_offset, stop - first_offset, _no_ack
-                )
+                MessageBatch(topic, batch, first_offset, committed_at_us, start - first_offset, stop - first_offset)
             )
     until = skip.next_unacked(until)
     return Page(parts, until, until >= told.end or until == position)
@@ -107,7 +105,3 @@ def _parse(blob: Buffer, topic: bytes, offset: int) -> Batch:
         return Batch.parse(blob)
     except BadBatch as error:
         raise StoredDataCorrupt(f"the batch of {to_text(topic)} at offset {offset} is damaged: {error}") from error
-
-
-def _no_ack(_start: int, _stop: int) -> NoReturn:
-    raise PermanentError("this message was only looked at, without a subscription: there is nothing to ack")

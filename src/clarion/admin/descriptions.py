@@ -13,7 +13,7 @@ from clarion.model.names import DEAD
 from clarion.model.options import SubscriptionOptions, TopicSettings
 
 if TYPE_CHECKING:
-    from clarion.subscriber.messages import Message
+    from clarion.wire.messages import Message
 
 _DEAD_HEADERS = "clarion-dead-"
 

@@ -218,11 +218,10 @@ def _note_passed_over(why: str, error: MessagesGone | MessagesUnreadable) -> Non
 
 def _tell_unreadable(part: MessageBatch, error: BadBatch) -> None:
     """Say that messages cannot be printed; they count as read, or of a shared subscription as tried."""
-    from clarion.subscriber.messages import unreadable
+    from clarion.wire.messages import unreadable
 
     told = unreadable(part, error)
-    assert part.claim is not None
-    if part.claim.reading.stats()["shared"]:
+    if part.lease.consumer.stats()["shared"]:
         part.nack(reason=str(told))
     else:
         part.ack()

@@ -6,7 +6,6 @@ Messages are read in a task: a page is asked for while the one before it becomes
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -30,13 +29,13 @@ from clarion.pipeline.read_positions import (
     without_lost,
 )
 from clarion.pipeline.topic_table import to_record_batches
-from clarion.session.calls import no_answer
+from clarion.session.calls import Request
 from clarion.session.exchange import Reply, Seen, hello
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.messages import MessageBatch, unreadable
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch
 from clarion.wire.frames import Kind
+from clarion.wire.messages import MessageBatch, unreadable
 from clarion.wire.timestamps import unix_us
 
 log = logging.getLogger("clarion.pipeline")
@@ -247,25 +246,17 @@ class _SliceReader:
 
 
 class _PendingRead:
-    """A READ that is under way."""
+    """A read that is asked for before its answer is needed."""
 
     def __init__(self, session: ThreadSession, body: bodies.Read, timeout_s: float) -> None:
         self._session = session
-        self._body = body
-        self._timeout_s = timeout_s
-        self._answered = threading.Event()
-        self._replies: list[Reply] = []
-        session.ask(Kind.READ, body, self._take)
-
-    def _take(self, reply: Reply) -> None:
-        self._replies.append(reply)
-        self._answered.set()
+        self._request = Request(Kind.READ, body, timeout_s, retry=True)
+        session.begin(self._request)
 
     def reply(self) -> Reply:
-        """Wait for the answer; one that says "not now" is asked for again while there is time."""
-        if not self._answered.wait(self._timeout_s):
-            self._session.check_usable()
-            raise no_answer(self._session.url, Kind.READ, self._timeout_s)
-        if self._replies[0].again_after_s() is None:
-            return self._replies[0]
-        return self._session.call(Kind.READ, self._body, timeout_s=self._timeout_s, retry=True)
+        """Wait for the answer; where it did not come while nobody waited for it, ask once more."""
+        self._session.wait(self._request)
+        if self._request.error is not None:
+            return self._session.call(Kind.READ, self._request.body, timeout_s=self._request.timeout_s, retry=True)
+        reply: Reply = self._request.outcome()
+        return reply

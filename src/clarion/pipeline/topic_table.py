@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from clarion.model.errors import StoredDataCorrupt
 from clarion.model.names import to_text
-from clarion.subscriber.messages import MessageBatch, arrow_columns, packed_ids
 from clarion.wire.batch import BadBatch
+from clarion.wire.messages import MessageBatch, arrow_columns, packed_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

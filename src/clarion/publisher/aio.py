@@ -33,10 +33,10 @@ from clarion.publisher.tuner.tuner_trace import Trace
 from clarion.session.async_session import AsyncSession
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply
-from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
 from clarion.wire.batch_builder import part_of
 from clarion.wire.frames import Buffer, Kind
+from clarion.wire.messages import Message, check_message
 from clarion.wire.timestamps import Timestamp, all_due, due_us, ttl_ms
 
 

@@ -35,10 +35,10 @@ from clarion.publisher.tuner.tuner_trace import Trace
 from clarion.session.endings import Works, closed, watch, watch_forks
 from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.messages import Message, check_message
 from clarion.wire import bodies
 from clarion.wire.batch_builder import MESSAGE_MEMORY_BYTES, OVERHEAD_BYTES, part_of
 from clarion.wire.frames import Buffer, Kind
+from clarion.wire.messages import Message, check_message
 from clarion.wire.timestamps import Timestamp, all_due, due_us, ttl_ms
 
 log = logging.getLogger("clarion.publisher")

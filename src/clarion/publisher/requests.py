@@ -26,12 +26,12 @@ from clarion.publisher.receipts import AsyncReceipt, Receipt
 from clarion.session.async_session import AsyncSession
 from clarion.session.endings import belongs_to_another
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.aio import AsyncSubscriber
-from clarion.subscriber.messages import Message
+from clarion.subscriber.async_subscriber import AsyncSubscriber
 from clarion.subscriber.subscriber import Subscriber
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch
 from clarion.wire.frames import Kind
+from clarion.wire.messages import Message
 
 log = logging.getLogger("clarion.publisher")
 _READER = b"requester"

@@ -85,3 +85,7 @@ class Callbacks:
         while self._asked:
             taken.append(self._asked.popleft())
         return taken
+
+    def wants_turn(self) -> bool:
+        """Whether there is something to be sent."""
+        return bool(self._asked) or self._requests.wants_turn()

@@ -7,7 +7,7 @@ nobody can tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -16,7 +16,7 @@ from clarion.model.errors import ClarionError, TimedOut
 from clarion.session.exchange import Count, GiveUp, Instruction, Nonces, Reply, Send, Wake, hello
 from clarion.wire import bodies
 from clarion.wire.codes import RETRIED, Code
-from clarion.wire.frames import DECIDED_KINDS, Kind
+from clarion.wire.frames import DECIDED_KINDS, Buffer, Kind
 
 
 def no_answer(url: str, kind: Kind, timeout_s: float) -> TimedOut:
@@ -132,14 +132,20 @@ class Core(Protocol):
     def take_instructions(self) -> list[Instruction]:
         """Return what is to be done, once."""
 
+    def wants_turn(self) -> bool:
+        """Whether there is something to be sent."""
+
 
 class Request(Call):
     """One request, asked until the broker has decided it. With `retry`, it is asked again while the answer is "not now"
     and there is time."""
 
-    def __init__(self, kind: Kind, body: bodies.Body, timeout_s: float, *, retry: bool = False) -> None:
+    def __init__(
+        self, kind: Kind, body: bodies.Body, timeout_s: float, *, retry: bool = False, blobs: Sequence[Buffer] = ()
+    ) -> None:
         self.kind = kind
         self.body = body
+        self.blobs = blobs
         self.timeout_s = timeout_s
         self.retry = retry
         self.change: Change | None = None
@@ -175,7 +181,7 @@ class Requests:
         assert request.change is not None
         request.again_at_s = 0.0
         request.asked, body = request.change.request()
-        self._instructions.append(Send(request.asked, body, request))
+        self._instructions.append(Send(request.asked, body, request, request.blobs))
 
     def cancel(self, call: Call, now_s: float) -> None:
         """Have a request not sent again."""
@@ -230,3 +236,7 @@ class Requests:
         taken = self._instructions[:]
         self._instructions.clear()
         return taken
+
+    def wants_turn(self) -> bool:
+        """Whether there is something to be sent."""
+        return bool(self._instructions)

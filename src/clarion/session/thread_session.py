@@ -22,7 +22,7 @@ import zmq
 
 from clarion.model.errors import ClarionError, Closed, InvalidRequest, UsedAfterFork
 from clarion.session.callbacks import Callbacks
-from clarion.session.calls import Call, Core, Request, Requests
+from clarion.session.calls import Call, Core, Request
 from clarion.session.connection import Backoff, Connection, Outage, broker_url
 from clarion.session.endings import Works, closed
 from clarion.session.exchange import Exchange, OnReply, Reply, Seen, Send, Wake
@@ -135,7 +135,11 @@ class ThreadSession(Works):
             self.check_usable()
             with self.lock:
                 self._core.begin(call, time.monotonic(), time.time())
-            self._wait(call, held, inf)
+                wants_turn = self._core.wants_turn()
+            if not call.done:
+                self._wait(call, held, inf)
+            elif wants_turn:
+                self.wake()
             outcome = call.outcome()
             held.release()
         except BaseException:
@@ -174,7 +178,9 @@ class ThreadSession(Works):
             self.check_usable()
             with self.lock:
                 change(time.monotonic())
-            self.wake()
+                wants_turn = self._core.wants_turn()
+            if wants_turn:
+                self.wake()
         finally:
             held.release()
 
@@ -446,9 +452,3 @@ class ThreadSession(Works):
         self._context.destroy(linger=0)
         self._wake_in.close()
         self._wake_out.close()
-
-
-def asking_session(url: str | None) -> ThreadSession:
-    """Return the session of a client that only asks."""
-    url = broker_url(url)
-    return ThreadSession(url, Requests(url, os.urandom(16)))

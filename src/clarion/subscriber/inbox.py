@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from clarion.model.errors import StoredDataCorrupt
-from clarion.subscriber.messages import Message, MessageBatch, unreadable
 from clarion.wire.batch import BadBatch
+from clarion.wire.messages import Message, MessageBatch, unreadable
 
 
 class Inbox:
@@ -19,23 +19,17 @@ class Inbox:
         self.buffered = 0  # messages
         self.bytes = 0
         self.empty = 0  # the newest fetch that was answered with nothing
-        self.on_news: dict[object, Callable[[], None]] = {}  # by who wants to hear when something came, or did not
         self._parts: deque[MessageBatch] = deque()
         self._loose_part: MessageBatch | None = None  # being handed out one by one
         self._loose: list[Message] = []  # what is left of it, last first
 
     def ask(self) -> int:
-        """Give the number of a new fetch."""
+        """Return the number of a new fetch."""
         return next(self._numbers)
 
     def nothing_came(self, number: int) -> None:
         """A fetch was answered with nothing."""
         self.empty = max(self.empty, number)
-
-    def tell_news(self) -> None:
-        """Tell those who follow more topics than this one."""
-        for tell in list(self.on_news.values()):
-            tell()
 
     def add(self, part: MessageBatch) -> None:
         """Take in what came."""
@@ -44,7 +38,7 @@ class Inbox:
         self.bytes += len(part.batch.raw)
 
     def next_message(self) -> Message | None:
-        """Give one message; None when there is none."""
+        """Return one message; None when there is none."""
         if not self._loose:
             if not self._parts:
                 return None
@@ -67,7 +61,7 @@ class Inbox:
             self._loose = []
 
     def take(self, most: int, *, opened: bool = False) -> list[MessageBatch]:
-        """Give up to `most` messages, where wanted all from batches whose messages can be looked at."""
+        """Return up to `most` messages, where wanted all from batches whose messages can be looked at."""
         self._gather_loose()
         taken: list[MessageBatch] = []
         while most > 0 and self._parts:
@@ -101,7 +95,7 @@ class Inbox:
         return self.take(len(self._parts[0]))[0]
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Give the offsets of what lies here."""
+        """Return the offsets of what lies here."""
         self._gather_loose()
         return [(part.offsets.start, part.offsets.stop) for part in self._parts]
 

@@ -6,17 +6,20 @@ The reader keeps its own position, so the broker keeps no state for it and a rep
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING, Any
 
 from clarion.model.errors import ClarionError, StoredDataCorrupt
 from clarion.model.ranges import AckedRanges
 from clarion.session.exchange import Reply
-from clarion.subscriber.claim import Claim
-from clarion.subscriber.fetching import Station, gone_error
-from clarion.subscriber.messages import MessageBatch
+from clarion.subscriber.core_state import gone_error
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
+from clarion.wire.messages import MessageBatch
+
+if TYPE_CHECKING:
+    from clarion.subscriber.consumer import Consumer, ConsumerChannel, Lease
 
 _MANY = 65_536
 _ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck
@@ -29,9 +32,10 @@ class Positions:
     full = False
     held = 0
 
-    def __init__(self, station: Station, claim: Claim, attached: bodies.Attached) -> None:
-        self._station = station
-        self._claim = claim
+    def __init__(self, consumer: Consumer, channel: ConsumerChannel, lease: Lease, attached: bodies.Attached) -> None:
+        self._consumer = consumer
+        self._channel = channel
+        self._lease = lease
         self._skip = AckedRanges(attached.cursor, attached.acked)  # not for this consumer
         self._position = attached.cursor
         self._end = 0
@@ -47,41 +51,45 @@ class Positions:
         """Whether one is that does not wait."""
         return 0.0 in self._waits.values()
 
-    def want(self, wait_s: float, messages: int) -> None:
+    def want(self, wait_s: float, messages: int, now_s: float) -> None:
         """See to it that a get is under way that waits no longer than `wait_s`."""
         if self._waits and (wait_s > 0 or 0.0 in self._waits.values()):
             return
-        station = self._station
-        number = station.inbox.ask()
+        consumer = self._consumer
+        number = consumer.inbox.ask()
         self._waits[number] = wait_s
-        most = max(messages, _MANY) if station.settings.prefetch or not messages else messages
+        most = max(messages, _MANY) if consumer.settings.prefetch or not messages else messages
         body = bodies.Get(
-            station.topic, station.name, self._claim.token,
-            self._position, most, station.inbox.fetch_bytes, ceil(wait_s * 1000),
+            consumer.topic, consumer.name, self._lease.token,
+            self._position, most, consumer.inbox.fetch_bytes, ceil(wait_s * 1000),
         )  # fmt: skip
-        station.line.ask(Kind.GET, body, lambda reply: self._on_got(number, reply), wait_s)
+        self._channel.ask(Kind.GET, body, number, wait_s)
 
-    def _on_got(self, number: int, reply: Reply) -> None:
+    def on_reply(self, kind: Kind, about: Any, reply: Reply, now_s: float) -> None:
+        """A get was answered."""
+        self._on_got(about, reply, now_s)
+
+    def _on_got(self, number: int, reply: Reply, now_s: float) -> None:
         del self._waits[number]
         refusal = reply.refusal()
         try:
             if refusal is not None and refusal.code == Code.GONE and refusal.gone is not None:
-                self._pass_over(*refusal.gone, refusal.text)
+                self._pass_over(*refusal.gone, refusal.text, now_s)
             elif reply.kind == Kind.MESSAGES:
-                self._take_delivery(reply.read(bodies.Delivery), reply)
+                self._take_delivery(reply.read(bodies.Delivery), reply, now_s)
             else:
                 self._end = reply.read(bodies.NoMessages).end
-                self._station.inbox.nothing_came(number)
+                self._consumer.inbox.nothing_came(number)
         except StoredDataCorrupt as error:
-            self._station.tell_once(error)
+            self._consumer.tell_once(error)
         except ClarionError as error:
             if refusal is not None and refusal.code in _ASKED_AGAIN:
-                self._station.tell_once(error)
+                self._consumer.tell_once(error)
             else:
-                self._station.fail(error)
-        self._station.changed()
+                self._consumer.fail(error)
+        self._consumer.tell_news()
 
-    def _take_delivery(self, delivery: bodies.Delivery, reply: Reply) -> None:
+    def _take_delivery(self, delivery: bodies.Delivery, reply: Reply, now_s: float) -> None:
         self._end = max(self._end, delivery.end)
         for start, stop in delivery.skip:
             self._skip.add(start, stop)
@@ -89,7 +97,9 @@ class Positions:
             missed = self._skip.next_unacked(self._position)
             if first_offset > missed:
                 text = f"offsets {missed} to {first_offset - 1} are gone"
-                self._pass_over(missed, first_offset, text)  # what follows is asked for again, once this was told
+                self._pass_over(
+                    missed, first_offset, text, now_s
+                )  # what follows is asked for again, once this was told
                 return
             try:
                 batch = Batch.parse(blob)
@@ -105,37 +115,37 @@ class Positions:
         while offset < stop:
             run_stop = self._skip.acked_until(offset, stop)
             part = MessageBatch(
-                self._station.topic, batch, first_offset, committed_at_us,
-                offset - first_offset, run_stop - first_offset, self._claim.ack, self._claim,
+                self._consumer.topic, batch, first_offset, committed_at_us,
+                offset - first_offset, run_stop - first_offset, self._lease,
             )  # fmt: skip
-            self._station.inbox.add(part)
+            self._consumer.inbox.add(part)
             offset = self._skip.next_unacked(run_stop)
         self._position = max(self._position, stop)
 
-    def _pass_over(self, start: int, stop: int, text: str) -> None:
+    def _pass_over(self, start: int, stop: int, text: str, now_s: float) -> None:
         """Tell of messages that are gone, take them as done, and go on after them."""
-        station = self._station
+        consumer = self._consumer
         if stop <= self._position:
             return
-        station.tell_once(gone_error(station.topic, start, stop, text))
-        station.acks.note(start, stop)
-        station.acks.pump(station.clock_s())
+        consumer.tell_once(gone_error(consumer.topic, start, stop, text))
+        consumer.acks.note(start, stop)
+        consumer.send_acks(now_s)
         self._position = max(self._position, stop)
         self._skip.add(0, self._position)
 
-    def came_back(self) -> None:
+    def came_back(self, now_s: float) -> None:
         """The application asks for more; its pace does not matter where nobody waits for what is buffered."""
 
-    def handed_out(self, messages: int) -> None:
+    def handed_out(self, messages: int, now_s: float) -> None:
         """Ask for more where it is known that there is more, so that it comes while this is worked on."""
-        inbox = self._station.inbox
-        if self._station.settings.prefetch and self._position < self._end and inbox.bytes < inbox.fetch_bytes:
-            self.want(0.0, 1)
+        inbox = self._consumer.inbox
+        if self._consumer.settings.prefetch and self._position < self._end and inbox.bytes < inbox.fetch_bytes:
+            self.want(0.0, 1, now_s)
 
     def take_ack(self, start: int, stop: int) -> None:
         """Ack a range, whichever it is."""
-        self._station.acks.note(start, stop)
+        self._consumer.acks.note(start, stop)
 
-    def pump(self, now_s: float) -> float | None:
+    def on_time(self, now_s: float) -> float | None:
         """There is nothing to be done by the clock."""
         return None

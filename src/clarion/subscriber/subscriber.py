@@ -6,30 +6,36 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from clarion.model.arguments import optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes
+from clarion.session.calls import Call
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
-from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.choices import AckMode, Delivery, Order, Start, check_choices, options_of
-from clarion.subscriber.claim import Steps
-from clarion.subscriber.drafts import State
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.messages import Message, MessageBatch
-from clarion.subscriber.reader import MANY, Reader
-from clarion.subscriber.steps import Ports
-from clarion.subscriber.transaction import Transaction
-from clarion.wire import bodies
-from clarion.wire.frames import Buffer, Kind
+from clarion.subscriber.consumer import Lease
+from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.subscriber_core import (
+    MANY,
+    AskState,
+    Close,
+    Extend,
+    Flush,
+    Get,
+    Next,
+    Subscribe,
+    SubscriberCore,
+    Unsubscribe,
+)
+from clarion.subscriber.subscriber_transactions import Draft, Outcome, State, Transaction
+from clarion.subscriber.subscription_options import AckMode, Delivery, Order, Start, check_settings, options_of
+from clarion.wire.messages import Message, MessageBatch
 
 log = logging.getLogger("clarion.subscriber")
-T = TypeVar("T")
 
 
 class Subscriber:
@@ -62,15 +68,16 @@ class Subscriber:
         max_unacked: int = 10_000,
         heartbeats: bool = True,
     ) -> None:
-        check_choices(name, ack, delivery, max_unacked)
+        check_settings(name, ack, delivery, max_unacked)
         whole(fetch_bytes, "fetch_bytes", 1)
         self.name = to_bytes(name, "name")
         settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")
         self._works = _Works(url, self.name, seconds(timeout_s, "timeout_s"), settings, auto_ack=ack == "auto")
-        self._lock = self._works.lock
-        self._reader = self._works.reader
         self._session = self._works.session
-        self._ports = self._works.ports
+        self._core = self._works.core
+        self.ack_offsets = self._works.ack_offsets
+        self.nack_offsets = self._works.nack_offsets
+        self.extend_offsets = self._works.extend_offsets
         watch(self, self._works, self._session.url)
 
     def subscribe(
@@ -85,7 +92,7 @@ class Subscriber:
         expires_s: float | None = None,
     ) -> bool:
         """Make a durable subscription that sees every message put from now on, or from `start` on: "earliest",
-        an offset, or a datetime. Gives False where it was there already, which then stays as it is; InvalidRequest
+        an offset, or a datetime. Return False where it was there already, which then stays as it is; InvalidRequest
         where that one is shared and this is not, or the other way round.
 
         `shared`: several consumers use it, and each message goes to one of them, which holds it until it acks, gives it
@@ -95,38 +102,42 @@ class Subscriber:
         match, also new ones, are subscribed to.
         """
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
-        return self._works.run(self._reader.subscribing(topic, start, options))
+        found: bool = self._session.run(Subscribe(topic, self.name, start, options, self._core.state.timeout_s))
+        return found
 
     def unsubscribe(self, topic: bytes | str) -> bool:
-        """End the subscription; what only it still needed is let go. Gives False where there was none."""
-        return self._works.run(self._reader.unsubscribing(topic))
+        """End the subscription; what only it still needed is let go. Return False where there was none."""
+        found: bool = self._session.run(Unsubscribe(topic, self.name, self._core.state.timeout_s))
+        return found
 
     def get(self, topic: bytes | str, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
-        """Give up to `max_messages`; where there are none, wait up to `wait_s` for the first. [] when that is over."""
-        parts = self.get_batches(topic, max_messages, wait_s, _opened=True)
-        return [message for part in parts for message in part.messages()]
+        """Return up to `max_messages`; where there are none, wait up to `wait_s` for the first: [] when it is over."""
+        found: list[Message] = self._session.run(self._get(topic, max_messages, wait_s, single=True))
+        return found
 
-    def get_batches(
-        self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0, *, _opened: bool = False
-    ) -> list[MessageBatch]:
+    def get_batches(self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0) -> list[MessageBatch]:
         """As `get`, but in columns as they are stored, with no object for each message."""
+        found: list[MessageBatch] = self._session.run(self._get(topic, max_messages, wait_s))
+        return found
+
+    def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
         most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
-        parts = self._works.run(self._reader.getting(to_bytes(topic, "topic"), most, patience_s, opened=_opened))
-        for part in parts:
-            part.keeper = self  # whoever holds messages can ack them
-        return parts
+        return Get(to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self)
 
     def stream(self, topic: bytes | str, wait_s: float | None = None) -> Iterator[Message]:
-        """Give messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
+        """Return messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
         when the next one is asked for. Leave it when you like: the next get goes on where it was left."""
         topic = to_bytes(topic, "topic")
         patience_s = optional_seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
-            with self._lock:
-                message = self._reader.next_now(topic)
+            with self._session.lock:
+                message = self._core.next_now(topic, self._works, time.monotonic())
+                wants_turn = self._core.wants_turn()
+            if wants_turn:
+                self._session.wake()
             if message is None:
-                message = self._works.run(self._reader.streaming(topic, patience_s))
+                message = self._session.run(Next(topic, patience_s, holder=self._works))
                 if message is None:
                     return
             yield message
@@ -134,15 +145,16 @@ class Subscriber:
     def transaction(self) -> Transaction:
         """Begin a transaction: `with subscriber.transaction() as tx`; see there."""
         self._session.check_usable()
-        return Transaction(self._works, self._ports, self._reader.transacting, keeper=self)
+        return Transaction(self)
 
     def state(self, name: bytes | str) -> State:
-        """Give a named state, as transactions set it: its value and version."""
-        return self._works.run(self._reader.asking_state(name))
+        """Return a named state, as transactions set it: its value and version."""
+        found: State = self._session.run(AskState(name, self._core.state.timeout_s))
+        return found
 
     def flush_acks(self, timeout_s: float | None = None) -> None:
         """Wait until every ack and nack made so far is durable."""
-        self._works.run(self._reader.flushing(optional_seconds(timeout_s, "timeout_s")))
+        self._session.run(Flush(optional_seconds(timeout_s, "timeout_s")))
 
     def close(self, *, ack: bool = True, timeout_s: float | None = None) -> None:
         """Let go of the connection, waiting for the broker as any call does, or for `timeout_s`. With `ack`, what was
@@ -167,83 +179,61 @@ class Subscriber:
     def stats(self) -> dict[str, Any]:
         """What is buffered and held, in all and by topic, and whether a broker is connected."""
         self._session.check_process()
-        with self._lock:
-            return {**self._reader.stats(), "connected": self._session.connected}
+        with self._session.lock:
+            return {**self._core.stats(), "connected": self._session.connected}
+
+    # What its transactions need of it.
+
+    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
+        """Have a transaction decide about messages."""
+        lease, start, stop = part.lease, part.offsets.start, part.offsets.stop
+
+        def lend(_now_s: float) -> None:
+            lease.consumer.lend_to_transaction(lease, start, stop)
+            draft.ack(lease, start, stop)
+
+        self._session.do(lend)
+
+    def abandon(self, outcome: Outcome) -> None:
+        """A transaction is not committed."""
+        self._session.do(lambda _now_s: self._core.transactions.abandon(outcome))
+
+    def run(self, call: Call) -> Any:
+        """Wait for a call of a transaction."""
+        return self._session.run(call)
+
+    def check_usable(self) -> None:
+        """Raise where it is closed or broken."""
+        self._session.check_usable()
 
 
 class _Works(Works):
-    """What works behind a subscriber, and what messages and transactions need of it. It does not hold the subscriber
-    (see `endings`); messages do."""
+    """What works behind a subscriber. It does not hold the subscriber (see `endings`); messages do."""
 
     def __init__(
         self, url: str | None, name: bytes, timeout_s: float, settings: FetchSettings, *, auto_ack: bool
     ) -> None:
-        self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
+        url = broker_url(url)
+        self.core = SubscriberCore(name, url, timeout_s, settings, auto_ack=auto_ack, seed=os.urandom(16))
+        self.session = ThreadSession(url, self.core)
         self._closing = threading.Lock()  # held by who closes it
         self._closed = False
-        self.ports = Ports(
-            ask=self._ask,
-            clock_s=time.monotonic,
-            unix_s=time.time,
-            nonce=lambda: os.urandom(16),
-            on_change=self._changed.notify_all,
-            check_usable=self._check_usable,
-            owner=self,
-            url=broker_url(url),
-            timeout_s=timeout_s,
-            give_up=self._give_up,
-        )
-        self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)
-        self.session = ThreadSession(url, on_turn=self._on_turn, on_failure=self._on_failure, on_lost=self._on_lost)
-        self.ports.count = self.session.count
 
-    def _check_usable(self) -> None:
-        self.session.check_usable()
+    # What messages need of it.
 
-    def do(self, change: Callable[[], None]) -> None:
-        """Change something, unless the client is not usable any more."""
-        self.session.check_usable()
-        with self.lock:
-            change()
+    def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
+        """Say that messages are done."""
+        self.session.do(lambda now_s: lease.consumer.ack(lease, start, stop, now_s))
 
-    def run(self, steps: Steps[T]) -> T:
-        """Go through the steps, waiting in between."""
-        self.session.check_usable()
-        with self._changed:
-            try:
-                while True:
-                    until_s = next(steps)
-                    self._changed.wait(max(0.0, until_s - time.monotonic()))
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            finally:
-                steps.close()
+    def nack_offsets(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
+        """Give messages back."""
+        self.session.do(lambda _now_s: lease.consumer.nack(lease, start, stop, delay_s, reason))
 
-    def _ask(
-        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
-    ) -> None:
-        def on_reply_locked(reply: Reply) -> None:
-            with self.lock:
-                on_reply(reply)
+    def extend_offsets(self, lease: Lease, start: int, stop: int) -> None:
+        """Keep messages for longer, and wait for the answer."""
+        self.session.run(Extend(lease, start, stop))
 
-        self.session.ask(kind, body, on_reply_locked, blobs, wait_s)
-
-    def _give_up(self, body: bodies.Body) -> None:
-        self.session.give_up(body)
-
-    def _on_lost(self, error: ClarionError) -> None:
-        with self.lock:
-            self.reader.went_back(error)
-
-    def _on_failure(self, error: ClarionError) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _on_turn(self, now_s: float) -> float | None:
-        with self.lock:
-            return self.reader.pump(now_s)
+    # Ending.
 
     def close(self, ack: bool, timeout_s: float | None) -> None:
         """Leave and let go; whoever closes it second waits for the first."""
@@ -252,7 +242,7 @@ class _Works(Works):
             raise TimedOut("another thread is closing this subscriber, and has not done so yet")
         try:
             if not self._closed:
-                self.run(self.reader.closing(ack, timeout_s))
+                self.session.run(Close(ack, timeout_s))
         finally:
             self._let_go()
             self._closing.release()
@@ -261,10 +251,9 @@ class _Works(Works):
         self._closed = True
         closed(self)
         self.session.close()
-        with self._changed:
-            self.reader.drop_all(Closed("this client is closed"))
-            self._changed.notify_all()  # whoever still waits hears that it is closed
+        with self.session.lock:
+            self.core.drop_all(Closed("this client is closed"))
 
     def end(self, timeout_s: float) -> None:
         """Leave and let go, as nobody closed it: what was handed out and not acked is not acked now."""
-        self.close(False, min(timeout_s, self.ports.timeout_s))
+        self.close(False, min(timeout_s, self.core.state.timeout_s))

@@ -26,7 +26,7 @@ def answers() -> Answers:
 
 @pytest.fixture
 def admin(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
-    monkeypatch.setattr(admin_module, "ThreadSession", lambda _url: answers)
+    monkeypatch.setattr(admin_module, "ThreadSession", lambda _url, _core: answers)
     with Admin() as admin:
         yield admin
 

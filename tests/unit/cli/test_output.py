@@ -33,7 +33,7 @@ def _part(payloads: list[bytes], key: bytes | None = None, headers: Headers | No
     raw = encode_batch(
         payloads, keys=[key] * count, headers=[headers] * count, broker=1, publisher=2, stamp=3, number=1
     )
-    return MessageBatch(b"\xff", Batch.parse(bytes(raw)), 10, 1_000_000, 0, count, lambda _start, _stop: None)
+    return MessageBatch(b"\xff", Batch.parse(bytes(raw)), 10, 1_000_000, 0, count)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from clarion.pipeline.topic_table import (
     to_record_batch,
     to_record_batches,
 )
-from clarion.subscriber.messages import MessageBatch
 from clarion.wire.batch import Batch, encode_batch
+from clarion.wire.messages import MessageBatch
 
 AT_US = 1_700_000_000_123_456
 
@@ -37,7 +37,7 @@ def part(
 ) -> MessageBatch:
     packed = encode_batch(payloads, broker=1, publisher=publisher, stamp=5, number=1, **more)
     stop = len(payloads) if stop is None else stop
-    return MessageBatch(topic, Batch.parse(packed), first, AT_US, start, stop, lambda *_: None)
+    return MessageBatch(topic, Batch.parse(packed), first, AT_US, start, stop)
 
 
 def rows_of(parts: list[MessageBatch]) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def test_damaged_headers_are_told_with_their_place() -> None:
     packed = bytearray(encode_batch([b"p"], headers=[{"abc": b"v"}], broker=1, publisher=1, stamp=1, number=1))
     at = packed.index(b"abc")
     packed[at] = 0xFF  # not UTF-8
-    one = MessageBatch(b"t", Batch(packed), 100, AT_US, 0, 1, lambda *_: None)
+    one = MessageBatch(b"t", Batch(packed), 100, AT_US, 0, 1)
     with pytest.raises(StoredDataCorrupt, match="t near offset 100"):
         to_record_batch([one])
 
@@ -127,6 +127,6 @@ def test_damaged_headers_are_told_with_their_place() -> None:
 def test_offsets_that_go_astray_are_told_and_not_followed() -> None:
     packed = bytearray(encode_batch([b"p", b"q"], broker=1, publisher=1, stamp=1, number=1))
     packed[68:72] = (10**6).to_bytes(4, "little")
-    one = MessageBatch(b"t", Batch(packed), 100, AT_US, 0, 2, lambda *_: None)
+    one = MessageBatch(b"t", Batch(packed), 100, AT_US, 0, 2)
     with pytest.raises(StoredDataCorrupt, match="t near offset 100"):
         to_record_batch([one], ("payload",))

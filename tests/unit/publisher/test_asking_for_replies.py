@@ -36,11 +36,24 @@ LONG_S = 30.0
 acked: list[bytes] = []
 
 
+class Acking:
+    """A client whose leases are the payloads, and which notes what is acked."""
+
+    def ack_offsets(self, lease: bytes, start: int, stop: int) -> None:
+        acked.append(lease)
+
+    def nack_offsets(self, lease: object, start: int, stop: int, delay_s: float, reason: str) -> None:
+        raise AssertionError
+
+    def extend_offsets(self, lease: object, start: int, stop: int) -> None:
+        raise AssertionError
+
+
 def message(payload: bytes, headers: dict[str, bytes] | None = None, topic: bytes = b"$reply/x") -> Message:
     """Give a message as a subscriber does."""
     packed = encode_batch([payload], headers=[headers], broker=1, publisher=2, stamp=3, number=4)
     batch = Batch.parse(bytes(packed))
-    return MessageBatch(topic, batch, 0, 0, 0, 1, lambda *_: acked.append(payload)).messages()[0]
+    return MessageBatch(topic, batch, 0, 0, 0, 1, payload, holder=Acking()).messages()[0]
 
 
 class Receipt:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.unit.subscriber.talking import COUNT, Asked, Talk, Walk
 
-from clarion.subscriber.messages import Message
-from clarion.subscriber.transacting import Transacting
-from clarion.subscriber.transaction import Transaction
+from clarion.subscriber.subscriber_core import Flush
+from clarion.subscriber.subscriber_transactions import Transaction
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Kind
+from clarion.wire.messages import Message
 
 BROKER, PUBLISHER = 11, 22
 
@@ -19,7 +19,6 @@ class Business(Talk):
 
     def __init__(self, *, shared: bool = True) -> None:
         super().__init__(shared=shared)
-        self.transacting = Transacting(self.ports)
         if shared:
             self.messages = self.lent(0, 1, 2, 3, 4)
         else:
@@ -27,10 +26,10 @@ class Business(Talk):
             self.messages = self.hand_out()
 
     def begin(self) -> Transaction:
-        return Transaction(self, self.ports, self.transacting)
+        return Transaction(self)
 
     def commit(self, transaction: Transaction) -> Walk[None]:
-        return Walk(self, transaction._committing())
+        return self.run(transaction._commit() or Flush(None))
 
     def register(self, publisher: int = PUBLISHER, max_batch_bytes: int = 10_000) -> None:
         """Answer what is asked before the first transaction."""

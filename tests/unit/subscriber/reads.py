@@ -7,11 +7,11 @@ from typing import Literal
 from tests.unit.subscriber.talking import Asked, Walk, World
 
 from clarion.model.options import SubscriptionOptions
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.messages import MessageBatch
-from clarion.subscriber.reader import Reader
+from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.subscriber_core import Get
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
+from clarion.wire.messages import MessageBatch
 
 SHARED = SubscriptionOptions(shared=True)
 
@@ -22,13 +22,11 @@ class Reads(World):
     def __init__(
         self, *, ack: Literal["auto", "explicit"] = "auto", at_most_once: bool = False, shared: bool = False
     ) -> None:
-        super().__init__()
-        settings = FetchSettings(1000, True, 10, True, at_most_once)
-        self.reader = Reader(b"reader", self.ports, settings, auto_ack=ack == "auto")
+        super().__init__(FetchSettings(1000, True, 10, True, at_most_once), auto_ack=ack == "auto")
         self.options = SubscriptionOptions(shared=shared)
 
     def get(self, most: int = 10, wait_s: float = 0.0, *, opened: bool = False) -> Walk[list[MessageBatch]]:
-        return self.run(self.reader.getting(b"news", most, wait_s, opened=opened))
+        return self.run(Get(b"news", most, wait_s, opened=opened, holder=self))
 
     def attach(self, token: int = 7) -> None:
         self.one(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(token, 0, (), self.options))

@@ -1,21 +1,23 @@
-"""A reading whose requests are kept, to be answered by the test."""
+"""A subscriber's core whose requests are kept, to be answered by the test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
+from inspect import signature
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from clarion.model.options import SubscriptionOptions
-from clarion.session.exchange import OnReply, Reply
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.messages import Message, MessageBatch
-from clarion.subscriber.reading import Reading
-from clarion.subscriber.steps import Ports
+from clarion.session.calls import Call
+from clarion.session.exchange import Reply, Send
+from clarion.subscriber.core_state import FetchSettings, SteppedCall
+from clarion.subscriber.subscriber_core import Extend, SubscriberCore
+from clarion.subscriber.subscriber_transactions import Draft, Outcome
 from clarion.wire import bodies
 from clarion.wire.batch import encode_batch
 from clarion.wire.frames import Buffer, Kind
+from clarion.wire.messages import Message, MessageBatch
 
 T = TypeVar("T")
 Ranges = tuple[tuple[int, int], ...]
@@ -26,13 +28,16 @@ COUNT = 100  # the broker's, when the client began
 class Asked(NamedTuple):
     """A request that waits for its answer."""
 
+    world: World
     kind: Kind
     body: Any
-    on_reply: OnReply
+    tag: Any
     blobs: Sequence[Buffer]
 
     def answer(self, kind: Kind, body: bodies.Body, *blobs: bytes, times_sent: int = 1) -> None:
-        self.on_reply(Reply(kind, msgspec.msgpack.encode(body), blobs, times_sent))
+        world = self.world
+        world.core.on_reply(self.tag, Reply(kind, msgspec.msgpack.encode(body), blobs, times_sent), world.now_s)
+        world.collect()
 
     def done(self) -> None:
         self.answer(Kind.ACK, bodies.Done())
@@ -64,40 +69,102 @@ class Asked(NamedTuple):
         self.answer(Kind.NO_MESSAGES, bodies.NoMessages(0))
 
 
-class World:
-    """Clock, wire and client around the readings under test."""
+class Nonces:
+    """Bytes that tell how many were made before."""
 
     def __init__(self) -> None:
+        self._made = 0
+
+    def __iter__(self) -> Nonces:
+        return self
+
+    def __next__(self) -> bytes:
+        self._made += 1
+        return b"nonce %d" % self._made
+
+
+class Timed:
+    """A part of the core whose methods are told the time, and whose requests are collected after each."""
+
+    def __init__(self, world: World, part: Any) -> None:
+        self._world = world
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if not callable(found):
+            return found
+
+        def timed(*given: Any, **named: Any) -> Any:
+            wanted = signature(found)
+            known = {"now_s": self._world.now_s, "unix_s": self._world.unix_s(), "holder": self._world}
+            given_already = wanted.bind_partial(*given, **named).arguments
+            named.update({n: known[n] for n in wanted.parameters if n in known and n not in given_already})
+            try:
+                got = found(*given, **named)
+            finally:
+                self._world.collect()
+            for part in got if isinstance(got, list) else [got.part] if isinstance(got, Message) else []:
+                part.holder = self._world
+            return got
+
+        return timed
+
+
+class World:
+    """Clock, wire and client around the core under test."""
+
+    def __init__(self, settings: FetchSettings | None = None, *, auto_ack: bool = True) -> None:
         self.now_s = 100.0
         self.asked: list[Asked] = []
-        self.nonces = 0
-        self.ports = Ports(
-            ask=self._ask,
-            clock_s=lambda: self.now_s,
-            unix_s=lambda: 1_700_000_000.0 + self.now_s,
-            nonce=self._nonce,
-            on_change=lambda: None,
-            check_usable=lambda: None,
-            owner=self,
-            url="tcp://here",
-            timeout_s=10.0,
-        )
-        self.ports.count.note(COUNT)
+        self.make_core(settings or FetchSettings(), auto_ack=auto_ack)
 
-    def _nonce(self) -> bytes:
-        self.nonces += 1
-        return b"nonce %d" % self.nonces
+    def make_core(self, settings: FetchSettings, *, auto_ack: bool) -> None:
+        core = SubscriberCore(b"reader", "tcp://here", 10.0, settings, auto_ack=auto_ack, seed=b"seed")
+        core.state.requests.nonces = Nonces()
+        core.count.note(COUNT)
+        self.core = core
+        self.reader: Any = Timed(self, core)
+        self.transacting: Any = Timed(self, core.transactions)
 
-    def _ask(
-        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
-    ) -> None:
-        self.asked.append(Asked(kind, body, on_reply, blobs))
+    def unix_s(self) -> float:
+        return 1_700_000_000.0 + self.now_s
 
-    def do(self, change: Callable[[], None]) -> None:
-        change()
+    def collect(self) -> None:
+        """Take what the core wants sent."""
+        for instruction in self.core.take_instructions():
+            if isinstance(instruction, Send):
+                self.asked.append(Asked(self, instruction.kind, instruction.body, instruction.tag, instruction.blobs))
 
-    def run(self, steps: Generator[float, None, T]) -> Walk[T]:
-        return Walk(self, steps)
+    def run(self, call: Call | None) -> Walk[Any]:
+        assert call is not None
+        return Walk(self, call)
+
+    # What messages and transactions need of the client.
+
+    def check_usable(self) -> None:
+        pass
+
+    def ack_offsets(self, lease: Any, start: int, stop: int) -> None:
+        lease.consumer.ack(lease, start, stop, self.now_s)
+        self.collect()
+
+    def nack_offsets(self, lease: Any, start: int, stop: int, delay_s: float, reason: str) -> None:
+        lease.consumer.nack(lease, start, stop, delay_s, reason)
+        self.collect()
+
+    def extend_offsets(self, lease: Any, start: int, stop: int) -> Walk[None]:
+        return self.run(Extend(lease, start, stop))
+
+    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
+        part.lease.consumer.lend_to_transaction(part.lease, part.offsets.start, part.offsets.stop)
+        draft.ack(part.lease, part.offsets.start, part.offsets.stop)
+
+    def abandon(self, outcome: Outcome) -> None:
+        self.core.transactions.abandon(outcome)
+        self.collect()
+
+    # What was asked.
 
     def take_asked(self) -> list[Asked]:
         asked, self.asked = self.asked, []
@@ -117,32 +184,42 @@ class World:
 
 
 class Walk(Generic[T]):
-    """Steps being taken: as far as they get, each time."""
+    """A call being waited for."""
 
-    def __init__(self, world: World, steps: Generator[float, None, T]) -> None:
+    def __init__(self, world: World, call: Call) -> None:
         self._world = world
-        self._steps = steps
-        self.until_s = 0.0
-        self.result: list[T] = []
-        self.go_on()
+        self._call = call
+        world.core.begin(call, world.now_s, world.unix_s())
+        world.collect()
+        if call.error is not None:
+            raise call.error
+
+    @property
+    def until_s(self) -> float:
+        return self._call.until_s  # type: ignore[attr-defined, no-any-return]
 
     def go_on(self) -> bool:
-        """Go on until it has to wait; says whether it has ended."""
-        try:
-            self.until_s = next(self._steps)
-        except StopIteration as end:
-            self.result.append(end.value)
-            return True
-        return False
+        """Have the call look at the time; says whether it has ended."""
+        core, now_s = self._world.core, self._world.now_s
+        if isinstance(self._call, SteppedCall):
+            core._go_on(self._call, now_s)
+        else:
+            core.state.requests.on_time(now_s, 0.0)
+        self._world.collect()
+        if self._call.error is not None:
+            raise self._call.error
+        return self._call.done
 
     def cancel(self) -> None:
         """Stop where it is."""
-        self._steps.close()
+        self._world.core.cancel(self._call, self._world.now_s)
+        self._world.collect()
 
     def end(self) -> T:
         """Go on, and expect it to end."""
-        assert self.result or self.go_on(), "it still waits"
-        return self.result[0]
+        assert self.go_on(), "it still waits"
+        result: T = self._call.outcome()
+        return result
 
 
 class Talk(World):
@@ -159,10 +236,9 @@ class Talk(World):
         heartbeats: bool = True,
         at_most_once: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(FetchSettings(1000, prefetch, max_unacked, heartbeats, at_most_once))
         self.shared = shared
-        settings = FetchSettings(1000, prefetch, max_unacked, heartbeats, at_most_once)
-        self.reading = Reading(b"news", b"reader", self.ports, settings)
+        self.reading: Any = Timed(self, self.core.of(b"news"))
         if attached:
             self.reading.want(0.0, 5)
             self.attach(acked=acked)

@@ -7,6 +7,7 @@ from tests.unit.subscriber.talking import payloads_of
 from tests.unit.subscriber.watching import PATTERN, Watch
 
 from clarion.model.errors import LeaseLost, MessagesGone, NotSubscribed
+from clarion.subscriber.subscriber_core import Flush, Get, Unsubscribe
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -89,7 +90,7 @@ def test_a_topic_that_goes_is_left_in_silence() -> None:
     assert walk.end() == []
     walk = watch.get()
     assert list(watch.fetches()) == [b"alerts/b"]
-    watch.run(watch.reader.flushing(None)).end()
+    watch.run(Flush(None)).end()
 
 
 def test_a_pattern_that_nobody_subscribed_to_is_told() -> None:
@@ -106,9 +107,10 @@ def test_a_busy_broker_is_asked_again_which_topics_there_are() -> None:
     watch.one(Kind.MATCHES).refuse(Code.BUSY, retry_after_s=0.2)
     assert not walk.go_on()
     assert watch.asked == []
-    assert watch.reader.pump(watch.now_s) == watch.now_s + 0.2
+    pattern = watch.core.source(PATTERN)
+    assert pattern.on_time(watch.now_s) == watch.now_s + 0.2
     watch.now_s += 0.2
-    watch.reader.pump(watch.now_s)
+    pattern.on_time(watch.now_s)
     assert not walk.go_on()
     watch.match()
     assert walk.end() == []
@@ -147,8 +149,8 @@ def test_a_topic_is_attached_once_whether_read_alone_or_by_patterns() -> None:
     watch = Watch()
     watch.begin(b"alerts/a")
     watch.take_asked()
-    watch.run(watch.reader.getting(b"alerts/a", 1, 0.0))
-    watch.run(watch.reader.getting(b"alerts/#", 1, 0.0))
+    watch.run(Get(b"alerts/a", 1, 0.0, holder=watch))
+    watch.run(Get(b"alerts/#", 1, 0.0, holder=watch))
     watch.pick(Kind.MATCHES).answer(Kind.ACK, bodies.Matched(1, (b"alerts/a",)))
     assert [asked for asked in watch.asked if asked.kind == Kind.ATTACH] == []
 
@@ -158,7 +160,7 @@ def test_unsubscribing_a_pattern_ends_its_topics() -> None:
     walk = watch.begin(b"alerts/a")
     watch.fetches()[b"alerts/a"].deliver(0, b"x")
     (part,) = walk.end()
-    walk_away = watch.run(watch.reader.unsubscribing(PATTERN))
+    walk_away = watch.run(Unsubscribe(PATTERN, b"reader", 10.0))
     asked = watch.pick(Kind.UNSUBSCRIBE)
     assert asked.body.topic == PATTERN
     asked.done()

@@ -7,10 +7,10 @@ from tests.unit.subscriber.talking import payloads_of
 from tests.unit.subscriber.watching import PATTERN, Watch
 
 from clarion.model.errors import MessagesGone, NotSubscribed, Unreachable
-from clarion.subscriber import reader as reader_module
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.reader import Reader
-from clarion.subscriber.reading import Reading
+from clarion.subscriber import subscriber_core as core_module
+from clarion.subscriber.consumer import Consumer
+from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.subscriber_core import Close, Get, Next, Unsubscribe
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
@@ -23,13 +23,13 @@ def test_topics_that_wait_for_messages_are_left_alone(monkeypatch: pytest.Monkey
     fetches[b"alerts/7"].deliver(0, b"x")
     walk.end()
     looked_at: list[bytes] = []
-    want = Reading.want
+    want = Consumer.want
 
-    def watched(reading: Reading, wait_s: float, messages: int) -> None:
+    def watched(reading: Consumer, wait_s: float, messages: int, now_s: float) -> None:
         looked_at.append(reading.topic)
-        want(reading, wait_s, messages)
+        want(reading, wait_s, messages, now_s)
 
-    monkeypatch.setattr(Reading, "want", watched)
+    monkeypatch.setattr(Consumer, "want", watched)
     walk = watch.get(wait_s=60.0)
     assert (looked_at, list(watch.fetches())) == ([b"alerts/7"], [b"alerts/7"])
     fetches[b"alerts/8"].deliver(0, b"y")
@@ -66,7 +66,7 @@ def test_a_topic_that_said_it_is_empty_is_not_asked_again_while_others_are_waite
 def test_a_topic_that_had_no_room_for_more_is_asked_again_once_something_is_acked() -> None:
     watch = Watch(shared=True)
     settings = FetchSettings(100_000, max_unacked=1)
-    watch.reader = Reader(b"reader", watch.ports, settings, auto_ack=False)
+    watch.make_core(settings, auto_ack=False)
     walk = watch.begin(b"alerts/a", wait_s=60.0)
     watch.fetches()[b"alerts/a"].lend(0)
     (part,) = walk.end()
@@ -88,19 +88,19 @@ def test_who_takes_message_by_message_hears_of_a_topic_in_trouble_before_the_oth
     fetches[b"alerts/b"].refuse(Code.GONE, gone=(0, 5))
     assert watch.reader.next_now(PATTERN) is None
     with pytest.raises(MessagesGone):
-        watch.run(watch.reader.streaming(PATTERN, 0.0))
+        watch.run(Next(PATTERN, 0.0, holder=watch))
     assert payloads_of(watch.get(1).end()) == [b"a1"]
 
 
 def test_a_topic_of_two_patterns_is_attached_anew_for_the_one_that_is_left() -> None:
     watch = Watch()
     other = watch.begin(b"alerts/a", wait_s=60.0)
-    wide = watch.run(watch.reader.getting(b"alerts/#", 1, 60.0))
+    wide = watch.run(Get(b"alerts/#", 1, 60.0, holder=watch))
     watch.match(b"alerts/a", pattern=b"alerts/#")
     wide.go_on()
     other.go_on()
     watch.fetches()
-    watch.run(watch.reader.unsubscribing(b"alerts/#"))
+    watch.run(Unsubscribe(b"alerts/#", b"reader", 10.0))
     other.go_on()
     watch.attach_all()
     watch.fetches()[b"alerts/a"].deliver(0, b"x")
@@ -109,7 +109,7 @@ def test_a_topic_of_two_patterns_is_attached_anew_for_the_one_that_is_left() -> 
 
 def test_at_most_once_what_could_not_be_acked_is_kept_for_the_next_call() -> None:
     watch = Watch()
-    watch.reader = Reader(b"reader", watch.ports, FetchSettings(100_000, at_most_once=True), auto_ack=True)
+    watch.make_core(FetchSettings(100_000, at_most_once=True), auto_ack=True)
     walk = watch.begin(b"alerts/a")
     watch.fetches()[b"alerts/a"].deliver(0, b"x")
     walk.go_on()
@@ -198,13 +198,13 @@ def test_a_pattern_that_ended_is_not_told_of_topics_that_another_reads() -> None
     watch = Watch()
     other = watch.begin(b"alerts/a", wait_s=60.0)
     for _ in range(3):
-        wide = watch.run(watch.reader.getting(b"alerts/#", 1, 60.0))
+        wide = watch.run(Get(b"alerts/#", 1, 60.0, holder=watch))
         watch.match(b"alerts/a", pattern=b"alerts/#")
         wide.go_on()
-        watch.run(watch.reader.unsubscribing(b"alerts/#"))
+        watch.run(Unsubscribe(b"alerts/#", b"reader", 10.0))
         other.go_on()
         watch.attach_all()
-    assert len(watch.reader._readings[b"alerts/a"].inbox.on_news) == 1
+    assert len(watch.core.of(b"alerts/a").watchers) == 1
 
 
 def test_a_topic_that_never_runs_dry_does_not_keep_others_from_being_asked() -> None:
@@ -224,7 +224,7 @@ def test_a_topic_that_never_runs_dry_does_not_keep_others_from_being_asked() -> 
 def test_who_waits_for_a_pattern_that_is_ended_hears_of_it() -> None:
     watch = Watch()
     walk = watch.begin(b"alerts/a", wait_s=60.0)
-    watch.run(watch.reader.unsubscribing(PATTERN))
+    watch.run(Unsubscribe(PATTERN, b"reader", 10.0))
     with pytest.raises(NotSubscribed, match="reader no longer reads alerts/"):
         walk.go_on()
 
@@ -252,13 +252,13 @@ def test_who_cannot_wait_asks_all_at_once_whoever_was_woken_first() -> None:
 
 
 def test_closing_acks_every_topic_though_one_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "_SETTLED_AT_ONCE", 1)
+    monkeypatch.setattr(core_module, "_SETTLED_AT_ONCE", 1)
     watch = Watch()
     walk = watch.begin(b"alerts/a", b"alerts/b", b"alerts/c")
     for asked in watch.fetches().values():
         asked.deliver(0, b"x")
     walk.end()
-    leaving = watch.run(watch.reader.closing(True))
+    leaving = watch.run(Close(True))
     watch.fetches()
     assert [asked.body.topic for asked in watch.asked if asked.kind == Kind.ACK] == [b"alerts/a"]
     watch.now_s += 2.0
@@ -282,7 +282,7 @@ def test_a_take_that_the_broker_put_off_does_not_count_as_empty() -> None:
     beat.done()
     assert not hasty.go_on()
     watch.now_s += 0.1
-    watch.reader.pump(watch.now_s)
+    watch.reader.on_time(watch.now_s)
     watch.fetches()[b"alerts/a"].lend(0)
     assert payloads_of(hasty.end()) == [b"0"]
     assert not patient.go_on()

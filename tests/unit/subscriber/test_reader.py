@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.subscriber.reads import SHARED, Reads, bring
-from tests.unit.subscriber.talking import packed, payloads_of
+from tests.unit.subscriber.talking import Timed, packed, payloads_of
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.errors import (
@@ -17,7 +17,8 @@ from clarion.model.errors import (
     Unreachable,
 )
 from clarion.model.options import SubscriptionOptions
-from clarion.subscriber.drafts import State
+from clarion.subscriber.subscriber_core import AskState, Next, Subscribe, Unsubscribe
+from clarion.subscriber.subscriber_transactions import State
 from clarion.wire import bodies
 from clarion.wire.batch import COMPRESSED, HEADER_BYTES, encode_batch
 from clarion.wire.codes import Code
@@ -153,7 +154,7 @@ def test_at_most_once_a_cancelled_get_loses_nothing() -> None:
 def test_a_stream_hands_out_what_is_there_without_waiting_and_acks_one_by_one() -> None:
     reads = Reads()
     assert reads.reader.next_now(b"news") is None
-    walk = reads.run(reads.reader.streaming(b"news", None))
+    walk = reads.run(Next(b"news", None, holder=reads))
     reads.attach()
     bring(reads.take_asked()[0], 0, 1)
     first = walk.end()
@@ -168,19 +169,19 @@ def test_a_stream_hands_out_what_is_there_without_waiting_and_acks_one_by_one() 
 
 def test_a_stream_of_what_is_shared_begins_with_one() -> None:
     reads = Reads(shared=True)
-    reads.run(reads.reader.streaming(b"news", None))
+    reads.run(Next(b"news", None, holder=reads))
     reads.attach()
     assert reads.one(Kind.TAKE).body.max_messages == 1
 
 
 def test_a_stream_ends_when_nothing_came_for_so_long_and_otherwise_outlives_the_broker() -> None:
     reads = Reads()
-    walk = reads.run(reads.reader.streaming(b"news", 5.0))
+    walk = reads.run(Next(b"news", 5.0, holder=reads))
     reads.attach()
     reads.now_s += 5.0
     reads.one(Kind.GET).nothing()
     assert walk.end() is None
-    walk = reads.run(reads.reader.streaming(b"news", None))
+    walk = reads.run(Next(b"news", None, holder=reads))
     for _ in range(3):
         reads.now_s += 41.0
         assert not walk.go_on()
@@ -241,15 +242,15 @@ def test_what_is_shared_and_cannot_be_unpacked_is_given_back_with_the_reason() -
 
 def test_subscribing_says_what_is_wanted_and_whether_it_was_new() -> None:
     reads = Reads()
-    walk = reads.run(reads.reader.subscribing("news", 5, SHARED))
+    walk = reads.run(Subscribe("news", b"reader", 5, SHARED, 10.0))
     asked = reads.one(Kind.SUBSCRIBE)
     assert (asked.body.topic, asked.body.start, asked.body.at, asked.body.options) == (b"news", "offset", 5, SHARED)
     asked.answer(Kind.ACK, bodies.Subscribed(5, SHARED))
     assert walk.end() is True
-    walk = reads.run(reads.reader.subscribing("news", "new", SHARED))
+    walk = reads.run(Subscribe("news", b"reader", "new", SHARED, 10.0))
     reads.one(Kind.SUBSCRIBE).answer(Kind.ALREADY_SUBSCRIBED, bodies.Subscribed(5, SHARED))
     assert walk.end() is False
-    walk = reads.run(reads.reader.subscribing("news", "new", SubscriptionOptions()))
+    walk = reads.run(Subscribe("news", b"reader", "new", SubscriptionOptions(), 10.0))
     reads.one(Kind.SUBSCRIBE).answer(Kind.ALREADY_SUBSCRIBED, bodies.Subscribed(5, SHARED))
     with pytest.raises(InvalidRequest, match="already"):
         walk.end()
@@ -257,14 +258,14 @@ def test_subscribing_says_what_is_wanted_and_whether_it_was_new() -> None:
 
 def test_a_busy_topic_is_asked_again_within_the_time_there_is() -> None:
     reads = Reads()
-    walk = reads.run(reads.reader.subscribing("news", "new", SHARED))
+    walk = reads.run(Subscribe("news", b"reader", "new", SHARED, 10.0))
     reads.one(Kind.SUBSCRIBE).refuse(Code.BUSY, retry_after_s=0.5)
     assert not walk.go_on()
     reads.now_s += 0.5
     assert not walk.go_on()
     reads.one(Kind.SUBSCRIBE).answer(Kind.ACK, bodies.Subscribed(5, SHARED))
     assert walk.end()
-    silent = reads.run(reads.reader.subscribing("news", "new", SHARED))
+    silent = reads.run(Subscribe("news", b"reader", "new", SHARED, 10.0))
     reads.now_s += 10.0
     with pytest.raises(TimedOut, match=r"did not answer a SUBSCRIBE .* whether it was done is not known.*clarion up"):
         silent.end()
@@ -273,19 +274,19 @@ def test_a_busy_topic_is_asked_again_within_the_time_there_is() -> None:
 def test_unsubscribing_ends_what_was_handed_out() -> None:
     reads = Reads(ack="explicit")
     (part,) = reads.got(0, 1)
-    walk = reads.run(reads.reader.unsubscribing("news"))
+    walk = reads.run(Unsubscribe("news", b"reader", 10.0))
     reads.one(Kind.UNSUBSCRIBE).done()
     assert walk.end() is True
     with pytest.raises(NotSubscribed):
         part.ack()
-    walk = reads.run(reads.reader.unsubscribing("news"))
+    walk = reads.run(Unsubscribe("news", b"reader", 10.0))
     reads.one(Kind.UNSUBSCRIBE).refuse(Code.NOT_SUBSCRIBED, kind=Kind.NOT_SUBSCRIBED)
     assert walk.end() is False
 
 
 def test_a_state_is_its_value_and_version() -> None:
     reads = Reads()
-    walk = reads.run(reads.reader.asking_state("leader"))
+    walk = reads.run(AskState("leader", 10.0))
     asked = reads.one(Kind.STATE)
     assert asked.body.name == b"leader"
     asked.answer(Kind.ACK, bodies.StateIs(b"me", 7))
@@ -294,12 +295,13 @@ def test_a_state_is_its_value_and_version() -> None:
 
 def test_a_broker_that_cannot_answer_a_greeting_is_greeted_again_after_the_time_it_asks_for() -> None:
     reads = Reads()
-    reads.ports.count.known = None
+    reads.core.count.known = None
     reads.get()
     reads.one(Kind.HELLO).refuse(Code.BUSY, retry_after_s=0.5)
     assert reads.take_asked() == []
-    assert reads.reader.pump(reads.now_s) == reads.now_s + 0.5
+    greeting = Timed(reads, reads.core.state)
+    assert greeting.on_time(reads.now_s) == reads.now_s + 0.5
     reads.now_s += 0.5
-    assert reads.reader.pump(reads.now_s) is None
+    assert greeting.on_time(reads.now_s) is None
     reads.one(Kind.HELLO).answer(Kind.ACK, bodies.Welcome(1, 1, b"", 1, 1, 1, 1, count=55))
     assert reads.one(Kind.ATTACH).body.as_of == 55

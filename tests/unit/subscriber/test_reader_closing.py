@@ -9,6 +9,7 @@ from clarion.model.errors import (
     LeaseLost,
     Unreachable,
 )
+from clarion.subscriber.subscriber_core import Close, Flush
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
@@ -19,7 +20,7 @@ def test_closing_acks_what_was_handed_out_and_then_leaves() -> None:
     reads.attach()
     reads.one(Kind.TAKE).lend(0, 1, 2)
     walk.end()
-    closing = reads.run(reads.reader.closing(True))
+    closing = reads.run(Close(True))
     ack = reads.one(Kind.ACK)
     assert ack.body.acked == ((0, 1),)
     ack.done()
@@ -33,7 +34,7 @@ def test_closing_acks_what_was_handed_out_and_then_leaves() -> None:
 def test_closing_after_an_exception_acks_nothing_and_gives_back_what_was_handed_out_as_tried() -> None:
     reads = Reads(shared=True)
     reads.got(0, 1)
-    closing = reads.run(reads.reader.closing(False))
+    closing = reads.run(Close(False))
     detach = reads.one(Kind.DETACH)
     assert detach.body.untouched == ()
     detach.done()
@@ -43,7 +44,7 @@ def test_closing_after_an_exception_acks_nothing_and_gives_back_what_was_handed_
 def test_closing_without_a_broker_ends_in_time() -> None:
     reads = Reads(shared=True)
     reads.got(0, 1)
-    closing = reads.run(reads.reader.closing(True))
+    closing = reads.run(Close(True))
     assert closing.until_s <= reads.now_s + 10.0
     reads.now_s += 10.0
     with pytest.raises(Unreachable):
@@ -53,7 +54,7 @@ def test_closing_without_a_broker_ends_in_time() -> None:
 def test_leaving_takes_less_time_than_acking_may() -> None:
     reads = Reads(shared=True)
     reads.got(0, 1)
-    closing = reads.run(reads.reader.closing(False))
+    closing = reads.run(Close(False))
     assert closing.until_s == reads.now_s + 2.0
     reads.now_s += 2.0
     closing.end()
@@ -62,7 +63,7 @@ def test_leaving_takes_less_time_than_acking_may() -> None:
 def test_closing_tells_of_acks_that_came_too_late() -> None:
     reads = Reads(shared=True)
     reads.got(0, 1)
-    closing = reads.run(reads.reader.closing(True))
+    closing = reads.run(Close(True))
     reads.one(Kind.ACK).refuse(Code.LEASE_LOST)
     with pytest.raises(LeaseLost, match="offsets 0 to 1 of news"):
         closing.end()
@@ -71,7 +72,7 @@ def test_closing_tells_of_acks_that_came_too_late() -> None:
 def test_nobody_leaves_a_subscription_of_ones_own() -> None:
     reads = Reads()
     reads.got(0, 1)
-    reads.run(reads.reader.closing(False)).end()
+    reads.run(Close(False)).end()
     assert reads.asked == []
 
 
@@ -80,7 +81,7 @@ def test_flushing_waits_for_acks_and_for_what_was_given_back() -> None:
     first, second = reads.got(0, 2)
     first.ack()
     second.nack()
-    flushing = reads.run(reads.reader.flushing(None))
+    flushing = reads.run(Flush(None))
     reads.pick(Kind.ACK).done()
     assert not flushing.go_on()
     reads.pick(Kind.RETURN).done()
@@ -90,10 +91,10 @@ def test_flushing_waits_for_acks_and_for_what_was_given_back() -> None:
 def test_the_clock_is_looked_at_for_those_who_need_it() -> None:
     reads = Reads(shared=True)
     reads.got(0, 1)
-    assert reads.reader.pump(reads.now_s) == pytest.approx(reads.now_s + 5.0)
+    assert reads.reader.on_time(reads.now_s) == pytest.approx(reads.now_s + 5.0)
     alone = Reads()
     alone.got(0, 1)
-    assert alone.reader.pump(alone.now_s) is None
+    assert alone.reader.on_time(alone.now_s) is None
 
 
 def test_the_figures_tell_what_is_held() -> None:

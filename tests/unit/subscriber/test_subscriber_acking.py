@@ -12,8 +12,9 @@ from clarion.model.errors import (
     LimitReached,
     PermanentError,
 )
-from clarion.subscriber import acking as acking_module
-from clarion.subscriber.choices import check_same_use, options_of, start_fields
+from clarion.subscriber import consumer as consumer_module
+from clarion.subscriber.subscriber_core import Extend
+from clarion.subscriber.subscription_options import check_same_use, options_of, start_fields
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
@@ -64,10 +65,10 @@ def test_acks_refused_by_a_full_disk_are_sent_again_with_those_made_since() -> N
     talk.one(Kind.ACK).refuse(Code.DISK_FULL, retry_after_s=0.2)
     messages[1].ack()
     assert talk.asked == []
-    assert talk.reading.pump(talk.now_s) == talk.now_s + 0.2
+    assert talk.reading.on_time(talk.now_s) == talk.now_s + 0.2
     assert not talk.reading.acks_done()
     talk.now_s += 0.2
-    assert talk.reading.pump(talk.now_s) is None
+    assert talk.reading.on_time(talk.now_s) is None
     assert acking(talk) == ((0, 2),)
     talk.reading.raise_error()
 
@@ -81,7 +82,7 @@ def test_acks_refused_for_good_fail_the_reading() -> None:
 
 
 def test_a_request_carries_a_bounded_number_of_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acking_module, "_ACK_RANGES_AT_ONCE", 2)
+    monkeypatch.setattr(consumer_module, "_ACK_RANGES_AT_ONCE", 2)
     talk = ten_messages()
     messages = talk.hand_out()
     messages[9].ack()
@@ -100,7 +101,7 @@ def test_nothing_can_be_given_back_to_a_subscription_of_ones_own() -> None:
     with pytest.raises(PermanentError, match="not shared"):
         message.nack()
     assert talk.asked == []
-    talk.run(talk.reading.extending(message.alone().claim, 0, 1)).end()  # type: ignore[arg-type]
+    talk.run(Extend(message.part.lease, 0, 1)).end()
     assert talk.asked == [], "there is no lease"
 
 

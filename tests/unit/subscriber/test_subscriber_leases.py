@@ -10,6 +10,7 @@ from clarion.model.errors import (
     NotSubscribed,
     Unreachable,
 )
+from clarion.subscriber.subscriber_core import Close
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -20,10 +21,10 @@ from clarion.wire.frames import Kind
 def test_a_heartbeat_comes_three_times_a_lease_also_when_nothing_is_held() -> None:
     talk = Talk(shared=True)
     talk.one(Kind.TAKE)
-    assert talk.reading.pump(talk.now_s) == talk.now_s + LEASE_S / 3
+    assert talk.reading.on_time(talk.now_s) == talk.now_s + LEASE_S / 3
     for _ in range(3):
         talk.now_s += LEASE_S / 3
-        talk.reading.pump(talk.now_s)
+        talk.reading.on_time(talk.now_s)
         beat = talk.one(Kind.ACK)
         assert beat.body.acked == ()
         beat.done()
@@ -34,7 +35,7 @@ def test_heartbeats_without_an_answer_do_not_pile_up() -> None:
     talk.take_asked()
     for _ in range(20):
         talk.now_s += LEASE_S
-        talk.reading.pump(talk.now_s)
+        talk.reading.on_time(talk.now_s)
     assert len(talk.asked) == 3
 
 
@@ -42,7 +43,7 @@ def test_without_heartbeats_only_extend_renews() -> None:
     talk = Talk(shared=True, heartbeats=False)
     (message,) = talk.lent(0)
     talk.now_s += LEASE_S
-    assert talk.reading.pump(talk.now_s) is None
+    assert talk.reading.on_time(talk.now_s) is None
     assert talk.asked == []
     extending = message.extend()
     assert not extending.go_on()
@@ -55,7 +56,7 @@ def test_extend_raises_what_became_of_the_lease() -> None:
     first, second, third = talk.lent(0, 1, 2)
     silent = first.extend()
     silent.go_on()
-    talk.now_s += talk.ports.timeout_s
+    talk.now_s += talk.core.state.timeout_s
     with pytest.raises(Unreachable):
         silent.end()
     second.nack()
@@ -99,7 +100,7 @@ def test_what_is_shown_is_for_the_start_that_asked_and_makes_older_requests_come
     talk.pick(Kind.TAKE).lend(0, 1, waiting=5)
     for _ in range(2):  # untouched, and given back
         talk.now_s += 2.0
-        talk.reading.pump(talk.now_s)
+        talk.reading.on_time(talk.now_s)
         (returned,) = [asked for asked in talk.take_asked() if asked.kind == Kind.RETURN]
         number = returned.body.number
         returned.done()
@@ -125,7 +126,7 @@ def test_what_is_held_is_shown_again_where_the_broker_cannot_take_it_now() -> No
     talk.one(Kind.TAKE).refuse(Code.SHOW_HELD, expected=33)
     talk.one(Kind.RENEW).refuse(Code.DISK_FULL, retry_after_s=0.5)
     talk.now_s += 0.5
-    talk.reading.pump(talk.now_s)
+    talk.reading.on_time(talk.now_s)
     talk.reading.raise_error()
     again = talk.one(Kind.RENEW)
     assert again.body.held == ((0, 2, 1),)
@@ -142,7 +143,7 @@ def test_nothing_is_asked_until_what_is_held_was_shown() -> None:
     renew = talk.one(Kind.RENEW)
     talk.reading.want(0.0, 5)
     talk.now_s += LEASE_S
-    talk.reading.pump(talk.now_s)
+    talk.reading.on_time(talk.now_s)
     assert talk.asked == []
     renew.answer(Kind.ACK, bodies.Renewed((), LEASE_S))
     assert sorted(asked.kind for asked in talk.take_asked()) == [Kind.ACK, Kind.ACK, Kind.TAKE]
@@ -179,13 +180,12 @@ def test_what_was_lent_to_others_meanwhile_is_lost() -> None:
 def test_what_a_transaction_was_given_can_be_lost_too() -> None:
     talk = Talk(shared=True)
     (message,) = talk.lent(0)
-    claim = message.claim
-    assert claim is not None
-    talk.reading.lend_to_transaction(claim, 0, 1)
+    lease = message.part.lease
+    talk.reading.lend_to_transaction(lease, 0, 1)
     talk.reading.want(0.0, 5)
     talk.one(Kind.TAKE).refuse(Code.SHOW_HELD)
     talk.one(Kind.RENEW).answer(Kind.ACK, bodies.Renewed(((0, 1),), LEASE_S))
-    assert isinstance(claim.error, LeaseLost)
+    assert isinstance(lease.error, LeaseLost)
 
 
 # Losing it all.
@@ -247,7 +247,7 @@ def test_what_was_given_back_by_nobody_but_the_client_is_not_told() -> None:
     talk = Talk(shared=True)
     talk.pick(Kind.TAKE).lend(0, waiting=0)
     talk.now_s += 2
-    talk.reading.pump(talk.now_s)  # it lies here untouched
+    talk.reading.on_time(talk.now_s)  # it lies here untouched
     talk.one(Kind.RETURN).refuse(Code.LEASE_LOST)
     talk.reading.raise_error()
 
@@ -311,7 +311,7 @@ def test_leaving_gives_back_what_was_not_handed_out_as_untouched() -> None:
     talk = Talk(shared=True)
     talk.one(Kind.TAKE).lend(0, 1, 2)
     talk.hand_out(1)
-    leaving = talk.run(talk.reading.detaching(talk.now_s + 5))
+    leaving = talk.run(Close(False, 5.0))
     detach = talk.one(Kind.DETACH)
     assert (detach.body.token, detach.body.untouched) == (7, ((1, 3),))
     detach.done()
@@ -320,7 +320,7 @@ def test_leaving_gives_back_what_was_not_handed_out_as_untouched() -> None:
 
 def test_leaving_waits_for_a_take_that_will_soon_bring_something() -> None:
     talk = Talk(shared=True)
-    leaving = talk.run(talk.reading.detaching(talk.now_s + 5))
+    leaving = talk.run(Close(False, 5.0))
     talk.one(Kind.TAKE).lend(0, 1)
     assert not leaving.go_on()
     assert talk.one(Kind.DETACH).body.untouched == ((0, 2),)
@@ -332,6 +332,6 @@ def test_leaving_does_not_wait_for_a_take_that_waits_itself() -> None:
     talk = Talk(shared=True)
     talk.one(Kind.TAKE).nothing()
     talk.reading.want(30.0, 5)
-    leaving = talk.run(talk.reading.detaching(talk.now_s + 5))
+    leaving = talk.run(Close(False, 5.0))
     talk.pick(Kind.DETACH).done()
     leaving.end()

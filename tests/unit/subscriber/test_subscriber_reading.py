@@ -315,10 +315,10 @@ def test_an_attach_refused_for_now_is_asked_again_in_a_while(code: Code) -> None
     refused.refuse(code, retry_after_s=0.5)
     talk.reading.raise_error()
     talk.reading.want(0.0, 5)
-    assert talk.reading.pump(talk.now_s) == talk.now_s + 0.5
+    assert talk.reading.on_time(talk.now_s) == talk.now_s + 0.5
     assert talk.asked == []
     talk.now_s += 0.5
-    assert talk.reading.pump(talk.now_s) is None
+    assert talk.reading.on_time(talk.now_s) is None
     assert talk.asked[0].body == refused.body
     talk.attach()
     talk.one(Kind.GET).deliver(0, b"0")
@@ -330,7 +330,7 @@ def test_of_an_attach_that_was_sent_again_before_it_was_refused_for_now_nobody_c
     talk.reading.want(0.0, 5)
     talk.one(Kind.ATTACH).refuse(Code.BUSY, retry_after_s=0.5, times_sent=2)
     talk.now_s += 0.5
-    talk.reading.pump(talk.now_s)
+    talk.reading.on_time(talk.now_s)
     talk.one(Kind.ATTACH).refuse(Code.STALE, expected=COUNT + 2)
     with pytest.raises(TakenOver):
         talk.reading.raise_error()
@@ -350,17 +350,17 @@ def test_who_is_refused_for_now_for_as_long_as_it_waits_hears_why() -> None:
 def test_a_topic_that_is_busy_is_asked_again_in_a_while() -> None:
     talk = Talk()
     talk.one(Kind.GET).refuse(Code.BUSY, retry_after_s=0.5)
-    assert talk.reading.pump(talk.now_s) == talk.now_s + 0.5
+    assert talk.reading.on_time(talk.now_s) == talk.now_s + 0.5
     assert talk.asked == []
     talk.now_s += 0.5
-    talk.reading.pump(talk.now_s)
+    talk.reading.on_time(talk.now_s)
     talk.one(Kind.GET).deliver(0, b"0")
     assert payloads_of(talk.reading.take(9)) == [b"0"]
 
 
 def test_the_broker_is_asked_for_its_count_before_the_first_attach() -> None:
     talk = Talk(attached=False)
-    talk.ports.count.known = None
+    talk.core.count.known = None
     talk.reading.want(0.0, 5)
     talk.one(Kind.HELLO).answer(Kind.ACK, bodies.Welcome(1, 1, b"", 1, 1, 1, 1, count=55))
     assert talk.one(Kind.ATTACH).body.as_of == 55

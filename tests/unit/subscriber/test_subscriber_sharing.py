@@ -193,10 +193,10 @@ def test_what_lies_untouched_is_given_back_uncounted() -> None:
     talk = Talk(shared=True)
     talk.one(Kind.TAKE).lend(0, 1, 2, 3)
     assert talk.hand_out(1)[0].offset == 0
-    wanted_s = talk.reading.pump(talk.now_s)
+    wanted_s = talk.reading.on_time(talk.now_s)
     assert wanted_s is not None
     talk.now_s = wanted_s
-    talk.reading.pump(talk.now_s)
+    talk.reading.on_time(talk.now_s)
     returned = talk.one(Kind.RETURN)
     assert (returned.body.returned, returned.body.counted) == (((1, 4, 1),), False)
     assert talk.reading.buffered == 0
@@ -244,5 +244,5 @@ def test_acks_that_older_messages_of_others_hold_up_are_sent_again() -> None:
     talk.one(Kind.ACK).refuse(Code.LIMIT)
     talk.reading.raise_error()
     talk.now_s += 1.0
-    talk.reading.pump(talk.now_s)
+    talk.reading.on_time(talk.now_s)
     assert talk.pick(Kind.ACK).body.acked == ((5, 6),)

@@ -63,10 +63,10 @@ def test_what_is_refused_for_now_is_sent_again_as_it_was() -> None:
     walk, asked = talk.send(tx)
     for code in (Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY):
         asked.refuse(code, retry_after_s=0.2)
-        assert talk.transacting.pump(talk.now_s) == talk.now_s + 0.2
+        assert talk.transacting.on_time(talk.now_s) == talk.now_s + 0.2
         assert talk.asked == []
         talk.now_s += 0.2
-        talk.transacting.pump(talk.now_s)
+        talk.transacting.on_time(talk.now_s)
         again = talk.one(Kind.TRANSACT)
         assert (again.body, again.blobs) == (asked.body, asked.blobs)
         asked = again
@@ -83,9 +83,9 @@ def test_a_broker_that_began_anew_is_shown_what_is_held_and_asked_again() -> Non
     asked.refuse(Code.SHOW_HELD)
     renew = talk.one(Kind.RENEW)
     assert sorted(renew.body.held) == [(0, 1, 1), (1, 5, 1)]
-    wanted_s = talk.transacting.pump(talk.now_s)
+    wanted_s = talk.transacting.on_time(talk.now_s)
     assert wanted_s is not None
-    talk.transacting.pump(wanted_s)
+    talk.transacting.on_time(wanted_s)
     again = talk.one(Kind.TRANSACT)
     assert again.body == asked.body
     answer(again)
@@ -98,7 +98,7 @@ def test_an_unanswered_transaction_stays_under_way_and_the_next_one_waits_for_it
     first.ack(talk.messages[0])
     first.put("a", b"x")
     walk, asked = talk.send(first)
-    talk.now_s += talk.ports.timeout_s
+    talk.now_s += talk.core.state.timeout_s
     with pytest.raises(TimedOut, match="not known yet"):
         walk.end()
     second = talk.begin()
@@ -107,7 +107,7 @@ def test_an_unanswered_transaction_stays_under_way_and_the_next_one_waits_for_it
     second.put("a", b"y")
     waiting = talk.commit(second)
     assert talk.asked == [], "it does not overtake"
-    result: Walk[Any] = Walk(talk, first._waiting(None))
+    result: Walk[Any] = talk.run(first._wait(None))
     answer(asked, 5)
     result.end()
     assert first.offsets == (5,)
@@ -124,7 +124,7 @@ def test_who_waits_too_long_for_an_earlier_one_has_done_nothing() -> None:
     second.ack(talk.messages[2])
     second.put("a", b"y")
     waiting = talk.commit(second)
-    talk.now_s += talk.ports.timeout_s
+    talk.now_s += talk.core.state.timeout_s
     with pytest.raises(TimedOut, match="nothing of this one was done"):
         waiting.end()
     third = talk.begin()
@@ -137,12 +137,12 @@ def test_what_is_refused_for_too_long_raises_the_last_word_and_is_still_tried() 
     tx.put("a", b"x")
     walk, asked = talk.send(tx)
     asked.refuse(Code.TOPIC_FULL, retry_after_s=0.5)
-    talk.now_s += talk.ports.timeout_s
+    talk.now_s += talk.core.state.timeout_s
     with pytest.raises(TopicFull, match="stays under way"):
         walk.end()
-    talk.transacting.pump(talk.now_s)
+    talk.transacting.on_time(talk.now_s)
     answer(talk.one(Kind.TRANSACT), 1)
-    Walk(talk, tx._waiting(None)).end()
+    talk.run(tx._wait(None)).end()
     assert tx.offsets == (1,)
 
 
@@ -152,7 +152,7 @@ def test_without_an_id_in_time_nothing_was_done() -> None:
     tx.put("a", b"x")
     walk = talk.commit(tx)
     assert [asked.kind for asked in talk.asked] == [Kind.HELLO]
-    talk.now_s += talk.ports.timeout_s
+    talk.now_s += talk.core.state.timeout_s
     with pytest.raises(TimedOut, match="nothing of this transaction was done"):
         walk.end()
     tx = talk.begin()
@@ -187,7 +187,7 @@ def test_a_publisher_that_may_have_been_forgotten_after_it_was_done_is_told(firs
     if first is not None:  # of the two copies sent, this answers one; the other may be done
         asked.refuse(first, times_sent=2)
         talk.now_s += 1
-        talk.transacting.pump(talk.now_s)
+        talk.transacting.on_time(talk.now_s)
         asked = talk.one(Kind.TRANSACT)
     asked.refuse(Code.PUBLISHER_EXPIRED, times_sent=1 if first else 2)
     with pytest.raises(PublisherExpired, match="cannot be told"):
@@ -247,7 +247,7 @@ def test_an_empty_transaction_asks_nothing() -> None:
 def test_only_messages_that_were_handed_out_can_be_acked() -> None:
     talk = Business()
     part = talk.messages[0].alone()
-    part.claim = None
+    part.holder = None
     with pytest.raises(PermanentError, match="not handed out"):
         talk.begin().ack(part)
     with pytest.raises(TypeError):
@@ -256,17 +256,17 @@ def test_only_messages_that_were_handed_out_can_be_acked() -> None:
 
 def test_leaving_forgets_the_publisher_once_everything_is_answered() -> None:
     talk = Business()
-    talk.run(talk.transacting.forgetting(talk.now_s + 2)).end()
+    assert talk.transacting.forget() is None
     assert talk.asked == []
     tx = talk.begin()
     tx.put("a", b"x")
     walk, asked = talk.send(tx)
-    finishing = talk.run(talk.transacting.finishing(talk.now_s + 10))
-    talk.run(talk.transacting.forgetting(talk.now_s + 2)).end()
+    assert talk.transacting.busy
+    assert talk.transacting.forget() is None
     assert talk.asked == [], "it may still have something to answer"
     answer(asked, 0)
     walk.end()
-    finishing.end()
-    forgetting = talk.run(talk.transacting.forgetting(talk.now_s + 2))
+    assert not talk.transacting.busy
+    forgetting = talk.transacting.forget()
     talk.one(Kind.FORGET).done()
-    forgetting.end()
+    assert forgetting.left

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.unit.subscriber.talking import Asked, Walk, World
 
 from clarion.model.options import SubscriptionOptions
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.messages import MessageBatch
-from clarion.subscriber.reader import Reader
+from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.subscriber_core import Get
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
+from clarion.wire.messages import MessageBatch
 
 PATTERN = b"alerts/*"
 
@@ -18,14 +18,13 @@ class Watch(World):
     """A subscriber to a pattern."""
 
     def __init__(self, *, shared: bool = False, fetch_bytes: int = 100_000) -> None:
-        super().__init__()
-        self.reader = Reader(b"reader", self.ports, FetchSettings(fetch_bytes), auto_ack=True)
+        super().__init__(FetchSettings(fetch_bytes))
         self.options = SubscriptionOptions(shared=shared)
         self.tokens: dict[bytes, int] = {}
         self.version = 0
 
     def get(self, most: int = 10, wait_s: float = 0.0) -> Walk[list[MessageBatch]]:
-        return self.run(self.reader.getting(PATTERN, most, wait_s))
+        return self.run(Get(PATTERN, most, wait_s, holder=self))
 
     def match(self, *topics: bytes, pattern: bytes = PATTERN) -> None:
         """Answer who asks which topics there are, as the broker does: everybody, once it has to answer one."""

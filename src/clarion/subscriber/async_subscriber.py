@@ -5,27 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from clarion.model.arguments import optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed
 from clarion.model.names import to_bytes
 from clarion.session.async_session import AsyncSession
+from clarion.session.calls import Call
+from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
-from clarion.subscriber.choices import AckMode, Delivery, Order, Start, check_choices, options_of
-from clarion.subscriber.claim import Steps
-from clarion.subscriber.drafts import State
-from clarion.subscriber.fetching import FetchSettings
-from clarion.subscriber.messages import Message, MessageBatch
-from clarion.subscriber.reader import MANY, Reader
-from clarion.subscriber.steps import Ports
-from clarion.subscriber.transaction import AsyncTransaction
+from clarion.subscriber.consumer import Lease
+from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.subscriber_core import (
+    MANY,
+    AskState,
+    Close,
+    Extend,
+    Flush,
+    Get,
+    Next,
+    Subscribe,
+    SubscriberCore,
+    Unsubscribe,
+)
+from clarion.subscriber.subscriber_transactions import AsyncTransaction, Draft, Outcome, State
+from clarion.subscriber.subscription_options import AckMode, Delivery, Order, Start, check_settings, options_of
+from clarion.wire.messages import Message, MessageBatch
 
 log = logging.getLogger("clarion.subscriber")
-T = TypeVar("T")
 
 
 class AsyncSubscriber:
@@ -44,14 +53,16 @@ class AsyncSubscriber:
         max_unacked: int = 10_000,
         heartbeats: bool = True,
     ) -> None:
-        check_choices(name, ack, delivery, max_unacked)
+        check_settings(name, ack, delivery, max_unacked)
         whole(fetch_bytes, "fetch_bytes", 1)
         self.name = to_bytes(name, "name")
         settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")
         self._works = _Works(url, self.name, seconds(timeout_s, "timeout_s"), settings, auto_ack=ack == "auto")
-        self._reader = self._works.reader
         self._session = self._works.session
-        self._ports = self._works.ports
+        self._core = self._works.core
+        self.ack_offsets = self._works.ack_offsets
+        self.nack_offsets = self._works.nack_offsets
+        self.extend_offsets = self._works.extend_offsets
         watch(self, self._works, self._session.url)
 
     async def subscribe(
@@ -67,36 +78,41 @@ class AsyncSubscriber:
     ) -> bool:
         """Make a durable subscription; see Subscriber.subscribe."""
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
-        return await self._works.run(self._reader.subscribing(topic, start, options))
+        found: bool = await self._session.run(Subscribe(topic, self.name, start, options, self._core.state.timeout_s))
+        return found
 
     async def unsubscribe(self, topic: bytes | str) -> bool:
         """End the subscription; see Subscriber.unsubscribe."""
-        return await self._works.run(self._reader.unsubscribing(topic))
+        found: bool = await self._session.run(Unsubscribe(topic, self.name, self._core.state.timeout_s))
+        return found
 
     async def get(self, topic: bytes | str, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
-        """Give up to `max_messages`; wait up to `wait_s` for the first. [] when that is over."""
-        parts = await self.get_batches(topic, max_messages, wait_s, _opened=True)
-        return [message for part in parts for message in part.messages()]
+        """Return up to `max_messages`; wait up to `wait_s` for the first. [] when that is over."""
+        found: list[Message] = await self._session.run(self._get(topic, max_messages, wait_s, single=True))
+        return found
 
     async def get_batches(
-        self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0, *, _opened: bool = False
+        self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0
     ) -> list[MessageBatch]:
         """As `get`, but in columns as they are stored, with no object for each message."""
+        found: list[MessageBatch] = await self._session.run(self._get(topic, max_messages, wait_s))
+        return found
+
+    def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
         most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
-        parts = await self._works.run(self._reader.getting(to_bytes(topic, "topic"), most, patience_s, opened=_opened))
-        for part in parts:
-            part.keeper = self  # whoever holds messages can ack them
-        return parts
+        return Get(to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self)
 
     async def stream(self, topic: bytes | str, wait_s: float | None = None) -> AsyncIterator[Message]:
-        """Give messages one by one, for ever, or until none came for `wait_s`; see Subscriber.stream."""
+        """Return messages one by one, for ever, or until none came for `wait_s`; see Subscriber.stream."""
         topic = to_bytes(topic, "topic")
         patience_s = optional_seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
-            message = self._reader.next_now(topic)
+            message = self._core.next_now(topic, self._works, self._session.now_s())
+            if self._core.wants_turn():
+                self._session.perform()
             if message is None:
-                message = await self._works.run(self._reader.streaming(topic, patience_s))
+                message = await self._session.run(Next(topic, patience_s, holder=self._works))
                 if message is None:
                     return
             yield message
@@ -104,15 +120,16 @@ class AsyncSubscriber:
     def transaction(self) -> AsyncTransaction:
         """Begin a transaction: `async with subscriber.transaction() as tx`; see Transaction."""
         self._session.check_usable()
-        return AsyncTransaction(self._works, self._ports, self._reader.transacting, keeper=self)
+        return AsyncTransaction(self)
 
     async def state(self, name: bytes | str) -> State:
-        """Give a named state, as transactions set it: its value and version."""
-        return await self._works.run(self._reader.asking_state(name))
+        """Return a named state, as transactions set it: its value and version."""
+        found: State = await self._session.run(AskState(name, self._core.state.timeout_s))
+        return found
 
     async def flush_acks(self, timeout_s: float | None = None) -> None:
         """Wait until every ack and nack made so far is durable."""
-        await self._works.run(self._reader.flushing(optional_seconds(timeout_s, "timeout_s")))
+        await self._session.run(Flush(optional_seconds(timeout_s, "timeout_s")))
 
     async def close(self, *, ack: bool = True, timeout_s: float | None = None) -> None:
         """Let go of the connection; see Subscriber.close."""
@@ -135,78 +152,66 @@ class AsyncSubscriber:
     def stats(self) -> dict[str, Any]:
         """What is buffered and held, in all and by topic, and whether a broker is connected."""
         self._session.check_process()
-        return {**self._reader.stats(), "connected": self._session.connected}
+        return {**self._core.stats(), "connected": self._session.connected}
+
+    # What its transactions need of it.
+
+    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
+        """Have a transaction decide about messages."""
+        self._session.check_usable()
+        part.lease.consumer.lend_to_transaction(part.lease, part.offsets.start, part.offsets.stop)
+        draft.ack(part.lease, part.offsets.start, part.offsets.stop)
+
+    def abandon(self, outcome: Outcome) -> None:
+        """A transaction is not committed."""
+        self._session.check_usable()
+        self._core.transactions.abandon(outcome)
+        self._session.wake()
+
+    async def run(self, call: Call) -> Any:
+        """Wait for a call of a transaction."""
+        return await self._session.run(call)
+
+    def check_usable(self) -> None:
+        """Raise where it is closed."""
+        self._session.check_usable()
 
 
 class _Works(Works):
-    """What works behind a subscriber, and what messages and transactions need of it. It does not hold the subscriber
-    (see `endings`); messages do."""
+    """What works behind a subscriber. It does not hold the subscriber (see `endings`); messages do."""
 
     def __init__(
         self, url: str | None, name: bytes, timeout_s: float, settings: FetchSettings, *, auto_ack: bool
     ) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        url = broker_url(url)
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
-        self.session = AsyncSession(url, on_turn=self._on_turn, on_lost=self._on_lost)
+        self.core = SubscriberCore(name, url, timeout_s, settings, auto_ack=auto_ack, seed=os.urandom(16))
+        self.session = AsyncSession(url, self.core)
         self.loop = self.session.loop
-        self.ports = Ports(
-            ask=self.session.ask,
-            clock_s=self.session.now_s,
-            unix_s=time.time,
-            nonce=lambda: os.urandom(16),
-            on_change=self._on_change,
-            check_usable=self.session.check_usable,
-            owner=self,
-            url=self.session.url,
-            timeout_s=timeout_s,
-            give_up=self.session.give_up,
-            count=self.session.count,
-        )
-        self.reader = Reader(name, self.ports, settings, auto_ack=auto_ack)
 
-    def do(self, change: Callable[[], None]) -> None:
-        """Change something, unless the client is not usable any more."""
+    # What messages need of it.
+
+    def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
+        """Say that messages are done."""
         self.session.check_usable()
-        change()
+        lease.consumer.ack(lease, start, stop, self.session.now_s())
+        self.session.perform()
 
-    async def run(self, steps: Steps[T]) -> T:
-        """Go through the steps, waiting in between."""
+    def nack_offsets(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
+        """Give messages back."""
         self.session.check_usable()
-        try:
-            while True:
-                until_s = next(steps)
-                await self._change(max(0.0, until_s - self.session.now_s()))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            steps.close()
+        lease.consumer.nack(lease, start, stop, delay_s, reason)
+        self.session.perform()
 
-    def _on_lost(self, error: ClarionError) -> None:
-        self.reader.went_back(error)
-
-    def _on_turn(self, now_s: float) -> float | None:
-        return self.reader.pump(now_s)
-
-    def _on_change(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-        self.session.wake()
-
-    async def _change(self, timeout_s: float) -> None:
-        changed: asyncio.Future[None] = self.session.loop.create_future()
-        self._waiting.add(changed)
-        await asyncio.wait([changed], timeout=timeout_s)
-        self._waiting.discard(changed)
+    async def extend_offsets(self, lease: Lease, start: int, stop: int) -> None:
+        """Keep messages for longer, and wait for the answer."""
+        await self.session.run(Extend(lease, start, stop))
 
     # Ending.
 
     def leave_loop(self) -> None:
         """Have the loop do nothing more."""
         self.session.leave_loop()
-        self._waiting.clear()
 
     async def end(self, timeout_s: float) -> None:
         """Leave and let go, as nobody closed it, on this loop or, once it has left it, on another: what was handed out
@@ -215,7 +220,7 @@ class _Works(Works):
             self.loop = asyncio.get_running_loop()
             self.session.join_loop()
             self._closed = None  # whoever was closing it is gone with the other loop
-        await self.close(False, min(timeout_s, self.ports.timeout_s))
+        await self.close(False, min(timeout_s, self.core.state.timeout_s))
 
     async def close(self, ack: bool, timeout_s: float | None) -> None:
         """Leave and let go; whoever closes it second waits for the first."""
@@ -225,7 +230,7 @@ class _Works(Works):
             return
         self._closed = asyncio.get_running_loop().create_future()
         try:
-            await self.run(self.reader.closing(ack, timeout_s))
+            await self.session.run(Close(ack, timeout_s))
         except GeneratorExit:  # its loop is over before it is: the end of the program finishes it
             raise
         except BaseException:
@@ -238,5 +243,4 @@ class _Works(Works):
         closed(self)
         assert self._closed is not None
         self._closed.set_result(None)
-        self.reader.drop_all(Closed("this client is closed"))
-        self._on_change()  # whoever still waits hears that it is closed
+        self.core.drop_all(Closed("this client is closed"))

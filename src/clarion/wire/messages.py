@@ -1,10 +1,13 @@
-"""What a subscriber is handed: batches as they are, or single messages that look into them."""
+"""What a subscriber is handed: batches as they are, or single messages that look into them.
+
+They are in this room, and not in `model`, because they look into the batch layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -17,19 +20,28 @@ from clarion.wire.batch import BadBatch, Batch, Headers, slice_batch
 if TYPE_CHECKING:
     import pyarrow
 
-    from clarion.subscriber.claim import Claim
 
-AckRange = Callable[[int, int], None]
+class Holder(Protocol):
+    """The client that handed messages out, and lives as long as they do."""
+
+    def ack_offsets(self, lease: Any, start: int, stop: int) -> None:
+        """Say that messages are done."""
+
+    def nack_offsets(self, lease: Any, start: int, stop: int, delay_s: float, reason: str) -> None:
+        """Give messages back."""
+
+    def extend_offsets(self, lease: Any, start: int, stop: int) -> Any:
+        """Keep messages for longer, and wait for the answer; of an asyncio client, what is to be awaited."""
 
 
 class MessageBatch:
     """Messages [start, stop) of a stored batch, in columns; nothing is copied until it is asked for.
 
-    Without a `claim` they belong to nobody, and cannot be given back. Pickled, they carry their data and no claim.
+    Without a `holder` they belong to nobody, and cannot be acked or given back. Pickled, they carry their data alone.
     """
 
     __slots__ = (
-        "_ack", "attempt", "batch", "batch_offset", "claim", "committed_at_us", "keeper", "start", "stop", "topic",
+        "attempt", "batch", "batch_offset", "committed_at_us", "holder", "lease", "start", "stop", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -40,9 +52,9 @@ class MessageBatch:
         committed_at_us: int,
         start: int,
         stop: int,
-        ack: AckRange,
-        claim: Claim | None = None,
+        lease: Any = None,
         attempt: int = 1,
+        holder: Holder | None = None,
     ) -> None:
         self.topic = topic
         self.batch = batch
@@ -50,10 +62,9 @@ class MessageBatch:
         self.committed_at_us = committed_at_us
         self.start = start
         self.stop = stop
-        self._ack = ack
-        self.claim = claim
-        self.keeper: object = None  # the subscriber that handed it out, which lives as long as it does
+        self.lease = lease  # of the consumer they were handed to, known to its holder
         self.attempt = attempt  # of a shared subscription: how often its messages have been lent by now
+        self.holder = holder
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -75,37 +86,38 @@ class MessageBatch:
         return datetime.fromtimestamp(self.committed_at_us / 1e6, UTC)
 
     def payloads(self) -> list[bytes]:
-        """Give the payloads."""
+        """Return the payloads."""
         return self.batch.payloads(self.start, self.stop)
 
     def keys(self) -> list[bytes | None]:
-        """Give the keys."""
+        """Return the keys."""
         return [self.batch.key(place) for place in range(self.start, self.stop)]
 
     def messages(self) -> list[Message]:
-        """Give single messages."""
+        """Return single messages."""
         return [Message(self, place, payload) for place, payload in enumerate(self.payloads(), self.start)]
 
     def ack(self) -> None:
         """Say that all of it is done (with ack="explicit")."""
-        self._ack(self.offsets.start, self.offsets.stop)
+        self.check_holder().ack_offsets(self.lease, self.offsets.start, self.offsets.stop)
 
     def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
         """Give all of it back, as Message.nack does."""
         patience_s, text = seconds(delay_s, "delay_s"), _text(reason)
-        self._claimed().nack(self.offsets.start, self.offsets.stop, patience_s, text)
+        self.check_holder().nack_offsets(self.lease, self.offsets.start, self.offsets.stop, patience_s, text)
 
     def extend(self) -> Any:
         """Keep all of it for longer, as Message.extend does."""
-        return self._claimed().extend(self.offsets.start, self.offsets.stop)
+        return self.check_holder().extend_offsets(self.lease, self.offsets.start, self.offsets.stop)
 
-    def _claimed(self) -> Claim:
-        if self.claim is None:
+    def check_holder(self) -> Holder:
+        """Return the client that handed the messages out; PermanentError where none did."""
+        if self.holder is None:
             raise PermanentError(
-                f"{self!r} was not handed out by a subscriber here: it was only looked at, or is a copy (pickled), and"
-                " cannot be acked, given back or kept; whoever was handed the message itself can do that"
+                f"{self!r} was not handed out by a subscriber here: it was only looked at, or is a copy (pickled):"
+                " there is nothing to ack, give back or keep; whoever was handed the message itself can do that"
             )
-        return self.claim
+        return self.holder
 
     def __reduce__(self) -> tuple[Any, ...]:
         whole = self.start == 0 and self.stop == self.batch.count
@@ -117,16 +129,14 @@ class MessageBatch:
         return _copy, (self.topic, packed, first, self.committed_at_us, start, stop, self.attempt)
 
     def cut(self, start: int, stop: int) -> MessageBatch:
-        """Give messages [start, stop), counted in the whole batch."""
-        part = MessageBatch(
+        """Return messages [start, stop), counted in the whole batch."""
+        return MessageBatch(
             self.topic, self.batch, self.batch_offset, self.committed_at_us,
-            start, stop, self._ack, self.claim, self.attempt,
+            start, stop, self.lease, self.attempt, self.holder,
         )  # fmt: skip
-        part.keeper = self.keeper
-        return part
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Give a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.
+        """Return a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.
 
         Needs pyarrow (the extra `arrow`).
         """
@@ -184,9 +194,9 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self._batch.committed_at
 
     @property
-    def claim(self) -> Claim | None:
-        """Whose it is."""
-        return self._batch.claim
+    def part(self) -> MessageBatch:
+        """The messages that it came with."""
+        return self._batch
 
     @property
     def attempt(self) -> int:
@@ -194,12 +204,13 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self._batch.attempt
 
     def alone(self) -> MessageBatch:
-        """Give a batch of this message alone."""
+        """Return a batch of this message alone."""
         return self._batch.cut(self._place, self._place + 1)
 
     def ack(self) -> None:
         """Say that it is done (with ack="explicit"); it is sent at once, and durable after `flush_acks`."""
-        self._batch._ack(self.offset, self.offset + 1)
+        part, offset = self._batch, self.offset
+        part.check_holder().ack_offsets(part.lease, offset, offset + 1)
 
     def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
         """Give it back to a shared subscription: it comes again after `delay_s`, to whomever, as the next attempt, or
@@ -221,11 +232,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
 def _copy(
     topic: bytes, packed: bytes, batch_offset: int, committed_at_us: int, start: int, stop: int, attempt: int
 ) -> MessageBatch:
-    def ack(_start: int, _stop: int) -> None:
-        part._claimed()
-
-    part = MessageBatch(topic, Batch.parse(packed), batch_offset, committed_at_us, start, stop, ack, attempt=attempt)
-    return part
+    return MessageBatch(topic, Batch.parse(packed), batch_offset, committed_at_us, start, stop, None, attempt)
 
 
 def check_message(message: object) -> None:
@@ -245,7 +252,7 @@ def _first(part: MessageBatch) -> Message:
 
 
 def unreadable(part: MessageBatch, error: BadBatch) -> MessagesUnreadable:
-    """Give the error that names messages that cannot be opened."""
+    """Return the error that names messages that cannot be opened."""
     first, last, topic = part.offsets.start, part.offsets.stop - 1, to_text(part.topic)
     told = MessagesUnreadable(
         f"offsets {first} to {last} of {topic}, from the message with id {part.batch.message_id(part.start)} on, cannot"
@@ -256,7 +263,7 @@ def unreadable(part: MessageBatch, error: BadBatch) -> MessagesUnreadable:
 
 
 def arrow_columns(part: MessageBatch, pa: Any) -> list[pyarrow.Array]:
-    """Give payloads, keys and packed headers as binary arrays that share the bytes."""
+    """Return payloads, keys and packed headers as binary arrays that share the bytes."""
     count = part.batch.count
     columns = []
     for buffers in part.batch.column_buffers():
@@ -271,7 +278,7 @@ def arrow_columns(part: MessageBatch, pa: Any) -> list[pyarrow.Array]:
 
 
 def packed_ids(part: MessageBatch) -> bytearray:
-    """Give the ids of the messages, 16 bytes each."""
+    """Return the ids of the messages, 16 bytes each."""
     return pack_ids(part.batch.message_id(part.start), len(part))
 
 

@@ -1,4 +1,4 @@
-"""What a caller may choose, checked, and as the wire has it."""
+"""The options of a subscriber and of its subscriptions, checked, and as the wire has them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Delivery = Literal["at-least-once", "at-most-once"]
 Order = Literal["key"]
 
 
-def check_choices(name: object, ack: str, delivery: str, max_unacked: int) -> None:
-    """Raise ValueError for what is no choice of a subscriber."""
+def check_settings(name: object, ack: str, delivery: str, max_unacked: int) -> None:
+    """Raise ValueError for what a subscriber cannot be."""
     if name is None or name in ("", b""):
         raise ValueError("a subscriber has a name: it is how the broker knows what it has read")
     if ack not in ("auto", "explicit") or delivery not in ("at-least-once", "at-most-once"):
@@ -27,7 +27,7 @@ def check_choices(name: object, ack: str, delivery: str, max_unacked: int) -> No
 
 
 def start_fields(start: object) -> tuple[str, int]:
-    """Give a subscription's start as the wire has it."""
+    """Return a subscription's start as the wire has it."""
     if isinstance(start, datetime):
         return "time", unix_us(start)
     if isinstance(start, str) and start in ("new", "earliest"):

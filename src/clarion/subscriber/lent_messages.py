@@ -1,4 +1,4 @@
-"""Fetching by loan: several consumers share a subscription, and each message is lent to one of them.
+"""Messages that are lent: several consumers share a subscription, and each message is lent to one of them.
 
 Takes are numbered, and one is under way at a time. A number is used until it has brought messages: so whatever the
 broker lent for it, even to a copy of the request that came late, comes with the next answer. What is held is told only
@@ -8,37 +8,95 @@ lack what was lent since. So the heartbeat is an ack of nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clarion.model.errors import ClarionError, LeaseLost, StoredDataCorrupt
 from clarion.model.names import to_text
 from clarion.model.ranges import Span, Spans
 from clarion.session.exchange import Reply
-from clarion.subscriber.claim import Claim
-from clarion.subscriber.fetching import Station, gone_error
-from clarion.subscriber.messages import MessageBatch
-from clarion.subscriber.pace import Pace
+from clarion.subscriber.core_state import gone_error
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
+from clarion.wire.messages import MessageBatch
 
+if TYPE_CHECKING:
+    from clarion.subscriber.consumer import Consumer, ConsumerChannel, Lease
+
+GOAL_S = 1.0  # of work that is borrowed at a time
+SOON_S = 0.25  # of work that is left when more is borrowed ahead
 _UNTOUCHED_S = 1.0  # for which borrowed messages may lie here before others get their chance
 _BEATS_IN_FLIGHT = 3
 _ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck
 
 
-class Loans:
+class Pace:
+    """How fast the application works messages off, as far as its calls tell; so how far ahead it borrows: as much as it
+    works off within a second, found out by doubling."""
+
+    def __init__(self, most: int) -> None:
+        self._most = max(1, most)
+        self._size = 1
+        self._may_grow = False  # once something was worked off
+        self._each_s: float | None = None  # that a message takes, the last ones counting most
+        self._out = 0  # messages that the application works on
+        self._out_since_s = 0.0
+
+    def hand_out(self, messages: int, now_s: float) -> None:
+        """The application goes away with messages."""
+        self._out += messages
+        self._out_since_s = now_s
+
+    def come_back(self, now_s: float) -> None:
+        """The application asks for more: what it had is worked off."""
+        if self._out:
+            each_s = (now_s - self._out_since_s) / self._out
+            self._each_s = each_s if self._each_s is None else (self._each_s + each_s) / 2
+            self._out = 0
+            self._may_grow = True
+
+    def next_size(self) -> int:
+        """Return how many messages to borrow now, where the application does not say it."""
+        if self._each_s is not None:
+            fits = self._most if self._each_s * self._most <= GOAL_S else int(GOAL_S / self._each_s)
+            self._size = max(1, min(2 * self._size if self._may_grow else self._size, fits))
+            self._may_grow = False
+        return self._size
+
+    def is_needed_soon(self, buffered: int, wanted: int) -> bool:
+        """Tell whether the application, which asks for `wanted` at a time, will have worked off what is buffered before
+        more could be there."""
+        if self._each_s is None or self._each_s * wanted > GOAL_S:
+            return False
+        return self._each_s * buffered <= SOON_S
+
+    def slow_down(self) -> None:
+        """What was borrowed ahead was not wanted in time: begin with one again."""
+        self._size = 1
+        self._each_s = None
+
+
+class Beat(NamedTuple):
+    """What a heartbeat was made for."""
+
+    about: Any
+
+
+class LentMessages:
     """Borrows messages, keeps them while this consumer lives, and gives back what it does not use."""
 
     shared = True
 
-    def __init__(self, station: Station, claim: Claim, attached: bodies.Attached) -> None:
-        self._station = station
-        self._claim = claim
+    def __init__(
+        self, consumer: Consumer, channel: ConsumerChannel, lease: Lease, attached: bodies.Attached, now_s: float
+    ) -> None:
+        self._consumer = consumer
+        self._channel = channel
+        self._lease = lease
         self._lease_s = attached.options.lease_s
-        self._beat_at_s = station.clock_s() + self._lease_s / 3
+        self._beat_at_s = now_s + self._lease_s / 3
         self._beats = 0  # in flight
         self._undecided = Spans()  # lent, neither acked nor given back, with the attempt of each
         self._to_ack: list[tuple[int, int]] = []  # of it, acked since the last ack was sent
@@ -55,8 +113,8 @@ class Loans:
         self._take_number = 0  # among all fetches
         self._wanted = 0  # messages at a time, by the application; 0: it takes them one by one
         self._more = False  # whether more is known to be there
-        self._pace = Pace(station.settings.max_unacked // 2)
-        self._touched_s = station.clock_s()
+        self._pace = Pace(consumer.settings.max_unacked // 2)
+        self._touched_s = now_s
         self._finding_out = False
         self._leaving = False
         self.taken = 0  # messages
@@ -67,12 +125,12 @@ class Loans:
     def held(self) -> int:
         """How many messages are lent and not known to be done."""
         returning = sum(stop - start for spans in self._returning.values() for start, stop, _ in spans)
-        return self._undecided.total + self._station.acks.total + returning + self._committing.total
+        return self._undecided.total + self._consumer.acks.total + returning + self._committing.total
 
     @property
     def full(self) -> bool:
         """Whether nothing more can be borrowed before the application acks something."""
-        return self._undecided.total >= self._station.settings.max_unacked
+        return self._undecided.total >= self._consumer.settings.max_unacked
 
     @property
     def asked_at_once(self) -> bool:
@@ -85,121 +143,129 @@ class Loans:
         if self.under_way and self._take_waits_s > 0:
             self.under_way = False  # nothing was there; what it still brings is given back as tried
 
-    def want(self, wait_s: float, messages: int) -> None:
+    def want(self, wait_s: float, messages: int, now_s: float) -> None:
         """See to it that a take is under way, and that it is known soon if nothing can be had and `wait_s` is 0."""
         if self.under_way:
             if wait_s <= 0 < self._take_waits_s and not self._finding_out:
-                self._find_out_if_empty()
+                self._find_out_if_empty(now_s)
             return
         self._wanted = messages
-        self._take(wait_s, messages or self._pace.next_loan())
+        self._take(wait_s, messages or self._pace.next_size())
 
     def _take(self, wait_s: float, messages: int) -> None:
-        station = self._station
-        room = station.settings.max_unacked - self.held
+        consumer = self._consumer
+        room = consumer.settings.max_unacked - self.held
         if room <= 0 or self._releasing or self._leaving:
             return
         self.under_way = True
         self._take_waits_s = wait_s
-        number = self._take_number = station.inbox.ask()
+        number = self._take_number = consumer.inbox.ask()
         body = bodies.Take(
-            station.topic, station.name, self._claim.token, self._number,
-            min(room, messages), station.inbox.fetch_bytes, ceil(wait_s * 1000),
+            consumer.topic, consumer.name, self._lease.token, self._number,
+            min(room, messages), consumer.inbox.fetch_bytes, ceil(wait_s * 1000),
         )  # fmt: skip
-        station.line.ask(Kind.TAKE, body, lambda reply: self._on_taken(number, reply), wait_s)
+        self._channel.ask(Kind.TAKE, body, number, wait_s)
 
-    def _find_out_if_empty(self) -> None:
+    def _find_out_if_empty(self, now_s: float) -> None:
         """Ask something behind the take that waits: what could be lent to it would come before the answer to this."""
-        number, behind = self._station.inbox.ask(), self._take_number
-
-        def answered() -> None:
-            self._finding_out = False
-            if self.under_way and self._take_number == behind and not self._station.line.puts_off(Kind.TAKE):
-                self._station.inbox.nothing_came(number)
-            self._station.changed()
-
         self._finding_out = True
-        self.beat(answered)
+        self.beat(now_s, (self._consumer.inbox.ask(), self._take_number))
 
-    def _on_taken(self, number: int, reply: Reply) -> None:
+    def _on_found_out(self, number: int, behind: int) -> None:
+        self._finding_out = False
+        if self.under_way and self._take_number == behind and not self._channel.puts_off(Kind.TAKE):
+            self._consumer.inbox.nothing_came(number)
+        self._consumer.tell_news()
+
+    def on_reply(self, kind: Kind, about: Any, reply: Reply, now_s: float) -> None:
+        """A request of this consumer was answered."""
+        if kind == Kind.TAKE:
+            self._on_taken(about, reply, now_s)
+        elif kind == Kind.RETURN:
+            self._on_returned(about, reply)
+        elif kind == Kind.RENEW:
+            self._on_shown(reply, now_s)
+        else:
+            self._on_beaten(about, reply)
+
+    def _on_taken(self, number: int, reply: Reply, now_s: float) -> None:
         self.under_way = False
-        station = self._station
+        consumer = self._consumer
         refusal = reply.refusal()
         try:
             if refusal is not None and refusal.code == Code.GONE and refusal.gone is not None:
                 start, stop = refusal.gone
-                station.tell_once(gone_error(station.topic, start, stop, refusal.text))
-                station.acks.note(start, stop)
-                station.acks.pump(station.clock_s())
+                consumer.tell_once(gone_error(consumer.topic, start, stop, refusal.text))
+                consumer.acks.note(start, stop)
+                consumer.send_acks(now_s)
             elif reply.kind == Kind.MESSAGES:
-                self._take_loan(reply.read(bodies.Lent), reply)
+                self._take_lent(reply.read(bodies.Lent), reply, now_s)
             else:
                 reply.read(bodies.NoMessages)
                 self._more = False
-                station.inbox.nothing_came(number)
+                consumer.inbox.nothing_came(number)
         except ClarionError as error:
             if refusal is not None and refusal.code in _ASKED_AGAIN:
-                station.tell_once(error)
+                consumer.tell_once(error)
             else:
-                station.fail(error)
-        station.changed()
+                consumer.fail(error)
+        consumer.tell_news()
 
-    def _take_loan(self, loan: bodies.Lent, reply: Reply) -> None:
+    def _take_lent(self, lent_now: bodies.Lent, reply: Reply, now_s: float) -> None:
         self._number += 1
-        self._more = loan.waiting > 0
-        self._touched_s = self._station.clock_s()
+        self._more = lent_now.waiting > 0
+        self._touched_s = now_s
         lent = Spans()
-        for start, stop, attempt in loan.lent:
+        for start, stop, attempt in lent_now.lent:
             lent.take(start, stop)
             lent.add(start, stop, attempt)
         self._leave_out_known(lent)
         for span in lent:
             self._undecided.add(*span)
         self.taken += lent.total
-        for (first_offset, committed_at_us), blob in zip(loan.batches, reply.blobs, strict=True):
+        for (first_offset, committed_at_us), blob in zip(lent_now.batches, reply.blobs, strict=True):
             try:
                 batch = Batch.parse(blob)
             except BadBatch:
                 continue  # what it should hold is left over
             for start, stop, attempt in lent.take(first_offset, first_offset + batch.count):
                 part = MessageBatch(
-                    self._station.topic, batch, first_offset, committed_at_us,
-                    start - first_offset, stop - first_offset, self._claim.ack, self._claim, attempt,
+                    self._consumer.topic, batch, first_offset, committed_at_us,
+                    start - first_offset, stop - first_offset, self._lease, attempt,
                 )  # fmt: skip
-                self._station.inbox.add(part)
+                self._consumer.inbox.add(part)
         if lent.total:
             start, stop, _ = lent[0]
             for low, high, _ in lent:
                 self.give_back(low, high, self._lease_s, "it came damaged")
-            text = f"offset {start} of {to_text(self._station.topic)} came damaged, and was given back"
-            self._station.tell_once(StoredDataCorrupt(text))
+            text = f"offset {start} of {to_text(self._consumer.topic)} came damaged, and was given back"
+            self._consumer.tell_once(StoredDataCorrupt(text))
 
     def _leave_out_known(self, lent: Spans) -> None:
         """Take out what is here already: whatever the broker thinks it does, an attempt is handed out once."""
         ours = [span[:2] for span in (*self._undecided, *self._committing)]
-        for start, stop in (*ours, *self._station.acks.ranges()):
+        for start, stop in (*ours, *self._consumer.acks.ranges()):
             lent.take(start, stop)
 
     # Handing out.
 
-    def came_back(self) -> None:
+    def came_back(self, now_s: float) -> None:
         """The application asks for more."""
-        self._pace.come_back(self._station.clock_s())
+        self._pace.come_back(now_s)
 
-    def handed_out(self, messages: int) -> None:
+    def handed_out(self, messages: int, now_s: float) -> None:
         """Note that the application works on messages, and borrow ahead where it will soon want more."""
-        now_s = self._station.clock_s()
         self._touched_s = now_s
         self._pace.hand_out(messages, now_s)
-        inbox = self._station.inbox
+        inbox = self._consumer.inbox
         if (
-            self._station.settings.prefetch
+            self._consumer.settings.prefetch
             and self._more
             and not self.under_way
             and inbox.bytes < inbox.fetch_bytes
             and self._pace.is_needed_soon(inbox.buffered, self._wanted or 1)
         ):
-            self._take(0.0, self._wanted or self._pace.next_loan())
+            self._take(0.0, self._wanted or self._pace.next_size())
 
     # Done, or given back.
 
@@ -209,7 +275,7 @@ class Loans:
             self._to_ack[-1] = (self._to_ack[-1][0], stop)
         else:
             self._to_ack.append((start, stop))
-        if not self._station.acks.under_way:  # otherwise many are looked at together, when that is answered
+        if not self._consumer.acks.under_way:  # otherwise many are looked at together, when that is answered
             self.settle_acks()
 
     def settle_acks(self) -> None:
@@ -218,7 +284,7 @@ class Loans:
             to_ack, self._to_ack = self._to_ack, []
             for start, stop in to_ack:
                 for low, high, _ in self._undecided.take(start, stop):
-                    self._station.acks.note(low, high)
+                    self._consumer.acks.note(low, high)
 
     def nack(self, start: int, stop: int, delay_s: float, reason: str) -> None:
         """Give back, for the application and as tried, what of a range is undecided."""
@@ -227,18 +293,18 @@ class Loans:
             self._nacked.add(number)
 
     def nacked(self) -> list[tuple[int, int]]:
-        """Give what the application gave back and is not known to be durable."""
+        """Return what the application gave back and is not known to be durable."""
         return [span[:2] for number in self._nacked for span in self._returning.get(number, ())]
 
     def give_back(self, start: int, stop: int, delay_s: float, reason: str) -> int | None:
-        """Give back, as tried, what of a range is undecided; gives the number of that, if there is anything."""
+        """Give back, as tried, what of a range is undecided; return the number of that, if there is anything."""
         self.settle_acks()
         return self._give_back(self._undecided.take(start, stop), True, max(0, int(delay_s * 1000)), reason)
 
     def _give_back(self, spans: list[Span], counted: bool, delay_ms: int = 0, reason: str = "") -> int | None:
         if not spans:
             return None
-        station = self._station
+        consumer = self._consumer
         self._returns += 1
         number = self._returns
         self._returning[number] = spans
@@ -246,23 +312,27 @@ class Loans:
             self._untried.add(number)
         self._releases += not counted
         body = bodies.Return(
-            station.topic, station.name, self._claim.token, tuple(spans), counted, delay_ms, reason,
+            consumer.topic, consumer.name, self._lease.token, tuple(spans), counted, delay_ms, reason,
             0 if counted else self._releases,
         )  # fmt: skip
 
-        def answered(reply: Reply) -> None:
-            self._returning.pop(number, None)
-            self._untried.discard(number)
-            self._nacked.discard(number)
-            if not counted:
-                self._releasing = False
-            error = reply.error()
-            if error is not None:
-                station.fail(error)
-            station.changed()
-
-        station.line.ask(Kind.RETURN, body, answered, still=lambda: number in self._returning)
+        self._channel.ask(Kind.RETURN, body, number)
         return number
+
+    def _on_returned(self, number: int, reply: Reply) -> None:
+        self._returning.pop(number, None)
+        self._nacked.discard(number)
+        if number in self._untried:
+            self._untried.discard(number)
+            self._releasing = False
+        error = reply.error()
+        if error is not None:
+            self._consumer.fail(error)
+        self._consumer.tell_news()
+
+    def is_returning(self, number: int) -> bool:
+        """Whether a return is not settled yet."""
+        return number in self._returning
 
     def returns_done(self) -> bool:
         """Whether everything given back is durable."""
@@ -272,7 +342,7 @@ class Loans:
         """Raise where a range, or some of it, is decided already."""
         self.settle_acks()
         if not self._undecided.covers(start, stop):
-            text = f"offsets {start} to {stop - 1} of {to_text(self._station.topic)} are acked or given back already"
+            text = f"offsets {start} to {stop - 1} of {to_text(self._consumer.topic)} are acked or given back already"
             raise LeaseLost(text + ", or are in another transaction")
 
     def lend_to_transaction(self, start: int, stop: int) -> None:
@@ -289,84 +359,86 @@ class Loans:
 
     # Staying alive.
 
-    def beat(self, answered: Callable[[], None] | None = None) -> None:
-        """Tell the broker that this consumer lives, and hear of it when it is too late for that."""
-        station = self._station
-
-        def on_reply(reply: Reply) -> None:
-            self._beats -= 1
-            error = reply.error()
-            if error is not None:
-                station.fail(error)
-            elif answered is not None:
-                answered()
-
+    def beat(self, now_s: float, about: Any = None) -> None:
+        """Tell the broker that this consumer lives, and hear of it when it is too late for that; `about` is who wants
+        to know that it was told, or what it finds out."""
+        consumer = self._consumer
         self._beats += 1
-        self._beat_at_s = station.clock_s() + self._lease_s / 3
-        body = bodies.Ack(station.topic, station.name, self._claim.token, ())
-        station.line.ask(Kind.ACK, body, on_reply)
+        self._beat_at_s = now_s + self._lease_s / 3
+        body = bodies.Ack(consumer.topic, consumer.name, self._lease.token, ())
+        self._channel.ask(Kind.ACK, body, Beat(about))
 
-    def show(self, start: int) -> None:
+    def _on_beaten(self, beat: Beat, reply: Reply) -> None:
+        self._beats -= 1
+        error = reply.error()
+        if error is not None:
+            self._consumer.fail(error)
+        elif isinstance(beat.about, tuple):
+            self._on_found_out(*beat.about)
+        elif beat.about is not None:
+            beat.about.answered = True
+
+    def show(self, start: int, now_s: float) -> None:
         """Say what is held, which a broker that began anew cannot know; `start` tells it from later starts.
 
         What was given back untried is not: nothing of that was stored, and it may be lent to another already. What was
         tried is: the broker knows by the attempt whether it came back before, and the request is repeated.
         """
-        station = self._station
+        consumer = self._consumer
         self.settle_acks()
         for number in self._untried:
             self._returning.pop(number, None)
         self._untried.clear()
         self._releasing = False
         returning = [span for spans in self._returning.values() for span in spans]
-        acking = [(start, stop, 0) for start, stop in station.acks.ranges()]
+        acking = [(start, stop, 0) for start, stop in consumer.acks.ranges()]
         held = (*self._undecided, *self._committing, *returning, *acking)
         body = bodies.Renew(
-            station.topic, station.name, self._claim.token, held, start, self._number - 1, self._releases
+            consumer.topic, consumer.name, self._lease.token, held, start, self._number - 1, self._releases
         )
-        station.line.ask_at_once(Kind.RENEW, body, self._on_shown)
+        self._channel.ask(Kind.RENEW, body, at_once=True)
 
-    def _on_shown(self, reply: Reply) -> None:
+    def _on_shown(self, reply: Reply, now_s: float) -> None:
         refusal = reply.refusal()
         if refusal is not None and refusal.code == Code.SHOW_HELD:  # it began anew once more
-            self.show(refusal.expected)
+            self.show(refusal.expected, now_s)
             return
         try:
             renewed = reply.read(bodies.Renewed)
         except ClarionError as error:
-            self._station.fail(error)
+            self._consumer.fail(error)
             return
         self._lease_s = renewed.lease_s
         if any(self._counts_on(*lost) for lost in renewed.lost):
-            self._station.lose("the broker began anew and lent to others what this consumer held")
+            self._consumer.lose("the broker began anew and lent to others what this consumer held")
             return
-        self._station.line.shown()
-        self._station.changed()
+        self._channel.shown()
+        self._consumer.tell_news()
 
     def _counts_on(self, start: int, stop: int) -> bool:
         """Whether the application believes to have something of a range, or to have given it back."""
         nacked = any(low < stop and start < high for low, high in self.nacked())
         return nacked or bool(self._undecided.within(start, stop) or self._committing.within(start, stop))
 
-    def pump(self, now_s: float) -> float | None:
+    def on_time(self, now_s: float) -> float | None:
         """Do what is due by the clock; give when to come back."""
         wanted_s: list[float] = []
-        if self._station.settings.heartbeats:
+        if self._consumer.settings.heartbeats:
             if now_s >= self._beat_at_s:
                 self._beat_at_s = now_s + self._lease_s / 3
                 if self._beats < _BEATS_IN_FLIGHT:
-                    self.beat()
+                    self.beat(now_s)
             wanted_s.append(self._beat_at_s)
-        if self._station.inbox.buffered and not self.under_way and not self._releasing:
+        if self._consumer.inbox.buffered and not self.under_way and not self._releasing:
             if now_s >= self._touched_s + _UNTOUCHED_S:
-                self._release()
+                self._release(now_s)
             else:
                 wanted_s.append(self._touched_s + _UNTOUCHED_S)
         return min(wanted_s, default=None)
 
-    def _release(self) -> None:
+    def _release(self, now_s: float) -> None:
         """Give back what was borrowed ahead and lies untouched: others can work on it meanwhile."""
-        inbox = self._station.inbox
+        inbox = self._consumer.inbox
         self.settle_acks()
         spans: list[Span] = []
         for part in reversed(inbox.take(inbox.buffered)):
@@ -376,7 +448,7 @@ class Loans:
             else:  # it is being acked before it is handed out
                 inbox.put_back(part)
         self._pace.slow_down()
-        self._touched_s = self._station.clock_s()
+        self._touched_s = now_s
         self._releasing = bool(spans)
         self._more = True
         self._give_back(spans, False)

@@ -10,8 +10,25 @@ import pytest
 
 from clarion.model import MessageId
 from clarion.model.errors import PermanentError
-from clarion.subscriber.messages import MessageBatch
 from clarion.wire.batch import Batch, encode_batch
+from clarion.wire.messages import MessageBatch
+
+
+class Acking:
+    """A client that notes what it is told."""
+
+    def __init__(self, acked: list[tuple[int, int]]) -> None:
+        self._acked = acked
+
+    def ack_offsets(self, lease: object, start: int, stop: int) -> None:
+        assert lease == "lease"
+        self._acked.append((start, stop))
+
+    def nack_offsets(self, lease: object, start: int, stop: int, delay_s: float, reason: str) -> None:
+        raise AssertionError
+
+    def extend_offsets(self, lease: object, start: int, stop: int) -> None:
+        raise AssertionError
 
 
 @pytest.fixture
@@ -32,10 +49,8 @@ def part(acked: list[tuple[int, int]]) -> MessageBatch:
         number=4,
     )
 
-    def ack(start: int, stop: int) -> None:
-        acked.append((start, stop))
-
-    return MessageBatch(b"news", Batch.parse(bytes(packed)), 10, 1_600_000_000_000_000, 1, 4, ack)
+    holder = Acking(acked)
+    return MessageBatch(b"news", Batch.parse(bytes(packed)), 10, 1_600_000_000_000_000, 1, 4, "lease", holder=holder)
 
 
 def test_a_part_of_a_batch_knows_its_offsets_and_columns(part: MessageBatch) -> None:
@@ -60,6 +75,7 @@ def test_cutting_counts_in_the_whole_batch_and_keeps_offsets(part: MessageBatch)
 
 
 def test_what_nobody_was_lent_cannot_be_given_back_or_kept(part: MessageBatch) -> None:
+    part.holder = None
     assert (part.attempt, part.messages()[0].attempt) == (1, 1)
     for refused in (part.nack, part.messages()[0].nack, part.extend, part.messages()[0].extend):
         with pytest.raises(PermanentError, match="not handed out by a subscriber"):
@@ -72,7 +88,7 @@ def test_a_pickled_message_carries_its_data_and_says_that_it_cannot_be_acked(com
     packed = encode_batch(
         payloads, keys=keys, headers=headers, broker=1, publisher=2, stamp=3, number=4, compressed=compressed
     )
-    part = MessageBatch(b"news", Batch.parse(packed), 10, 1_600_000_000_000_000, 1, 4, lambda *_: None, attempt=3)
+    part = MessageBatch(b"news", Batch.parse(packed), 10, 1_600_000_000_000_000, 1, 4, "lease", attempt=3)
     for original in part:
         for copy in (pickle.loads(pickle.dumps(original)), deepcopy(original)):
             for name in ("topic", "payload", "key", "headers", "id", "offset", "committed_at", "attempt"):

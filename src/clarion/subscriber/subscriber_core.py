@@ -1,0 +1,533 @@
+"""The core of a subscriber: all that it does, without I/O, for whoever drives it: a thread, a waiting caller, an event
+loop, a test.
+
+A verb that waits is a call: `begin` takes it up, and `on_time`, which follows all events of a turn, has the calls that
+wait go on as far as they get.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
+from clarion.model.names import is_pattern, matches, to_bytes, to_text
+from clarion.model.options import SubscriptionOptions
+from clarion.session.calls import Call, Request, Requests
+from clarion.session.exchange import Instruction, Reply, Wake
+from clarion.subscriber.consumer import Consumer, Lease
+from clarion.subscriber.core_state import CoreState, FetchSettings, SteppedCall, Steps, no_longer_reads
+from clarion.subscriber.pattern_reader import PatternReader
+from clarion.subscriber.subscriber_transactions import Commit, State, Transactions
+from clarion.subscriber.subscription_options import Start, check_same_use, start_fields
+from clarion.wire import bodies
+from clarion.wire.frames import Kind
+from clarion.wire.messages import Holder, Message, MessageBatch
+
+log = logging.getLogger("clarion.subscriber")
+MANY = 65_536
+_AS_MANY_AS_SUITS = 0
+_LONG_WAIT_S = 30.0
+_GRACE_S = 0.05  # for the broker to answer a get whose wait is over
+_SETTLED_AT_ONCE = 1000  # topics that are acked together when closing: all of 100,000 would wait for each other
+_LEAVE_S = 2.0  # how long a close waits to tell the broker that this one leaves, at most
+
+Source = Consumer | PatternReader
+
+
+class SubscriberCore:
+    """The consumers and transactions of one subscriber. Whoever calls it holds the client's lock."""
+
+    def __init__(
+        self, name: bytes, url: str, timeout_s: float, settings: FetchSettings, *, auto_ack: bool, seed: bytes
+    ) -> None:
+        self.name = name
+        self.url = url
+        self.auto_ack = auto_ack
+        self.instructions: list[Instruction] = []
+        self._requests = Requests(url, seed, self.instructions)
+        self.count = self._requests.count
+        self.state = CoreState(name, url, timeout_s, settings, self._requests, self.instructions)
+        self.transactions = Transactions(self.state)
+        self._consumers: dict[bytes, Consumer] = {}
+        self._patterns: dict[bytes, PatternReader] = {}
+        self._timed: dict[Consumer, None] = {}  # those that may have something to do by the clock
+        self._calls: dict[SteppedCall, None] = {}  # those that wait
+
+    # Events.
+
+    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
+        """Take up a call."""
+        if isinstance(call, Unsubscribe):
+            self._end_subscription(call.topic)
+        if isinstance(call, Request):
+            self._requests.begin(call, now_s, unix_s)
+        elif isinstance(call, Commit):
+            self._calls[call] = None
+            call.start(self.transactions.committing(call, now_s, unix_s))
+        else:
+            assert isinstance(call, _Verb)
+            self._calls[call] = None
+            call.start(call.steps(self, now_s))
+        self.advance(now_s)
+
+    def cancel(self, call: Call, now_s: float) -> None:
+        """Nobody waits for a call any more, or takes what it brought: that is put back."""
+        if isinstance(call, Request):
+            self._requests.cancel(call, now_s)
+        elif call in self._calls:
+            assert isinstance(call, SteppedCall)
+            del self._calls[call]
+            call.stop()
+        elif isinstance(call, _Verb) and call.done and call.error is None:
+            call.undo()
+        self.advance(now_s)
+
+    def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
+        """Hand a reply to the part that asked."""
+        if tag is self.state:
+            self.state.on_welcome(reply, now_s)
+        elif isinstance(tag, Request):
+            self._requests.on_reply(tag, reply, now_s)
+        else:
+            part, about = tag
+            if part is not None:
+                part.on_reply(about, reply, now_s)
+            if isinstance(part, Consumer):
+                self._timed[part] = None
+
+    def on_lost(self, error: ClarionError, now_s: float) -> None:
+        """The store is not the one that was spoken with: whoever reads is told once, and goes on from its cursor."""
+        log.error("%s", error)
+        self.transactions.on_lost()
+        for pattern in self._patterns.values():
+            pattern.on_lost(error)
+        for consumer in self._consumers.values():
+            consumer.on_lost_store(error)
+
+    def on_failed(self, error: ClarionError) -> None:
+        """Whoever waits hears it from the session."""
+
+    def on_time(self, now_s: float, unix_s: float) -> float | None:
+        """Do what is due; return when to come back."""
+        wanted = [self.state.on_time(now_s), self.transactions.on_time(now_s, unix_s)]
+        wanted += [pattern.on_time(now_s) for pattern in self._patterns.values()]
+        for consumer in list(self._timed):
+            moment_s = consumer.on_time(now_s)
+            if moment_s is None:
+                del self._timed[consumer]  # an answer brings it back
+            wanted.append(moment_s)
+        wanted.append(self.advance(now_s))
+        return min((moment_s for moment_s in wanted if moment_s is not None), default=None)
+
+    def advance(self, now_s: float) -> float | None:
+        """Have the calls that wait go on; return when the next one goes on though nothing happens."""
+        wanted_s = self._requests.on_time(now_s, 0.0)
+        while any(self._go_on(call, now_s) for call in list(self._calls)):
+            pass  # what one of them did may be what another waits for
+        return min([call.until_s for call in self._calls] + ([] if wanted_s is None else [wanted_s]), default=None)
+
+    def _go_on(self, call: SteppedCall, now_s: float) -> bool:
+        if call not in self._calls or not call.advance(now_s):
+            return False
+        self._calls.pop(call, None)
+        self.instructions.append(Wake(call))
+        return True
+
+    def take_instructions(self) -> list[Instruction]:
+        """Return what is to be done, once."""
+        taken = self.instructions[:]
+        self.instructions.clear()
+        return taken
+
+    def wants_turn(self) -> bool:
+        """Whether there is something to be sent."""
+        return any(not isinstance(instruction, Wake) for instruction in self.instructions)
+
+    # Topics.
+
+    def source(self, topic: bytes) -> Source:
+        """Return what reads a topic, or all topics of a pattern."""
+        known = self._consumers.get(topic)
+        if known is not None:
+            return known
+        if not is_pattern(topic):
+            return self.of(topic)
+        pattern = self._patterns.get(topic)
+        if pattern is None:
+            pattern = self._patterns[topic] = PatternReader(topic, self.state, self)
+        return pattern
+
+    def of(self, topic: bytes) -> Consumer:
+        """Return the consumer of a topic."""
+        consumer = self._consumers.get(topic)
+        if consumer is None:
+            consumer = self._consumers[topic] = Consumer(topic, self.state)
+        return consumer
+
+    def on_left(self, consumer: Consumer) -> None:
+        """A pattern no longer reads a topic; once no other does, either, nothing is kept of it."""
+        topic = consumer.topic
+        read = any(topic in pattern.members for pattern in self._patterns.values())
+        if self._consumers.get(topic) is consumer and not read:
+            del self._consumers[topic]
+            self._timed.pop(consumer, None)
+            consumer.end(no_longer_reads(self.name, topic))
+
+    def _end_subscription(self, topic: bytes) -> None:
+        pattern = self._patterns.pop(topic, None)
+        of_it = [name for name in self._consumers if name == topic or (is_pattern(topic) and matches(topic, name))]
+        for name in of_it:
+            consumer = self._consumers[name]
+            consumer.end(no_longer_reads(self.name, name))
+            self.on_left(consumer)
+        if pattern is not None:
+            pattern.end()
+
+    def consumers(self) -> list[Consumer]:
+        """Return the consumers of all topics."""
+        return list(self._consumers.values())
+
+    # What takes no waiting.
+
+    def next_now(self, topic: bytes, holder: Holder, now_s: float) -> Message | None:
+        """Return the next message, if that takes no waiting."""
+        if self.state.settings.at_most_once:
+            return None
+        source = self.source(topic)
+        if self.auto_ack:
+            source.ack_handed(now_s)
+        if source.troubled:
+            return None
+        message = source.next_message(now_s)
+        if message is not None:
+            part, offset = message.part, message.offset
+            part.holder = holder
+            if self.auto_ack:
+                part.lease.consumer.hand_out(offset, offset + 1)
+        return message
+
+    def drop_all(self, error: ClarionError) -> None:
+        """Let go of everything, the connection being gone."""
+        for consumer in self.consumers():
+            consumer.end(error)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what is buffered and held, in all and by topic."""
+        by_topic = {topic: consumer.stats() for topic, consumer in self._consumers.items()}
+        return {
+            "buffered": sum(each["buffered"] for each in by_topic.values()),
+            "held": sum(each["held"] for each in by_topic.values()),
+            "topics": len(by_topic),
+            "transactions": self.transactions.committed,
+            "by_topic": {to_text(topic): each for topic, each in by_topic.items()},
+        }
+
+
+# Verbs that ask once.
+
+
+class Subscribe(Request):
+    """Make a subscription; False where there was one already."""
+
+    def __init__(
+        self, topic: bytes | str, name: bytes, start: Start, options: SubscriptionOptions, timeout_s: float
+    ) -> None:
+        self.options = options
+        kind, at = start_fields(start)
+        body = bodies.Subscribe(to_bytes(topic, "topic"), name, kind, at, options)
+        super().__init__(Kind.SUBSCRIBE, body, timeout_s, retry=True)
+
+    def outcome(self) -> bool:
+        """Return whether it is new; InvalidRequest where one that is there is used otherwise."""
+        reply: Reply = super().outcome()
+        found = reply.read(bodies.Subscribed)
+        assert isinstance(self.body, bodies.Subscribe)
+        if reply.kind == Kind.ALREADY_SUBSCRIBED:
+            check_same_use(self.body.topic, self.body.name, self.options, found.options)
+            return False
+        return True
+
+
+class Unsubscribe(Request):
+    """End a subscription; False where there was none."""
+
+    def __init__(self, topic: bytes | str, name: bytes, timeout_s: float) -> None:
+        self.topic = to_bytes(topic, "topic")
+        super().__init__(Kind.UNSUBSCRIBE, bodies.Unsubscribe(self.topic, name), timeout_s, retry=True)
+
+    def outcome(self) -> bool:
+        """Return whether there was one."""
+        reply: Reply = super().outcome()
+        try:
+            reply.read(bodies.Done)
+        except NotSubscribed:
+            return False
+        return True
+
+
+class AskState(Request):
+    """Ask for a named state."""
+
+    def __init__(self, name: bytes | str, timeout_s: float) -> None:
+        super().__init__(Kind.STATE, bodies.AskState(to_bytes(name, "name")), timeout_s)
+
+    def outcome(self) -> State:
+        """Return its value and version."""
+        found: bodies.StateIs = super().outcome().read(bodies.StateIs)
+        return State(found.value, found.version)
+
+
+# Verbs that wait.
+
+
+class _Verb(SteppedCall):
+    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+        """Do it, up to where it has to wait, and go on from there."""
+        raise NotImplementedError
+
+    def undo(self) -> None:
+        """Nobody takes what it brought."""
+
+
+class _Arrival:
+    """Messages that a call waits for, until a deadline."""
+
+    def __init__(self, source: Source, state: CoreState, most: int, deadline_s: float, now_s: float) -> None:
+        self._source = source
+        self._state = state
+        self._most = most
+        self._mark = source.mark(now_s)
+        self._deadline_s = deadline_s
+        self._give_up_s = deadline_s + state.timeout_s
+        self._ask_again_s = deadline_s + _GRACE_S
+        self._waits = now_s < deadline_s
+
+    def until_s(self, now_s: float) -> float | None:
+        """Return until when to wait: None when there are some, or were none until the deadline."""
+        source = self._source
+        source.raise_error()
+        if source.buffered or (now_s >= self._deadline_s and source.empty_since(self._mark)):
+            return None
+        if now_s >= self._give_up_s:
+            raise source.last_word or self._state.no_answer()
+        # What is under way may be another caller's that waits longer: then an own one asks when time is up, but not
+        # before what waited no longer than this had the time to come.
+        if not (self._waits and self._deadline_s <= now_s < self._ask_again_s):
+            source.want(max(0.0, self._deadline_s - now_s), self._most, now_s)
+        return self._ask_again_s if now_s < self._ask_again_s else self._give_up_s
+
+
+class Get(_Verb):
+    """Get up to `most` messages, waiting up to `wait_s` for the first; as batches, or one by one."""
+
+    def __init__(
+        self,
+        topic: bytes,
+        most: int,
+        wait_s: float,
+        *,
+        opened: bool = False,
+        single: bool = False,
+        holder: Holder | None = None,
+    ) -> None:
+        if most < 1:
+            raise ValueError(f"max_messages is at least 1, not {most}")
+        self.topic = topic
+        self._most = most
+        self._wait_s = wait_s
+        self._opened = opened  # only from batches whose messages can be looked at
+        self._single = single
+        self._holder = holder
+        self.result: list[MessageBatch] = []
+
+    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+        """Ack what was handed out, wait for messages, and hand them out."""
+        deadline_s = now_s + self._wait_s
+        source = core.source(self.topic)
+        if core.auto_ack:
+            source.ack_handed(now_s)
+        while True:
+            arrival = _Arrival(source, core.state, self._most, deadline_s, now_s)
+            while (until_s := arrival.until_s(now_s)) is not None:
+                now_s = yield until_s
+            if not source.buffered:
+                return []
+            parts = source.take(self._most, now_s, opened=self._opened)
+            if core.state.settings.at_most_once:
+                parts = yield from _acked_first(parts, core, now_s)
+            elif core.auto_ack:
+                _note_handed(parts)
+            if parts:
+                return parts
+
+    def undo(self) -> None:
+        """Take the messages back; the next call gets them."""
+        _put_back(self.result)
+
+    def outcome(self) -> Any:
+        """Return the messages."""
+        super().outcome()
+        for part in self.result:
+            part.holder = self._holder
+        return [message for part in self.result for message in part.messages()] if self._single else self.result
+
+
+class Next(_Verb):
+    """Get the next message; None where none came for `wait_s`."""
+
+    def __init__(self, topic: bytes, wait_s: float | None, *, holder: Holder | None = None) -> None:
+        self.topic = topic
+        self._wait_s = wait_s
+        self._holder = holder
+
+    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+        """Ack the one before, and wait for the next; for ever, if that is wanted, also for a broker."""
+        while True:
+            source = core.source(self.topic)
+            if core.auto_ack:
+                source.ack_handed(now_s)
+            deadline_s = now_s + (_LONG_WAIT_S if self._wait_s is None else self._wait_s)
+            arrival = _Arrival(source, core.state, _AS_MANY_AS_SUITS, deadline_s, now_s)
+            try:
+                while (until_s := arrival.until_s(now_s)) is not None:
+                    now_s = yield until_s
+            except Unreachable:
+                if self._wait_s is not None:
+                    raise
+                log.warning("no broker answers at %s; the stream goes on when one does", core.url)
+                continue
+            came = bool(source.buffered)
+            message = source.next_message(now_s) if came else None
+            if message is not None:
+                parts = [message.alone()]
+                if core.state.settings.at_most_once:
+                    parts = yield from _acked_first(parts, core, now_s)
+                elif core.auto_ack:
+                    _note_handed(parts)
+                if parts:
+                    return message
+            if self._wait_s is not None and not came:
+                return None
+
+    def undo(self) -> None:
+        """Take the message back; the next call gets it."""
+        if self.result is not None:
+            _put_back([self.result.alone()])
+
+    def outcome(self) -> Message | None:
+        """Return the message."""
+        message: Message | None = super().outcome()
+        if message is not None:
+            message.part.holder = self._holder
+        return message
+
+
+def _note_handed(parts: list[MessageBatch]) -> None:
+    for part in parts:
+        part.lease.consumer.hand_out(part.offsets.start, part.offsets.stop)
+
+
+def _put_back(parts: list[MessageBatch]) -> None:
+    for part in reversed(parts):
+        part.lease.consumer.put_back(part)
+
+
+def _acked_first(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -> Steps:
+    """At most once: ack messages before they are handed out, and hand out only what could be acked."""
+    try:
+        for part in parts:
+            part.lease.consumer.ack(part.lease, part.offsets.start, part.offsets.stop, now_s)
+        deadline_s = now_s + core.state.timeout_s
+        for consumer in {part.lease.consumer: None for part in parts}:
+            while not consumer.is_settled() and now_s < deadline_s:
+                now_s = yield deadline_s
+            consumer.raise_unless_settled()
+    except BaseException:
+        _put_back(parts)
+        raise
+    return [part for part in parts if part.lease.error is None]
+
+
+class Extend(_Verb):
+    """Renew the lease on messages, and wait until the broker says that it did."""
+
+    def __init__(self, lease: Lease, start: int, stop: int) -> None:
+        self._lease = lease
+        self._offsets = start, stop
+        self.answered = False
+
+    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+        """Send a sign of life, and wait for the answer."""
+        self._lease.check()
+        consumer = self._lease.consumer
+        if not consumer.renew(self, now_s):
+            return
+        deadline_s = now_s + core.state.timeout_s
+        while not self.answered and self._lease.error is None:
+            if now_s >= deadline_s:
+                raise core.state.no_answer()
+            now_s = yield deadline_s
+        self._lease.check()
+        consumer.check_held(*self._offsets)
+
+
+class Flush(_Verb):
+    """Wait until every ack made so far is durable."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+
+    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+        """Wait for one consumer after the other."""
+        deadline_s = now_s + (core.state.timeout_s if self._timeout_s is None else self._timeout_s)
+        for consumer in core.consumers():
+            while not consumer.is_settled() and now_s < deadline_s:
+                now_s = yield deadline_s
+            consumer.raise_unless_settled()
+
+
+class Close(_Verb):
+    """Ack what was handed out, if that is wanted, and leave; within the time that any call has, or another."""
+
+    def __init__(self, ack: bool, timeout_s: float | None = None) -> None:
+        self._ack = ack
+        self._timeout_s = timeout_s
+
+    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+        """Settle what was acked, then transactions, then leave what is shared."""
+        deadline_s = now_s + (core.state.timeout_s if self._timeout_s is None else self._timeout_s)
+        failure: ClarionError | None = None
+        consumers = core.consumers()
+        in_time = True
+        for first in range(0, len(consumers), _SETTLED_AT_ONCE):
+            some = consumers[first : first + _SETTLED_AT_ONCE]
+            for consumer in some if self._ack and core.auto_ack else ():
+                consumer.ack_handed(now_s)
+            patience_s = min(deadline_s, now_s + _LEAVE_S)
+            for consumer in some if len(consumers) > len(some) else ():
+                while in_time and not consumer.is_settled():
+                    in_time = now_s < patience_s
+                    if in_time:
+                        now_s = yield patience_s
+        for consumer in consumers:
+            while not consumer.is_settled() and now_s < deadline_s:
+                now_s = yield deadline_s
+            try:
+                consumer.raise_unless_settled()
+            except ClarionError as error:
+                failure = failure or error
+        while core.transactions.busy and now_s < deadline_s:
+            now_s = yield deadline_s
+        leave_s = min(deadline_s, now_s + _LEAVE_S)
+        forgetting = core.transactions.forget()
+        while forgetting is not None and not forgetting.left and now_s < leave_s:
+            now_s = yield leave_s
+        for consumer in core.consumers():
+            leaving = consumer.leave()
+            while leaving is not None and not leaving.is_over() and now_s < leave_s:
+                now_s = yield leave_s
+            if leaving is not None:
+                consumer.detach(leaving)  # though something may still be lent to it
+        if failure is not None:
+            raise failure
