@@ -126,6 +126,10 @@ class CheckedRetention(CheckedEngine[RetentionModel]):
         key = self.ask(b"putter", Kind.PUT, bodies.Put(topic), packed)
         if self.is_busy(key, topic):
             return False
+        if self.current.would_be_unread(topic):  # and so it is not even made
+            code = code_of(self.answers.pop(key))
+            assert code == Code.NO_SUBSCRIBER or (code == Code.DISK_FULL and self.disk_is_full())
+            return False
         topic_model = self.current.make(topic, self.now_us)
         self.look({topic: len(packed)})
         reply = self.answers.get(key)

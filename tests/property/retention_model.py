@@ -123,6 +123,12 @@ class RetentionModel:
                     self.add(topic, name, 0, expires_s, now_us)
         return self.topic_models[topic]
 
+    def would_be_unread(self, topic: bytes) -> bool:
+        """Return whether a topic is not there, and would keep nothing if it were."""
+        if topic in self.topic_models or self.default_retention != UNTIL_READ:
+            return False
+        return not any(matches(pattern, topic) for pattern, _ in self.patterns)
+
     def add(self, topic: bytes, name: bytes, cursor: int, expires_s: float, now_us: int) -> None:
         if name not in self.topic_models[topic].readers:
             self.topic_models[topic].readers[name] = Reader(cursor, self.next_born(), expires_s, now_us)
