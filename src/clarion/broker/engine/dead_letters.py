@@ -41,7 +41,7 @@ _EVERYTHING = 1 << 62
 
 
 class _Dead(NamedTuple):
-    grave: Topic | None  # where the dead letters are; None when there are none
+    letters_topic: Topic | None  # where the dead letters are; None when there are none
     reader: Subscription | None
     dropped: list[int]
     homes: dict[tuple[bytes, bytes], list[_Letter]]  # what is replayed, by topic and subscription
@@ -99,10 +99,10 @@ class DeadLetters:
         known = state.find_topic(dead_letters_of(topic.name), now.monotonic_s)
         if known.deleted if known else state.topic_count >= state.limits.max_topics:
             return []
-        grave = self._subscriptions.make_topic(dead_letters_of(topic.name), UNTIL_READ, now)
-        if DEAD_READER not in grave.subscriptions:
-            self._subscriptions.add(grave, DEAD_READER, grave.next_offset, SubscriptionOptions(), now)
-        state.append(grave, packed, len(letters), now)
+        letters_topic = self._subscriptions.make_topic(dead_letters_of(topic.name), UNTIL_READ, now)
+        if DEAD_READER not in letters_topic.subscriptions:
+            self._subscriptions.add(letters_topic, DEAD_READER, letters_topic.next_offset, SubscriptionOptions(), now)
+        state.append(letters_topic, packed, len(letters), now)
         state.counters["messages_buried"] += len(letters)
         return [letter.offset for letter in letters]
 
@@ -129,45 +129,45 @@ class DeadLetters:
     def check_dead(self, body: bodies.Dead, now: Now) -> _Dead:
         """Return which dead letters of a topic go, and where to; refuse what cannot be."""
         state = self._state
-        grave = state.find_topic(dead_letters_of(body.topic), now.monotonic_s)
-        reader = grave.subscriptions.get(DEAD_READER) if grave else None
+        letters_topic = state.find_topic(dead_letters_of(body.topic), now.monotonic_s)
+        reader = letters_topic.subscriptions.get(DEAD_READER) if letters_topic else None
         if body.action not in ("replay", "drop") or len(body.offsets) > MAX_RANGES:
             text = f"dead letters are replayed or dropped, not {body.action!r}, in at most {MAX_RANGES} ranges"
             raise Refused(Code.MALFORMED, text)
-        if grave is None or reader is None:
+        if letters_topic is None or reader is None:
             return _Dead(None, None, [], {}, 0, -1)
-        check_topic_meant(state, grave, body.as_of)
-        offsets, following = self._wanted(grave, reader, body.offsets)
+        check_topic_meant(state, letters_topic, body.as_of)
+        offsets, following = self._wanted(letters_topic, reader, body.offsets)
         if body.action == "drop":
-            return _Dead(grave, reader, offsets, {}, 0, following)
+            return _Dead(letters_topic, reader, offsets, {}, 0, following)
         try:
-            homes, skipped, last = self._sorted_by_home(grave, offsets, now)
+            homes, skipped, last = self._sorted_by_home(letters_topic, offsets, now)
         except UNREAD as error:
             raise unread(state, error) from error
         size = sum(len(each.payload) + len(each.key or b"") for found in homes.values() for each in found)
         if not state.has_room(size):
             text = "the broker's disk is full but for its reserve; no dead letter was replayed"
             raise Refused(Code.DISK_FULL, text)
-        return _Dead(grave, reader, [], homes, skipped, following if last is None else last)
+        return _Dead(letters_topic, reader, [], homes, skipped, following if last is None else last)
 
     def settle(self, reply_to: ReplyTo, plan: _Dead, now: Now) -> None:
         """Replay or drop some dead letters; asking again finds them done."""
         done = 0
-        if plan.grave is not None and plan.reader is not None:
+        if plan.letters_topic is not None and plan.reader is not None:
             for offset in plan.dropped:
-                self._subscriptions.skip(plan.grave, plan.reader, offset, offset + 1)
+                self._subscriptions.skip(plan.letters_topic, plan.reader, offset, offset + 1)
             for (name, subscriber), letters in plan.homes.items():
-                self._replay(plan.grave, plan.reader, name, subscriber, letters, now)
+                self._replay(plan.letters_topic, plan.reader, name, subscriber, letters, now)
             done = len(plan.dropped) + sum(map(len, plan.homes.values()))
         body = bodies.DeadDone(done, plan.skipped, plan.following)
         self._state.reply_when_durable(reply_to, Kind.ACK, body)
 
-    def _wanted(self, grave: Topic, reader: Subscription, ranges: bodies.Ranges) -> tuple[list[int], int]:
+    def _wanted(self, letters_topic: Topic, reader: Subscription, ranges: bodies.Ranges) -> tuple[list[int], int]:
         """Return the first dead letters asked for that are still there, and where the rest begins (-1: nowhere)."""
         found: list[int] = []
         for start, stop in sorted(ranges) or [(0, _EVERYTHING)]:
-            offset = reader.acked.next_unacked(max(start, grave.first_offset))
-            while offset < min(stop, grave.visible_end):
+            offset = reader.acked.next_unacked(max(start, letters_topic.first_offset))
+            while offset < min(stop, letters_topic.visible_end):
                 if len(found) == _AT_ONCE:
                     return found, offset
                 if not found or offset > found[-1]:
@@ -176,13 +176,13 @@ class DeadLetters:
         return found, -1
 
     def _sorted_by_home(
-        self, grave: Topic, offsets: list[int], now: Now
+        self, letters_topic: Topic, offsets: list[int], now: Now
     ) -> tuple[dict[tuple[bytes, bytes], list[_Letter]], int, int | None]:
         """Read dead letters and tell where each belongs; how many belong nowhere any more; where it was enough."""
         homes: dict[tuple[bytes, bytes], list[_Letter]] = {}
         skipped = size = 0
         for offset in offsets:
-            for batch in batches_of(self._state, grave, offset, offset + 1, _AT_ONCE_BYTES):
+            for batch in batches_of(self._state, letters_topic, offset, offset + 1, _AT_ONCE_BYTES):
                 place, parsed = offset - batch.first_offset, Batch(batch.data)
                 try:
                     headers = dict(parsed.headers(place) or {})
@@ -203,7 +203,13 @@ class DeadLetters:
         return homes, skipped, None
 
     def _replay(
-        self, grave: Topic, reader: Subscription, name: bytes, subscriber: bytes, letters: list[_Letter], now: Now
+        self,
+        letters_topic: Topic,
+        reader: Subscription,
+        name: bytes,
+        subscriber: bytes,
+        letters: list[_Letter],
+        now: Now,
     ) -> None:
         state = self._state
         topic = state.find_topic(name, now.monotonic_s)
@@ -222,7 +228,7 @@ class DeadLetters:
             if subscription.name != subscriber:
                 self._subscriptions.skip(topic, subscription, batch.first_offset, batch.first_offset + batch.count)
         for each in letters:
-            self._subscriptions.skip(grave, reader, each.offset, each.offset + 1)
+            self._subscriptions.skip(letters_topic, reader, each.offset, each.offset + 1)
         state.counters["messages_revived"] += len(letters)
 
 

@@ -1,8 +1,8 @@
 """Which messages of a shared subscription are leased to whom, which wait to be leased, and which came back.
 
 Offsets only, no message: whoever leases reads them. What is acked is durable, and so are the attempts of what came
-back, who is attached, and what each was lent. After a restart the consumers tell what of that they hold; what was lent
-to one that does not come counts as an attempt that failed.
+back, who is attached, and what is leased to each. After a restart the consumers tell what of that they hold; what was
+leased to one that does not come counts as an attempt that failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clarion.store.port import ReturnedRow
 
 _ROUNDED_S = 1e-6  # that a moment may be off by reckoning with it
 _FEW = 64  # ranges that are quicker looked up one by one than with all that is held
-_CAREFUL_ATTEMPTS = 2  # before the last: from then on a message is lent alone, so that it harms no others
+_CAREFUL_ATTEMPTS = 2  # before the last: from then on a message is leased alone, so that it harms no others
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
@@ -49,14 +49,14 @@ class Consumer:
         self.nonce = nonce
         self.max_unacked = max_unacked
         self.deadline_s = deadline_s
-        self.held = Spans()  # with the attempt each is lent for
+        self.held = Spans()  # with the attempt each is leased for
         self.last_take = 0
         self.last_release = 0  # the number of what it gave back last without a count
         self.last_lease: list[tuple[int, int]] = []
 
 
 class LeaseTable:
-    """The leases_made of one shared subscription."""
+    """The leases of one shared subscription."""
 
     def __init__(self, acked: AckedRanges, options: SubscriptionOptions, token: int = 0) -> None:
         self.acked = acked
@@ -68,27 +68,27 @@ class LeaseTable:
         self._holds = False  # the backlog is kept for those
         self.hold_until_s: float | None = None  # and no longer than this
         self.waiting: dict[int, WaitingTake] = {}  # by token, the longest waiting first
-        self.ready = Spans()  # to be lent, with the attempts made so far
-        self.coming = Spans()  # given back, and lent again once that is on disk
+        self.ready = Spans()  # to be leased, with the attempts made so far
+        self.coming = Spans()  # given back, and leased again once that is on disk
         self.returned: dict[int, ReturnedRow] = {}
         self._due_s: dict[int, float] = {}  # when each of those may come again, on the clock that never jumps
         self._later: list[tuple[float, int]] = []  # the same, the next first, of those that are nowhere else
         self._in_later: set[int] = set()
         self.keys = KeyOrder() if options.order == "key" else None
-        self._seen_end = 0  # all below is acked, ready, lent, blocked by its key, or comes later
-        self._suspect_below = 0  # before a restart something below may have been lent to a consumer that is gone
+        self._seen_end = 0  # all below is acked, ready, leased, blocked by its key, or comes later
+        self._suspect_below = 0  # before a restart something below may have been leased to a consumer that is gone
         self._begun = False
         self.timer_s: float | None = None  # when somebody looks here next
 
     # Beginning.
 
-    def await_consumers(self, packed: bytes, lent: bytes) -> None:
-        """Take who was attached before a restart, and what each was lent."""
+    def await_consumers(self, packed: bytes, leased: bytes) -> None:
+        """Take who was attached before a restart, and what was leased to each."""
         if packed:
             self.awaited = {token: (nonce, max_unacked) for token, nonce, max_unacked in _decode(packed) if nonce}
             self.left_token = max((token for token, nonce, _ in _decode(packed) if not nonce), default=0)
-        if lent:
-            self._lent_before = dict(_decode_lent(lent))
+        if leased:
+            self._lent_before = dict(_decode_lent(leased))
 
     def pack_consumers(self) -> bytes:
         """Return who is attached, for the store."""
@@ -97,10 +97,10 @@ class LeaseTable:
         return _encode([*attached, (self.left_token, b"", 0)])
 
     def pack_lent(self) -> bytes:
-        """Return what each consumer is lent, for the store."""
-        lent = [(each.token, _steps(each.held)) for each in self.consumers.values() if each.held.total]
-        lent += self._lent_before.items()
-        return _encode(lent) if lent else b""
+        """Return what is leased to each consumer, for the store."""
+        leased = [(each.token, _steps(each.held)) for each in self.consumers.values() if each.held.total]
+        leased += self._lent_before.items()
+        return _encode(leased) if leased else b""
 
     def load_returned(self, row: ReturnedRow) -> None:
         """Take a message that had come back before a restart."""
@@ -126,7 +126,7 @@ class LeaseTable:
         return True
 
     def open_backlog(self) -> None:
-        """Have everything lent that is not acked, held or put off."""
+        """Have everything leased that is not acked, held or put off."""
         self._holds = False
         free = self._taken()
         free.add_all([span[:2] for span in self.ready])
@@ -137,13 +137,13 @@ class LeaseTable:
         self.ready.add_all([(start, stop, 0) for start, stop in free.unacked(0, self._seen_end)])
 
     def give_up_awaited(self) -> tuple[list[int], list[Span]]:
-        """Stop waiting for those who did not come back; return their tokens, and what was lent to them and is neither
+        """Stop waiting for those who did not come back; return their tokens, and what was leased to them and is neither
         done nor anybody else's. The backlog is the caller's to open."""
         gone, taken = list(self.awaited), self._taken()
         if gone:
             self._suspect_below = self._seen_end
-        lent = [span for token in gone for span in _ranges(self._lent_before.get(token, ()))]
-        lost = merged(span for start, stop in lent for span in taken.unacked(start, min(stop, self._seen_end)))
+        leased = [span for token in gone for span in _ranges(self._lent_before.get(token, ()))]
+        lost = merged(span for start, stop in leased for span in taken.unacked(start, min(stop, self._seen_end)))
         self.left_token = max(self.left_token, *gone, 0)
         self.awaited.clear()
         self._lent_before.clear()
@@ -187,7 +187,7 @@ class LeaseTable:
 
     def adopt(self, consumer: Consumer, held: Iterable[Span], end: int) -> list[Span]:
         """Lend again what a consumer held before the restart, as far as nobody else has it, and it had not come back
-        from this attempt already; return the leases_made made."""
+        from this attempt already; return the leases made."""
         made: list[Span] = []
         taken = self._taken()
         for start, stop, attempt in held:
@@ -196,7 +196,7 @@ class LeaseTable:
                     made += self._with_attempts(*free)
                     taken.add(*free)
         made.sort()
-        self.lend(consumer, made)
+        self.grant(consumer, made)
         return made
 
     def _taken(self) -> AckedRanges:
@@ -213,9 +213,9 @@ class LeaseTable:
         return AckedRanges(start, merged(done)).unacked(start, stop) if done else [(start, stop)]
 
     def _with_attempts(self, start: int, stop: int) -> list[Span]:
-        """Return a range in pieces, each with the number of the attempt that it is lent for.
+        """Return a range in pieces, each with the number of the attempt that it is leased for.
 
-        Nothing is lent again before it is on disk that it came back, so the attempts known here are all there were.
+        Nothing is leased again before it is on disk that it came back, so the attempts known here are all there were.
         """
         found: list[Span] = []
         for offset in sorted(self._came_back(start, stop)):
@@ -254,7 +254,7 @@ class LeaseTable:
     # LeaseTable.
 
     def share_of(self, consumer: Consumer, wanted: int) -> int:
-        """Return how many messages a consumer may be lent now: within its bound, and leaving the others theirs."""
+        """Return how many messages may be leased to a consumer now: within its bound, and leaving the others theirs."""
         risky = self.returned or self.options.max_attempts == 1
         if risky and any(self.is_careful(attempt) for _, _, attempt in consumer.held):
             return 0
@@ -262,24 +262,24 @@ class LeaseTable:
         return max(0, min(wanted, consumer.max_unacked - consumer.held.total, fair))
 
     def is_careful(self, attempt: int) -> bool:
-        """Return whether a message is lent alone for this attempt: it may be the one that ends its consumers."""
+        """Return whether a message is leased alone for this attempt: it may be the one that ends its consumers."""
         most = self.options.max_attempts
         if not most:
             return False
         return most == 1 or attempt >= max(2, most - _CAREFUL_ATTEMPTS + 1)
 
-    def is_suspect(self, leases_made: list[Span]) -> bool:
+    def is_suspect(self, spans: list[Span]) -> bool:
         """Return whether something of these leases may have ended its consumers: it came back, or one that may
-        have been lent it never came back."""
-        return any(start < self._suspect_below or attempt > 1 for start, _, attempt in leases_made)
+        have been leased it never came back."""
+        return any(start < self._suspect_below or attempt > 1 for start, _, attempt in spans)
 
     def tried(self) -> int:
         """Count what came back, and what may."""
         return len(self.returned) + sum(consumer.held.total for consumer in self.consumers.values())
 
     def candidates(self, consumer: Consumer, most: int, *, fresh: bool, only_gaps: bool = False) -> list[Span]:
-        """Return what could be lent, lowest first, with the attempt each would be lent for; without `fresh` ones only
-        what was lent before, with `only_gaps` only what lies between messages that are acked."""
+        """Return what could be leased, lowest first, with the attempt that it would be for; without `fresh` ones only what
+        was leased before, with `only_gaps` only what lies between messages that are acked."""
         found: list[Span] = []
         end = self.acked.last() if only_gaps else None
         for start, stop, attempts in self.ready:
@@ -296,10 +296,10 @@ class LeaseTable:
             most -= min(stop - start, most)
         return found
 
-    def lend(self, consumer: Consumer, leases_made: list[Span]) -> None:
-        """Lend leases_made, sorted and disjoint, of what is ready."""
-        self.ready.take_all([span[:2] for span in leases_made])
-        consumer.held.add_all(leases_made)
+    def grant(self, consumer: Consumer, spans: list[Span]) -> None:
+        """Lease spans, sorted and disjoint, of what is ready, to a consumer."""
+        self.ready.take_all([span[:2] for span in spans])
+        consumer.held.add_all(spans)
 
     def not_held(
         self, consumer: Consumer, ranges: Sequence[tuple[int, int]], gone_below: int
@@ -317,7 +317,7 @@ class LeaseTable:
         self, ranges: Sequence[tuple[int, int]], holder: Consumer | None = None, gone_below: int = 0
     ) -> tuple[bool, list[int]]:
         """Take ranges, sorted and disjoint, as done, held by one consumer or, as far as they are gone, by whomever;
-        says whether that was news, and gives the offsets that had come back before."""
+        return whether that was news, and the offsets that had come back before."""
         done = self._came_back_in(ranges)
         for offset in done:
             del self.returned[offset]
@@ -333,7 +333,7 @@ class LeaseTable:
         return self.acked.add_all(ranges), done
 
     def free_keys(self, start: int, stop: int) -> None:
-        """Have the next messages lent whose keys were those of messages that are done, durably."""
+        """Have the next messages leased whose keys were those of messages that are done, durably."""
         if self.keys is not None:
             for offset in self.keys.done(start, stop, self.acked):
                 row = self.returned.get(offset)
@@ -357,7 +357,7 @@ class LeaseTable:
     # Coming back.
 
     def give_back(self, consumer: Consumer, ranges: Iterable[tuple[int, int, int | None]]) -> list[Span]:
-        """Take ranges from a consumer, where each is lent for that attempt (None: whichever); return what they were."""
+        """Take ranges from a consumer, where each is leased for that attempt (None: any); return what they were."""
         wanted = [
             (low, high)
             for start, stop, attempt in ranges
@@ -380,13 +380,13 @@ class LeaseTable:
                 self._wait_for(row)
 
     def _wait_for(self, row: ReturnedRow) -> None:
-        """Have a message that is nowhere else lent again when its time has come."""
+        """Have a message that is nowhere else leased again when its time has come."""
         if row.offset not in self._in_later:
             self._in_later.add(row.offset)
             heapq.heappush(self._later, (self._due_s[row.offset], row.offset))
 
     def release(self, spans: Sequence[Span]) -> None:
-        """Have messages, sorted and disjoint, lent again as if they had not been lent."""
+        """Have messages, sorted and disjoint, leased again as if they had not been leased."""
         self.coming.take_all([(start, stop) for start, stop, _ in spans])
         self.ready.add_all(
             [
@@ -435,13 +435,13 @@ class KeyOrder:
     """Who has each key, and who waits for it, in order."""
 
     def __init__(self) -> None:
-        self._owner: dict[bytes, int] = {}  # the message of a key that may be lent, or is
+        self._owner: dict[bytes, int] = {}  # the message of a key that may be leased, or is
         self._key: dict[int, bytes] = {}  # of each owner
         self._blocked: dict[bytes, deque[int]] = {}
         self._waiting: set[int] = set()
 
     def claim(self, offset: int, key: bytes | None) -> bool:
-        """Return whether a message may be lent; if not, it waits for its key."""
+        """Return whether a message may be leased; if not, it waits for its key."""
         if key is None:
             return True
         owner = self._owner.setdefault(key, offset)

@@ -53,7 +53,7 @@ class NewLease:
             self.spans.append((low, high, attempt))
 
     def expire(self, start: int, stop: int) -> None:
-        """Note that a range will never be lent."""
+        """Note that a range will never be leased."""
         self._expired.append((start, stop))
 
     def take_new(self) -> list[Span]:
@@ -135,7 +135,7 @@ def _gather_keys(
 _READ_BYTES = 1 << 20
 
 
-_UNBURIED_AGAIN_US = 1_000_000
+_TRIED_AGAIN_US = 1_000_000
 
 
 LAPSED = "the consumer gave no sign of life within its lease"
@@ -351,12 +351,12 @@ class Leases:
     # On the clock.
 
     def wake(self, topic: Topic, now: Now) -> None:
-        """Lend to those who wait, now that there may be something to lend."""
+        """Lease to those who wait, now that there may be something to lease."""
         for subscription in list(topic.takers.values()):
             self._serve(topic, subscription, now)
 
     def tick(self, now: Now) -> None:
-        """Take back what was lent to the silent; have come again what is due; answer who waited long enough."""
+        """Take back what was leased to the silent; have come again what is due; answer who waited long enough."""
         for topic, subscription in self._timers.due(now.monotonic_s):
             if subscription.leases is not None and self._is_current(topic, subscription):
                 self._look(topic, subscription, subscription.leases, now)
@@ -486,7 +486,7 @@ class Leases:
                 if row.offset in settled:
                     self._subscriptions.finish(topic, subscription, [(row.offset, row.offset + 1)], None)
                 else:  # There was no room for it: it is tried again.
-                    again.append(row._replace(not_before_us=now.unix_us + _UNBURIED_AGAIN_US))
+                    again.append(row._replace(not_before_us=now.unix_us + _TRIED_AGAIN_US))
             self._subscriptions.changed(topic, subscription)
             self._state.read_topics.add(topic)
         if again:
@@ -502,7 +502,7 @@ class Leases:
         self._state.open.on_durable.append(CameBack(topic, subscription, rows))
         self._subscriptions.changed(
             topic, subscription
-        )  # it is not lent any more, or it would count twice after a crash
+        )  # it is not leased any more, or it would count twice after a crash
 
     # Putting leases together.
 
@@ -540,7 +540,7 @@ class Leases:
         return True
 
     def _note_lent(self, topic: Topic, subscription: Subscription, lease: NewLease, now: Now) -> None:
-        """Have it on disk what is lent, so that it counts as tried if broker and consumer die together.
+        """Have it on disk what is leased, so that it counts as tried if broker and consumer die together.
 
         A first attempt does not wait for that, which would cost a worker that takes one message after the other half
         its speed. What may have ended its consumers does: so each message has one uncounted attempt at most.
@@ -554,7 +554,7 @@ class Leases:
     def _settle(self, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease) -> None:
         """Lend what was gathered, and let go of what expired."""
         assert subscription.leases is not None
-        subscription.leases.lend(consumer, lease.take_new())
+        subscription.leases.grant(consumer, lease.take_new())
         for start, stop in lease.take_expired():
             self._state.counters["messages_expired"] += stop - start
             self._subscriptions.skip(topic, subscription, start, stop)
