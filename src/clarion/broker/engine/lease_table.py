@@ -278,8 +278,8 @@ class LeaseTable:
         return len(self.returned) + sum(consumer.held.total for consumer in self.consumers.values())
 
     def candidates(self, consumer: Consumer, most: int, *, fresh: bool, only_gaps: bool = False) -> list[Span]:
-        """Return what could be leased, lowest first, with the attempt that it would be for; without `fresh` ones only what
-        was leased before, with `only_gaps` only what lies between messages that are acked."""
+        """Return what could be leased, lowest first, with the attempt that it would be for; without `fresh` ones
+        only what was leased before, with `only_gaps` only what lies between messages that are acked."""
         found: list[Span] = []
         end = self.acked.last() if only_gaps else None
         for start, stop, attempts in self.ready:
