@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.broker.asking import START_US
-from tests.unit.broker.sharing_askers import JOBS, SharedAsker, lent_by
+from tests.unit.broker.asker import START_US
+from tests.unit.broker.lease_askers import JOBS, SharedAsker, lent_by
 
 from clarion.broker.engine import Clock, Now
 from clarion.model.options import SubscriptionOptions

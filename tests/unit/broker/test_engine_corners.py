@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import FIRST_TOPIC, Asker, body_of, code_of
-from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker, lent_by
+from tests.unit.broker.asker import FIRST_TOPIC, Asker, body_of, code_of
+from tests.unit.broker.lease_askers import JOBS, NAME, SharedAsker, lent_by
 
 from clarion.wire import batch as batches
 from clarion.wire import bodies

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.broker.asking import body_of
-from tests.unit.broker.sharing_askers import JOBS, SharedAsker
+from tests.unit.broker.asker import body_of
+from tests.unit.broker.lease_askers import JOBS, SharedAsker
 
 from clarion.model.names import DEAD_READER, dead_letters_of
 from clarion.wire import bodies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import Asker, body_of, code_of
+from tests.unit.broker.asker import Asker, body_of, code_of
 
 from clarion.wire import bodies
 from clarion.wire.codes import Code

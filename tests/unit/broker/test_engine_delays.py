@@ -6,7 +6,7 @@ import struct
 from typing import Any, NoReturn
 
 import pytest
-from tests.unit.broker.asking import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.model.errors import StoreUnavailable

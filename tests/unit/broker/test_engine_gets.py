@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 import pytest
-from tests.unit.broker.asking import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
 
 from clarion.model.errors import StoreUnavailable
 from clarion.wire import bodies

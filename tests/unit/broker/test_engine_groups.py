@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import Asker, body_of, code_of, payloads_of
 
 from clarion.store.port import UNTIL_READ
 from clarion.wire import bodies

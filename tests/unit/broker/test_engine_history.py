@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from tests.unit.broker.asking import Asker, body_of
+from tests.unit.broker.asker import Asker, body_of
 
 from clarion.broker.engine import Engine
 from clarion.wire import bodies

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.broker.asking import body_of, code_of
-from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker, lent_by
+from tests.unit.broker.asker import body_of, code_of
+from tests.unit.broker.lease_askers import JOBS, NAME, SharedAsker, lent_by
 
 from clarion.model.ranges import Spans
 from clarion.wire import bodies

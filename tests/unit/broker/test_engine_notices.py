@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.unit.broker.asking import Asker, code_of
+from tests.unit.broker.asker import Asker, code_of
 
 from clarion.model.errors import StoredDataCorrupt, StoreUnavailable
 from clarion.store.port import StoredBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.broker.asking import PEER, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import PEER, Asker, body_of, code_of, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.model.options import SubscriptionOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from tests.unit.broker.asking import FIRST_TOPIC, Asker, body_of, code_of
+from tests.unit.broker.asker import FIRST_TOPIC, Asker, body_of, code_of
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import RECEIPTS_KEPT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import Asker, code_of
+from tests.unit.broker.asker import Asker, code_of
 
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.broker.asking import Asker, body_of, code_of
+from tests.unit.broker.asker import Asker, body_of, code_of
 
 from clarion.broker.engine.administration import REPORT_EXPIRY_S, REPORTS_KEPT
 from clarion.wire import bodies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.broker.asking import Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import Asker, body_of, code_of, payloads_of
 
 from clarion.model.options import SubscriptionOptions
 from clarion.wire import bodies

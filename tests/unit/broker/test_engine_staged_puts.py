@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asking import FIRST_TOPIC, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import FIRST_TOPIC, Asker, body_of, code_of, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies

@@ -6,8 +6,8 @@ import struct
 from typing import Any
 
 import pytest
-from tests.unit.broker.asking import body_of, code_of
-from tests.unit.broker.sharing_askers import JOBS, NAME, SharedAsker
+from tests.unit.broker.asker import body_of, code_of
+from tests.unit.broker.lease_askers import JOBS, NAME, SharedAsker
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies

@@ -287,21 +287,20 @@ class Engine:
         """Take one request: check it, and do it or refuse it. What is answered at once is in `take_replies`."""
         self._seen = now
         self._state.counters["requests"] += 1
-        reply_to: ReplyTo | None = ReplyTo(peer, request.request_id)
-        _, _, body, blob = request
-        handler = self._handlers[request.kind]
-        assert reply_to is not None
+        kind, request_id, body, blob = request
+        reply_to = ReplyTo(peer, request_id)
+        check, apply = self._handlers[kind]
         try:
-            if request.kind in DECIDED_KINDS and body.as_of:  # type: ignore[attr-defined]
-                begun = self._decisions.begin(reply_to, request.kind, cast(Changing, body))
-                if begun is None:
+            if kind in DECIDED_KINDS and cast(Changing, body).as_of:
+                decided = self._decisions.begin(reply_to, kind, cast(Changing, body))
+                if decided is None:
                     return
-                reply_to = begun
-            plan = handler.check(body, now) if blob is None else handler.check(body, blob, now)
+                reply_to = decided
+            plan = check(body, now) if blob is None else check(body, blob, now)
         except Refused as refused:
             self._state.refuse(reply_to, refused)
         else:
-            handler.apply(reply_to, plan, now)
+            apply(reply_to, plan, now)
 
     def refuse(self, peer: Peer, request_id: int, code: int, text: str) -> None:
         """Answer INVALID to what could not be understood."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.broker.asking import Asker, body_of
+from tests.unit.broker.asker import Asker, body_of
 
 from clarion.broker.engine import Reply
 from clarion.model.options import SubscriptionOptions
