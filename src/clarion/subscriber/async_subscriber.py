@@ -60,9 +60,6 @@ class AsyncSubscriber:
         self._works = _Works(url, self.name, seconds(timeout_s, "timeout_s"), settings, auto_ack=ack == "auto")
         self._session = self._works.session
         self._core = self._works.core
-        self.ack_offsets = self._works.ack_offsets
-        self.nack_offsets = self._works.nack_offsets
-        self.extend_offsets = self._works.extend_offsets
         watch(self, self._works, self._session.url)
 
     async def subscribe(
@@ -100,7 +97,9 @@ class AsyncSubscriber:
 
     def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
         most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
-        return Get(to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self)
+        return Get(
+            to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self._works, keeper=self
+        )
 
     async def stream(self, topic: bytes | str, wait_s: float | None = None) -> AsyncIterator[Message]:
         """Return messages one by one, for ever, or until none came for `wait_s`; see Subscriber.stream."""
@@ -120,7 +119,7 @@ class AsyncSubscriber:
     def transaction(self) -> AsyncTransaction:
         """Begin a transaction: `async with subscriber.transaction() as tx`; see Transaction."""
         self._session.check_usable()
-        return AsyncTransaction(self)
+        return AsyncTransaction(self._works, keeper=self)
 
     async def state(self, name: bytes | str) -> State:
         """Return a named state, as transactions set it: its value and version."""
@@ -154,28 +153,6 @@ class AsyncSubscriber:
         self._session.check_process()
         return {**self._core.stats(), "connected": self._session.connected}
 
-    # What its transactions need of it.
-
-    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
-        """Have a transaction decide about messages."""
-        self._session.check_usable()
-        part.lease.consumer.lend_to_transaction(part.lease, part.offsets.start, part.offsets.stop)
-        draft.ack(part.lease, part.offsets.start, part.offsets.stop)
-
-    def abandon(self, outcome: Outcome) -> None:
-        """A transaction is not committed."""
-        self._session.check_usable()
-        self._core.transactions.abandon(outcome)
-        self._session.wake()
-
-    async def run(self, call: Call) -> Any:
-        """Wait for a call of a transaction."""
-        return await self._session.run(call)
-
-    def check_usable(self) -> None:
-        """Raise where it is closed."""
-        self._session.check_usable()
-
 
 class _Works(Works):
     """What works behind a subscriber. It does not hold the subscriber (see `endings`); messages do."""
@@ -189,7 +166,7 @@ class _Works(Works):
         self.session = AsyncSession(url, self.core)
         self.loop = self.session.loop
 
-    # What messages need of it.
+    # What messages and transactions need of it.
 
     def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
         """Say that messages are done."""
@@ -206,6 +183,26 @@ class _Works(Works):
     async def extend_offsets(self, lease: Lease, start: int, stop: int) -> None:
         """Keep messages for longer, and wait for the answer."""
         await self.session.run(Extend(lease, start, stop))
+
+    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
+        """Have a transaction decide about messages."""
+        self.session.check_usable()
+        part.lease.consumer.lend_to_transaction(part.lease, part.offsets.start, part.offsets.stop)
+        draft.ack(part.lease, part.offsets.start, part.offsets.stop)
+
+    def abandon(self, outcome: Outcome) -> None:
+        """A transaction is not committed."""
+        self.session.check_usable()
+        self.core.transactions.abandon(outcome)
+        self.session.wake()
+
+    async def run(self, call: Call) -> Any:
+        """Wait for a call of a transaction."""
+        return await self.session.run(call)
+
+    def check_usable(self) -> None:
+        """Raise where it is closed."""
+        self.session.check_usable()
 
     # Ending.
 

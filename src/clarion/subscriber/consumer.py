@@ -504,7 +504,7 @@ class Consumer:
         """Take back what was not used after all."""
         if part.lease is self.lease:
             self._handed = without(self._handed, part.offsets.start, part.offsets.stop)
-            part.holder = None  # what is not handed out does not hold the client
+            part.holder = part.keeper = None  # what is not handed out does not hold the client
             self.inbox.put_back(part)
             self.tell_news()
 

@@ -75,9 +75,6 @@ class Subscriber:
         self._works = _Works(url, self.name, seconds(timeout_s, "timeout_s"), settings, auto_ack=ack == "auto")
         self._session = self._works.session
         self._core = self._works.core
-        self.ack_offsets = self._works.ack_offsets
-        self.nack_offsets = self._works.nack_offsets
-        self.extend_offsets = self._works.extend_offsets
         watch(self, self._works, self._session.url)
 
     def subscribe(
@@ -122,7 +119,9 @@ class Subscriber:
 
     def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
         most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
-        return Get(to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self)
+        return Get(
+            to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self._works, keeper=self
+        )
 
     def stream(self, topic: bytes | str, wait_s: float | None = None) -> Iterator[Message]:
         """Return messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
@@ -145,7 +144,7 @@ class Subscriber:
     def transaction(self) -> Transaction:
         """Begin a transaction: `with subscriber.transaction() as tx`; see there."""
         self._session.check_usable()
-        return Transaction(self)
+        return Transaction(self._works, keeper=self)
 
     def state(self, name: bytes | str) -> State:
         """Return a named state, as transactions set it: its value and version."""
@@ -182,30 +181,6 @@ class Subscriber:
         with self._session.lock:
             return {**self._core.stats(), "connected": self._session.connected}
 
-    # What its transactions need of it.
-
-    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
-        """Have a transaction decide about messages."""
-        lease, start, stop = part.lease, part.offsets.start, part.offsets.stop
-
-        def lend(_now_s: float) -> None:
-            lease.consumer.lend_to_transaction(lease, start, stop)
-            draft.ack(lease, start, stop)
-
-        self._session.do(lend)
-
-    def abandon(self, outcome: Outcome) -> None:
-        """A transaction is not committed."""
-        self._session.do(lambda _now_s: self._core.transactions.abandon(outcome))
-
-    def run(self, call: Call) -> Any:
-        """Wait for a call of a transaction."""
-        return self._session.run(call)
-
-    def check_usable(self) -> None:
-        """Raise where it is closed or broken."""
-        self._session.check_usable()
-
 
 class _Works(Works):
     """What works behind a subscriber. It does not hold the subscriber (see `endings`); messages do."""
@@ -219,7 +194,7 @@ class _Works(Works):
         self._closing = threading.Lock()  # held by who closes it
         self._closed = False
 
-    # What messages need of it.
+    # What messages and transactions need of it.
 
     def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
         """Say that messages are done."""
@@ -232,6 +207,28 @@ class _Works(Works):
     def extend_offsets(self, lease: Lease, start: int, stop: int) -> None:
         """Keep messages for longer, and wait for the answer."""
         self.session.run(Extend(lease, start, stop))
+
+    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
+        """Have a transaction decide about messages."""
+        lease, start, stop = part.lease, part.offsets.start, part.offsets.stop
+
+        def lend(_now_s: float) -> None:
+            lease.consumer.lend_to_transaction(lease, start, stop)
+            draft.ack(lease, start, stop)
+
+        self.session.do(lend)
+
+    def abandon(self, outcome: Outcome) -> None:
+        """A transaction is not committed."""
+        self.session.do(lambda _now_s: self.core.transactions.abandon(outcome))
+
+    def run(self, call: Call) -> Any:
+        """Wait for a call of a transaction."""
+        return self.session.run(call)
+
+    def check_usable(self) -> None:
+        """Raise where it is closed or broken."""
+        self.session.check_usable()
 
     # Ending.
 

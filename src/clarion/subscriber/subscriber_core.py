@@ -330,6 +330,7 @@ class Get(_Verb):
         opened: bool = False,
         single: bool = False,
         holder: Holder | None = None,
+        keeper: object = None,
     ) -> None:
         if most < 1:
             raise ValueError(f"max_messages is at least 1, not {most}")
@@ -339,6 +340,7 @@ class Get(_Verb):
         self._opened = opened  # only from batches whose messages can be looked at
         self._single = single
         self._holder = holder
+        self._keeper = keeper
         self.result: list[MessageBatch] = []
 
     def steps(self, core: SubscriberCore, now_s: float) -> Steps:
@@ -369,7 +371,7 @@ class Get(_Verb):
         """Return the messages."""
         super().outcome()
         for part in self.result:
-            part.holder = self._holder
+            part.holder, part.keeper = self._holder, self._keeper
         return [message for part in self.result for message in part.messages()] if self._single else self.result
 
 

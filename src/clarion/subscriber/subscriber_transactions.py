@@ -386,7 +386,7 @@ def _unknown(url: str, outcome: Outcome) -> ClarionError:
 
 
 class TransactionClient(Protocol):
-    """The subscriber that transactions are made with."""
+    """What works behind the subscriber that transactions are made with."""
 
     def check_usable(self) -> None:
         """Raise where it is closed or broken."""
@@ -404,8 +404,9 @@ class TransactionClient(Protocol):
 class _Gathering:
     """What is the same for threads and asyncio: all but committing."""
 
-    def __init__(self, client: TransactionClient) -> None:
-        self._client = client  # the subscriber, which lives as long as its transactions do
+    def __init__(self, client: TransactionClient, *, keeper: object = None) -> None:
+        self._client = client
+        self._keeper = keeper  # the subscriber, which lives as long as its transactions do
         self._draft = Draft()
         self._outcome = Outcome(self._draft)
         self._ended = False
@@ -488,6 +489,7 @@ class _Gathering:
             pass
 
     def _wait(self, timeout_s: float | None) -> Commit | None:
+        self._client.check_usable()
         if not self._ended:
             raise PermanentError("this transaction is not committed: leave its block first")
         return Commit(self._outcome, timeout_s, first=False) if self._draft else None

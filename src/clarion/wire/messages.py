@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Holder(Protocol):
-    """The client that handed messages out, and lives as long as they do."""
+    """What works behind the client that handed messages out."""
 
     def ack_offsets(self, lease: Any, start: int, stop: int) -> None:
         """Say that messages are done."""
@@ -41,7 +41,7 @@ class MessageBatch:
     """
 
     __slots__ = (
-        "attempt", "batch", "batch_offset", "committed_at_us", "holder", "lease", "start", "stop", "topic",
+        "attempt", "batch", "batch_offset", "committed_at_us", "holder", "keeper", "lease", "start", "stop", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class MessageBatch:
         self.lease = lease  # of the consumer they were handed to, known to its holder
         self.attempt = attempt  # of a shared subscription: how often its messages have been lent by now
         self.holder = holder
+        self.keeper: object = None  # the client itself, which lives as long as what it handed out
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -130,10 +131,12 @@ class MessageBatch:
 
     def cut(self, start: int, stop: int) -> MessageBatch:
         """Return messages [start, stop), counted in the whole batch."""
-        return MessageBatch(
+        part = MessageBatch(
             self.topic, self.batch, self.batch_offset, self.committed_at_us,
             start, stop, self.lease, self.attempt, self.holder,
         )  # fmt: skip
+        part.keeper = self.keeper
+        return part
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Return a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.

@@ -1,0 +1,166 @@
+"""A signal whose handler raises (Ctrl-C does) strikes a client only where that does no harm, at whichever point it
+comes: nothing is lost, nothing is repeated, and the client goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+from tests.integration.broker_process import BrokerProcess
+
+import clarion
+from clarion import Admin, Message, Publisher, Subscriber
+from clarion.model.errors import PermanentError
+from clarion.subscriber import Transaction
+
+_HOME = os.path.dirname(clarion.__file__)
+_POINTS_AT_MOST = 5000
+_WAIT_S = 60.0
+both = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM], ids=["SIGINT", "SIGALRM"])
+
+
+class Struck(BaseException):
+    """What the handler raises."""
+
+
+@contextmanager
+def raising(number: int) -> Iterator[None]:
+    """Have a signal's handler raise."""
+
+    def strike(_number: int, _frame: FrameType | None) -> None:
+        raise Struck
+
+    before = signal.signal(number, strike)
+    try:
+        yield
+        assert signal.getsignal(number) is strike, "the handler is the application's again"
+    finally:
+        signal.signal(number, before)
+
+
+@contextmanager
+def signal_at(point: int, number: int) -> Iterator[list[str]]:
+    """Send a signal at a place where Python looks for one, in the client's code: so many calls of functions, and
+    returns of C functions, from now on. Gives where that was, once it was."""
+    left = [point]
+    sent: list[str] = []
+
+    def look(frame: FrameType, event: str, _argument: Any) -> None:
+        if event in ("call", "c_return") and not sent and frame.f_code.co_filename.startswith(_HOME):
+            left[0] -= 1
+            if left[0] < 0:
+                sent.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+                signal.raise_signal(number)
+
+    sys.setprofile(look)
+    try:
+        yield sent
+    finally:
+        sys.setprofile(None)
+
+
+def at_every_point(number: int, do: Callable[[], object], after: Callable[[bool], None]) -> int:
+    """Do something again and again, with a signal one point later each time, until it ends before the signal comes;
+    `after` is told each time whether it was interrupted. Returns how often it was."""
+    interrupted = 0
+    for point in range(_POINTS_AT_MOST):
+        struck = False
+        try:
+            with signal_at(point, number) as sent:
+                do()
+        except Struck:
+            struck = True
+        after(struck)
+        interrupted += struck
+        if not sent:
+            return interrupted
+    raise AssertionError("it does not end")
+
+
+@both
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_a_get_loses_and_repeats_nothing(broker: BrokerProcess, number: int, shared: bool) -> None:
+    with Publisher(broker.url) as publisher, Subscriber(broker.url, "reader") as reader, raising(number):
+        reader.subscribe("news", shared=shared)
+        put, got = list[bytes](), list[bytes]()
+
+        def put_one() -> None:
+            put.append(b"%d" % len(put))
+            publisher.put("news", put[-1]).result(_WAIT_S)
+
+        def get() -> None:
+            got.extend([message.payload for message in reader.get("news", 1, wait_s=_WAIT_S)])
+
+        def after(struck: bool) -> None:
+            while len(got) < len(put):
+                get()
+            assert got == put
+            put_one()
+
+        put_one()
+        assert at_every_point(number, get, after) > 20
+        assert reader.get("news", 9, wait_s=_WAIT_S)[0].payload == put[-1]
+
+
+@both
+def test_a_transaction_is_done_once_or_not_at_all(broker: BrokerProcess, number: int) -> None:
+    with Publisher(broker.url) as publisher, Admin(broker.url) as admin, raising(number):
+        admin.subscribe("in", "stage", shared=True)
+        admin.configure_topic("out", retention="keep")
+        with Subscriber(broker.url, "stage", ack="explicit") as stage:
+            done = list[bytes]()
+            work: list[Message] = []
+            begun: list[Transaction] = []
+
+            def take() -> None:
+                publisher.put("in", b"%d" % len(done)).result(_WAIT_S)
+                (message,) = stage.get("in", 1, wait_s=_WAIT_S)
+                assert message.attempt == 1
+                work[:] = [message]
+
+            def transact() -> None:
+                begun.clear()
+                with stage.transaction() as tx:
+                    begun.append(tx)
+                    tx.ack(work[0])
+                    tx.put("out", work[0].payload)
+
+            def after(struck: bool) -> None:
+                try:
+                    is_done = bool(begun and begun[0].result(_WAIT_S).offsets)
+                except PermanentError:
+                    is_done = False  # it was not sent
+                if not is_done:
+                    assert struck
+                    for tx in begun:  # where it was struck before the first line of `__exit__`, the block is left now
+                        tx.__exit__(Struck, Struck(), None)
+                    transact()
+                done.append(work[0].payload)
+                take()
+
+            take()
+            assert at_every_point(number, transact, after) > 20
+        assert [message.payload for message in admin.browse("out")] == done
+
+
+@both
+def test_waiting_for_a_receipt_and_asking_leave_the_client_usable(broker: BrokerProcess, number: int) -> None:
+    with Publisher(broker.url) as publisher, Admin(broker.url) as admin, raising(number):
+        admin.configure_topic("kept", retention="keep")
+        receipts = [publisher.put("kept", b"0")]
+
+        def after(struck: bool) -> None:
+            receipts[-1].result(_WAIT_S)
+            receipts.append(publisher.put("kept", b"%d" % len(receipts)))
+
+        assert at_every_point(number, lambda: receipts[-1].result(_WAIT_S), after) > 5
+        receipts[-1].result(_WAIT_S)
+        assert [message.payload for message in admin.browse("kept")] == [b"%d" % n for n in range(len(receipts))]
+        assert at_every_point(number, admin.stats, lambda _struck: None) > 5
+        assert admin.describe_topic("kept").next_offset == len(receipts)
