@@ -21,6 +21,11 @@ from clarion.wire.frames import Buffer, Kind
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
+class _Batches(NamedTuple):
+    unacked: int  # the first offset that the subscription needs
+    batches: list[StoredBatch]
+
+
 class _Get(NamedTuple):
     body: bodies.Get
     topic: Topic
@@ -28,6 +33,7 @@ class _Get(NamedTuple):
     position: int
     max_messages: int
     max_bytes: int
+    found: _Batches | None  # None: there is nothing yet
 
 
 class _Read(NamedTuple):
@@ -57,19 +63,29 @@ class Gets:
         self._subscriptions.check_token(topic, subscription, body.token)
         limits = self._state.limits
         position = max(body.position, subscription.acked.cursor)
+        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
+        max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
+        found = None
         if position < topic.visible_end:
-            missed = subscription.acked.next_unacked(position)
-            if missed < topic.first_offset:
-                raise gone_below(topic, missed)
+            found = self._read(topic, subscription, position, max_messages, max_bytes)
         elif body.position > topic.visible_end:  # the cursor may be: what the broker acked is perhaps not on disk yet
             text = f"position {body.position} is beyond the end of {to_text(topic.name)}, {topic.visible_end}"
             raise Refused(Code.MALFORMED, text + ": is this another store than before?")
         elif body.wait_ms > 0 and self._state.waiting_gets >= limits.max_waiting_gets:
             raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
-        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
-        return _Get(
-            body, topic, subscription, position, max_messages, min(max(1, body.max_bytes), limits.max_get_bytes)
-        )
+        return _Get(body, topic, subscription, position, max_messages, max_bytes, found)
+
+    def _read(
+        self, topic: Topic, subscription: Subscription, position: int, max_messages: int, max_bytes: int
+    ) -> _Batches:
+        """Return what is there from a position on; refuse where something of that is gone, or cannot be read."""
+        unacked = subscription.acked.next_unacked(position)
+        if unacked < topic.first_offset:
+            raise gone_below(topic, unacked)
+        try:
+            return _Batches(unacked, read_batches(self._state, topic, position, max_messages, max_bytes))
+        except UNREAD as error:
+            raise unread(self._state, error) from error
 
     def get(self, reply_to: ReplyTo, plan: _Get, now: Now) -> None:
         """Hand out what is there from a position on, or wait for it."""
@@ -80,8 +96,8 @@ class Gets:
             reply_to, body.name, body.token, plan.position, plan.max_messages, plan.max_bytes,
             now.monotonic_s + wait_s, body.position,
         )  # fmt: skip
-        if plan.position < topic.visible_end:
-            self._deliver(topic, subscription, get, now)
+        if plan.found is not None:
+            self._deliver(topic, subscription, get, plan.found, now)
         elif body.wait_ms <= 0:
             self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         else:
@@ -105,7 +121,13 @@ class Gets:
         """Deliver to those who wait, now that the topic has grown."""
         for get in [get for get in topic.waiting.values() if get.position < topic.visible_end]:
             self._state.stop_waiting(topic, get)
-            self._deliver(topic, topic.subscriptions[get.name], get, now)
+            subscription = topic.subscriptions[get.name]
+            try:
+                found = self._read(topic, subscription, get.position, get.max_messages, get.max_bytes)
+            except Refused as refused:
+                self._state.refuse(get.reply_to, refused)
+            else:
+                self._deliver(topic, subscription, get, found, now)
 
     def expire(self, now_s: float) -> None:
         """Answer those whose wait is over."""
@@ -132,21 +154,12 @@ class Gets:
                 self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         self._deadlines.clear()
 
-    def _deliver(self, topic: Topic, subscription: Subscription, get: WaitingGet, now: Now) -> None:
+    def _deliver(self, topic: Topic, subscription: Subscription, get: WaitingGet, found: _Batches, now: Now) -> None:
         state = self._state
-        missed = subscription.acked.next_unacked(get.position)
-        if missed < topic.first_offset:
-            state.refuse(get.reply_to, gone_below(topic, missed))
-            return
-        try:
-            batches = read_batches(state, topic, get.position, get.max_messages, get.max_bytes)
-        except UNREAD as error:
-            state.refuse(get.reply_to, unread(state, error))
-            return
         envelopes: list[tuple[int, int]] = []
         blobs: list[Buffer] = []
-        left, reached = get.max_messages, max(get.position, min(missed, topic.visible_end))
-        for batch in batches:
+        left, reached = get.max_messages, max(get.position, min(found.unacked, topic.visible_end))
+        for batch in found.batches:
             start = max(0, get.position - batch.first_offset)
             stop = min(batch.count, start + left)
             reached = batch.first_offset + stop

@@ -500,14 +500,13 @@ class Leases:
         changes.returned |= by_key
         subscription.leases.put_back(rows, now)
         self._state.open.on_durable.append(CameBack(topic, subscription, rows))
-        self._subscriptions.changed(
-            topic, subscription
-        )  # it is not leased any more, or it would count twice after a crash
+        # What came back is not leased any more, or it would count twice after a crash.
+        self._subscriptions.changed(topic, subscription)
 
     # Putting leases together.
 
     def _lease(self, topic: Topic, subscription: Subscription, consumer: Consumer, take: WaitingTake, now: Now) -> bool:
-        """Lend what this take may have, and answer it; False when there is nothing for it now."""
+        """Lease what this take may have, and answer it; False when there is nothing for it now."""
         state, leases = self._state, subscription.leases
         assert leases is not None
         if leases.ready.total and leases.ready[0][0] < topic.first_offset:
@@ -535,11 +534,11 @@ class Leases:
             return False
         consumer.last_take = take.number
         consumer.last_lease = [span[:2] for span in lease.spans]
-        self._note_lent(topic, subscription, lease, now)
+        self._note_leased(topic, subscription, lease, now)
         self._reply_leased(take.reply_to, leases, lease)
         return True
 
-    def _note_lent(self, topic: Topic, subscription: Subscription, lease: NewLease, now: Now) -> None:
+    def _note_leased(self, topic: Topic, subscription: Subscription, lease: NewLease, now: Now) -> None:
         """Have it on disk what is leased, so that it counts as tried if broker and consumer die together.
 
         A first attempt does not wait for that, which would cost a worker that takes one message after the other half
@@ -552,7 +551,7 @@ class Leases:
             self._state.note(topic, subscription, now)
 
     def _settle(self, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease) -> None:
-        """Lend what was gathered, and let go of what expired."""
+        """Lease what was gathered, and let go of what expired."""
         assert subscription.leases is not None
         subscription.leases.grant(consumer, lease.take_new())
         for start, stop in lease.take_expired():
