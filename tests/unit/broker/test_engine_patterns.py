@@ -206,11 +206,13 @@ def test_a_crash_in_the_middle_of_many_topics_is_made_up_for_by_asking_again(ste
     assert len(asker.store.patterns()) == (0 if ending else 1)
 
 
-def test_a_failed_commit_in_the_middle_of_many_topics_is_told_and_nothing_is_half_known() -> None:
+@pytest.mark.parametrize("as_of", [0, 1])
+def test_a_failed_commit_in_the_middle_of_many_topics_is_told_and_nothing_is_half_known(as_of: int) -> None:
     asker = Asker()
     asker.register()
     keep(asker, *(b"many/%04d" % place for place in range(500)))
-    key = asker.send(Kind.SUBSCRIBE, bodies.Subscribe(b"many/*", b"reader"))
+    body = bodies.Subscribe(b"many/*", b"reader", nonce=b"the nonce" if as_of else b"", as_of=as_of)
+    key = asker.send(Kind.SUBSCRIBE, body)
     asker.fail(asker.take_group())
     assert code_of(asker.replies[key]) == (Kind.REFUSED, Code.DISK_FULL)
     asker.tick(2)

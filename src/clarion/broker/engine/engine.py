@@ -413,8 +413,9 @@ class Engine:
                 state.refuse(effect.reply_to, refused)
         trimmed = [effect.topic for effect in lost if isinstance(effect, Trimmed)]
         trims = {topic.name for topic in (*state.read_topics, *trimmed)}
-        self._patterns.failed(code, text)
+        patterns = state.patterns
         state.forget_all()
+        self._patterns.failed(patterns, code, text)
         self._transactions.forget_all()
         self._delays.forget_all()
         self._staged_puts.forget_all()

@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from clarion.broker.engine.answers import Refused, ReplyTo
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import PatternKey, State, SubscriptionEnded, SubscriptionMade
+from clarion.broker.engine.state import PatternKey, PatternTable, State, SubscriptionEnded, SubscriptionMade
 from clarion.broker.engine.subscriptions import BUSY_RETRY_S, Subscriptions
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import ONE, REST, SEPARATOR, is_good_pattern, is_pattern, matches, to_text
@@ -314,9 +314,8 @@ class Patterns:
         self.matching = Matching(state, self._scans)
         self._made: dict[PatternKey, list[bytes]] = {}  # topics subscribed to for those that come
 
-    def failed(self, code: Code, text: str) -> None:
+    def failed(self, table: PatternTable, code: Code, text: str) -> None:
         """Nothing that was under way was kept: tell those who wait for it to try again."""
-        table = self._state.patterns
         under_way = [reply_tos for _, reply_tos in table.coming.values()] + list(table.going.values())
         for reply_to in (reply_to for reply_tos in under_way for reply_to in reply_tos):
             self._state.refuse(reply_to, Refused(code, text, retry_after_s=BUSY_RETRY_S))
