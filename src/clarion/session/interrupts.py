@@ -8,6 +8,7 @@ that were meant, at a place where nothing is half done, and where they may raise
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -19,8 +20,9 @@ _NAMES = (
 )  # fmt: skip
 _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 # The plain functions under those that wrap every number in an enumeration, which takes ten times as long.
-_get: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-_set: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+_plain = sys.modules.get("_signal", signal)
+_get: Callable[[int], Any] = _plain.getsignal
+_set: Callable[[int, Any], Any] = _plain.signal
 
 
 class Interrupted(BaseException):

@@ -251,7 +251,7 @@ class ThreadSession(Works):
             finally:
                 with self._roles:
                     if sleeper is not None:
-                        del self._sleepers[sleeper]
+                        self._sleepers.pop(sleeper, None)
                     else:
                         self._stop_driving()
             held.strike()
@@ -307,7 +307,7 @@ class ThreadSession(Works):
             try:
                 with self.lock:
                     now_s = time.monotonic()
-                    self._turn(events, now_s)
+                    self._turn(events, now_s, look=bool(events) or call is None)
             except BaseException as error:
                 self._break(error)
                 raise
@@ -329,7 +329,7 @@ class ThreadSession(Works):
                 held.waits = False
                 self._polls = False
 
-    def _turn(self, events: Sequence[Any], now_s: float) -> None:
+    def _turn(self, events: Sequence[Any], now_s: float, *, look: bool) -> None:
         """Hand what came to the core, and do what it says. The caller drives, and holds the lock."""
         self._woken = False
         if events and events[0][0] == self._wakes:
@@ -341,7 +341,8 @@ class ThreadSession(Works):
             self._greeted = True
             self._greet(now_s)
         if self._reconnect_at_s is None:
-            self._receive(now_s)
+            if look:
+                self._receive(now_s)
         elif now_s >= self._reconnect_at_s:
             self._reconnect(now_s)
         self._outage.look(self.connected, now_s)
@@ -369,9 +370,9 @@ class ThreadSession(Works):
 
     def _wake_sleepers(self, call: object = None) -> None:
         with self._roles:
-            for sleeper in self._sleepers:
-                if call is None or sleeper.call is call:
-                    sleeper.wake()
+            for sleeper in [each for each in self._sleepers if call is None or each.call is call]:
+                del self._sleepers[sleeper]  # so that nobody drives for one that only has to wake up
+                sleeper.wake()
 
     # The connection.
 
