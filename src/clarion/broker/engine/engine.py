@@ -45,120 +45,8 @@ from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import DECIDED_KINDS, OLDEST_VERSION, PROTOCOL_VERSION, Kind, Request
 
-_PUBLISHERS_AT_ONCE = 1000
 _PUBLISHERS_EVERY_S = 60.0
 _DISK_EVERY_S = 1.0
-_CROWDED_S = 0.1
-
-
-class Housekeeping:
-    """The reliable-service document's periodic jobs, on the loop's clock."""
-
-    def __init__(
-        self,
-        state: State,
-        gets: Gets,
-        leases: Leases,
-        puts: Puts,
-        delays: Delays,
-        staged_puts: StagedPuts,
-        patterns: Patterns,
-        retention: Retention,
-    ) -> None:
-        self._state = state
-        self._gets = gets
-        self._leases = leases
-        self._puts = puts
-        self._delays = delays
-        self._staged_puts = staged_puts
-        self._patterns = patterns
-        self._retention = retention
-        self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
-        self._unloaded_at_s = 0.0
-        self._commits_seen = -1
-        self._store_waits = False
-
-    def tick(self, now: Now) -> None:
-        """Do what is due."""
-        now_s = now.monotonic_s
-        self._gets.expire(now_s)
-        self._leases.tick(now)
-        self._delays.tick(now)
-        self._patterns.tick(now)
-        if now_s >= self._disk_at_s:
-            self._disk_at_s = now_s + _DISK_EVERY_S
-            self._look_at_disk()
-        if now_s >= self._trim_at_s:
-            self._trim_at_s = now_s + self._state.limits.stale_msg_interval_s
-            self._trim(now)
-        self._retention.sweep(now)
-        if now_s >= self._next_unload_s():
-            self._unloaded_at_s = now_s
-            self._unload()
-        if now_s >= self._publishers_at_s:
-            self._publishers_at_s = now_s + _PUBLISHERS_EVERY_S
-            self._expire_publishers(now)
-            self._staged_puts.expire(now)
-
-    def next_deadline_s(self) -> float:
-        """Return when `tick` has something to do again."""
-        own = min(self._trim_at_s, self._next_unload_s(), self._disk_at_s, self._retention.next_deadline_s())
-        for part in (self._gets, self._leases, self._delays, self._patterns):
-            deadline_s = part.next_deadline_s()
-            own = own if deadline_s is None else min(own, deadline_s)
-        return own
-
-    def take_chore(self) -> bool:
-        """Tell, once, that the store should look after itself: it had no commit to do it with, or has little room."""
-        waits, self._store_waits = self._store_waits, False
-        return waits
-
-    def _look_at_disk(self) -> None:
-        state = self._state
-        state.free_bytes = state.store.free_bytes()
-        idle, self._commits_seen = state.counters["commits"] == self._commits_seen, state.counters["commits"]
-        self._store_waits = idle or state.free_bytes < 2 * state.limits.disk_reserve_bytes
-
-    def _next_unload_s(self) -> float:
-        """The limit is soft, but twice the limit is not waited for."""
-        limits = self._state.limits
-        crowded = len(self._state.topics) > 2 * limits.max_topics_in_memory
-        interval_s = min(_CROWDED_S, limits.topic_unload_interval_s) if crowded else limits.topic_unload_interval_s
-        return self._unloaded_at_s + interval_s
-
-    def _trim(self, now: Now) -> None:
-        """Forget messages that every subscriber has read (the document's stale message removal)."""
-        topics, self._state.read_topics = self._state.read_topics, set()
-        for topic in topics:
-            self._retention.trim(topic, now)
-
-    def _unload(self) -> None:
-        """Drop the coldest topics from memory beyond the limit (the document's topic unloader)."""
-        state = self._state
-        excess = len(state.topics) - state.limits.max_topics_in_memory
-        if excess <= 0:
-            return
-        idle = [
-            topic
-            for topic in state.topics.values()
-            if not topic.uncommitted
-            and not topic.waiting
-            and not topic.lent()
-            and topic not in state.read_topics  # its trim comes first
-        ]
-        idle.sort(key=lambda topic: topic.touched_s)
-        for topic in idle[:excess]:
-            state.unload(topic)
-
-    def _expire_publishers(self, now: Now) -> None:
-        """Forget publishers that were silent for so long that they are taken for gone."""
-        before_us = now.silent_before_us(self._state.limits.publisher_expiry_s)
-        for publisher in self._state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
-            if not any(group and publisher in group.changes.publishers for group in self._state.groups()):
-                self._puts.drop_publisher(publisher)
-                self._state.counters["publishers_expired"] += 1
-
-
 _CLOCK_EVERY_S = 30.0  # that the time is noted, as long as there is something to commit
 
 
@@ -199,16 +87,10 @@ class Engine:
         self._gets = Gets(state, self._subscriptions)
         self._transactions = Transactions(state, self._subscriptions, self._puts)
         self._patterns = Patterns(state, self._subscriptions)
-        self._housekeeping = Housekeeping(
-            state,
-            self._gets,
-            self._leases,
-            self._puts,
-            self._delays,
-            self._staged_puts,
-            self._patterns,
-            Retention(state, self._subscriptions),
-        )
+        self._retention = Retention(state, self._subscriptions)
+        self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
+        self._commits_seen = -1
+        self._store_waits = False
         self._administration = Administration(state, self._subscriptions, self._leases)
         self._reports = Reports(state)
         self._handlers = {**self._handlers_of_messages(), **self._handlers_of_administrators()}
@@ -310,21 +192,52 @@ class Engine:
     def _answer(self, reply_to: ReplyTo, plan: Answer, now: Now) -> None:
         self._state.reply(reply_to, *plan)
 
+    # On the loop's clock: the periodic jobs of the reliable service.
+
     def tick(self, now: Now) -> None:
         """Do the periodic work that is due."""
-        self._housekeeping.tick(now)
+        now_s = now.monotonic_s
+        self._gets.expire(now_s)
+        self._leases.tick(now)
+        self._delays.tick(now)
+        self._patterns.tick(now)
+        if now_s >= self._disk_at_s:
+            self._disk_at_s = now_s + _DISK_EVERY_S
+            self._look_at_disk()
+        if now_s >= self._trim_at_s:
+            self._trim_at_s = now_s + self._state.limits.stale_msg_interval_s
+            self._retention.trim_read(now)
+        self._retention.sweep(now)
+        if now_s >= self._state.next_unload_s():
+            self._state.unload_coldest(now_s)
+        if now_s >= self._publishers_at_s:
+            self._publishers_at_s = now_s + _PUBLISHERS_EVERY_S
+            self._puts.expire(now)
+            self._staged_puts.expire(now)
+
+    def next_deadline_s(self) -> float:
+        """Return when `tick` should be called next, on the monotonic clock."""
+        own = min(self._trim_at_s, self._state.next_unload_s(), self._disk_at_s, self._retention.next_deadline_s())
+        for part in (self._gets, self._leases, self._delays, self._patterns):
+            deadline_s = part.next_deadline_s()
+            own = own if deadline_s is None else min(own, deadline_s)
+        return own
+
+    def take_chore(self) -> bool:
+        """Return, once, whether the store should look after itself on the committing thread: it had no commit to do it
+        with, or has little room."""
+        waits, self._store_waits = self._store_waits, False
+        return waits
+
+    def _look_at_disk(self) -> None:
+        state = self._state
+        state.free_bytes = state.store.free_bytes()
+        idle, self._commits_seen = state.counters["commits"] == self._commits_seen, state.counters["commits"]
+        self._store_waits = idle or state.free_bytes < 2 * state.limits.disk_reserve_bytes
 
     def stalled(self, seconds: float) -> None:
         """Say that the broker itself stood still for a while, so that nobody else is blamed for it."""
         self._leases.stalled(seconds)
-
-    def next_deadline_s(self) -> float:
-        """Return when `tick` should be called next, on the monotonic clock."""
-        return self._housekeeping.next_deadline_s()
-
-    def take_chore(self) -> bool:
-        """Return whether the store should be given time to look after itself, on the committing thread."""
-        return self._housekeeping.take_chore()
 
     def take_replies(self) -> list[Reply]:
         """Return the replies to send, in order, and forget them."""

@@ -26,6 +26,14 @@ class _Batches(NamedTuple):
     batches: list[StoredBatch]
 
 
+class _Packed(NamedTuple):
+    envelopes: list[tuple[int, int]]
+    blobs: list[Buffer]
+    expired: list[tuple[int, int]]
+    reached: int  # 0: there was no batch
+    messages: int
+
+
 class _Get(NamedTuple):
     body: bodies.Get
     topic: Topic
@@ -156,34 +164,18 @@ class Gets:
 
     def _deliver(self, topic: Topic, subscription: Subscription, get: WaitingGet, found: _Batches, now: Now) -> None:
         state = self._state
-        envelopes: list[tuple[int, int]] = []
-        blobs: list[Buffer] = []
-        left, reached = get.max_messages, max(get.position, min(found.unacked, topic.visible_end))
-        for batch in found.batches:
-            start = max(0, get.position - batch.first_offset)
-            stop = min(batch.count, start + left)
-            reached = batch.first_offset + stop
-            if has_expired(batch, now):
-                self._skip_expired(topic, subscription, batch.first_offset + start, reached)
-                continue
-            left -= stop - start
-            state.counters["messages_delivered"] += stop - start
-            first_offset, data = cut(batch, start, stop)
-            if data is batch.data:  # it is sent whole, and the reader may take all of it
-                reached = batch.first_offset + batch.count
-            envelopes.append((first_offset, batch.committed_at_us))
-            blobs.append(data)
+        packed = _pack(found.batches, get.position, get.max_messages, now)
+        for start, stop in packed.expired:
+            state.counters["messages_expired"] += stop - start
+            if subscription.acked.add(start, stop):
+                self._subscriptions.changed(topic, subscription)
+                state.read_topics.add(topic)
+        state.counters["messages_delivered"] += packed.messages
         state.counters["deliveries"] += 1
+        reached = packed.reached or max(get.position, min(found.unacked, topic.visible_end))
         skip = tuple(subscription.acked.within(get.asked, reached))
-        state.reply(
-            get.reply_to, Kind.MESSAGES, bodies.Delivery(tuple(envelopes), topic.visible_end, skip), tuple(blobs)
-        )
-
-    def _skip_expired(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
-        self._state.counters["messages_expired"] += stop - start
-        if subscription.acked.add(start, stop):
-            self._subscriptions.changed(topic, subscription)
-            self._state.read_topics.add(topic)
+        delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip)
+        state.reply(get.reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
     # READ.
 
@@ -214,34 +206,43 @@ class Gets:
         if isinstance(plan, Answer):
             self._state.reply(reply_to, *plan)
             return
-        topic, subscription, position, left, batches = plan
-        envelopes: list[tuple[int, int]] = []
-        blobs: list[Buffer] = []
+        topic, subscription, position, max_messages, batches = plan
+        packed = _pack(batches, position, max_messages, now)
+        reached = packed.reached or position
         skip = AckedRanges(0)
-        reached = position
-        for batch in batches:
-            start = max(0, position - batch.first_offset)
-            stop = min(batch.count, start + left)
-            reached = batch.first_offset + stop
-            left -= stop - start
-            if has_expired(batch, now):
-                skip.add(batch.first_offset + start, reached)
-                continue
-            first_offset, data = cut(batch, start, stop)
-            if data is batch.data:
-                reached = batch.first_offset + batch.count
-            envelopes.append((first_offset, batch.committed_at_us))
-            blobs.append(data)
-        for span in subscription.acked.within(position, reached) if subscription else ():
+        for span in (*packed.expired, *(subscription.acked.within(position, reached) if subscription else ())):
             skip.add(*span)
         self._state.counters["messages_read"] += reached - position
-        delivery = bodies.Delivery(tuple(envelopes), topic.visible_end, tuple(skip.within(position, reached)))
-        self._state.reply(reply_to, Kind.MESSAGES, delivery, tuple(blobs))
+        delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, tuple(skip.within(position, reached)))
+        self._state.reply(reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
     def check_find_offset(self, body: bodies.FindOffset, now: Now) -> Answer:
         """Return the first offset committed at a time or later that may be read, or the end of the topic."""
         topic = find_topic(self._state, body.topic, now)
         return Answer(Kind.ACK, bodies.OffsetIs(self._subscriptions.offset_at(topic, body.at_us)))
+
+
+def _pack(batches: list[StoredBatch], position: int, left: int, now: Now) -> _Packed:
+    """Return what is sent of batches from a position on, and what of them expired."""
+    envelopes: list[tuple[int, int]] = []
+    blobs: list[Buffer] = []
+    expired: list[tuple[int, int]] = []
+    reached = messages = 0
+    for batch in batches:
+        start = max(0, position - batch.first_offset)
+        stop = min(batch.count, start + left)
+        reached = batch.first_offset + stop
+        if has_expired(batch, now):
+            expired.append((batch.first_offset + start, reached))
+            continue
+        left -= stop - start
+        messages += stop - start
+        first_offset, data = cut(batch, start, stop)
+        if data is batch.data:  # it is sent whole, and the reader may take all of it
+            reached = batch.first_offset + batch.count
+        envelopes.append((first_offset, batch.committed_at_us))
+        blobs.append(data)
+    return _Packed(envelopes, blobs, expired, reached, messages)
 
 
 def _still_waits(topic: Topic, get: WaitingGet) -> bool:

@@ -22,6 +22,7 @@ from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
 
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
+_PUBLISHERS_AT_ONCE = 1000
 MAX_OPENED = 1000  # topics of one OPEN
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 
@@ -121,6 +122,15 @@ class Puts:
         for topic in state.topics.values():
             topic.writers.pop(publisher, None)
         state.transactors.pop(publisher, None)
+
+    def expire(self, now: Now) -> None:
+        """Forget publishers that were silent for so long that they are taken for gone."""
+        state = self._state
+        before_us = now.silent_before_us(state.limits.publisher_expiry_s)
+        for publisher in state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
+            if not any(group and publisher in group.changes.publishers for group in state.groups()):
+                self.drop_publisher(publisher)
+                state.counters["publishers_expired"] += 1
 
     def check_publisher(self, publisher: int, now: Now) -> PublisherRow | None:
         """Refuse a publisher that is not registered; return how to note that it lives, where it is time to."""

@@ -32,6 +32,12 @@ class Retention:
         self._first_round = True
         self._started_us: int | None = None
 
+    def trim_read(self, now: Now) -> None:
+        """Forget messages that every subscriber has read (the stale message removal of the reliable service)."""
+        topics, self._state.read_topics = self._state.read_topics, set()
+        for topic in topics:
+            self.trim(topic, now)
+
     def trim(self, topic: Topic, now: Now) -> None:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
         if topic.deleted:

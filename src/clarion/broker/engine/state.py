@@ -45,6 +45,7 @@ PatternKey = tuple[bytes, bytes]  # pattern and subscriber
 _NOT_DECIDED = RETRIED | {Code.STALE}  # the same request may be done later
 _encode = msgspec.msgpack.Encoder().encode
 _NOTED_WITHIN_S = 0.01
+_CROWDED_S = 0.1
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
 
@@ -231,6 +232,7 @@ class State:
         self.counters: Counter[str] = Counter()
         self.notices = Notices()
         self.out: list[Reply] = []
+        self._unloaded_at_s = 0.0
         self.free_bytes = store.free_bytes()
         self.forget_all()
 
@@ -496,12 +498,37 @@ class State:
         """Forget a topic that has nothing uncommitted and nobody waiting."""
         assert not topic.uncommitted
         assert not topic.waiting
-        assert not topic.lent()
+        assert not topic.is_leased()
         while topic.recent:
             self.drop_oldest(topic)
         self.read_topics.discard(topic)
         del self.topics[topic.name]
         self.counters["topics_unloaded"] += 1
+
+    def next_unload_s(self) -> float:
+        """Return when the coldest topics are dropped next: the limit is soft, but twice the limit is not waited for."""
+        limits = self.limits
+        crowded = len(self.topics) > 2 * limits.max_topics_in_memory
+        interval_s = min(_CROWDED_S, limits.topic_unload_interval_s) if crowded else limits.topic_unload_interval_s
+        return self._unloaded_at_s + interval_s
+
+    def unload_coldest(self, now_s: float) -> None:
+        """Drop the coldest topics from memory beyond the limit (the topic unloader of the reliable service)."""
+        self._unloaded_at_s = now_s
+        excess = len(self.topics) - self.limits.max_topics_in_memory
+        if excess <= 0:
+            return
+        idle = [
+            topic
+            for topic in self.topics.values()
+            if not topic.uncommitted
+            and not topic.waiting
+            and not topic.is_leased()
+            and topic not in self.read_topics  # its trim comes first
+        ]
+        idle.sort(key=lambda topic: topic.touched_s)
+        for topic in idle[:excess]:
+            self.unload(topic)
 
     def stop_waiting(self, topic: Topic, get: WaitingGet) -> None:
         """Take a get off the topic's list."""

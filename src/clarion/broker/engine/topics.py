@@ -155,7 +155,7 @@ class Topic:
     def row(self) -> TopicRow:
         return TopicRow(self.number, self.name, self.retention, settings=pack_options(self.settings))
 
-    def lent(self) -> bool:
+    def is_leased(self) -> bool:
         """Return whether a consumer shares one of its subscriptions right now."""
         return any(sub.leases is not None and sub.leases.in_use() for sub in self.subscriptions.values())
 
