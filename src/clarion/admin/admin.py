@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from types import TracebackType
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import msgspec
 
-from clarion.admin.browsing import as_ranges, browse, take
 from clarion.admin.descriptions import (
     DeadLetter,
     Replayed,
@@ -23,9 +23,10 @@ from clarion.admin.descriptions import (
     read_stats,
 )
 from clarion.model.arguments import as_list, seconds, whole
-from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed
+from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed, StoredDataCorrupt
 from clarion.model.names import DEAD_READER, dead_letters_of, is_pattern, matches, to_bytes, to_text
 from clarion.model.options import KEEP, TopicSettings, check_settings
+from clarion.model.ranges import AckedRanges
 from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
 from clarion.session.calls import Requests
 from clarion.session.connection import broker_url
@@ -35,12 +36,16 @@ from clarion.session.thread_session import ThreadSession
 from clarion.subscriber.subscriber_transactions import State
 from clarion.subscriber.subscription_options import Order, Start, check_same_use, options_of, start_fields
 from clarion.wire import bodies
+from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.bodies import TopicRow
-from clarion.wire.frames import Kind
-from clarion.wire.messages import Message
+from clarion.wire.frames import Buffer, Kind
+from clarion.wire.messages import Message, MessageBatch, unreadable
 from clarion.wire.timestamps import unix_us
 
 _PAGE = 1000
+PAGE_MESSAGES = 1000
+PAGE_BYTES = 2**20
+AskRead = Callable[[bodies.Read], Reply]
 _RANGES_AT_ONCE = 10_000
 
 
@@ -59,7 +64,7 @@ class Admin:
         return self._call(Kind.HELLO, hello("clarion admin", seen)).read(bodies.Welcome)
 
     def stats(self) -> dict[str, Any]:
-        """Give the broker's counters since its start, and what it holds now; under "publishers" the PublisherReports
+        """Return the broker's counters since its start, and what it holds now; under "publishers" the PublisherReports
         of those who told of themselves lately."""
         return read_stats(self._call(Kind.STATS, bodies.AskStats()).read(bodies.Stats).values)
 
@@ -80,7 +85,7 @@ class Admin:
         )
 
     def topics(self) -> Iterator[TopicRow]:
-        """Give every topic with its subscriptions, by name."""
+        """Return every topic with its subscriptions, by name."""
         after = b""
         while True:
             page = self._call(Kind.TOPICS, bodies.ListTopics(after, _PAGE)).read(bodies.TopicRows)
@@ -107,7 +112,7 @@ class Admin:
 
     def purge(self, topic: bytes | str, below: int | None = None) -> int:
         """Forget a topic's messages, all or those below an offset, read or not: every subscription has them behind it.
-        Give how many. A batch that reaches beyond the offset stays stored until the rest of it goes."""
+        Return how many. A batch that reaches beyond the offset stays stored until the rest of it goes."""
         below = None if below is None else whole(below, "below")
         found = self.describe_topic(topic)  # what is meant, and not a topic or messages that come meanwhile
         body = bodies.Purge(to_bytes(topic, "topic"), found.next_offset if below is None else below, found.number)
@@ -121,14 +126,14 @@ class Admin:
     def read(
         self, topic: bytes | str, position: int | Literal["earliest"] = "earliest", max_messages: int = 100
     ) -> list[Message]:
-        """Give messages from an offset on without a subscription: nothing changes at the broker. [] at the end.
+        """Return messages from an offset on without a subscription: nothing changes at the broker. [] at the end.
 
         Where those at the offset are no longer kept, raise MessagesGone with the gap.
         """
         return take(self.browse(topic, position), whole(max_messages, "max_messages"))
 
     def offset_at(self, topic: bytes | str, at: datetime) -> int:
-        """Give the first offset of a topic that was committed at a time or later; its end where there is none."""
+        """Return the first offset of a topic that was committed at a time or later; its end where there is none."""
         body = bodies.FindOffset(to_bytes(topic, "topic"), unix_us(at))
         return self._call(Kind.FIND_OFFSET, body).read(bodies.OffsetIs).offset
 
@@ -165,7 +170,7 @@ class Admin:
         return True
 
     def unsubscribe(self, topic: bytes | str, name: bytes | str) -> bool:
-        """End a subscription; what only it still needed is let go. Gives False where there was none."""
+        """End a subscription; what only it still needed is let go. Return False where there was none."""
         reply = self._call(Kind.UNSUBSCRIBE, bodies.Unsubscribe(to_bytes(topic, "topic"), to_bytes(name, "name")))
         try:
             reply.read(bodies.Done)
@@ -205,7 +210,7 @@ class Admin:
     # Dead letters.
 
     def dead_letters(self, topic: bytes | str, limit: int = 100) -> list[DeadLetter]:
-        """Give the messages of a topic that were given up after too many attempts, oldest first; NoTopic where there
+        """Return the messages of a topic that were given up after too many attempts, oldest first; NoTopic where there
         is no such topic."""
         topic = to_bytes(topic, "topic")
         try:
@@ -221,13 +226,13 @@ class Admin:
         return self._dead(topic, "replay", offsets)
 
     def drop_dead(self, topic: bytes | str, offsets: Iterable[int] | None = None) -> int:
-        """Forget dead letters, all or those at `offsets`; give how many."""
+        """Forget dead letters, all or those at `offsets`; return how many."""
         return self._dead(topic, "drop", offsets).done
 
     # State and staged messages.
 
     def state(self, name: bytes | str) -> State:
-        """Give a named state: its value and version; None and 0 where it is not set."""
+        """Return a named state: its value and version; None and 0 where it is not set."""
         told = self._call(Kind.STATE, bodies.AskState(to_bytes(name, "name"))).read(bodies.StateIs)
         return State(told.value, told.version)
 
@@ -272,7 +277,7 @@ class Admin:
                 return
 
     def _end_of_dead(self, topic: bytes) -> int:
-        """Give where a topic's dead letters end now: what comes later is not meant."""
+        """Return where a topic's dead letters end now: what comes later is not meant."""
         try:
             return self.describe_topic(dead_letters_of(topic)).next_offset
         except NoTopic:
@@ -300,10 +305,100 @@ class Admin:
 
 
 def _checked(settings: TopicChanges, retention: str | None) -> dict[str, Any]:
-    """Give the changes that are any; what no topic can be set to is a TypeError or InvalidRequest at once."""
+    """Return the changes that are any; what no topic can be set to is a TypeError or InvalidRequest at once."""
     changes = {name: value for name, value in settings.items() if value is not None}
     try:
         check_settings(msgspec.convert(changes, TopicSettings), retention or KEEP)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise TypeError(f"a topic cannot be set so: {error}") from None
     return changes
+
+
+# Reading a topic without a subscription: page after page, leaving out what is not to be seen.
+
+
+class Page(NamedTuple):
+    """Messages from a position on; the next page begins at `position`, and there is none after `last`."""
+
+    parts: list[MessageBatch]
+    position: int
+    last: bool
+
+
+def browse(ask: AskRead, topic: bytes, position: int, name: bytes = b"") -> Iterator[Message]:
+    """Return the messages from `position` to the end, one page at a time; of those that `name` acked, none.
+
+    Where the topic no longer has them, raise MessagesGone with the gap; reading can begin anew at its `stop`.
+    """
+    last = False
+    while not last:
+        reply = ask(bodies.Read(topic, position, PAGE_MESSAGES, PAGE_BYTES, name))
+        parts, position, last = read_page(reply, topic, position, PAGE_MESSAGES)
+        for part in parts:
+            try:
+                messages = part.messages()
+            except BadBatch as error:
+                raise unreadable(part, error) from error
+            yield from messages
+
+
+def take(messages: Iterator[Message], most: int) -> list[Message]:
+    """Return the first ones."""
+    return list(islice(messages, most))
+
+
+def read_page(reply: Reply, topic: bytes, position: int, most: int) -> Page:
+    """Read the answer to a READ of so many messages from `position` on; of what else comes in its batches, nothing is
+    said about what to leave out."""
+    refusal = reply.refusal()
+    if refusal is not None and refusal.gone is not None:
+        raise gone(topic, refusal)
+    if reply.kind == Kind.NO_MESSAGES:
+        return Page([], position, True)
+    told = reply.read(bodies.Delivery)
+    skip = AckedRanges(position, told.skip)
+    parts: list[MessageBatch] = []
+    until = position
+    for (first_offset, committed_at_us), blob in zip(told.batches, reply.blobs, strict=True):
+        batch = _parse(blob, topic, first_offset)
+        batch_stop = min(first_offset + batch.count, position + most)
+        until = max(until, batch_stop)
+        for start, stop in _unskipped(skip, max(position, first_offset), batch_stop):
+            parts.append(
+                MessageBatch(topic, batch, first_offset, committed_at_us, start - first_offset, stop - first_offset)
+            )
+    until = skip.next_unacked(until)
+    return Page(parts, until, until >= told.end or until == position)
+
+
+def gone(topic: bytes, refusal: bodies.Refused) -> MessagesGone:
+    """Return the error that names the gap."""
+    error = MessagesGone(refusal.text)
+    if refusal.gone is not None:
+        error.topic, (error.start, error.stop) = topic, refusal.gone
+    return error
+
+
+def as_ranges(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Return offsets as half-open ranges, sorted and disjoint."""
+    ranges: list[tuple[int, int]] = []
+    for offset in sorted(set(offsets)):
+        if ranges and ranges[-1][1] == offset:
+            ranges[-1] = (ranges[-1][0], offset + 1)
+        else:
+            ranges.append((offset, offset + 1))
+    return ranges
+
+
+def _unskipped(skip: AckedRanges, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    while (start := skip.next_unacked(start)) < stop:
+        run_stop = skip.acked_until(start, stop)
+        yield start, run_stop
+        start = run_stop
+
+
+def _parse(blob: Buffer, topic: bytes, offset: int) -> Batch:
+    try:
+        return Batch.parse(blob)
+    except BadBatch as error:
+        raise StoredDataCorrupt(f"the batch of {to_text(topic)} at offset {offset} is damaged: {error}") from error

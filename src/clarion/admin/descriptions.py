@@ -132,7 +132,7 @@ class DeadLetter(NamedTuple):
 
 
 def at(unix_us: int) -> datetime | None:
-    """Give a time of the broker's; 0 is none."""
+    """Return a time of the broker's; 0 is none."""
     return datetime.fromtimestamp(unix_us / 1e6, UTC) if unix_us else None
 
 
@@ -170,12 +170,12 @@ def read_stats(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def known_fields(values: dict[str, Any], of: type[msgspec.Struct]) -> dict[str, Any]:
-    """Give those of the values whose names are known here."""
+    """Return those of the values whose names are known here."""
     return {name: value for name, value in values.items() if name in of.__struct_fields__}
 
 
 def read_dead_letter(message: Message) -> DeadLetter:
-    """Give a message of a dead-letter topic as what it was, with what its headers say about its end."""
+    """Return a message of a dead-letter topic as what it was, with what its headers say about its end."""
     headers = message.headers
     own = {name: value for name, value in headers.items() if not name.startswith(_DEAD_HEADERS)}
     told = {name.removeprefix(_DEAD_HEADERS): value for name, value in headers.items() if name not in own}

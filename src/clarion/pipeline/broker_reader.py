@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from clarion.admin import Admin
-from clarion.admin.browsing import read_page
+from clarion.admin.admin import read_page
 from clarion.admin.descriptions import SubscriptionDescription, TopicDescription, read_description
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, TimedOut, Unreachable
 from clarion.model.names import is_pattern, to_text

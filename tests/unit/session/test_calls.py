@@ -1,120 +1,127 @@
-"""A call that may ask again when the broker says "not now"."""
+"""Requests that change something: asked as of a count, made anew where they were surely not done, else in doubt."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
-
 import msgspec
 import pytest
-from tests.unit.session.answering import WELCOME, Answer, Answering, answering, refused
+from tests.unit.session.answering import WELCOME
 
-from clarion.model.errors import Busy, Closed
-from clarion.session import AsyncSession, Reply, ThreadSession
+from clarion.model.errors import Busy, InDoubt, TimedOut, VersionMismatch
+from clarion.session.calls import Change
+from clarion.session.exchange import Count, Reply
 from clarion.wire import bodies
 from clarion.wire.codes import Code
-from clarion.wire.frames import Kind, Request
+from clarion.wire.frames import _BODIES, DECIDED_KINDS, Kind
 
-COUNT = 7  # the broker's
-
-
-class BusyFor:
-    """Answers so many requests with a code, and all others with "done"."""
-
-    def __init__(self, times: int, code: Code = Code.BUSY) -> None:
-        self.times = times
-        self.code = code
-
-    def __call__(self, request: Request) -> Answer:
-        if request.kind == Kind.HELLO:
-            return Kind.ACK, msgspec.structs.replace(WELCOME, count=COUNT)
-        self.times -= 1
-        return refused(self.code) if self.times >= 0 else (Kind.ACK, bodies.Done())
+DELETE = bodies.Delete(b"topic", 3)
 
 
-def call(broker: Answering, *, timeout_s: float = 30.0, retry: bool = True) -> Reply:
-    session = ThreadSession(broker.url)
-    try:
-        return session.call(Kind.DELETE, bodies.Delete(b"topic"), timeout_s=timeout_s, retry=retry)
-    finally:
-        session.close()
+def reply(body: bodies.Body, times_sent: int = 1, kind: Kind = Kind.ACK) -> Reply:
+    return Reply(kind, msgspec.msgpack.encode(body), (), times_sent)
 
 
-def async_call(broker: Answering, *, timeout_s: float = 30.0, retry: bool = True) -> Reply:
-    async def ask() -> Reply:
-        session = AsyncSession(broker.url)
-        try:
-            return await session.call(Kind.DELETE, bodies.Delete(b"topic"), timeout_s=timeout_s, retry=retry)
-        finally:
-            session.close()
-
-    return asyncio.run(ask())
+def refused(code: Code, times_sent: int = 1, expected: int = 0) -> Reply:
+    return reply(bodies.Refused(code, "because", 0.0, expected), times_sent, Kind.REFUSED)
 
 
-both = pytest.mark.parametrize("ask", [call, async_call])
+class Nonces:
+    """Gives nonces that tell their place."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Nonces:
+        return self
+
+    def __next__(self) -> bytes:
+        self.given += 1
+        return b"nonce %d" % self.given
 
 
-@both
-def test_a_busy_broker_is_asked_again_where_the_caller_wants_that(ask: Callable[..., Reply]) -> None:
-    with answering(BusyFor(2)) as broker:
-        assert ask(broker).read(bodies.Done) == bodies.Done()
-        assert broker.kinds() == [Kind.HELLO] + [Kind.DELETE] * 3
-        (body,) = {request.body.nonce for request in broker.asked[1:] if isinstance(request.body, bodies.Delete)}
-        assert len(body) == 16, "it is the same request each time"
+def change(known: int | None = 7) -> tuple[Change, Count]:
+    count = Count()
+    count.known = known
+    return Change(Kind.DELETE, DELETE, count, Nonces()), count
 
 
-@both
-def test_and_only_then(ask: Callable[..., Reply]) -> None:
-    with answering(BusyFor(1)) as broker, pytest.raises(Busy):
-        ask(broker, retry=False).read(bodies.Done)
+def test_what_is_decided_once_says_as_of_what() -> None:
+    for kind in DECIDED_KINDS:
+        fields = _BODIES[kind].__struct_fields__
+        assert {"nonce", "as_of"} <= set(fields), f"a {Kind(kind).name} is decided once, and does not say as of what"
+    asked, _ = change()
+    assert asked.request() == (Kind.DELETE, bodies.Delete(b"topic", 3, b"nonce 1", 7))
+    assert asked.take(reply(bodies.Done())) is None
 
 
-@both
-def test_other_refusals_are_final(ask: Callable[..., Reply]) -> None:
-    with answering(BusyFor(1, Code.LIMIT)) as broker:
-        refusal = ask(broker).refusal()
-        assert refusal is not None
-        assert refusal.code == Code.LIMIT
-        assert broker.kinds() == [Kind.HELLO, Kind.DELETE]
+def test_the_count_is_asked_for_where_it_is_not_known() -> None:
+    asked, count = change(None)
+    assert asked.request()[0] == Kind.HELLO
+    assert asked.take(reply(msgspec.structs.replace(WELCOME, count=9))) == 0
+    assert asked.request() == (Kind.DELETE, bodies.Delete(b"topic", 3, b"nonce 1", 9))
+    assert count.known == 9
 
 
-@both
-def test_when_time_would_be_over_the_last_refusal_is_the_answer(ask: Callable[..., Reply]) -> None:
-    again_s = iter([0.0, 0.0, 3600.0])
-
-    def answer(request: Request) -> Answer:
-        if request.kind == Kind.HELLO:
-            return Kind.ACK, WELCOME
-        return Kind.REFUSED, bodies.Refused(Code.BUSY, "because", next(again_s))
-
-    with answering(answer) as broker:
-        with pytest.raises(Busy):
-            ask(broker).read(bodies.Done)
-        assert broker.kinds() == [Kind.HELLO] + [Kind.DELETE] * 3
+def test_a_broker_that_does_not_count_is_asked_as_before() -> None:
+    asked, count = change(None)
+    asked.request()
+    asked.take(reply(WELCOME))
+    assert (asked.request(), count.known) == ((Kind.DELETE, bodies.Delete(b"topic", 3, b"nonce 1", 0)), 0)
 
 
-@pytest.mark.parametrize("reply", [None, (Kind.REFUSED, bodies.Refused(Code.BUSY, "because", 60.0))])
-def test_a_call_that_waits_ends_with_the_session(reply: Answer) -> None:
-    asked = threading.Event()
+def test_who_subscribed_is_told_the_count_and_goes_by_it() -> None:
+    count = Count()
+    count.known = 7
+    asked = Change(Kind.SUBSCRIBE, bodies.Subscribe(b"topic", b"reader"), count, Nonces())
+    asked.request()
+    assert asked.take(reply(bodies.Subscribed(0, count=9))) is None
+    ended = Change(Kind.UNSUBSCRIBE, bodies.Unsubscribe(b"topic", b"reader"), count, Nonces())
+    assert ended.request()[1] == bodies.Unsubscribe(b"topic", b"reader", b"nonce 1", 9)
 
-    def answer(request: Request) -> Answer:
-        asked.set()
-        return reply
 
-    failed = list[Exception]()
-    with answering(answer) as broker:
-        session = ThreadSession(broker.url)
+def test_a_broker_that_refuses_to_greet_is_the_answer() -> None:
+    asked, _ = change(None)
+    asked.request()
+    no = refused(Code.VERSION)
+    assert asked.take(no) is None
+    with pytest.raises(VersionMismatch):
+        asked.last(no).read(bodies.Done)
 
-        def ask() -> None:
-            try:
-                session.call(Kind.DELETE, bodies.Delete(b"topic"), timeout_s=120.0, retry=True)
-            except Closed as error:
-                failed.append(error)
 
-        asking = threading.Thread(target=ask)
-        asking.start()
-        assert asked.wait(30)
-        session.close()
-        asking.join()
-    assert len(failed) == 1
+def test_what_was_sent_once_and_is_stale_is_made_anew_as_of_now() -> None:
+    asked, count = change()
+    asked.request()
+    assert asked.take(refused(Code.STALE, expected=5)) == 0
+    assert count.known == 5, "this may be another store"
+    assert asked.request() == (Kind.DELETE, bodies.Delete(b"topic", 3, b"nonce 2", 5))
+
+
+@pytest.mark.parametrize("before", [(), (Code.BUSY,)], ids=["at once", "after a refusal for now"])
+def test_what_was_sent_more_than_once_and_is_stale_is_in_doubt(before: tuple[Code, ...]) -> None:
+    asked, _ = change()
+    _, body = asked.request()
+    for code in before:  # this answers one of two copies
+        assert asked.take(refused(code, times_sent=2)) is not None
+        assert asked.request()[1] == body, "what may be done is asked again as it was"
+    stale = refused(Code.STALE, times_sent=1 if before else 2)
+    assert asked.take(stale) is None
+    with pytest.raises(InDoubt):
+        asked.last(stale).read(bodies.Done)
+
+
+def test_when_time_is_over_a_refusal_for_now_is_the_answer_only_where_it_is_of_the_only_copy() -> None:
+    for times_sent, error in ((1, Busy), (2, TimedOut)):
+        asked, _ = change()
+        asked.request()
+        busy = refused(Code.BUSY, times_sent)
+        asked.take(busy)
+        with pytest.raises(error):
+            asked.last(busy).read(bodies.Done)
+
+
+def test_without_time_for_the_request_itself_nothing_was_done() -> None:
+    for known, answer in ((None, reply(WELCOME)), (7, refused(Code.STALE, expected=8))):
+        asked, _ = change(known)
+        asked.request()
+        assert asked.take(answer) == 0
+        with pytest.raises(TimedOut, match="nothing was done"):
+            asked.last(answer)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.admin.answering import Answers, batch
 
-from clarion.admin.browsing import as_ranges, browse
+from clarion.admin.admin import as_ranges, browse
 from clarion.model.errors import MessagesGone, PermanentError, StoredDataCorrupt
 from clarion.session.exchange import Reply
 from clarion.subscriber import Message
