@@ -62,14 +62,14 @@ class SubscriberCore:
             self._end_subscription(call.topic)
         if isinstance(call, Request):
             self._requests.begin(call, now_s, unix_s)
-        elif isinstance(call, Commit):
-            self._calls[call] = None
+            return
+        if isinstance(call, Commit):
             call.start(self.transactions.committing(call, now_s, unix_s))
         else:
             assert isinstance(call, _Verb)
-            self._calls[call] = None
             call.start(call.steps(self, now_s))
-        self.advance(now_s)
+        if not call.advance(now_s):
+            self._calls[call] = None
 
     def cancel(self, call: Call, now_s: float) -> None:
         """Nobody waits for a call any more, or takes what it brought: that is put back."""
@@ -141,8 +141,8 @@ class SubscriberCore:
         return taken
 
     def wants_turn(self) -> bool:
-        """Whether there is something to be sent."""
-        return any(not isinstance(instruction, Wake) for instruction in self.instructions)
+        """Whether there is something to be done."""
+        return bool(self.instructions)
 
     # Topics.
 
