@@ -121,6 +121,29 @@ def segments_given_up_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 @_bug
+def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
+    append, settle, sync = SegmentedStore._append, SegmentedStore.settle, Segments.sync
+
+    def append_alone(self: SegmentedStore, *what: Any) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(Segments, "sync", _nothing)
+            append(self, *what)
+
+    def sync_then_settle(self: SegmentedStore) -> None:
+        if self._ahead is not None:
+            sync(self._segments)
+        settle(self)
+
+    patch.setattr(SegmentedStore, "_append", append_alone)
+    patch.setattr(SegmentedStore, "settle", sync_then_settle)
+
+
+@_bug
+def index_lacks_what_was_answered_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SegmentedStore, "settle", lambda self: setattr(self, "_ahead", None))
+
+
+@_bug
 def records_found_after_a_crash_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_write_again", _nothing)
 

@@ -657,10 +657,10 @@ class Campaign:
         for first in range(2):
             batch = StoredBatch(number, first, 1, 1, len(data) * (first + 1), data)
             topics = {number: TopicRow(number, b"after the cut", KEEP)}
-            store.commit(Changes(topics=topics, batches=[batch]))
-        before = self._truth.told_by(store)
+            store.commit(Changes(topics=topics, batches=[batch]), index_later=first == 1)
         image = self._folder / "later"
         shutil.copytree(store.path, image)
+        before = self._truth.told_by(store)
         again = SegmentedStore(image, **STORE_SETTINGS)
         try:
             if self._truth.told_by(again) != before:

@@ -225,7 +225,19 @@ def test_acks_survive_a_kill_right_after_flush_acks(broker: BrokerProcess) -> No
 
 
 @pytest.mark.parametrize(
-    "place", ["before-commit", "inside-commit", "after-commit", "after-delivery", "before-replies"]
+    "place",
+    [
+        "before-commit",
+        "inside-commit",
+        "after-sync",
+        "after-commit",
+        "after-delivery",
+        "before-replies",
+        "after-answers",
+        "before-index",
+        "inside-index",
+        "after-index",
+    ],
 )
 def test_a_put_under_way_at_a_crash_is_stored_once(broker: BrokerProcess, place: str) -> None:
     with Subscriber(broker.url, "reader", timeout_s=60) as reader, Publisher(broker.url) as publisher:

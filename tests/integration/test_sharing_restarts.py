@@ -146,7 +146,7 @@ def test_a_nack_that_meets_a_broker_that_began_anew_counts(broker: BrokerProcess
         assert take_one(consumer, "anew").attempt == 2
 
 
-@pytest.mark.parametrize("place", ["before-commit", "inside-commit", "after-commit", "before-replies"])
+@pytest.mark.parametrize("place", ["before-commit", "inside-commit", "after-commit", "before-replies", "inside-index"])
 def test_a_nack_under_way_at_a_crash_counts_once(broker: BrokerProcess, place: str) -> None:
     share(broker.url, "nacks", max_attempts=0)
     put(broker.url, "nacks", [b"x"])

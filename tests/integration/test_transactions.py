@@ -165,7 +165,19 @@ def test_processes_that_count_with_compare_and_set_lose_nothing(broker: BrokerPr
 
 
 @pytest.mark.parametrize(
-    "place", ["before-commit", "inside-commit", "after-commit", "after-delivery", "before-replies"]
+    "place",
+    [
+        "before-commit",
+        "inside-commit",
+        "after-sync",
+        "after-commit",
+        "after-delivery",
+        "before-replies",
+        "after-answers",
+        "before-index",
+        "inside-index",
+        "after-index",
+    ],
 )
 def test_a_transaction_under_way_at_a_crash_is_done_once(broker: BrokerProcess, place: str) -> None:
     share(broker.url, "work")

@@ -27,7 +27,10 @@ from tests.integration.waiting import eventually
 
 from clarion import Admin, Subscriber
 
-CRASH_POINTS = ("before-commit", "inside-commit", "after-commit", "after-delivery", "before-replies")
+CRASH_POINTS = (
+    "before-commit", "inside-commit", "after-sync", "after-commit", "after-delivery", "before-replies", "after-answers",
+    "inside-index",
+)  # fmt: skip
 _CRASH_WITHIN_S = 120.0
 _CAUGHT_UP_WITHIN_S = 180.0
 

@@ -235,8 +235,9 @@ def _agree(life: list[list[Step]], reopen_every: int, **files: int) -> None:
         for place, steps in enumerate(life):
             changes = driver.changes(steps)
             memory.commit(changes)
-            store.commit(changes)
-            store.keep_house()
+            store.commit(changes, index_later=place % 3 != 0)
+            if place % 2:
+                store.keep_house()
             if place % reopen_every == 0:
                 path = store.path if place % 2 else crash_image(store, Path(folder) / f"{place + 1}")
                 store.close()

@@ -58,9 +58,18 @@ class Committer:
         return group.changes.is_light and self._store.is_at_rest
 
     def commit_here(self, group: Group) -> Outcome:
-        """Commit a group on the caller's own thread; the outcome before must have been taken."""
+        """Commit a group on the caller's own thread; `settle` is to be called when those who wait were answered.
+
+        The outcome before must have been taken.
+        """
         assert not self._busy
-        return self._do(group)
+        return self._do(group, index_later=True)
+
+    def settle(self) -> None:
+        """Do what `commit_here` left for when those who wait were answered; StoreFailed where that cannot be."""
+        begin_s = self._clock_s()
+        self._store.settle()
+        self.seconds += self._clock_s() - begin_s
 
     def keep_house(self) -> None:
         """Have the store give back room it no longer uses; the outcome before must have been taken."""
@@ -97,14 +106,14 @@ class Committer:
             self._outcome = self._do(work if isinstance(work, Group) else None)
             self._tell.send(b"\0")
 
-    def _do(self, group: Group | None) -> Outcome:
+    def _do(self, group: Group | None, *, index_later: bool = False) -> Outcome:
         error: ClarionError | None = None
         begin_s = self._clock_s()
         try:
             if group is None:
                 self._store.keep_house()
             elif group.changes:
-                self._store.commit(group.changes)
+                self._store.commit(group.changes, index_later=index_later)
         except ClarionError as failed:
             error = failed
         except KeyboardInterrupt:  # in a broker that runs on the main thread and does not handle signals; it ends

@@ -3,8 +3,10 @@
 CLARION_CRASH_AT="after-commit:7" dies at the 7th pass. CLARION_CLOCK_FILE names a file with the seconds by which the
 wall clock is to be off, read anew whenever the time is asked for.
 
-Places: before-commit, inside-commit, after-commit (in the store), after-delivery (subscribers served, publishers
-not yet answered), before-replies.
+Places in the store: before-commit; inside-commit (all is written, nothing synced); after-sync (the log has it; in some
+commits the index has not); after-commit; before-index, inside-index and after-index where the index follows later.
+Places in the loop: before-replies; after-delivery (subscribers served, publishers not yet answered); after-answers
+(everybody was told, and the index may lack it).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def crash_points_from(environment: str | None) -> Callable[[str], None]:
     def pass_by(name: str) -> None:
         passed[name] += 1
         if name == place and passed[name] == dies_at:
-            if name == "after-delivery":
+            if name in ("after-delivery", "after-answers"):
                 time.sleep(_LEAVING_S)
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -39,6 +39,9 @@ _LONGEST_SLEEP_S = 1.0
 _AGAIN_S = 0.05  # after a commit of which nothing was kept, before the next one
 _STALLED_S = 2.0  # for one turn of the loop: the process was stopped, or the machine asleep
 _KILLED_EXIT = 130
+_RUNNING = getattr(
+    time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC
+)  # it only runs; the first also while the machine sleeps
 
 
 class Broker:
@@ -154,8 +157,10 @@ class Broker:
         held_back: float | None = None
         look_at_s = 0.0
         turned_s = time.monotonic()
+        monitors = [door.monitor for door in doors]
         while not self._stops:
-            wait_s = min(self._engine.next_deadline_s(), look_at_s) - time.monotonic()
+            deadline_s = self._engine.next_deadline_s()
+            wait_s = min(deadline_s, look_at_s) - time.monotonic()
             if self._again_s:
                 wait_s = min(wait_s, self._again_s - time.monotonic())
             if held_back is not None:
@@ -174,13 +179,14 @@ class Broker:
                     count, is_all = self._take_requests(door, now)
                     taken += count
                     is_heard = is_heard and is_all
-            if now.monotonic_s >= look_at_s or any(door.monitor in ready for door in doors):
+            if now.monotonic_s >= look_at_s or not ready.keys().isdisjoint(monitors):
                 look_at_s = self._transport.look(now.monotonic_s, is_heard=is_heard)
-            if now.monotonic_s >= self._engine.next_deadline_s():
+            if now.monotonic_s >= deadline_s:  # what was asked for just now may have an earlier one: at the next turn
                 self._engine.tick(now)
             self._submit(alone=taken <= _ALONE_REQUESTS)
             self._send_replies()
             held_back = self._transport.send_held_back()
+            self._tell_notices(now)
             room = self._has_room()
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
                 listening = room
@@ -229,6 +235,9 @@ class Broker:
         if group is not None and alone and self._committer.is_quick(group):
             self._send_replies()  # they need not wait for it
             self._end_commit(self._committer.commit_here(group), self._now())
+            self._send_replies()  # the log has it, which is all that was promised; …
+            self._crash_points("after-answers")
+            self._committer.settle()  # … the index follows
             group = None if self._again_s else self._engine.take_group()  # what the commit itself gave rise to
         if group is not None:
             self._committer.submit(group)
@@ -283,17 +292,15 @@ class Broker:
             if not self._committer.busy and (held_back is None or time.monotonic() > patience_s):
                 return
             poller.poll(None if held_back is None else 1)
-            self._take_outcome(self._now())
+            now = self._now()
+            self._take_outcome(now)
+            self._tell_notices(now)
 
     def _now(self) -> Now:
-        now = self._clock.look(time.monotonic(), _running_s(), self._wall_us())
+        return self._clock.look(time.monotonic(), time.clock_gettime(_RUNNING), self._wall_us())
+
+    def _tell_notices(self, now: Now) -> None:
         for notice in self._clock.take_notices():
             log.warning("%s", notice)
         for level, text in self._engine.take_notices(now.monotonic_s):
             log.log(level, "%s", text)
-        return now
-
-
-def _running_s() -> float:
-    """Give the time of a clock that only runs, and where there is one does so while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

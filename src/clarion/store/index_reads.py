@@ -108,6 +108,7 @@ class Reads(StagedReads):
 
     def batches(self, topic: int, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
         """As the port says; damage is told when it is the first batch asked for, so all before it is served."""
+        self.settle()
         found: list[StoredBatch] = []
         cursor = self._reader.cursor()
         # Holding `reading` keeps segments from being written anew. An open cursor would do the same to SQLite's log.

@@ -86,7 +86,10 @@ class MemoryStore:
     def clock_us(self) -> int:
         return self._clock_us
 
-    def commit(self, changes: Changes) -> None:
+    def settle(self) -> None:
+        """Nothing is left for later."""
+
+    def commit(self, changes: Changes, *, index_later: bool = False) -> None:
         added = sum(len(batch.data) for batch in changes.batches) + sum(len(data) for _, data in changes.staged)
         if added and self.used_bytes() + added > self.capacity_bytes:
             raise StoreFull("the store in memory is at its capacity; nothing of the change was kept")

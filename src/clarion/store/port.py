@@ -7,6 +7,7 @@ that returns. Reads see committed data only. Rows are plain values; the store ta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from clarion.model.options import KEEP, UNTIL_READ
@@ -252,10 +253,8 @@ class Changes:
 
     @property
     def is_light(self) -> bool:
-        """Whether it is a few rows: what single puts and acks change, and nothing else."""
-        if max(len(self.batches), len(self.subscriptions), len(self.decisions)) > _LIGHT_ROWS:
-            return False
-        return not any(getattr(self, name) for name in _HEAVY)
+        """Whether it is a few rows: what single puts, acks and transactions change, and nothing else."""
+        return not any(_heavy(self)) and max(map(len, _counted(self))) <= _LIGHT_ROWS
 
     def __bool__(self) -> bool:
         if self.receipts or self.subscriptions:  # by far the most
@@ -264,8 +263,10 @@ class Changes:
 
 
 _LIGHT_ROWS = 4
-_LIGHT = {"topics", "publishers", "batches", "receipts", "subscriptions", "clock_us", "decisions", "count"}
-_HEAVY = tuple(name for name in Changes.__slots__ if name not in _LIGHT)
+_COUNTED = ("batches", "subscriptions", "decisions", "answers", "states", "returned", "gone_returned")
+_LIGHT = {*_COUNTED, "topics", "publishers", "receipts", "clock_us", "count"}
+_counted = attrgetter(*_COUNTED)
+_heavy = attrgetter(*(name for name in Changes.__slots__ if name not in _LIGHT))
 
 
 class Store(Protocol):
@@ -291,8 +292,16 @@ class Store(Protocol):
         """Give the broker's clock as it was last remembered, 0 when it never was."""
         ...
 
-    def commit(self, changes: Changes) -> None:
-        """Make all of it durable, or none."""
+    def commit(self, changes: Changes, *, index_later: bool = False) -> None:
+        """Make all of it durable, or none.
+
+        With `index_later`, which is for light changes on a store that `is_at_rest`, those who wait may be told first:
+        what the commit leaves to do is done by `settle`, or by whoever reads or commits next.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Do what a commit left for later. StoreFailed where that cannot be: what was committed is durable anyway."""
         ...
 
     def last_topic_number(self) -> int:

@@ -30,7 +30,12 @@ class Reader:
     def close(self) -> None:
         self._reader.close()
 
+    def settle(self) -> None:
+        """Have the index come up to the log; every read does so first, and none sees an index that lacks a commit."""
+        raise NotImplementedError
+
     def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        self.settle()
         try:
             return self._reader.execute(statement, values).fetchall()
         except apsw.Error as error:
@@ -52,6 +57,7 @@ class Reader:
     @contextmanager
     def _one_state(self) -> Iterator[None]:
         """Have several statements see the same committed state."""
+        self.settle()
         try:
             self._reader.execute("BEGIN")
             try:

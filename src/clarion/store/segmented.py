@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -28,6 +29,7 @@ from clarion.store.failures import (
     disk_failed,
     disk_full,
     free_disk_bytes,
+    is_damage,
     is_full,
     is_no_room,
     is_passing,
@@ -90,8 +92,8 @@ def _no_crash(point: str) -> None:
 class SegmentedStore(Reads):
     """Keeps everything in DIR/log and DIR/clarion.db; see the port for what each method promises.
 
-    One thread at a time commits, while another may read. `crash_points` is called with "before-commit",
-    "inside-commit" (all is written, nothing synced) and "after-commit", for tests that kill the process there.
+    One thread at a time commits, while another may read. `crash_points` is called at the places that
+    `broker/crashpoints.py` names, for tests that kill the process there.
     """
 
     def __init__(
@@ -110,6 +112,8 @@ class SegmentedStore(Reads):
         self.checkpoints_put_off = 0  # for want of room; SQLite's log grows instead
         self._crash_point = crash_points
         self._failure: str | None = None
+        self._following = threading.Lock()  # held while the index takes a record that was answered before
+        self._ahead: Record | None = None  # the record that the log has and the index lacks
         self._wal_frames = 0
         self._is_short_of_room = False
         self._is_tight = False  # no put could begin a segment
@@ -235,7 +239,7 @@ class SegmentedStore(Reads):
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
         if self._failure is None and not self._secret:  # The record that tells a secret is the last without one.
             identity = self._identity if self._sequence == 0 else None
-            self._write(Entry(identity=identity, secret=os.urandom(SECRET_BYTES)), [], Purpose.ACK)
+            self._write(Draft(Entry(identity=identity, secret=os.urandom(SECRET_BYTES))), [], Purpose.ACK)
         if self._failure is not None:
             raise StoreFailed(self._failure)
         wal = Path(f"{self.file}-wal")
@@ -279,19 +283,61 @@ class SegmentedStore(Reads):
         """The number of the last record, which is on disk."""
         return self._sequence
 
-    def commit(self, changes: Changes) -> None:
-        """Make all of it durable, or none.
+    def commit(self, changes: Changes, *, index_later: bool = False) -> None:
+        """Make all of it durable, or none; the index takes it now, or `index_later` on a store that `is_at_rest`.
 
         A failed write or sync is final: what is on the disk cannot be told any more, so every later commit is
         refused until the store is opened again and goes by what is really there.
         """
+        self.settle()
         if self._failure is not None:
             raise StoreFailed(self._failure)
         self._crash_point("before-commit")
         data = data_of(changes)
-        begins_segment = self._write(entry_of(changes), data, Purpose.PUT if data else Purpose.ACK)
+        draft, purpose = Draft(entry_of(changes)), Purpose.PUT if data else Purpose.ACK
+        is_small = draft.size <= _LEFT_FOR_SMALL_COMMIT and not changes.history
+        if index_later and is_small and not self._is_short_of_room:
+            self._append(draft, data, purpose)
+            self._crash_point("after-commit")
+            return
+        begins_segment = self._write(draft, data, purpose)
         self._crash_point("after-commit")
         self._keep_house(begins_segment=begins_segment)
+
+    def settle(self) -> None:
+        """Have the index take what a commit left for later; StoreFailed where it cannot, and at every call since."""
+        if self._ahead is None:
+            return
+        with self._following:
+            if self._ahead is None:  # somebody else had it do so meanwhile
+                return
+            if self._failure is not None:
+                raise StoreFailed(self._failure)
+            self._crash_point("before-index")
+            try:
+                rows = self._follow(self._ahead)
+            except BaseException as error:
+                raise self._in_doubt(error) from error
+            self._segment_rows.settle(rows)
+            self._ahead = None
+            self._crash_point("after-index")
+            self._look_for_room()
+
+    def _follow(self, record: Record) -> dict[int, SegmentRow]:
+        """Have the index take a record that is durable; where it lacks room for it, with that of the reserve."""
+        try:
+            return self._apply_whole(record)
+        except apsw.Error as error:
+            if not is_no_room(error, self.file) or not self._reserve.drop():
+                raise
+            self._roll_back()
+        return self._apply_whole(record)
+
+    def _apply_whole(self, record: Record) -> dict[int, SegmentRow]:
+        rows = self._apply(record)
+        self._crash_point("inside-index")
+        self._writer.execute("COMMIT")
+        return rows
 
     @property
     def is_at_rest(self) -> bool:
@@ -300,37 +346,63 @@ class SegmentedStore(Reads):
             return False
         if any(number < self._segments.number for number in self._segment_rows.empty):
             return False
-        is_log_short = (self._wal_frames + _FRAMES_OF_SMALL_COMMIT) * self._page_bytes < self._checkpoint_bytes
-        return is_log_short and self._segments.left_bytes > _LEFT_FOR_SMALL_COMMIT
+        small = min(_FRAMES_OF_SMALL_COMMIT * self._page_bytes, self._checkpoint_bytes // 4)
+        is_log_short = self._wal_frames * self._page_bytes + small < self._checkpoint_bytes
+        return is_log_short and self._segments.left_bytes > min(_LEFT_FOR_SMALL_COMMIT, self._segment_bytes // 4)
 
     def keep_house(self) -> None:
         """Give up segments that hold nothing and empty those that hold little, for a short while."""
+        self.settle()
         until_s = time.monotonic() + _HOUSEKEEPING_S
         while self._failure is None and self._keep_house(is_idle=True) and time.monotonic() < until_s:
             pass
 
-    def _write(self, entry: Entry, data: Sequence[Bytes], purpose: Purpose) -> bool:
-        """Make an entry durable in the log and known to the index; says whether it begins a segment."""
-        draft = Draft(entry)
+    def _write(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> bool:
+        """Make an entry durable in the log and known to the index; return whether it begins a segment."""
         try:
-            record = self._write_draft(draft, data, purpose)
+            record = self._write_both(draft, data, purpose)
         except IndexFull:
             if not self._reserve.drop():
                 raise
-            record = self._write_draft(draft, data, purpose)
-        self._secret = entry.secret or self._secret
-        if entry.history:
+            record = self._write_both(draft, data, purpose)
+        self._secret = draft.entry.secret or self._secret
+        if draft.entry.history:
             self._identity = read_identity(self._writer)
         return record.at == 0
 
-    def _write_draft(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> Record:
+    def _append(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> None:
+        """Make an entry durable in the log; the index follows. There is room for both, as `is_at_rest` told."""
+        try:
+            record = self._write_record(draft, data, purpose)
+            self._crash_point("inside-commit")
+        except (OSError, FatalError) as error:
+            self._undo()
+            raise self._explained(error) from error
+        except BaseException:
+            self._undo()
+            raise
+        try:
+            self._segments.sync()
+        except BaseException as error:
+            raise self._in_doubt(error) from error
+        self._crash_point("after-sync")
+        self._segments.advance(record.end)
+        self._sequence = record.sequence
+        self._ahead = record
+
+    def _write_record(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> Record:
+        segments = self._segments
+        segments.make_room(draft.size, purpose)
+        place = {"segment": segments.number, "at": segments.position, "sequence": self._sequence + 1}
+        record, head = draft.at(**place, store=self._identity.store_uuid, secret=self._secret)
+        segments.write([head, *data])
+        return record
+
+    def _write_both(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> Record:
         segments = self._segments
         try:
             self._check_room(purpose)
-            segments.make_room(draft.size, purpose)
-            place = {"segment": segments.number, "at": segments.position, "sequence": self._sequence + 1}
-            record, head = draft.at(**place, store=self._identity.store_uuid, secret=self._secret)
-            segments.write([head, *data])
+            record = self._write_record(draft, data, purpose)
             rows = self._apply(record)
             if self._is_short_of_room:  # What SQLite has no room for is to show now, when all can be undone.
                 self._writer.cache_flush()
@@ -343,6 +415,7 @@ class SegmentedStore(Reads):
             raise
         try:
             segments.sync()
+            self._crash_point("after-sync")
             self._commit_index()
         except IndexFull:
             raise
@@ -374,8 +447,7 @@ class SegmentedStore(Reads):
     def _undo(self) -> None:
         """Have nothing stay of a record that was not synced."""
         try:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            self._roll_back()
             self._segments.wipe()
         except (apsw.Error, OSError) as error:
             self._failure = self._failure or f"a change could not be undone in {self.path} ({error})"
@@ -413,9 +485,14 @@ class SegmentedStore(Reads):
                 "Nothing acked is lost. Check the disk and free space, then start the broker again"
             )
         self._failure = str(told)
+        if isinstance(error, apsw.Error) and is_damage(error):
+            suspect(self.file)
+        self._roll_back()
+        return told
+
+    def _roll_back(self) -> None:
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
-        return told
 
     def _check_room(self, purpose: Purpose) -> None:
         """Refuse what the index may have no room for: when that shows, the record is in the log already."""
@@ -478,7 +555,7 @@ class SegmentedStore(Reads):
 
     def _move(self, entry: Entry, data: Sequence[Bytes]) -> None:
         try:
-            self._write(entry, data, Purpose.MOVE)
+            self._write(Draft(entry), data, Purpose.MOVE)
         except (StoreFull, StoreUnavailable) as error:
             self._mover.put_off(entry.moved_from)
             _log.warning("batches were not moved out of an old segment: %s", error)
@@ -560,6 +637,8 @@ class SegmentedStore(Reads):
         """Bring the database up to date, unless the disk failed, and let go of the folder; again does nothing."""
         if self._lock < 0:
             return
+        with suppress(StoreFailed):  # The log has what the index lacks then, and the next start has it follow.
+            self.settle()
         super().close()
         if self._failure is None:
             self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -26,6 +26,7 @@ class StagedReads(Reader):
         return list(map(_row, self._rows(_OF_WRITER, (writer, epoch))))
 
     def staged_batch(self, number: int) -> StagedBatch | None:
+        self.settle()
         with self._segments.reading:
             found = self._row(_ONE, (number,))
             if found is None:

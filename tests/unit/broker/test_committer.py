@@ -37,11 +37,11 @@ class WatchedStore(MemoryStore):
         self.kept_house += 1
         self._fail()
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: Changes, *, index_later: bool = False) -> None:
         self.committed_by.append(threading.get_ident())
         self.now_s += self.commit_s
         self._fail()
-        super().commit(changes)
+        super().commit(changes, index_later=index_later)
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -44,7 +44,7 @@ class _NoRoom(SegmentedStore):
 
     tried = 0
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: Changes, *, index_later: bool = False) -> None:
         self.tried += 1
         raise StoreFull("no room for anything")
 
