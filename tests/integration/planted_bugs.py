@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from clarion.store import folder, index, recovery, segments
@@ -139,8 +140,13 @@ def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @_bug
-def index_lacks_what_was_answered_before(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SegmentedStore, "settle", lambda self: setattr(self, "_ahead", None))
+def index_lacks_receipts_of_what_was_answered_before(patch: pytest.MonkeyPatch) -> None:
+    whole = SegmentedStore._follow
+
+    def follow(self: SegmentedStore, record: Record) -> Any:
+        return whole(self, record._replace(entry=msgspec.structs.replace(record.entry, receipts=[])))
+
+    patch.setattr(SegmentedStore, "_follow", follow)
 
 
 @_bug
