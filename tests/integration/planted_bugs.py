@@ -140,11 +140,11 @@ def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 @_bug
-def index_lacks_receipts_of_what_was_answered_before(patch: pytest.MonkeyPatch) -> None:
+def index_lacks_answers_that_were_given_before(patch: pytest.MonkeyPatch) -> None:
     whole = SegmentedStore._follow
 
     def follow(self: SegmentedStore, record: Record) -> Any:
-        return whole(self, record._replace(entry=msgspec.structs.replace(record.entry, receipts=[])))
+        return whole(self, record._replace(entry=msgspec.structs.replace(record.entry, answers=[])))
 
     patch.setattr(SegmentedStore, "_follow", follow)
 
