@@ -83,7 +83,8 @@ class AsyncSession:
         self.check_usable()
         try:
             self.begin(call)
-            await self.wait(call)
+            while not call.done:
+                await self.wait(call)
             return call.outcome()
         except BaseException:
             self._core.cancel(call, self.loop.time())
@@ -178,6 +179,7 @@ class AsyncSession:
     def leave_loop(self) -> None:
         """Have the loop do nothing more for this session."""
         self._life += 1
+        self._waiting.clear()
         self._turn_planned = True  # so that none is, until it has joined another
         if self._timer is not None:
             self._timer.cancel()

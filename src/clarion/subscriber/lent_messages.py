@@ -421,7 +421,7 @@ class LentMessages:
         return nacked or bool(self._undecided.within(start, stop) or self._committing.within(start, stop))
 
     def on_time(self, now_s: float) -> float | None:
-        """Do what is due by the clock; give when to come back."""
+        """Do what is due by the clock; return when to come back."""
         wanted_s: list[float] = []
         if self._consumer.settings.heartbeats:
             if now_s >= self._beat_at_s:
