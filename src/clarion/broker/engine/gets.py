@@ -21,9 +21,7 @@ from clarion.wire.frames import Buffer, Kind
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
-class _Batches(NamedTuple):
-    unacked: int  # the first offset that the subscription needs
-    batches: list[StoredBatch]
+_Found = tuple[int, list[StoredBatch]]  # the first offset that the subscription needs, and the batches from there on
 
 
 class _Packed(NamedTuple):
@@ -41,7 +39,7 @@ class _Get(NamedTuple):
     position: int
     max_messages: int
     max_bytes: int
-    found: _Batches | None  # None: there is nothing yet
+    found: _Found | None  # None: there is nothing yet
 
 
 class _Read(NamedTuple):
@@ -85,30 +83,27 @@ class Gets:
 
     def _read(
         self, topic: Topic, subscription: Subscription, position: int, max_messages: int, max_bytes: int
-    ) -> _Batches:
+    ) -> _Found:
         """Return what is there from a position on; refuse where something of that is gone, or cannot be read."""
         unacked = subscription.acked.next_unacked(position)
         if unacked < topic.first_offset:
             raise gone_below(topic, unacked)
         try:
-            return _Batches(unacked, read_batches(self._state, topic, position, max_messages, max_bytes))
+            return unacked, read_batches(self._state, topic, position, max_messages, max_bytes)
         except UNREAD as error:
             raise unread(self._state, error) from error
 
     def get(self, reply_to: ReplyTo, plan: _Get, now: Now) -> None:
         """Hand out what is there from a position on, or wait for it."""
-        body, topic, subscription, *_ = plan
+        body, topic, subscription, position, max_messages, max_bytes, found = plan
         self._subscriptions.note_use(topic, subscription, now)
-        wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
-        get = WaitingGet(
-            reply_to, body.name, body.token, plan.position, plan.max_messages, plan.max_bytes,
-            now.monotonic_s + wait_s, body.position,
-        )  # fmt: skip
-        if plan.found is not None:
-            self._deliver(topic, subscription, get, plan.found, now)
+        if found is not None:
+            self._deliver(reply_to, topic, subscription, position, body.position, max_messages, found, now)
         elif body.wait_ms <= 0:
             self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         else:
+            until_s = now.monotonic_s + min(body.wait_ms / 1000, self._state.limits.max_get_wait_s)
+            get = WaitingGet(reply_to, body.name, body.token, position, max_messages, max_bytes, until_s, body.position)
             self._park(topic, get)
 
     def _park(self, topic: Topic, get: WaitingGet) -> None:
@@ -135,7 +130,7 @@ class Gets:
             except Refused as refused:
                 self._state.refuse(get.reply_to, refused)
             else:
-                self._deliver(topic, subscription, get, found, now)
+                self._deliver(get.reply_to, topic, subscription, get.position, get.asked, get.max_messages, found, now)
 
     def expire(self, now_s: float) -> None:
         """Answer those whose wait is over."""
@@ -162,9 +157,19 @@ class Gets:
                 self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         self._deadlines.clear()
 
-    def _deliver(self, topic: Topic, subscription: Subscription, get: WaitingGet, found: _Batches, now: Now) -> None:
-        state = self._state
-        packed = _pack(found.batches, get.position, get.max_messages, now)
+    def _deliver(
+        self,
+        reply_to: ReplyTo,
+        topic: Topic,
+        subscription: Subscription,
+        position: int,
+        asked: int,
+        max_messages: int,
+        found: _Found,
+        now: Now,
+    ) -> None:
+        state, (unacked, batches) = self._state, found
+        packed = _pack(batches, position, max_messages, now)
         for start, stop in packed.expired:
             state.counters["messages_expired"] += stop - start
             if subscription.acked.add(start, stop):
@@ -172,10 +177,10 @@ class Gets:
                 state.read_topics.add(topic)
         state.counters["messages_delivered"] += packed.messages
         state.counters["deliveries"] += 1
-        reached = packed.reached or max(get.position, min(found.unacked, topic.visible_end))
-        skip = tuple(subscription.acked.within(get.asked, reached))
+        reached = packed.reached or max(position, min(unacked, topic.visible_end))
+        skip = tuple(subscription.acked.within(asked, reached))
         delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip)
-        state.reply(get.reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
+        state.reply(reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
     # READ.
 

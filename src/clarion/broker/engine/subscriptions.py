@@ -303,8 +303,8 @@ class Subscriptions:
         leases = subscription.leases
         if leases is not None and token in leases.consumers:
             leases.consumers[token].deadline_s = now.monotonic_s + subscription.options.lease_s
-        expires_us = int(subscription.options.expires_s * 1e6)
-        if expires_us and now.unix_us - subscription.seen_at_us > expires_us // _SEEN_PARTS:
+        expires_s = subscription.options.expires_s
+        if expires_s and now.unix_us - subscription.seen_at_us > int(expires_s * 1e6) // _SEEN_PARTS:
             subscription.seen_at_us = now.unix_us
             self.changed(topic, subscription)
 
