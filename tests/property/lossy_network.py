@@ -78,9 +78,9 @@ class World:
     def attached(self, topic: bytes, name: bytes) -> set[int]:
         """Return the tokens of those who share a subscription and were not given up."""
         found = self.engine._state.find_topic(topic, self.now_s)
-        lending = None if found is None else found.subscriptions[name].leases
-        assert lending is not None
-        return lending.consumers.keys() | lending.awaited.keys()
+        leases = None if found is None else found.subscriptions[name].leases
+        assert leases is not None
+        return leases.consumers.keys() | leases.awaited.keys()
 
     def _handle(self, wire: Wire, frames: Frames) -> None:
         if self.chance(0.005):

@@ -142,14 +142,14 @@ class OneBroker:
         """Return who holds what of the subscriptions that are shared."""
         return {
             (topic.name, name): (
-                {each.token: (list(each.held), each.last_take, each.last_release) for each in _consumers(lending)},
-                list(lending.coming), sorted(lending.waiting), sorted(lending.awaited),
+                {each.token: (list(each.held), each.last_take, each.last_release) for each in _consumers(leases)},
+                list(leases.coming), sorted(leases.waiting), sorted(leases.awaited),
             )
             for topic in self.engine._state.topics.values()
             for name, subscription in topic.subscriptions.items()
-            if (lending := subscription.leases) is not None
+            if (leases := subscription.leases) is not None
         }  # fmt: skip
 
 
-def _consumers(lending: Any) -> Iterator[Any]:
-    return iter(lending.consumers.values())
+def _consumers(leases: Any) -> Iterator[Any]:
+    return iter(leases.consumers.values())

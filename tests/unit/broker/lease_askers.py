@@ -73,7 +73,7 @@ class SharedAsker(Asker):
 
 
 def lent_by(reply: Reply) -> list[Lent]:
-    """Give offset, payload and attempt of each message lent; none when there was none."""
+    """Return offset, payload and attempt of each message lent; none when there was none."""
     if reply.kind == Kind.NO_MESSAGES:
         return []
     body = body_of(reply, bodies.Lent)

@@ -31,7 +31,7 @@ class Moved:
         return self.clock.look(self.running_s, self.running_s, wall_us)
 
     def age_s(self, now: Now) -> float:
-        """Give how much time the broker says has passed."""
+        """Return how much time the broker says has passed."""
         return (now.unix_us - START_US) / 1e6
 
 

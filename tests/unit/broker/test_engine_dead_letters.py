@@ -14,7 +14,7 @@ GRAVE = dead_letters_of(JOBS)
 
 
 def dead(asker: SharedAsker) -> list[tuple[bytes, bytes | None, dict[str, bytes]]]:
-    """Give payload, key and headers of the dead letters that are not replayed or dropped."""
+    """Return payload, key and headers of the dead letters that are not replayed or dropped."""
     row = asker.store.topic(GRAVE)
     if row is None:
         return []
@@ -29,7 +29,7 @@ def dead(asker: SharedAsker) -> list[tuple[bytes, bytes | None, dict[str, bytes]
 
 
 def bury(max_attempts: int = 2) -> SharedAsker:
-    """Give an asker whose first message is dead."""
+    """Return an asker whose first message is dead."""
     asker = SharedAsker({"lease_s": 10.0, "max_attempts": max_attempts})
     asker.put_jobs(b"poison", b"good", keys=(b"k", None))
     token = asker.join()

@@ -32,7 +32,7 @@ def made(**limits: Any) -> Asker:
 
 
 def due(*at_s: float) -> bytes:
-    """Give times on the asker's clock as they are sent."""
+    """Return times on the asker's clock as they are sent."""
     return struct.pack(f"<{len(at_s)}Q", *(START_US + int(each * 1e6) for each in at_s))
 
 

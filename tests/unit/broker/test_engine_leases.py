@@ -30,7 +30,7 @@ def test_each_message_goes_to_one_consumer(asker: SharedAsker) -> None:
     assert asker.borrow(two) == []
 
 
-def test_a_take_asked_again_is_the_same_loan(asker: SharedAsker) -> None:
+def test_a_take_asked_again_is_the_same_lease(asker: SharedAsker) -> None:
     asker.put_jobs(b"0", b"1", b"2")
     token = asker.join()
     body = bodies.Take(JOBS, NAME, token, 1, 2, 1 << 20, 0)
@@ -241,7 +241,7 @@ def test_what_is_given_back_untouched_counts_for_nothing_after_a_crash(asker: Sh
     assert asker.borrow(asker.join(b"another consumer")) == [(0, b"0", 1), (1, b"1", 2)]
 
 
-def test_a_loan_that_never_came_to_a_living_consumer_counts_for_nothing(asker: SharedAsker) -> None:
+def test_a_lease_that_never_came_to_a_living_consumer_counts_for_nothing(asker: SharedAsker) -> None:
     asker.put_jobs(b"0", b"1")
     token = asker.join()
     asker.borrow(token, 1)

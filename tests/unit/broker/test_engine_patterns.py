@@ -39,7 +39,7 @@ def keep(asker: Asker, *topics: bytes) -> None:
 
 
 def read(asker: Asker, topic: bytes) -> list[bytes] | None:
-    """Give what the subscription has to read; None when there is none."""
+    """Return what the subscription has to read; None when there is none."""
     attached = asker.ask(Kind.ATTACH, bodies.Attach(topic, b"reader", b"consumer nonce"))
     if attached.kind == Kind.NOT_SUBSCRIBED:
         return None

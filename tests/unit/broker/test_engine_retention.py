@@ -17,7 +17,7 @@ PACKED_BYTES = 64 + 8 + 104  # header, offsets, payload of 100 bytes
 
 
 def made(retention: str, *readers: bytes, limits: dict[str, Any] | None = None, **changes: Any) -> Asker:
-    """Give a topic with these settings and readers."""
+    """Return a topic with these settings and readers."""
     asker = Asker(**(limits or {}))
     asker.register()
     asker.ask(Kind.CONFIGURE, bodies.Configure(NEWS, retention, changes))
@@ -39,7 +39,7 @@ def run(asker: Asker, seconds: float) -> None:
 
 
 def numbers(asker: Asker) -> list[int]:
-    """Give which puts are still stored."""
+    """Return which puts are still stored."""
     row = asker.store.topic(NEWS)
     assert row is not None
     batches = asker.store.batches(row.number, 0, 1000, 1 << 30)

@@ -44,7 +44,7 @@ class Transactor(SharedAsker):
         due: bytes = b"",
         token: int | None = None,
     ) -> tuple[bodies.Transact, bytes]:
-        """Give body and batches of a transaction that acks jobs and puts each batch on `out`."""
+        """Return body and batches of a transaction that acks jobs and puts each batch on `out`."""
         owner = self.token if token is None else token
         taken = ((JOBS, NAME, owner, acks),) if acks else ()
         written = tuple((OUT, len(packed), 0, due) for packed in puts)
@@ -54,7 +54,7 @@ class Transactor(SharedAsker):
         return self.ask(Kind.TRANSACT, *self.request(*args, **more))
 
     def out(self) -> list[bytes]:
-        """Give what is stored on `out`."""
+        """Return what is stored on `out`."""
         row = self.store.topic(OUT)
         assert row is not None
         stored = self.store.batches(row.number, 0, 1000, 1 << 20)

@@ -158,7 +158,7 @@ class Reports:
 
 
 def _problem(body: bodies.Report) -> str | None:
-    """Say what is wrong with a report; None when nothing is."""
+    """Return what is wrong with a report; None when nothing is."""
     if not 0 < len(body.topic) <= MAX_NAME_BYTES:
         return f"a topic's name has 1 to {MAX_NAME_BYTES} bytes"
     if len(body.instance) != _INSTANCE_BYTES:

@@ -516,7 +516,7 @@ class Subscriptions:
 
 
 def taken_over(topic: Topic, subscription: Subscription) -> str:
-    """Say that there is another consumer now."""
+    """Return the words for another consumer being there now."""
     return (
         f"another consumer took over subscription {to_text(subscription.name)} of {to_text(topic.name)};"
         " what this one did not ack goes to that one"
@@ -524,7 +524,7 @@ def taken_over(topic: Topic, subscription: Subscription) -> str:
 
 
 def moved(topic: Topic, subscription: Subscription) -> str:
-    """Say that the subscription was sought."""
+    """Return the words for a subscription that was sought."""
     return f"subscription {to_text(subscription.name)} of {to_text(topic.name)} was moved to another place"
 
 
