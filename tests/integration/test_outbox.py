@@ -71,7 +71,7 @@ def test_what_was_sent_leaves_an_empty_outbox_without_an_identity(broker: Broker
     assert read(broker.url) == [b"a", b"b", b"c"]
     assert look(tmp_path / "outbox") == ([], [])
     file = OutboxFile(tmp_path / "outbox")
-    assert (file.read().lanes, file.read().kept_bytes) == ([], 0)
+    assert (file.read().lanes, file.read().stored_bytes) == ([], 0)
     file.close()
 
 
@@ -165,9 +165,10 @@ def test_a_large_outbox_is_only_partly_in_memory_and_is_sent_in_order(broker: Br
     for number in range(2000):
         publisher.put("news", b"%d " % number + bytes(5000))
     publisher.save(_WAIT_S)
-    sending = publisher._sending
-    assert sending.buffered_bytes == 0
-    assert sending.loaded_bytes <= 2**20  # type: ignore[attr-defined]
+    outbox = publisher._works.outbox
+    assert outbox is not None
+    assert publisher._core.buffered_bytes == 0
+    assert outbox.ledger.loaded_bytes <= 2**20
     assert publisher.stats["outbox_bytes"] > 10_000_000
     broker.start()
     publisher.close()
@@ -184,7 +185,7 @@ def test_a_publisher_that_the_broker_forgot_registers_again_and_sends(broker: Br
     with Publisher(broker.url, outbox=tmp_path / "outbox") as publisher:
         publisher.put("news", b"a").result(_WAIT_S)
         session = ThreadSession(broker.url)
-        for known in publisher._sending.identities():
+        for known in publisher._core.identities():
             session.call(Kind.FORGET, bodies.Forget(known), timeout_s=_WAIT_S)
         session.close()
         assert (
@@ -217,7 +218,7 @@ def test_what_another_store_may_have_is_kept_aside_until_somebody_decides(tmp_pa
         with pytest.raises(OutboxInDoubt, match=r"3 messages .*clarion outbox show"):
             publisher.close()
         assert read(url) == [b"e"]
-        assert sum(row.messages for row in look(tmp_path / "outbox").aside) == 3
+        assert sum(row.messages for row in look(tmp_path / "outbox").quarantined) == 3
         assert resend(tmp_path / "outbox") == 3
         Publisher(url, outbox=tmp_path / "outbox").close()
         assert read(url) == [b"e", b"b", b"c", b"d"]
@@ -231,7 +232,7 @@ def fill_a_disk(url: str, outbox: str, most_pages: int) -> None:
     """Put until the disk is full, say so, and go on when there is room again; what was put is told at the end."""
     publisher = Publisher(url, outbox=outbox, buffer_bytes=200_000, batch_bytes=50_000)
     if most_pages:
-        publisher._desk._desk._worker._file._connection.pragma("max_page_count", most_pages)  # type: ignore[union-attr]
+        publisher._works.outbox._worker._file._connection.pragma("max_page_count", most_pages)  # type: ignore[union-attr]
     count, said = 0, ""
     while "no room" not in said:  # a disk that is only slow is waited for
         try:
@@ -282,7 +283,7 @@ def test_after_a_disk_failed_save_says_so_and_not_only_the_receipts(broker: Brok
     publisher = Publisher(broker.url, outbox=tmp_path / "outbox")
     publisher.put("news", b"a").result(_WAIT_S)
     eventually(lambda: not publisher.stats["outbox_batches"], "the disk has nothing to do")
-    publisher._desk._desk._worker._file._connection.close()  # type: ignore[union-attr]
+    publisher._works.outbox._worker._file._connection.close()  # type: ignore[union-attr]
     receipt = publisher.put("news", b"b")
     with pytest.raises(OutboxUnusable):
         receipt.saved(_WAIT_S)
@@ -301,7 +302,7 @@ def test_after_a_disk_failed_the_asyncio_publisher_says_so_too(broker: BrokerPro
         async with asyncio.timeout(_WAIT_S):
             while publisher.stats["outbox_batches"]:
                 await asyncio.sleep(0.001)
-        publisher._desk._desk._worker._file._connection.close()  # type: ignore[union-attr]
+        publisher._works.outbox._worker._file._connection.close()  # type: ignore[union-attr]
         receipt = await publisher.put("news", b"b")
         with pytest.raises(OutboxUnusable):
             await receipt.saved(_WAIT_S)

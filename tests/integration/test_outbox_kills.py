@@ -122,7 +122,7 @@ def test_what_was_saved_arrives_exactly_once_and_in_order_over_many_kills(tmp_pa
         with Publisher(broker.url, outbox=putting.outbox) as publisher:  # sends what is left by itself
             publisher.flush(_PATIENCE_S)
         contents = look(putting.outbox)
-        assert (contents.waiting, contents.aside) == ([], [])
+        assert (contents.waiting, contents.quarantined) == ([], [])
         got = receive_all(broker.url)
         put, saved_for_sure = putting.noted("P"), putting.noted("S")
         for topic in TOPICS:

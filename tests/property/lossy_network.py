@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.model.errors import DiskFull, StoreFull
-from clarion.publisher.sending import Sending
+from clarion.publisher.publisher_core import PublisherCore
 from clarion.session.exchange import Exchange, OnReply, Reply, Send
 from clarion.store.memory import MemoryStore
 from clarion.subscriber.consumer import Lease
@@ -174,40 +175,50 @@ class Client:
             self._send(frames)
 
 
-class PublisherClient(Client):
+class CoreClient(Client):
+    """Drives a publisher's core."""
+
+    core: PublisherCore
+
+    def perform(self) -> None:
+        """Do what the core says."""
+        for instruction in self.core.take_instructions():
+            if isinstance(instruction, Send):
+                on_reply = partial(self._answered, instruction.tag)
+                self.ask(instruction.kind, instruction.body, on_reply, instruction.blobs, instruction.wait_s)
+
+    def _answered(self, tag: Any, reply: Reply) -> None:
+        self.core.on_reply(tag, reply, self.world.now_s)
+        self.perform()
+
+    def core_turn(self) -> None:
+        """Have the core send what is due."""
+        self.core.on_time(self.world.now_s, self.world.now.unix_us / 1e6)
+        self.perform()
+
+
+class PublisherClient(CoreClient):
     """Puts numbered payloads, and remembers where each went."""
 
     def __init__(self, world: World, name: bytes) -> None:
         super().__init__(world)
         self.name = name
-        self.nonces = 0
-        self.put: list[tuple[bytes, bytes, Any, int]] = []  # topic, payload, sheaf, place
-        self.sending = Sending(
-            self.ask,
-            lambda: world.now_s,
-            lambda: world.now.unix_us / 1e6,
-            self._nonce,
-            lambda: None,
-            in_flight=world.dice.randrange(1, 6),
-            batch_bytes=200,
-        )
-        self.sending.greet()
-
-    def _nonce(self) -> bytes:
-        self.nonces += 1
-        return b"nonce %d of %s" % (self.nonces, self.name)
+        self.put: list[tuple[bytes, bytes, Any, int]] = []  # topic, payload, batch, place
+        self.core = PublisherCore("", name, in_flight=world.dice.randrange(1, 6), batch_bytes=200)
+        self.core.greet()
+        self.perform()
 
     def add(self, topic: bytes, key: bytes | None = None) -> None:
         payload = b"%s %d" % (self.name, len(self.put))
-        sheaf, place, _ = self.sending.add(topic, payload, key, None)
-        self.put.append((topic, payload, sheaf, place))
+        batch, place, _ = self.core.add(topic, payload, key, None, now_s=self.world.now_s)
+        self.put.append((topic, payload, batch, place))
 
     def turn(self) -> None:
         self.session_turn()
-        self.sending.pump(self.world.now_s)
+        self.core_turn()
 
     def done(self) -> bool:
-        return all(sheaf.done for _, _, sheaf, _ in self.put)
+        return all(batch.done for _, _, batch, _ in self.put)
 
 
 class ReadingClient(Client):

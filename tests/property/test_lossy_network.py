@@ -87,16 +87,16 @@ def test_everything_arrives_once_and_in_order(seed: int) -> None:
     )
     assert reader.reading.error is None
     assert [offset for offset, _ in reader.got] == list(range(len(stored)))
-    for topic, payload, sheaf, place in (item for publisher in publishers for item in publisher.put):
+    for topic, payload, batch, place in (item for publisher in publishers for item in publisher.put):
         if topic == NOBODY:
-            assert isinstance(sheaf.error, NoSubscriber)
+            assert isinstance(batch.error, NoSubscriber)
         else:
-            assert sheaf.error is None
-            assert reader.got[sheaf.first_offset + place] == (sheaf.first_offset + place, payload)
+            assert batch.error is None
+            assert reader.got[batch.first_offset + place] == (batch.first_offset + place, payload)
     for publisher in publishers:
         mine = [payload for _, payload in reader.got if payload.startswith(publisher.name)]
         assert mine == [payload for topic, payload, _, _ in publisher.put if topic == TOPIC]
-        assert publisher.sending.buffered_bytes == 0
+        assert publisher.core.buffered_bytes == 0
     check_nothing_comes_again(world)
 
 
@@ -131,18 +131,18 @@ def test_a_publisher_that_is_forgotten_fails_what_was_under_way_and_goes_on(seed
         for _ in range(world.dice.randrange(0, 4)):
             turn(world, [publisher], reader)
         if count % 20 == 10:
-            for identity in publisher.sending.identities():
+            for identity in publisher.core.identities():
                 reader.ask(Kind.FORGET, bodies.Forget(identity), reader.dropped.append)
     world.faults = False
     run(world, [publisher, reader], lambda: publisher.done() and acked(reader))
     confirmed = [item for item in publisher.put if item[2].error is None]
-    last = max(sheaf.first_offset + place for _, _, sheaf, place in confirmed)
+    last = max(batch.first_offset + place for _, _, batch, place in confirmed)
     run(world, [publisher, reader], lambda: len(reader.got) > last and acked(reader))
     payloads = [payload for _, payload in reader.got]
     assert len(payloads) == len(set(payloads))
-    for _, payload, sheaf, place in confirmed:
-        assert payloads[sheaf.first_offset + place] == payload
-    assert all(isinstance(sheaf.error, PublisherExpired) for _, _, sheaf, _ in publisher.put if sheaf.error)
+    for _, payload, batch, place in confirmed:
+        assert payloads[batch.first_offset + place] == payload
+    assert all(isinstance(batch.error, PublisherExpired) for _, _, batch, _ in publisher.put if batch.error)
     order = [payload for _, payload, _, _ in publisher.put]
     assert payloads == [payload for payload in order if payload in set(payloads)]
 
@@ -182,11 +182,11 @@ def test_nothing_is_stored_twice_though_its_topic_is_deleted_and_made_again(
     operator.ask(Kind.SUBSCRIBE, bodies.Subscribe(TOPIC, b"reader"), operator.dropped.append)
     run(world, [*publishers, operator], lambda: all(map(PublisherClient.done, publishers)))
     assert set(stored.values()) == {1}
-    for _, _, sheaf, _ in (item for publisher in publishers for item in publisher.put):
-        assert sheaf.error is None or isinstance(sheaf.error, NoTopic | NoSubscriber)
-        assert sheaf.error is not None or stored[sheaf.publisher, sheaf.stamp] == 1
-        assert not isinstance(sheaf.error, NoSubscriber) or stored[sheaf.publisher, sheaf.stamp] == 0
-    assert all(publisher.sending.buffered_bytes == 0 for publisher in publishers)
+    for _, _, batch, _ in (item for publisher in publishers for item in publisher.put):
+        assert batch.error is None or isinstance(batch.error, NoTopic | NoSubscriber)
+        assert batch.error is not None or stored[batch.publisher, batch.stamp] == 1
+        assert not isinstance(batch.error, NoSubscriber) or stored[batch.publisher, batch.stamp] == 0
+    assert all(publisher.core.buffered_bytes == 0 for publisher in publishers)
 
 
 @pytest.mark.parametrize("order", ["", "key"])

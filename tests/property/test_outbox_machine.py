@@ -15,7 +15,7 @@ from tests.property.test_outbox_promises import OTHER, OutboxClient, check, fini
 
 from clarion.model.errors import OutboxFull
 from clarion.model.ids import RECEIPTS_KEPT
-from clarion.publisher.outbox.planning import Plan
+from clarion.publisher.outbox.ledger_topics import Plan
 from clarion.publisher.outbox.quarantine import look
 
 
@@ -44,31 +44,31 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule()
     def publisher_sends(self) -> None:
-        self.publisher.sending.pump(self.world.now_s)
+        self.publisher.core_turn()
 
     @precondition(lambda self: self.publisher.job is None)
     @rule()
     def disk_begins(self) -> None:
-        self.publisher.job = self.publisher.sending.next_job(self.world.now_s)
+        self.publisher.job = self.publisher.next_job()
 
     @precondition(lambda self: self.publisher.job is not None)
     @rule()
     def disk_ends(self) -> None:
         job, self.publisher.job = self.publisher.job, None
-        self.publisher.sending.done(job, self.publisher._perform(job), self.world.now_s)
+        self.publisher.job_done(job, self.publisher._do(job))
         self.publisher.listen()
 
     @precondition(lambda self: isinstance(self.publisher.job, Plan))
     @rule()
     def disk_is_full(self) -> None:
         job, self.publisher.job = self.publisher.job, None
-        self.publisher.sending.done(job, OutboxFull("no room"), self.world.now_s)
+        self.publisher.job_done(job, OutboxFull("no room"))
 
     @rule(committed=st.booleans(), arrives=st.booleans())
     def publisher_dies(self, committed: bool, arrives: bool) -> None:
         publisher = self.publisher
         if committed and isinstance(publisher.job, Plan):
-            publisher._perform(publisher.job)
+            publisher._do(publisher.job)
         publisher.job = None
         publisher.under_way.clear()
         publisher.file.close()
@@ -110,9 +110,9 @@ class OutboxMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_under_way_that_is_not_numbered_on_disk(self) -> None:
         on_disk = {lane.row.topic: lane.row for lane in self.publisher.file.read().lanes}
-        for lane in self.publisher.sending._kept_lanes():
-            for number in lane.flying:
-                row = on_disk[lane.topic]
+        for queue in self.publisher.core.queues.values():
+            for number in queue.flying:
+                row = on_disk[queue.topic]
                 assert row.first_number <= number < row.first_number + row.numbered
 
     def teardown(self) -> None:
@@ -122,7 +122,7 @@ class OutboxMachine(RuleBasedStateMachine):
         publisher.file.close()
         contents = look(publisher.path)
         assert contents.waiting == []
-        aside = Counter({b"": sum(row.messages for row in contents.aside)})
+        aside = Counter({b"": sum(row.messages for row in contents.quarantined)})
         if not self.forgotten:
             assert not +aside
         check(publisher, readers, in_doubt=+aside)

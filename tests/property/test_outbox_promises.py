@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.property.lossy_network import Client, SubscriberClient, World
+from tests.property.lossy_network import Client, CoreClient, SubscriberClient, World
 from tests.property.test_lossy_network import NOBODY, TOPIC, make_world, subscribe
 
 from clarion.model.errors import ClarionError, OutboxFull
-from clarion.publisher.outbox.keeping import KeptSending
+from clarion.publisher.outbox.ledger import Ledger
+from clarion.publisher.outbox.ledger_topics import Plan, is_saved
 from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.planning import Plan
 from clarion.publisher.outbox.quarantine import look, resend
-from clarion.publisher.outbox.sheaves import DurableBatch
+from clarion.publisher.outgoing_batch import OutgoingBatch
+from clarion.publisher.publisher_core import PublisherCore
 from clarion.session.exchange import Exchange
 from clarion.store.port import Changes, Identity
 from clarion.wire import bodies
@@ -29,18 +30,18 @@ MESSAGES = 60
 TURNS_AT_MOST = 30_000
 
 
-class OutboxClient(Client):
+class OutboxClient(CoreClient):
     """A publisher with an outbox, which may die between any two steps and be started again."""
 
     def __init__(self, world: World, file: Path) -> None:
         super().__init__(world)
         self.path = file
         self.put: list[tuple[bytes, bytes]] = []
-        self.under_way: dict[bytes, DurableBatch] = {}  # by payload, of the process that lives
+        self.under_way: dict[bytes, OutgoingBatch] = {}  # by payload, of the process that lives
         self.saved: set[bytes] = set()  # of which somebody was told that they are on disk
         self.refused: set[bytes] = set()  # of which somebody was told that they are not stored
         self.doubted: set[bytes] = set()
-        self.nonces = self.deaths = self.full = 0
+        self.opened = self.deaths = self.full = 0
         self.job: Any = None
         self.open()
 
@@ -48,34 +49,29 @@ class OutboxClient(Client):
         dice = self.world.dice
         self.exchange = Exchange()
         self.file = OutboxFile(self.path, durable=False)
-        self.sending = KeptSending(
-            self.ask,
-            lambda: self.world.now_s,
-            lambda: self.world.now.unix_us / 1e6,
-            self._nonce,
-            lambda: None,
-            found=self.file.read(),
-            name=str(self.path),
-            memory_bytes=dice.choice((300, 2000, 1 << 20)),
-            in_flight=dice.randrange(1, 30),
-            batch_bytes=200,
-        )
-        self.sending.greet()
+        self.ledger = Ledger(self.file.read(), str(self.path), dice.choice((300, 2000, 1 << 20)))
+        self.opened += 1
+        seed = b"%d of an outbox" % self.opened
+        self.core = PublisherCore("", seed, self.ledger, in_flight=dice.randrange(1, 30), batch_bytes=200)
+        self.ledger.open(self.core, self.world.now_s)
+        self.perform()
 
-    def _nonce(self) -> bytes:
-        self.nonces += 1
-        return b"nonce %d of an outbox" % self.nonces
+    def next_job(self) -> Any:
+        return self.ledger.next_job(self.world.now_s, self.world.now.unix_us / 1e6)
+
+    def job_done(self, job: Any, outcome: Any) -> None:
+        self.ledger.done(job, outcome, self.world.now_s)
+        self.perform()
 
     def add(self, topic: bytes) -> None:
         payload = b"message %d" % len(self.put)
-        sheaf, _, _ = self.sending.add(topic, payload, None, None)
-        assert isinstance(sheaf, DurableBatch)
+        outgoing, _, _ = self.core.add(topic, payload, None, None, now_s=self.world.now_s)
         self.put.append((topic, payload))
-        self.under_way[payload] = sheaf
+        self.under_way[payload] = outgoing
 
     def turn(self) -> None:
         self.session_turn()
-        self.sending.pump(self.world.now_s)
+        self.core_turn()
         self._disk_turn()
         self.listen()
         if self.world.chance(0.004):
@@ -85,38 +81,38 @@ class OutboxClient(Client):
         """Begin or end a job; it takes a few turns, and everything else goes on meanwhile."""
         world = self.world
         if self.job is None:
-            self.job = self.sending.next_job(world.now_s)
+            self.job = self.next_job()
         elif world.dice.random() < 0.4:
             job, self.job = self.job, None
             if isinstance(job, Plan) and world.chance(0.05):
                 self.full += 1
-                self.sending.done(job, OutboxFull("for want of luck"), world.now_s)
+                self.job_done(job, OutboxFull("for want of luck"))
             else:
-                self.sending.done(job, self._perform(job), world.now_s)
-            assert self.sending.broken is None
+                self.job_done(job, self._do(job))
+            assert self.core.broken is None
 
-    def _perform(self, job: Any) -> Any:
+    def _do(self, job: Any) -> Any:
         return self.file.commit(job.changes) if isinstance(job, Plan) else self.file.load(job)
 
     def listen(self) -> None:
         """Note what an application would have been told by now."""
-        for payload, sheaf in list(self.under_way.items()):
-            if sheaf.saved:
+        for payload, outgoing in list(self.under_way.items()):
+            if is_saved(outgoing):
                 self.saved.add(payload)
-            if sheaf.done:
+            if outgoing.done:
                 del self.under_way[payload]
-                if sheaf.error is not None:
-                    kept_aside = "kept aside" in str(sheaf.error)
+                if outgoing.error is not None:
+                    kept_aside = "kept aside" in str(outgoing.error)
                     (self.doubted if kept_aside else self.refused).add(payload)
 
     def die(self) -> None:
         """The process is killed: before, inside or after a commit, which is whole or not there at all."""
         self.deaths += 1
         if isinstance(self.job, Plan) and self.world.dice.random() < 0.5:
-            self._perform(self.job)
-            gone = [sheaf for part in self.job.lanes for sheaf in part.gone if sheaf.refusal is not None]
+            self._do(self.job)
+            gone = [gone for part in self.job.topics for gone in part.gone if gone.entry.refusal is not None]
             # What was refused is told when its row is gone, here to a process that just died.
-            self.refused |= {payload for payload, sheaf in self.under_way.items() if sheaf in gone}
+            self.refused |= {payload for payload, outgoing in self.under_way.items() if outgoing in gone}
         self.job = None
         self.file.close()
         self.under_way.clear()
@@ -130,11 +126,11 @@ class OutboxClient(Client):
         self.reconnect()
 
     def is_done(self) -> bool:
-        return not self.under_way and not self.sending.unfinished() and self.is_at_rest()
+        return not self.under_way and not self.core.unfinished() and self.is_at_rest()
 
     def is_at_rest(self) -> bool:
-        self.sending.retire()
-        return self.job is None and all(lane.is_empty() for lane in self.sending._kept_lanes())
+        self.ledger.retire()
+        return self.job is None and all(topic.is_empty() for topic in self.ledger.topics.values())
 
 
 def turn(world: World, clients: Sequence[Client]) -> None:
@@ -150,7 +146,7 @@ def finish(world: World, publisher: OutboxClient, readers: list[SubscriberClient
         if publisher.is_done() and all(has_all(world, reader) for reader in readers):
             return
         turn(world, [publisher, *readers])
-    raise AssertionError(f"it hangs: {publisher.sending.stats()}")
+    raise AssertionError(f"it hangs: {publisher.core.stats()}")
 
 
 def has_all(world: World, reader: SubscriberClient) -> bool:
@@ -195,7 +191,7 @@ def test_what_was_saved_arrives_once_and_in_order_whenever_the_process_dies(seed
     assert publisher.doubted == set()
     publisher.file.close()
     assert look(publisher.path).waiting == []
-    assert look(publisher.path).aside == []
+    assert look(publisher.path).quarantined == []
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -214,7 +210,7 @@ def test_a_publisher_that_the_broker_forgot_leaves_what_is_in_doubt_aside(seed: 
                 world.engine._puts.drop_publisher(known)
     finish(world, publisher, [reader])
     publisher.file.close()
-    aside = Counter({b"": sum(row.messages for row in look(publisher.path).aside)})
+    aside = Counter({b"": sum(row.messages for row in look(publisher.path).quarantined)})
     check(publisher, {TOPIC: reader}, in_doubt=+aside)
     got = {payload for _, payload in reader.got}
     assert look(publisher.path).waiting == []
@@ -262,7 +258,9 @@ def test_a_topic_that_is_deleted_and_made_again_gets_nothing_that_the_first_one_
     contents = look(publisher.path)
     assert contents.waiting == []
     missing = publisher.saved - stored.keys() - publisher.refused
-    assert len(missing) <= sum(row.messages for row in contents.aside), "something is neither stored, told nor kept"
+    assert len(missing) <= sum(row.messages for row in contents.quarantined), (
+        "something is neither stored, told nor kept"
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -281,13 +279,13 @@ def test_what_nobody_reads_is_refused_and_what_was_found_is_kept_aside(seed: int
     publisher.file.close()
     contents = look(publisher.path)
     assert contents.waiting == []
-    assert all(row.topic == NOBODY for row in contents.aside)
+    assert all(row.topic == NOBODY for row in contents.quarantined)
     for topic, payload in publisher.put:
         if payload in publisher.saved:
             assert (payload in got) == (topic == TOPIC)
     told = {payload for topic, payload in publisher.put if topic == NOBODY} & publisher.refused
     saved_for_nobody = {payload for topic, payload in publisher.put if topic == NOBODY} & publisher.saved
-    assert len(saved_for_nobody - told) <= sum(row.messages for row in contents.aside)
+    assert len(saved_for_nobody - told) <= sum(row.messages for row in contents.quarantined)
 
 
 def test_an_outbox_that_meets_another_store_sends_only_what_was_never_sent(tmp_path: Path) -> None:
@@ -297,7 +295,7 @@ def test_an_outbox_that_meets_another_store_sends_only_what_was_never_sent(tmp_p
     publisher.add(TOPIC)
     for _ in range(TURNS_AT_MOST):
         turn(world, [publisher])
-        if any(lane.flying for lane in publisher.sending._kept_lanes()):
+        if any(queue.flying for queue in publisher.core.queues.values()):
             break
     publisher.listen()
     publisher.under_way.clear()
@@ -313,8 +311,8 @@ def test_an_outbox_that_meets_another_store_sends_only_what_was_never_sent(tmp_p
     publisher.add(TOPIC)
     finish(elsewhere, publisher, [reader])
     assert [payload for _, payload in reader.got] == [b"message 1"]
-    told = publisher.sending.failures.take()
+    told = publisher.core.take_error()
     assert isinstance(told, ClarionError)
     assert "1 message " in str(told)
     publisher.file.close()
-    assert [(row.topic, row.messages) for row in look(publisher.path).aside] == [(TOPIC, 1)]
+    assert [(row.topic, row.messages) for row in look(publisher.path).quarantined] == [(TOPIC, 1)]

@@ -58,7 +58,7 @@ def show(file: File, as_json: AsJson = False) -> None:
         _print_waiting(contents)
     else:
         print(f"nothing waits in {file}")
-    if contents.aside:
+    if contents.quarantined:
         print()
         _print_quarantined(contents)
         print(f"\n`clarion outbox resend {file}` has these sent as new messages, `clarion outbox drop {file}` lets go")
@@ -80,7 +80,7 @@ def resend(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
     from clarion.publisher.outbox.quarantine import look
     from clarion.publisher.outbox.quarantine import resend as send_again
 
-    messages = sum(row.messages for row in look(file).aside)
+    messages = sum(row.messages for row in look(file).quarantined)
     if messages:
         confirm(
             f"{counted(messages, 'message')} set aside in {file} will be sent as new; the broker may have some already."
@@ -106,7 +106,7 @@ def drop(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
     from clarion.publisher.outbox.quarantine import drop as let_go
     from clarion.publisher.outbox.quarantine import look
 
-    messages = sum(row.messages for row in look(file).aside)
+    messages = sum(row.messages for row in look(file).quarantined)
     if messages:
         confirm(f"Forget {counted(messages, 'message')} set aside in {file} for good?", yes=yes)
         messages = let_go(file)
@@ -128,7 +128,7 @@ def _json(contents: Contents) -> dict[str, object]:
                 "topic": to_text(row.topic), "messages": row.messages, "bytes": row.size, "reason": row.reason,
                 "put": _time(row.stamp),
             }
-            for row in contents.aside
+            for row in contents.quarantined
         ],
     }  # fmt: skip
 
@@ -151,7 +151,7 @@ def _print_waiting(contents: Contents) -> None:
 def _print_quarantined(contents: Contents) -> None:
     rows = (
         (to_text(row.topic), f"{row.messages:,}", readable_bytes(row.size), _time(row.stamp), one_line(row.reason))
-        for row in contents.aside
+        for row in contents.quarantined
     )
     numbers = ["messages", "bytes"]
     console().print(table_of(["set aside", *numbers, "put", "because"], rows, numbers))

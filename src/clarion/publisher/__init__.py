@@ -4,7 +4,7 @@
 `requests.py` waits for replies, and `staging.py` stores what is seen when somebody commits it.
 """
 
-from clarion.publisher.aio import AsyncPublisher
+from clarion.publisher.async_publisher import AsyncPublisher
 from clarion.publisher.publisher import Publisher
 from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts, Receipt, Receipts
 from clarion.publisher.staging import StagedOutcome, Stager, commit_staged, drop_staged

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from clarion.model.arguments import whole
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
-from clarion.wire.batch import renumber_batch
+from clarion.wire.batch import readdress_batch, renumber_batch
 from clarion.wire.batch_builder import BatchBuilder
 
 COMPRESSIONS = (None, "zstd")
@@ -18,9 +19,29 @@ class OutgoingBatch:
     ends stored or refused."""
 
     __slots__ = (
-        "__weakref__", "_builder", "_count", "_memory_bytes", "_places", "_size", "broker", "done", "error",
-        "first_offset", "number", "observed", "on_done", "packed", "packed_due", "publisher", "refused", "sent_s",
-        "stamp", "topic", "ttl_ms", "uncertain",
+        "__weakref__",
+        "_builder",
+        "_count",
+        "_memory_bytes",
+        "_places",
+        "_size",
+        "broker",
+        "done",
+        "entry",
+        "error",
+        "first_offset",
+        "number",
+        "observed",
+        "on_done",
+        "packed",
+        "packed_due",
+        "publisher",
+        "refused",
+        "sent_s",
+        "stamp",
+        "topic",
+        "ttl_ms",
+        "uncertain",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, *, ttl_ms: int = 0, delayed: bool = False, most: int = MAX_BATCH_MESSAGES) -> None:
@@ -40,6 +61,7 @@ class OutgoingBatch:
         self.error: ClarionError | None = None
         self.observed = False  # somebody was told of the error
         self.on_done: list[Callable[[], None]] | None = None
+        self.entry: Any = None  # what the ledger of an outbox notes of it
 
     @property
     def builder(self) -> BatchBuilder:
@@ -75,6 +97,24 @@ class OutgoingBatch:
         """Have its size be the bytes that it takes packed."""
         assert self.packed is not None
         self._size = len(self.packed)
+
+    def fill(self, packed: bytearray, due: bytes, *, count: int, ttl_ms: int, stamp: int) -> None:
+        """Become a batch that was sealed before."""
+        self.packed, self.packed_due, self.ttl_ms, self.stamp = packed, due, ttl_ms, stamp
+        self._count, self._size, self._builder = count, len(packed), None
+
+    @classmethod
+    def elsewhere(cls, topic: bytes, *, count: int, stamp: int) -> OutgoingBatch:
+        """Return one that stands for a batch which was sealed before, and is not in memory."""
+        batch = cls(topic)
+        batch._count, batch._builder, batch.stamp = count, None, stamp
+        return batch
+
+    def readdress(self, *, broker: int, publisher: int, number: int) -> None:
+        """Become this publisher's batch with this number, byte for byte the same whenever it is done again."""
+        assert self.packed is not None
+        self.broker, self.publisher, self.number = broker, publisher, number
+        self.packed = readdress_batch(self.packed, broker=broker, publisher=publisher, stamp=self.stamp, number=number)
 
     def _let_messages_go(self) -> None:
         self._count, self._size, self._memory_bytes = self.count, self.size, self.memory_bytes

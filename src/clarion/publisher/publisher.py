@@ -22,27 +22,34 @@ from clarion.model.arguments import (
 )
 from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
 from clarion.model.names import reply_address, to_bytes
-from clarion.publisher.lanes import Lane
-from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
 from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.threads import ThreadDesk
+from clarion.publisher.outbox.outbox_worker import (
+    OutboxClient,
+    are_saved,
+    no_outbox,
+    open_outbox,
+    raise_unsaved,
+    read_ledger,
+)
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part, check_settings
+from clarion.publisher.publisher_core import PublisherCore
 from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.requests import Requests
+from clarion.publisher.topic_queue import Gathering
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
 from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
-from clarion.publisher.tuner.tuner_trace import Trace
+from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch, watch_forks
-from clarion.session.exchange import OnReply, Reply
 from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.batch_builder import MESSAGE_MEMORY_BYTES, OVERHEAD_BYTES, part_of
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
 from clarion.wire.messages import Message, check_message
 from clarion.wire.timestamps import Timestamp, all_due, due_us, ttl_ms
 
 log = logging.getLogger("clarion.publisher")
 FORGET_S = 2.0  # how long a close waits to tell the broker that the publisher is gone
+LET_GO_S = 2.0  # and how long for the disk
 _KNOWN_MAX = 10_000
 
 
@@ -78,7 +85,6 @@ class Publisher:
         outbox_bytes: int = 2**30,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
-        self._trace = Trace(whole(trace_samples, "trace_samples"))
         self._buffer_bytes = buffer_bytes
         self._block_s = seconds(block_s, "block_s")
         self._works = _Works(
@@ -91,13 +97,12 @@ class Publisher:
             compressed=compression is not None,
             tuning=tuning,
             tuner=with_batch_size(tuner, batch_size),
-            on_sample=self._trace.add if trace_samples else None,
+            trace_samples=whole(trace_samples, "trace_samples"),
         )
-        self._lock = self._works.lock
         self._known = self._works.known
-        self._sending = self._works.sending
-        self._desk = self._works.desk
+        self._core = self._works.core
         self._session = self._works.session
+        self._lock = self._session.lock
         watch(self, self._works, self._session.url)
         watch_forks(self)
 
@@ -122,26 +127,26 @@ class Publisher:
         if key is None and headers is None and ttl_s is None and deliver_at is None and type(payload) is bytes:
             # The short way: a plain message joins a batch that is gathering already.
             size = len(payload) + OVERHEAD_BYTES
-            sending = self._sending
+            core = self._core
             with self._lock:
                 try:
-                    lane = self._known.get(topic)
+                    gathering = self._known.get(topic)
                 except TypeError:  # no name, or one that may change: the long way knows
-                    lane = None
-                if lane is not None and (sheaf := lane.gathering) is not None:
-                    builder = sheaf.builder
+                    gathering = None
+                if gathering is not None and (batch := gathering.undelayed) is not None:
+                    builder = batch.builder
                     payloads = builder.payloads
                     place = len(payloads)
                     if (
                         builder.plain
-                        and builder.size + size <= sending.batch_bytes
+                        and builder.size + size <= core.batch_bytes
                         and place < builder.most
-                        and sending.buffered_bytes < self._buffer_bytes
+                        and core.buffered_bytes < self._buffer_bytes
                     ):
                         payloads.append(payload)
                         builder.size += size
-                        sending.buffered_bytes += size + MESSAGE_MEMORY_BYTES
-                        return Receipt(self, sheaf, place)
+                        core.buffered_bytes += size + MESSAGE_MEMORY_BYTES
+                        return Receipt(self, batch, place)
         return self._put_the_long_way(topic, payload, key, headers, ttl_s, deliver_at, wait, block_s)
 
     def _put_the_long_way(
@@ -166,12 +171,14 @@ class Publisher:
             self._check_usable()
             if not self._has_room():
                 self._wait_for_room(wait, block_s)
-            part = self._sending.add(name, payload, key, packed_headers, ttl_ms=lives_ms, due_us=due)
+            part = self._core.add(
+                name, payload, key, packed_headers, now_s=time.monotonic(), ttl_ms=lives_ms, due_us=due
+            )
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             if isinstance(topic, (bytes, str)):
-                self._known[topic] = self._sending.lanes[name]
-        self._desk.set_going()
+                self._known[topic] = self._core.source.gathering(self._core.queues[name])
+        self._works.set_going()
         return Receipt(self, part[0], part[1])
 
     def put_many(
@@ -202,26 +209,27 @@ class Publisher:
         parts: list[Part] = []
         start = 0
         while start < len(payloads):
-            stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
+            stop = self._core.chunk_end(topic, payloads, keys, start, packed_headers)
             with self._lock:
                 self._check_usable()
                 try:
                     if not self._has_room():
                         self._wait_for_room(wait, block_s)
-                    part = self._sending.add_many(
+                    part = self._core.add_many(
                         topic,
                         payloads[start:stop],
                         part_of(keys, start, stop),
                         part_of(packed_headers, start, stop),
+                        now_s=time.monotonic(),
                         ttl_ms=lives_ms,
                         due=part_of(due, start, stop),
                     )
                 except (BufferFull, TooLarge) as error:
                     error.accepted = start
-                    self._sending.drops += len(payloads) - start - 1 if isinstance(error, BufferFull) else 0
+                    self._core.drops += len(payloads) - start - 1 if isinstance(error, BufferFull) else 0
                     raise
             parts.append(part)
-            self._desk.set_going()
+            self._works.set_going()
             start = stop
         return Receipts(self, parts)
 
@@ -261,7 +269,7 @@ class Publisher:
     def save(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on this machine's disk; needs an outbox. Raises TimedOut."""
         self._session.check_process()
-        self._desk.save(optional_seconds(timeout_s, "timeout_s"))
+        self._works.save(optional_seconds(timeout_s, "timeout_s"))
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection. Raises TimedOut if that could not be
@@ -287,7 +295,7 @@ class Publisher:
         self._session.check_process()
         with self._lock:
             return {
-                **self._sending.stats(),
+                **self._core.stats(),
                 "late_replies": self._works.requests.late,
                 "connected": self._session.connected,
             }
@@ -297,13 +305,13 @@ class Publisher:
         """What the tuner of each topic does right now: N, T_poll, estimates of load and capacity, credit, pending."""
         self._session.check_process()
         with self._lock:
-            return self._sending.seen()
+            return self._core.seen(time.monotonic())
 
     def trace(self, topic: bytes | str) -> list[Sample]:
         """What the tuner of a topic did at its last polls; see `trace_samples`."""
         self._session.check_process()
         with self._lock:
-            return self._trace.of(to_bytes(topic, "topic"))
+            return self._core.trace.of(to_bytes(topic, "topic"))
 
     def _check_usable(self) -> None:
         self._works.check_usable()
@@ -312,10 +320,10 @@ class Publisher:
         """In a child process there is no session: whatever is put next takes the long way, which says so."""
         self._lock = threading.Lock()
         self._known.clear()
-        self._works.after_fork(self._lock)
+        self._works.after_fork()
 
     def _has_room(self) -> bool:
-        return self._sending.buffered_bytes < self._buffer_bytes and self._desk.has_room()
+        return self._core.buffered_bytes < self._buffer_bytes and self._works.has_room()
 
     def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
         # Called with the lock held; it is given away while this thread waits.
@@ -327,142 +335,153 @@ class Publisher:
             self._lock.acquire()
         self._check_usable()
         if not drained:
-            self._sending.drops += 1
-            raise self._desk.full(self._buffer_bytes, patience_s)
+            self._core.drops += 1
+            raise self._works.buffer_full(self._buffer_bytes, patience_s)
 
     def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
         """Wait until messages are durable; raise what became of them if they are not."""
         deadline_s = None if timeout_s is None else time.monotonic() + seconds(timeout_s, "timeout_s")
-        for sheaf, _, _ in parts:
-            if not self._works.wait_for(sheaf, deadline_s):
+        for batch, _, _ in parts:
+            if not self._works.wait_for(batch, deadline_s):
                 count = sum(stop - start for each, start, stop in parts if not each.done)
                 raise not_confirmed(count, self._session.url, timeout_s)
-            sheaf.raise_error()
+            batch.raise_error()
 
-    def _wait_saved(self, sheaves: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
+    def _wait_saved(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
         self._session.check_process()
-        self._desk.wait_saved(sheaves, optional_seconds(timeout_s, "timeout_s"))
+        self._works.wait_saved(batches, optional_seconds(timeout_s, "timeout_s"))
+
+
+class Until:
+    """A call that is done when something holds, which events bring about."""
+
+    __slots__ = ("_holds",)
+
+    def __init__(self, holds: Callable[[], bool]) -> None:
+        self._holds = holds
+
+    @property
+    def done(self) -> bool:
+        """Whether it holds now."""
+        return self._holds()
 
 
 class _Works(Works):
-    """What works behind a publisher: session, sending and disk. It does not hold the publisher (see `endings`)."""
+    """What works behind a publisher: its core, session and disk. It does not hold the publisher (see `endings`)."""
 
     def __init__(
         self, url: str | None, file: OutboxFile | None, outbox_bytes: int, memory_bytes: int, **settings: Any
     ) -> None:
-        self.known: dict[bytes | str, Lane] = {}  # lanes by the topic as callers write it; empty when unusable
-        self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
-        self._waiting = 0
+        self.known: dict[bytes | str, Gathering] = {}  # by the topic as callers write it; empty when unusable
         self._closing = threading.Lock()  # held by who closes it
         self._ending = False  # nothing more is accepted
         self._closed = False
-        self.sending = make_sending(
-            file,
-            memory_bytes,
-            self._ask,
-            time.monotonic,
-            time.time,
-            lambda: os.urandom(16),
-            self._on_change,
-            **settings,
-        )
-        self.desk = ThreadDesk(file, self.sending, outbox_bytes, self.lock, self._wake, self.wait_until)
+        self.outbox: OutboxClient | None = None
+        ledger = None if file is None else read_ledger(file, memory_bytes)
         try:
-            self.session = ThreadSession(
-                url,
-                on_turn=self._on_turn,
-                on_failure=self._on_failure,
-                on_lost=self._on_lost,
-                seen=self.sending.last_seen,
-            )
+            self.core = PublisherCore(broker_url(url), os.urandom(16), ledger, **settings)
+            if file is not None and ledger is not None:
+                ledger.open(self.core, time.monotonic())
+                self.outbox = OutboxClient(
+                    file, ledger, self.core, outbox_bytes, time.monotonic, self._take_in_outcomes
+                )
+            else:
+                self.core.greet()
+            self.session = ThreadSession(url, self.outbox or self.core, seen=self.core.last_seen)
         except BaseException:
-            self.desk.close()
+            if self.outbox is not None:
+                self.outbox.close()
+            elif file is not None:
+                file.close()
             raise
         self.requests = Requests(self.session)
-        with self.lock:
-            self.sending.greet()
 
-    def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
-        def on_reply_locked(reply: Reply) -> None:
-            with self.lock:
-                on_reply(reply)
+    def _take_in_outcomes(self) -> None:
+        outbox = self.outbox
+        if outbox is not None:
+            with self.session.lock:
+                outbox.take_in()
+            self.session.wake()
 
-        self.session.ask(kind, body, on_reply_locked, blobs)
+    def set_going(self) -> None:
+        """See to what was just put. What is to be saved does not concern the session yet."""
+        if self.outbox is None:
+            self.session.wake()
+        else:
+            with self.session.lock:
+                self.outbox.feed()
 
-    def _on_turn(self, now_s: float) -> float | None:
-        with self.lock:
-            wanted_s = self.sending.pump(now_s)
-            self.desk.feed()
-            return wanted_s
+    def has_room(self) -> bool:
+        """Whether the outbox, if there is one, may take more."""
+        return self.outbox is None or self.outbox.has_room()
 
-    def _wake(self) -> None:
-        self.session.wake()
-
-    def _on_change(self) -> None:
-        # Called while the lock is held, by whoever handed a reply in.
-        if self._waiting:
-            self._changed.notify_all()
-
-    def _on_lost(self, error: ClarionError) -> None:
-        log.error("%s", error)
-        with self.lock:
-            self.sending.went_back(error)
-
-    def _on_failure(self, error: ClarionError) -> None:
-        with self.lock:
-            self.known.clear()
-            self.sending.broken = error
-            self.sending.give_up(error)
-            self._changed.notify_all()
+    def buffer_full(self, buffer_bytes: int, patience_s: float) -> BufferFull:
+        """Return what to raise when a put found no room."""
+        return buffer_full(None if self.outbox is None else self.outbox.why_full(), buffer_bytes, patience_s)
 
     def check_usable(self) -> None:
         """Raise where nothing can be put; called with the lock held."""
         self.session.check_usable()
         if self._ending:
             raise Closed("this client is closed")
-        if self.sending.broken:
+        if self.core.broken:
             self.known.clear()
-            raise self.sending.broken.again()
+            raise self.core.broken.again()
 
-    def after_fork(self, lock: threading.Lock) -> None:
-        """In a child process there is nothing behind the publisher."""
-        self.lock = lock
-        self._changed = threading.Condition(lock)
-        self.desk.after_fork(lock)
+    def after_fork(self) -> None:
+        """In a child process there is nothing behind the publisher: the outbox is the parent's."""
+        self.outbox = None
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait for something that replies bring about."""
-        if holds():
-            return True
-        self.session.check_process()
-        with self._changed:
-            self._waiting += 1
+        """Wait for something that replies, or the disk, bring about."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not holds():  # who was woken may find that others were faster
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
+            self.session.check_process()
+            call = Until(holds)
+            with self.session.lock:
+                self.core.watch(call)
             try:
-                done = self._changed.wait_for(lambda: holds() or not self.session.usable, timeout_s)
+                self.session.wait(call, left_s)
             finally:
-                self._waiting -= 1
-        if done and not holds():
-            self.session.check_usable()
-        return done
+                with self.session.lock:
+                    self.core.unwatch(call)
+        return True
 
-    def wait_for(self, sheaf: OutgoingBatch, deadline_s: float | None) -> bool:
-        """Wait until a sheaf is durable or refused."""
-        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-        return self.wait_until(lambda: sheaf.done, left_s)
+    def wait_for(self, batch: OutgoingBatch, deadline_s: float | None) -> bool:
+        """Wait until a batch is durable or refused."""
+        return batch.done or self.session.wait(
+            batch, None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        )
+
+    def save(self, timeout_s: float | None) -> None:
+        """Wait until everything put so far is on disk."""
+        with self.session.lock:
+            waiting = [] if self.outbox is None else self.outbox.unsaved()
+        self.wait_saved(waiting, timeout_s)
+
+    def wait_saved(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
+        """Wait until these are on disk."""
+        if self.outbox is None:
+            raise no_outbox()
+        if not self.wait_until(lambda: are_saved(batches), timeout_s):
+            raise self.outbox.not_saved(timeout_s)
+        raise_unsaved(batches)
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait until everything put so far is durable or refused."""
         self.session.check_process()
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self.lock:
-            waiting = self.sending.unfinished()
-        for sheaf in waiting:
-            if not self.wait_for(sheaf, deadline_s):
-                with self.lock:
-                    raise not_confirmed(self.sending.unconfirmed(), self.session.url, timeout_s)
-        with self.lock:
-            error = self.sending.failures.take()
+        with self.session.lock:
+            waiting = self.core.unfinished()
+        for batch in waiting:
+            if not self.wait_for(batch, deadline_s):
+                with self.session.lock:
+                    raise not_confirmed(self.core.unconfirmed(), self.session.url, timeout_s)
+        with self.session.lock:
+            error = self.core.take_error()
         if error is not None:
             raise error
 
@@ -482,15 +501,15 @@ class _Works(Works):
         self.close(timeout_s)
 
     def _finish(self, timeout_s: float | None) -> None:
-        with self.lock:
+        with self.session.lock:
             self._ending = True  # what is put from now on would not be sent, and hears so
             self.known.clear()
         in_time = False
         try:
             self.flush(timeout_s)
             in_time = True
-            self.desk.retire()
-            for publisher in self.sending.identities():
+            self._retire()
+            for publisher in self.core.identities():
                 self.session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
         except TimedOut as error:
             if in_time:
@@ -504,16 +523,79 @@ class _Works(Works):
         if left is not None:
             raise left
 
+    def _retire(self) -> None:
+        """Have nothing left in the outbox, identities neither; raises TimedOut if that does not work out."""
+        outbox = self.outbox
+        if outbox is not None:
+            with self.session.lock:
+                outbox.retire()
+            if not self.wait_until(lambda: outbox.ledger.retired, LET_GO_S):
+                raise outbox.not_emptied()
+
+    def _wind_down(self) -> None:
+        """Save what is not saved, remove what was sent, and do nothing more."""
+        outbox = self.outbox
+        if outbox is not None:
+            with self.session.lock:
+                outbox.wind_down()
+            try:
+                self.wait_until(lambda: outbox.ledger.is_at_rest, LET_GO_S)
+            except ClarionError as error:
+                log.info("the session broke while the outbox was put in order: %s", error)
+
     def _let_go(self, timeout_s: float | None, in_time: bool) -> TimedOut | None:
         """End everything; return what to raise where something is left."""
         self._closed = True
         closed(self)
         self.requests.close(tell=in_time)
-        self.desk.wind_down()
+        self._wind_down()
         self.session.close()
-        with self.lock:
-            left = self.desk.left_behind(self.session.url, timeout_s)
-        self.desk.close()
-        with self._changed:
-            self._changed.notify_all()  # whoever still waits hears that it is closed
+        with self.session.lock:
+            left = left_behind(self.core, self.outbox, self.session.url, timeout_s)
+        if self.outbox is not None:
+            self.outbox.close()
         return left
+
+
+def buffer_full(why: str | None, buffer_bytes: int, patience_s: float) -> BufferFull:
+    """Return what to raise when a put found no room."""
+    full = why or f"the publisher's buffer of {buffer_bytes} bytes is full"
+    return BufferFull(
+        f"{full} and did not drain within {patience_s:g} s; this message was not queued, those before it still are"
+    )
+
+
+def not_confirmed(count: int, url: str, timeout_s: float | None) -> TimedOut:
+    """Return what to raise when the broker's answer is not there in time."""
+    return TimedOut(
+        f"{_messages(count)} not confirmed by {url}{_within(timeout_s)}; still queued, and sent while the publisher is"
+        " open"
+    )
+
+
+def left_behind(core: PublisherCore, outbox: OutboxClient | None, url: str, timeout_s: float | None) -> TimedOut | None:
+    """Return what to raise when a client is closed before everything was confirmed; None where everything was."""
+    if outbox is not None:
+        return outbox.left_behind(url, _within(timeout_s)) if core.unfinished() else None
+    count, sent = core.unconfirmed(), sum(queue.flying_messages for queue in core.queues.values())
+    if not count:
+        return None
+    never = count - sent
+    if not never:
+        became = "sent, and may be stored"
+    elif not sent:
+        became = "never sent, and lost"
+    else:
+        became = f"{never} of them never sent, and lost, {sent} sent, and may be stored"
+    return TimedOut(
+        f"{_messages(count)} not confirmed by {url}{_within(timeout_s)}, and given up: {became}."
+        " close(timeout_s=...) can wait longer; Publisher(url, outbox=FILE) would have kept them"
+    )
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
+def _within(timeout_s: float | None) -> str:
+    return "" if timeout_s is None else f" within {timeout_s:.3g} s"

@@ -11,7 +11,7 @@ from clarion.model.names import to_text
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part
 
 if TYPE_CHECKING:
-    from clarion.publisher.aio import AsyncPublisher
+    from clarion.publisher.async_publisher import AsyncPublisher
     from clarion.publisher.publisher import Publisher
 
 
@@ -32,14 +32,14 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return self._batch.done
 
     def result(self, timeout_s: float | None = None) -> Receipt:
-        """Wait until the message is durable and give this receipt; raise the typed error if it was refused,
+        """Wait until the message is durable and return this receipt; raise the typed error if it was refused,
         TimedOut if it is not known in time (the message is still on its way)."""
         self._publisher._wait_for(((self._batch, self._place, self._place + 1),), timeout_s)
         return self
 
     def saved(self, timeout_s: float | None = None) -> Receipt:
-        """Wait until the message is on this machine's disk, where it survives a crash, and give this receipt. Needs an
-        outbox; raises NoOutbox without, TimedOut if it is not there in time."""
+        """Wait until the message is on this machine's disk, where it survives a crash, and return this receipt. Needs
+        an outbox; raises NoOutbox without, TimedOut if it is not there in time."""
         self._publisher._wait_saved([self._batch], timeout_s)
         return self
 
@@ -85,7 +85,7 @@ class Receipts:
 
     def saved(self, timeout_s: float | None = None) -> Receipts:
         """Wait until all of it is on this machine's disk; see Receipt.saved."""
-        self._publisher._wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        self._publisher._wait_saved([batch for batch, _, _ in self._parts], timeout_s)
         return self
 
     @property
@@ -118,13 +118,13 @@ class AsyncReceipts:
         """Wait until all of it is durable; raise the typed error if it was refused, TimedOut if that is not
         known in time."""
         await self._publisher._wait_for(self._parts, timeout_s)
-        for sheaf, _, _ in self._parts:
-            sheaf.raise_error()
+        for batch, _, _ in self._parts:
+            batch.raise_error()
         return self
 
     async def saved(self, timeout_s: float | None = None) -> AsyncReceipts:
         """Wait until all of it is on this machine's disk; see Receipt.saved."""
-        await self._publisher._wait_saved([sheaf for sheaf, _, _ in self._parts], timeout_s)
+        await self._publisher._wait_saved([batch for batch, _, _ in self._parts], timeout_s)
         return self
 
     @property
@@ -140,12 +140,12 @@ class AsyncReceipt(AsyncReceipts):
     __slots__ = ()
 
     async def result(self, timeout_s: float | None = None) -> AsyncReceipt:
-        """Wait until the message is durable, and give this receipt; raise as AsyncReceipts.result does."""
+        """Wait until the message is durable, and return this receipt; raise as AsyncReceipts.result does."""
         await super().result(timeout_s)
         return self
 
     async def saved(self, timeout_s: float | None = None) -> AsyncReceipt:
-        """Wait until the message is on this machine's disk, and give this receipt; see Receipt.saved."""
+        """Wait until the message is on this machine's disk, and return this receipt; see Receipt.saved."""
         await super().saved(timeout_s)
         return self
 
@@ -153,47 +153,47 @@ class AsyncReceipt(AsyncReceipts):
     def id(self) -> MessageId:
         """The message's id; known once `done`."""
         assert self.done(), "the id is known when the message is stored: await result() first"
-        sheaf, place, _ = self._parts[0]
-        sheaf.raise_error()
-        return sheaf.message_id(place)
+        batch, place, _ = self._parts[0]
+        batch.raise_error()
+        return batch.message_id(place)
 
     @property
     def offset(self) -> int | None:
         """The message's offset in its topic; known once `done`. None for a message with `deliver_at`: see Receipt."""
         assert self.done(), "the offset is known when the message is stored: await result() first"
-        sheaf, place, _ = self._parts[0]
-        sheaf.raise_error()
-        return _offset(sheaf, place)
+        batch, place, _ = self._parts[0]
+        batch.raise_error()
+        return _offset(batch, place)
 
 
 def _all_done(publisher: Publisher | AsyncPublisher, parts: list[Part]) -> bool:
-    done = all(sheaf.done for sheaf, _, _ in parts)
+    done = all(batch.done for batch, _, _ in parts)
     if not done:
         publisher._session.check_process()
     return done
 
 
-def _offset(sheaf: OutgoingBatch, place: int) -> int | None:
-    found = sheaf.offsets(place, place + 1)
+def _offset(batch: OutgoingBatch, place: int) -> int | None:
+    found = batch.offsets(place, place + 1)
     return None if found is None else found.start
 
 
 def _offsets(parts: list[Part]) -> list[range]:
-    for sheaf, _, _ in parts:
-        sheaf.raise_error()
-    return [found for sheaf, start, stop in parts if (found := sheaf.offsets(start, stop)) is not None]
+    for batch, _, _ in parts:
+        batch.raise_error()
+    return [found for batch, start, stop in parts if (found := batch.offsets(start, stop)) is not None]
 
 
 def _shown(receipt: object, parts: list[Part]) -> str:
     """Return the receipt as it is printed: what became of its messages so far."""
     count = sum(stop - start for _, start, stop in parts)
-    errors = [sheaf.error for sheaf, _, _ in parts if sheaf.error is not None]
+    errors = [batch.error for batch, _, _ in parts if batch.error is not None]
     if errors:
         fate = f"refused, {type(errors[0]).__name__}"
-    elif not all(sheaf.done for sheaf, _, _ in parts):
+    elif not all(batch.done for batch, _, _ in parts):
         fate = "not stored yet"
     else:
-        found = [found for sheaf, start, stop in parts if (found := sheaf.offsets(start, stop)) is not None]
+        found = [found for batch, start, stop in parts if (found := batch.offsets(start, stop)) is not None]
         fate = f"stored at offset {found[0].start}" if found else "stored"
     topic = f" for {to_text(parts[0][0].topic)}" if parts else ""
     return f"{type(receipt).__name__}({count} message{'s' if count != 1 else ''}{topic}, {fate})"

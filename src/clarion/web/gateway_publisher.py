@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from clarion.model.errors import ClarionError
 from clarion.publisher import AsyncPublisher, AsyncReceipts
-from clarion.publisher.outbox.keeping import KeptSending
 from clarion.wire.batch_builder import HEADER_BYTES
 
 
@@ -34,28 +33,28 @@ class GatewayPublisher(AsyncPublisher):
     @property
     def largest_bytes(self) -> int:
         """What a message may take with its key, headers and overhead, as far as the broker has said by now."""
-        return self._sending.max_batch_bytes - HEADER_BYTES
+        return self._core.max_batch_bytes - HEADER_BYTES
 
     @property
     def broken(self) -> ClarionError | None:
         """Why nothing can be put any more, if that is so."""
-        return self._sending.broken
+        return self._core.broken
 
     def refused(self, topic: bytes) -> ClarionError | None:
         """Why the broker does not take messages of this topic just now, if it said so."""
-        return self._sending.refused(topic)
+        return self._core.refused(topic)
 
     def kept_bytes(self, size: int) -> int:
         """What the outbox would hold with so much more; 0 without one."""
-        sending = self._sending
-        return sending.kept_bytes + sending.buffered_bytes + size if isinstance(sending, KeptSending) else 0
+        outbox = self._works.outbox
+        return 0 if outbox is None else outbox.held_bytes + size
 
     def when_done(self, receipts: AsyncReceipts, tell: Callable[[], None]) -> None:
         """Call `tell` once all of it is stored or refused; at once, if it is already. It must not raise.
 
         Whoever asks keeps the receipts until then: an outbox lets go of what nobody holds.
         """
-        waiting = {sheaf for sheaf, _, _ in receipts._parts if not sheaf.done}
+        waiting = {batch for batch, _, _ in receipts._parts if not batch.done}
         left = len(waiting)
         if not left:
             tell()
@@ -66,26 +65,26 @@ class GatewayPublisher(AsyncPublisher):
             if not left:
                 tell()
 
-        for sheaf in waiting:
-            if sheaf.on_done is None:
-                sheaf.on_done = []
-            sheaf.on_done.append(one_ended)
+        for batch in waiting:
+            if batch.on_done is None:
+                batch.on_done = []
+            batch.on_done.append(one_ended)
 
     def outcome(self, receipts: AsyncReceipts) -> Outcome:
         """Return what became of messages that have ended."""
         assert receipts.done()
         stored, error = 0, None
         offsets: list[tuple[int, int]] = []
-        for sheaf, start, stop in receipts._parts:
-            if sheaf.error is not None:
-                sheaf.observed = True  # the answer tells; a close has nothing to raise
-                error = error or sheaf.error
+        for batch, start, stop in receipts._parts:
+            if batch.error is not None:
+                batch.observed = True  # the answer tells; a close has nothing to raise
+                error = error or batch.error
                 continue
             stored += stop - start
-            found = sheaf.offsets(start, stop)
+            found = batch.offsets(start, stop)
             if found is not None and offsets and offsets[-1][1] + 1 == found.start:
                 offsets[-1] = (offsets[-1][0], found.stop - 1)
             elif found is not None:
                 offsets.append((found.start, found.stop - 1))
-        sheaf, start, _ = receipts._parts[0]
-        return Outcome(stored, offsets, str(sheaf.message_id(start)) if sheaf.error is None else None, error)
+        batch, start, _ = receipts._parts[0]
+        return Outcome(stored, offsets, str(batch.message_id(start)) if batch.error is None else None, error)

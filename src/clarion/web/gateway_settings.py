@@ -10,7 +10,7 @@ from clarion.model.address import DEFAULT_URL, check_connect
 from clarion.model.errors import BadSettings
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.model.names import REST, is_good_pattern, matches, to_text
-from clarion.publisher.outbox.desk import LEAST_BYTES
+from clarion.publisher.outbox.outbox_worker import LEAST_BYTES
 from clarion.publisher.tuner.tuner_policies import POLICIES, Tuning
 
 _MESSAGES_IN_MEMORY = 10_000

@@ -25,7 +25,7 @@ def outbox(tmp_path: Path) -> str:
         for stamp, count in ((1000, 2), (2000, 1))
     ]
     file.commit(Changes(rows=rows, last_stamp=2000, lanes={1: LaneRow(1, b"news", 5, 1, 1, 0)}))
-    file.commit(Changes(aside_first=[(1, 1, "the broker forgot us")], lanes={1: LaneRow(1, b"news")}))
+    file.commit(Changes(quarantine_first=[(1, 1, "the broker forgot us")], lanes={1: LaneRow(1, b"news")}))
     file.close()
     return str(tmp_path / "outbox")
 

@@ -26,7 +26,7 @@ def due_of(asked: Asked) -> list[int]:
 def test_messages_of_one_batch_live_for_one_time_and_order_stays() -> None:
     talk = Talk(in_flight=64)
     for payload, ttl_ms in ((b"a", 0), (b"b", 0), (b"c", 50), (b"d", 50), (b"e", 70), (b"f", 0)):
-        talk.sending.add(TOPIC, payload, None, None, ttl_ms=ttl_ms)
+        talk.put(TOPIC, payload, None, None, ttl_ms=ttl_ms)
     asked = talk.pump()
     assert payloads(asked) == [[b"a", b"b"], [b"c", b"d"], [b"e"], [b"f"]]
     assert [item.body.ttl_ms for item in asked] == [0, 50, 70, 0]
@@ -35,8 +35,8 @@ def test_messages_of_one_batch_live_for_one_time_and_order_stays() -> None:
 
 def test_a_message_without_a_time_never_joins_those_that_have_one() -> None:
     talk = Talk()
-    sheaf, _, _ = talk.sending.add(TOPIC, b"a", None, None, ttl_ms=50)
-    assert not sheaf.builder.plain
+    outgoing, _, _ = talk.put(TOPIC, b"a", None, None, ttl_ms=50)
+    assert not outgoing.builder.plain
     assert OutgoingBatch(TOPIC).builder.plain
 
 
@@ -49,15 +49,15 @@ def test_puts_take_each_the_batch_of_their_kind_on_the_short_way_too() -> None:
     again += [publisher.put("topic", b"h")]
     many = publisher.put_many("topic", ["i", b"j"], headers=[None, {"h": "v"}], deliver_at=[7.0, 6.0])
     found = [[receipt._batch for receipt in receipts] for receipts in (plain, brief, again, later)]
-    assert [len(set(sheaves)) for sheaves in found] == [1, 1, 1, 1]
-    assert [sheaves[0].builder.payloads for sheaves in found] == [
+    assert [len(set(batches)) for batches in found] == [1, 1, 1, 1]
+    assert [batches[0].builder.payloads for batches in found] == [
         [b"a"],
         [b"b", b"c"],
         [b"d", b"e", b"h"],
         [b"f", b"g", b"i", b"j"],
     ]
-    assert [sheaves[0].ttl_ms for sheaves in found] == [0, 2500, 0, 0]
-    assert [sheaves[0].builder.due for sheaves in found] == [
+    assert [batches[0].ttl_ms for batches in found] == [0, 2500, 0, 0]
+    assert [batches[0].builder.due for batches in found] == [
         None,
         None,
         None,
@@ -72,7 +72,7 @@ def test_puts_take_each_the_batch_of_their_kind_on_the_short_way_too() -> None:
 
 def test_what_is_refused_for_now_is_sent_again_with_its_times() -> None:
     talk = Talk()
-    talk.sending.add(TOPIC, b"a", None, None, ttl_ms=50, due_us=9)
+    talk.put(TOPIC, b"a", None, None, ttl_ms=50, due_us=9)
     (asked,) = talk.pump()
     asked.refuse(Code.DISK_FULL, retry_after_s=1.0)
     talk.now_s += 1.0
@@ -84,8 +84,8 @@ def test_delayed_messages_gather_beside_the_others_and_leave_in_the_order_they_a
     talk = Talk(in_flight=1)
     (held,) = talk.add_and_pump(b"held")
     for place in range(6):
-        talk.sending.add(TOPIC, b"now %d" % place, None, None)
-        talk.sending.add(TOPIC, b"later %d" % place, None, None, due_us=(30, 10, 20)[place % 3])
+        talk.put(TOPIC, b"now %d" % place, None, None)
+        talk.put(TOPIC, b"later %d" % place, None, None, due_us=(30, 10, 20)[place % 3])
     talk.store(held)
     (now,) = talk.pump()
     talk.store(now)
@@ -100,7 +100,7 @@ def test_neither_kind_keeps_the_other_waiting() -> None:
     talk = Talk(in_flight=1)
     (under_way,) = talk.add_and_pump(b"first")
     for _ in range(3):
-        talk.sending.add(TOPIC, b"later", None, None, due_us=5)
+        talk.put(TOPIC, b"later", None, None, due_us=5)
         talk.add(b"now")
         talk.store(under_way)
         (under_way,) = talk.pump()
@@ -112,28 +112,28 @@ def test_neither_kind_keeps_the_other_waiting() -> None:
 
 
 def test_keys_and_headers_follow_their_messages_through_the_sort_and_so_do_ids() -> None:
-    sheaf = OutgoingBatch(TOPIC, delayed=True)
-    sheaf.builder.add(b"late", b"key", None, 1, 30)
-    sheaf.builder.extend([b"soon", b"middle"], None, 2, headers=[{"h": b"v"}, None], due=[10, 20])
-    batch = Batch.parse(bytes(sheaf.seal(broker=1, publisher=2, stamp=3, number=4)))
+    outgoing = OutgoingBatch(TOPIC, delayed=True)
+    outgoing.builder.add(b"late", b"key", None, 1, 30)
+    outgoing.builder.extend([b"soon", b"middle"], None, 2, headers=[{"h": b"v"}, None], due=[10, 20])
+    batch = Batch.parse(bytes(outgoing.seal(broker=1, publisher=2, stamp=3, number=4)))
     assert batch.payloads() == [b"soon", b"middle", b"late"]
     assert [batch.key(place) for place in range(3)] == [None, None, b"key"]
     assert [batch.headers(place) for place in range(3)] == [{"h": b"v"}, None, None]
-    assert [sheaf.message_id(place) for place in range(3)] == [MessageId(1, 2, 3, place) for place in (2, 0, 1)]
+    assert [outgoing.message_id(place) for place in range(3)] == [MessageId(1, 2, 3, place) for place in (2, 0, 1)]
 
 
 def test_delayed_messages_are_not_compressed_and_others_are() -> None:
     talk = Talk(in_flight=64, compressed=True)
     for due_us in (None, 5):
-        talk.sending.add(TOPIC, b"same" * 1000, None, None, due_us=due_us)
+        talk.put(TOPIC, b"same" * 1000, None, None, due_us=due_us)
     now, later = talk.pump()
     assert (now.batch.is_compressed, later.batch.is_compressed) == (True, False)
 
 
 def test_the_receipt_of_a_delayed_message_has_its_id_and_no_offset() -> None:
     talk = Talk()
-    first, _, _ = talk.sending.add(TOPIC, b"late", None, None, due_us=20)
-    second, place, _ = talk.sending.add(TOPIC, b"soon", None, None, due_us=10)
+    first, _, _ = talk.put(TOPIC, b"late", None, None, due_us=20)
+    second, place, _ = talk.put(TOPIC, b"soon", None, None, due_us=10)
     assert first is second
     (asked,) = talk.pump()
     talk.store(asked, first_offset=-1)
@@ -146,16 +146,16 @@ def test_the_receipt_of_a_delayed_message_has_its_id_and_no_offset() -> None:
 
 def test_the_receipt_of_other_messages_has_its_offset() -> None:
     talk = Talk()
-    sheaf, start, stop = talk.sending.add_many(TOPIC, [b"a", b"b"])
+    outgoing, start, stop = talk.put_all(TOPIC, [b"a", b"b"])
     talk.store(talk.pump()[0], first_offset=7)
-    assert Receipt(None, sheaf, 1).offset == 8  # type: ignore[arg-type]
-    assert Receipts(None, [(sheaf, start, stop)]).offsets == [range(7, 9)]  # type: ignore[arg-type]
+    assert Receipt(None, outgoing, 1).offset == 8  # type: ignore[arg-type]
+    assert Receipts(None, [(outgoing, start, stop)]).offsets == [range(7, 9)]  # type: ignore[arg-type]
 
 
 def test_a_receipt_is_printed_as_what_became_of_its_messages() -> None:
     talk = Talk()
-    sheaf, start, stop = talk.sending.add_many(TOPIC, [b"a", b"b"])
-    one, both = Receipt(None, sheaf, 1), Receipts(None, [(sheaf, start, stop)])  # type: ignore[arg-type]
+    outgoing, start, stop = talk.put_all(TOPIC, [b"a", b"b"])
+    one, both = Receipt(None, outgoing, 1), Receipts(None, [(outgoing, start, stop)])  # type: ignore[arg-type]
     assert repr(one) == f"Receipt(1 message for {TOPIC.decode()}, not stored yet)"
     talk.store(talk.pump()[0], first_offset=7)
     assert repr(one) == f"Receipt(1 message for {TOPIC.decode()}, stored at offset 8)"
@@ -176,27 +176,27 @@ def test_one_moment_is_for_all_and_a_sequence_for_each() -> None:
 
 def test_who_waits_for_everything_waits_for_both_kinds() -> None:
     talk = Talk()
-    now, _, _ = talk.sending.add(TOPIC, b"now", None, None)
-    later, _, _ = talk.sending.add(TOPIC, b"later", None, None, due_us=5)
-    assert set(talk.sending.unfinished()) == {now, later}
+    now, _, _ = talk.put(TOPIC, b"now", None, None)
+    later, _, _ = talk.put(TOPIC, b"later", None, None, due_us=5)
+    assert set(talk.core.unfinished()) == {now, later}
     for asked in talk.pump() + talk.pump():
         talk.store(asked, first_offset=-1)
-    assert talk.sending.unfinished() == []
-    assert talk.sending.buffered_bytes == 0
+    assert talk.core.unfinished() == []
+    assert talk.core.buffered_bytes == 0
 
 
 def test_what_waits_fails_in_both_kinds() -> None:
     talk = Talk(registered=False)
-    talk.sending.greet()
+    talk.greet()
     (hello,) = talk.take()
-    sheaves = [talk.sending.add(TOPIC, bytes(5000), None, None, due_us=due)[0] for due in (None, 5, None, 5)]
+    batches = [talk.put(TOPIC, bytes(5000), None, None, due_us=due)[0] for due in (None, 5, None, 5)]
     hello.answer(Kind.ACK, bodies.Welcome(1, 1, bytes(16), 1, 4000, 64, 1 << 20))
-    assert [type(sheaf.error) for sheaf in sheaves] == [TooLarge] * 4
-    assert talk.sending.buffered_bytes == 0
-    sheaves = [talk.sending.add(TOPIC, b"x", None, None, due_us=due)[0] for due in (None, 5)]
-    talk.sending.give_up(NoSubscriber("gone"))
-    assert [type(sheaf.error) for sheaf in sheaves] == [NoSubscriber] * 2
-    assert talk.sending.buffered_bytes == 0
+    assert [type(outgoing.error) for outgoing in batches] == [TooLarge] * 4
+    assert talk.core.buffered_bytes == 0
+    batches = [talk.put(TOPIC, b"x", None, None, due_us=due)[0] for due in (None, 5)]
+    talk.give_up(NoSubscriber("gone"))
+    assert [type(outgoing.error) for outgoing in batches] == [NoSubscriber] * 2
+    assert talk.core.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("count", [1, 7])
@@ -206,8 +206,8 @@ def test_batches_with_headers_stay_within_what_the_broker_takes(count: int) -> N
     headers = [{f"name {place}": bytes(20) for place in range(count)}] * 100
     start = 0
     while start < len(messages):
-        stop = talk.sending.chunk_end(TOPIC, messages, None, start, headers)
-        talk.sending.add_many(TOPIC, messages[start:stop], None, headers[start:stop])
+        stop = talk.core.chunk_end(TOPIC, messages, None, start, headers)
+        talk.put_all(TOPIC, messages[start:stop], None, headers[start:stop])
         start = stop
     asked = talk.pump()
     assert len(asked) > 1

@@ -102,13 +102,13 @@ def test_what_is_removed_set_aside_and_renumbered_happens_together(tmp_path: Pat
     file = OutboxFile(tmp_path / "outbox")
     saved(file, row(10, b"a"), row(20, b"b", b"bb"), row(30, b"c"), row(40, b"d"))
     after = LaneRow(1, b"news", 0, 1, 0, 0)
-    changes = Changes(gone=[10], aside_first=[(1, 2, "in doubt")], lanes={1: after})
+    changes = Changes(gone=[10], quarantine_first=[(1, 2, "in doubt")], lanes={1: after})
     assert file.commit(changes) == 3
     assert load_all(file) == [b"d"]
     found = file.read()
     assert found.lanes[0].row == after
-    assert found.aside_messages == 3
-    assert [(aside.topic, aside.messages, aside.reason) for aside in look(file.file).aside] == [
+    assert found.quarantined_messages == 3
+    assert [(aside.topic, aside.messages, aside.reason) for aside in look(file.file).quarantined] == [
         (b"news", 2, "in doubt"),
         (b"news", 1, "in doubt"),
     ]
@@ -118,27 +118,27 @@ def test_what_is_removed_set_aside_and_renumbered_happens_together(tmp_path: Pat
 def test_what_is_resent_comes_last_as_new_messages(tmp_path: Path) -> None:
     file = OutboxFile(tmp_path / "outbox")
     saved(file, row(10, b"a"), row(20, b"b"))
-    file.commit(Changes(aside=[(10, "refused")]))
+    file.commit(Changes(quarantine=[(10, "refused")]))
     file.close()
     assert resend(file.file) == 1
     file = OutboxFile(tmp_path / "outbox")
     assert load_all(file) == [b"b", b"a"]
     rows = file.load(Load(1, 0, 9, 1 << 30))
     assert rows[1].stamp == Batch.parse(rows[1].packed).stamp == file.read().last_stamp > 20
-    assert file.read().aside_messages == 0
+    assert file.read().quarantined_messages == 0
     file.close()
 
 
 def test_what_was_damaged_on_disk_is_not_resent_under_a_new_checksum(tmp_path: Path) -> None:
     file = OutboxFile(tmp_path / "outbox")
     saved(file, row(10, b"whole"))
-    file.commit(Changes(aside=[(10, "refused")]))
+    file.commit(Changes(quarantine=[(10, "refused")]))
     packed = file._connection.execute("SELECT packed FROM aside").get
     file._connection.execute("UPDATE aside SET packed = ?", (packed.replace(b"whole", b"holed"),))
     file.close()
     with pytest.raises(OutboxUnusable, match=r"damaged.*nothing was changed.*clarion outbox drop"):
         resend(file.file)
-    assert len(look(file.file).aside) == 1
+    assert len(look(file.file).quarantined) == 1
     assert drop(file.file) == 1
 
 
@@ -184,7 +184,7 @@ def test_what_was_seen_of_the_broker_is_kept_with_what_went(tmp_path: Path) -> N
 def test_what_is_dropped_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
     file = OutboxFile(tmp_path / "outbox")
     saved(file, row(10, b"a"), row(20, b"b"))
-    file.commit(Changes(aside=[(10, "refused")]))
+    file.commit(Changes(quarantine=[(10, "refused")]))
     file.close()
     assert (drop(file.file), drop(file.file)) == (1, 0)
     assert [waiting.messages for waiting in look(file.file).waiting] == [1]

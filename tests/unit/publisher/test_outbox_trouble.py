@@ -15,7 +15,7 @@ from clarion.wire.frames import Kind
 
 
 def test_on_a_topic_made_again_what_was_sent_once_is_numbered_from_one(keep: Keep) -> None:
-    keep.put(b"a", b"b")
+    keep.save(b"a", b"b")
     for asked in keep.pump():
         asked.refuse(Code.NO_TOPIC)
     keep.welcome()
@@ -24,22 +24,22 @@ def test_on_a_topic_made_again_what_was_sent_once_is_numbered_from_one(keep: Kee
 
 
 def test_on_a_topic_made_again_what_was_found_is_in_doubt(keep: Keep) -> None:
-    keep.put(b"a")
+    keep.save(b"a")
     keep.pump()
     keep.die()
-    keep.put(b"b")
+    keep.save(b"b")
     keep.welcome()
     (asked,) = keep.send()
     asked.refuse(Code.NO_TOPIC)
     keep.welcome()
     assert payloads(keep.send()) == [[b"b"]]
-    assert [row.messages for row in look(keep.path).aside] == [1]
-    assert isinstance(keep.sending.failures.take(), OutboxInDoubt)
-    assert keep.sending.failures.take() is None
+    assert [row.messages for row in look(keep.path).quarantined] == [1]
+    assert isinstance(keep.core.take_error(), OutboxInDoubt)
+    assert keep.core.take_error() is None
 
 
 def test_a_forgotten_publisher_numbers_anew_what_was_surely_not_taken(keep: Keep) -> None:
-    sheaves = keep.put(b"a", b"b")
+    batches = keep.save(b"a", b"b")
     sent = keep.pump()
     sent[0].refuse(Code.PUBLISHER_EXPIRED)
     assert keep.send() == [], "a request with an old number is under way"
@@ -48,35 +48,35 @@ def test_a_forgotten_publisher_numbers_anew_what_was_surely_not_taken(keep: Keep
     again = keep.deliver()
     assert (numbers(again), payloads(again)) == ([1, 2], [[b"a"], [b"b"]])
     assert {asked.batch.publisher for asked in again} == {keep.publishers}
-    assert [sheaf.error for sheaf in sheaves] == [None, None]
+    assert [outgoing.error for outgoing in batches] == [None, None]
 
 
 def test_a_forgotten_publisher_sets_aside_what_may_have_been_taken(keep: Keep) -> None:
-    sheaves = keep.put(b"a", b"b")
+    batches = keep.save(b"a", b"b")
     sent = keep.pump()
     for asked in sent:  # the session had to send them again: the first time may have got through
         asked.refuse(Code.PUBLISHER_EXPIRED, times_sent=2)
-    keep.put(b"c")
+    keep.save(b"c")
     keep.welcome()
     assert payloads(keep.send()) == [[b"c"]]
-    for sheaf in sheaves:
+    for outgoing in batches:
         with pytest.raises(OutboxInDoubt, match="clarion outbox resend the outbox"):
-            sheaf.raise_error()
-    told = keep.sending.failures.take()
+            outgoing.raise_error()
+    told = keep.core.take_error()
     assert isinstance(told, OutboxInDoubt)
     assert "2 messages" in str(told)
-    assert sum(row.messages for row in look(keep.path).aside) == 2
+    assert sum(row.messages for row in look(keep.path).quarantined) == 2
 
 
 def test_another_store_gets_nothing_that_was_numbered_for_the_first(keep: Keep) -> None:
-    keep.put(b"a", b"b")
+    keep.save(b"a", b"b")
     keep.die()
-    keep.put(b"c")
+    keep.save(b"c")
     keep.welcome(store=bytes(16), broker=2)
     sent = keep.send()
     assert (numbers(sent), payloads(sent)) == ([1], [[b"c"]])
     assert sent[0].batch.broker == 2
-    assert sum(row.messages for row in look(keep.path).aside) == 2
+    assert sum(row.messages for row in look(keep.path).quarantined) == 2
     keep.store(sent[0])
     keep.work()
     keep.die()
@@ -86,7 +86,7 @@ def test_another_store_gets_nothing_that_was_numbered_for_the_first(keep: Keep) 
 
 def test_an_identity_without_numbered_rows_is_not_used_again(keep: Keep) -> None:
     keep.die()
-    keep.put(b"a")
+    keep.save(b"a")
     keep.welcome()
     (sent,) = keep.send()
     assert (sent.batch.number, sent.batch.publisher) == (1, 2)
@@ -94,58 +94,57 @@ def test_an_identity_without_numbered_rows_is_not_used_again(keep: Keep) -> None
 
 
 def test_what_the_broker_refuses_for_good_is_told_or_kept_for_who_can_be_told(keep: Keep) -> None:
-    (sheaf,) = keep.put(b"a")
+    (outgoing,) = keep.save(b"a")
     keep.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
     keep.work()
-    assert isinstance(sheaf.error, NoSubscriber)
+    assert isinstance(outgoing.error, NoSubscriber)
     assert look(keep.path) == ([], [])
-    keep.put(b"b")
+    keep.save(b"b")
     keep.pump()
     keep.die()
     keep.welcome()
     keep.send()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
     keep.work()
-    assert [(row.messages, row.reason) for row in look(keep.path).aside] == [(1, "because")]
+    assert [(row.messages, row.reason) for row in look(keep.path).quarantined] == [(1, "because")]
     assert keep.left == [(0, 0)]
-    keep.put(b"c")
+    keep.save(b"c")
     assert numbers(keep.send()) == [4], "a refusal uses its number up"
 
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_what_was_refused_takes_none_of_the_credit(keep: Keep, kept: bool) -> None:
     talk = Talk()
-    sending = keep.sending if kept else talk.sending
-    lane = sending.lanes[TOPIC]
-    before = lane.sent
+    queue = (keep if kept else talk).core.queues[TOPIC]
+    before = queue.sent
     if kept:
-        keep.put(b"a", b"b")
+        keep.save(b"a", b"b")
     asked = keep.send() if kept else talk.add_and_pump(b"a", b"b")
     asked[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
-    assert lane.sent == before + 1
+    assert queue.sent == before + 1
 
 
 def test_a_limit_of_the_broker_is_told_as_what_it_is_and_the_message_is_kept(keep: Keep) -> None:
-    (sheaf,) = keep.put(b"a")
+    (outgoing,) = keep.save(b"a")
     keep.pump()[0].refuse(Code.LIMIT)
     keep.welcome()
     keep.send()
-    assert isinstance(sheaf.error, LimitReached)
-    assert [row.messages for row in look(keep.path).aside] == [1]
+    assert isinstance(outgoing.error, LimitReached)
+    assert [row.messages for row in look(keep.path).quarantined] == [1]
 
 
 def test_lanes_that_are_let_go_leave_the_disk_before_the_broker_forgets_their_publisher(keep: Keep) -> None:
-    keep.put(b"a", topic=b"other")
+    keep.save(b"a", topic=b"other")
     keep.deliver()
-    keep.put(b"waits")
-    keep.sending._lanes_bound = 2
-    keep.sending.add(b"third", b"c", None, None)
+    keep.save(b"waits")
+    keep.core.queues_bound = 2
+    keep.put(b"third", b"c", None, None)
     assert keep.take(Kind.FORGET) == []
     keep.work()
     assert {lane.row.topic for lane in keep.file.read().lanes} == {TOPIC, b"third"}
     assert keep.take(Kind.FORGET) == [], "the first topic still has numbers of that publisher"
     keep.welcome()
-    keep.sending._lanes_bound = 100
-    keep.put(b"again", topic=b"other")
+    keep.core.queues_bound = 100
+    keep.save(b"again", topic=b"other")
     sent = {asked.body.topic: (asked.batch.publisher, asked.batch.number) for asked in keep.deliver()}
     assert sent == {TOPIC: (1, 2), b"third": (2, 1), b"other": (2, 1)}
     keep.die()
@@ -154,7 +153,7 @@ def test_lanes_that_are_let_go_leave_the_disk_before_the_broker_forgets_their_pu
 
 
 def test_a_second_death_while_it_recovers_changes_nothing(keep: Keep) -> None:
-    keep.put(b"a", b"b", b"c")
+    keep.save(b"a", b"b", b"c")
     sent = keep.pump()
     for _ in range(3):
         keep.die()
@@ -167,10 +166,10 @@ def test_a_second_death_while_it_recovers_changes_nothing(keep: Keep) -> None:
 
 
 def test_a_topic_that_is_just_being_numbered_when_the_publisher_is_forgotten_is_sent_all_the_same(keep: Keep) -> None:
-    keep.put(b"a")
+    keep.save(b"a")
     (asked,) = keep.pump()
-    keep.sending.add(b"other", b"b", None, None)
-    keep.sending._open(keep.now_s)
+    keep.put(b"other", b"b", None, None)
+    keep.ask_numbers()
     job = keep.job()
     asked.refuse(Code.PUBLISHER_EXPIRED)
     keep.do(job)
@@ -185,9 +184,9 @@ def test_a_topic_that_is_just_being_numbered_when_the_publisher_is_forgotten_is_
 
 
 def test_a_topic_that_is_just_being_numbered_when_another_store_answers_is_numbered_for_that(keep: Keep) -> None:
-    keep.put(b"a")
+    keep.save(b"a")
     (asked,) = keep.pump()
-    keep.sending.add(b"other", b"b", None, None)
+    keep.put(b"other", b"b", None, None)
     job = keep.job()
     asked.refuse(Code.MALFORMED, kind=Kind.INVALID)
     for hello in keep.take(Kind.HELLO):
@@ -199,7 +198,7 @@ def test_a_topic_that_is_just_being_numbered_when_another_store_answers_is_numbe
 
 
 def test_what_was_once_sent_twice_stays_in_doubt_whatever_is_answered_later(keep: Keep) -> None:
-    keep.put(b"a")
+    keep.save(b"a")
     (asked,) = keep.pump()
     asked.refuse(Code.TOPIC_FULL, times_sent=2)  # one may be refused, and the other taken
     keep.now_s += 1.0
@@ -207,27 +206,27 @@ def test_what_was_once_sent_twice_stays_in_doubt_whatever_is_answered_later(keep
     asked.refuse(Code.PUBLISHER_EXPIRED)
     keep.welcome()
     assert keep.send() == []
-    assert [row.messages for row in look(keep.path).aside] == [1]
+    assert [row.messages for row in look(keep.path).quarantined] == [1]
 
 
 def test_who_waits_for_what_was_found_hears_that_it_was_set_aside_though_more_was_put_since(keep: Keep) -> None:
-    keep.put(b"a", b"b")
+    keep.save(b"a", b"b")
     keep.die()
-    (found,) = keep.sending.unfinished()
-    (sheaf,) = keep.put(b"c")
+    (found,) = keep.core.unfinished()
+    (outgoing,) = keep.save(b"c")
     keep.welcome(store=bytes(16), broker=2)
     keep.deliver()
     assert isinstance(found.error, OutboxInDoubt)
-    assert (sheaf.done, sheaf.error) == (True, None)
+    assert (outgoing.done, outgoing.error) == (True, None)
 
 
 def test_who_waits_for_what_was_found_and_never_sent_waits_until_it_is_stored(keep: Keep) -> None:
-    keep.put(b"a")
+    keep.save(b"a")
     keep.die()
-    keep.put(b"never sent")
+    keep.save(b"never sent")
     keep.die()
-    (found,) = keep.sending.unfinished()
-    keep.put(b"c")
+    (found,) = keep.core.unfinished()
+    keep.save(b"c")
     keep.welcome(store=bytes(16), broker=2)
     assert not found.done
     assert payloads(keep.deliver()) == [[b"never sent"], [b"c"]]
@@ -236,36 +235,36 @@ def test_who_waits_for_what_was_found_and_never_sent_waits_until_it_is_stored(ke
 
 def test_what_the_broker_took_is_counted_on_disk_and_what_it_refused_is_not(keep: Keep) -> None:
     for message in (b"a", b"b", b"c"):
-        keep.put(message)
+        keep.save(message)
         (asked,) = keep.pump()
         if message == b"b":
             asked.refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
         else:
             keep.store(asked)
         keep.work()
-    keep.put(b"d")
+    keep.save(b"d")
     assert keep.file.read().lanes[0].row.stored == 3  # with the first one
     keep.die()
     keep.welcome()
     keep.send()
-    assert keep.sending.lanes[TOPIC].sent == 4
+    assert keep.core.queues[TOPIC].sent == 4
 
 
 def test_what_was_set_aside_is_not_left_behind(keep: Keep) -> None:
-    keep.put(b"a", b"b")
+    keep.save(b"a", b"b")
     sent = keep.pump()
     for asked in sent:
         asked.refuse(Code.PUBLISHER_EXPIRED, times_sent=2)
     keep.welcome()
-    assert sum(row.messages for row in look(keep.path).aside) == 2
-    assert keep.sending.left_behind() == (0, 0)
+    assert sum(row.messages for row in look(keep.path).quarantined) == 2
+    assert keep.ledger.left_behind() == (0, 0)
 
 
 def test_an_old_publisher_is_forgotten_though_the_disk_was_full_once(keep: Keep) -> None:
     keep.die()
     for asked in keep.take(Kind.HELLO):
         asked.answer(Kind.ACK, bodies.Welcome(1, 1, STORE, 1, 1 << 24, 64, 1 << 20))
-    keep.sending.done(keep.job(), OutboxFull("no room"), keep.now_s)
+    keep.finish(keep.job(), OutboxFull("no room"))
     assert keep.take(Kind.FORGET) == []
     keep.now_s += 1.0
     keep.work()
@@ -277,7 +276,7 @@ def test_winding_down_while_it_is_noted_who_answers_numbers_nothing(keep: Keep) 
     for asked in keep.take(Kind.HELLO):
         asked.answer(Kind.ACK, bodies.Welcome(1, 1, STORE, 1, 1 << 24, 64, 1 << 20))
     job = keep.job()
-    keep.sending.wind_down()
+    keep.ledger.wind_down()
     keep.do(job)
     assert keep.send() == []
     assert keep.take(Kind.REGISTER) == []
@@ -285,7 +284,7 @@ def test_winding_down_while_it_is_noted_who_answers_numbers_nothing(keep: Keep) 
 
 def test_a_publisher_registered_with_another_broker_than_the_one_that_was_met_gets_no_numbers(keep: Keep) -> None:
     keep.die()
-    keep.put(b"a")
+    keep.save(b"a")
     for asked in keep.take(Kind.HELLO):
         asked.answer(Kind.ACK, bodies.Welcome(1, 1, STORE, 1, 1 << 24, 64, 1 << 20))
     keep.work()
@@ -299,17 +298,17 @@ def test_a_publisher_registered_with_another_broker_than_the_one_that_was_met_ge
 
 def test_rows_for_a_topic_where_nothing_can_be_put_are_told_and_removed(keep: Keep) -> None:
     keep.topic_number = 0
-    (sheaf,) = keep.put(b"a", topic=b"nobody's")
-    keep.sending.pump(keep.now_s)
+    (outgoing,) = keep.save(b"a", topic=b"nobody's")
+    keep.turn()
     keep.work()
     (opening,) = keep.take(Kind.OPEN)
     opening.answer(Kind.ACK, bodies.Opened(((0, Code.NO_SUBSCRIBER, "nobody subscribes"),)))
-    assert not sheaf.done, "who was told and dies must not find it again"
+    assert not outgoing.done, "who was told and dies must not find it again"
     keep.work()
-    assert isinstance(sheaf.error, NoSubscriber)
-    assert (look(keep.path).waiting, look(keep.path).aside, keep.sending.kept_messages) == ([], [], 0)
-    keep.put(b"b", b"c", topic=b"nobody's")
-    keep.sending.pump(keep.now_s)
+    assert isinstance(outgoing.error, NoSubscriber)
+    assert (look(keep.path).waiting, look(keep.path).quarantined, keep.ledger.stored_messages) == ([], [], 0)
+    keep.save(b"b", b"c", topic=b"nobody's")
+    keep.turn()
     for opening in keep.take(Kind.OPEN):
         opening.open(4)
     sent = keep.deliver()
@@ -318,7 +317,7 @@ def test_rows_for_a_topic_where_nothing_can_be_put_are_told_and_removed(keep: Ke
 
 
 def test_after_a_crash_numbered_rows_name_the_topic_that_they_were_numbered_for(keep: Keep) -> None:
-    keep.put(b"a")
+    keep.save(b"a")
     keep.pump()
     keep.topic_number = 2
     keep.die()
@@ -328,16 +327,16 @@ def test_after_a_crash_numbered_rows_name_the_topic_that_they_were_numbered_for(
     again.refuse(Code.NO_TOPIC)
     keep.welcome()
     assert keep.send() == []
-    assert sum(row.messages for row in look(keep.path).aside) == 1
-    keep.put(b"b")
+    assert sum(row.messages for row in look(keep.path).quarantined) == 1
+    keep.save(b"b")
     assert [(asked.body.topic_number, asked.batch.number) for asked in keep.send()] == [(2, 1)]
 
 
 def test_a_greeting_that_is_refused_for_now_is_sent_again_in_time_though_topics_wait_to_be_opened(keep: Keep) -> None:
-    keep.put(b"a")
+    keep.save(b"a")
     (asked,) = keep.pump()
     asked.refuse(Code.NO_TOPIC)
-    keep.sending.add(b"other", b"b", None, None)
+    keep.put(b"other", b"b", None, None)
     (greeting,) = keep.take(Kind.HELLO)
     greeting.refuse(Code.BUSY, retry_after_s=0.5)
-    assert keep.sending.pump(keep.now_s) == keep.now_s + 0.5
+    assert keep.turn() == keep.now_s + 0.5

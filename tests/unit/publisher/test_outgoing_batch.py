@@ -10,63 +10,63 @@ from clarion.publisher.outgoing_batch import OutgoingBatch, check_settings
 from clarion.wire.batch import Batch
 
 
-def sealed(sheaf: OutgoingBatch) -> Batch:
-    return Batch.parse(bytes(sheaf.seal(broker=1, publisher=2, stamp=3, number=4)))
+def sealed(outgoing: OutgoingBatch) -> Batch:
+    return Batch.parse(bytes(outgoing.seal(broker=1, publisher=2, stamp=3, number=4)))
 
 
 def test_keys_and_headers_stay_with_their_messages_however_they_mix() -> None:
-    sheaf = OutgoingBatch(b"topic")
-    assert sheaf.builder.add(b"plain", None, None, 1) == 0
-    assert sheaf.builder.add(b"keyed", b"key", None, 1) == 1
-    assert sheaf.builder.extend([b"many 1", b"many 2"], None, 2) == 2
-    assert sheaf.builder.add(b"headed", None, {"h": b"v"}, 1) == 4
-    assert sheaf.builder.extend([b"keyed 1", b"keyed 2"], [b"k1", None], 2) == 5
-    assert sheaf.builder.add(b"plain", None, None, 1) == 7
-    batch = sealed(sheaf)
+    outgoing = OutgoingBatch(b"topic")
+    assert outgoing.builder.add(b"plain", None, None, 1) == 0
+    assert outgoing.builder.add(b"keyed", b"key", None, 1) == 1
+    assert outgoing.builder.extend([b"many 1", b"many 2"], None, 2) == 2
+    assert outgoing.builder.add(b"headed", None, {"h": b"v"}, 1) == 4
+    assert outgoing.builder.extend([b"keyed 1", b"keyed 2"], [b"k1", None], 2) == 5
+    assert outgoing.builder.add(b"plain", None, None, 1) == 7
+    batch = sealed(outgoing)
     assert batch.payloads() == [b"plain", b"keyed", b"many 1", b"many 2", b"headed", b"keyed 1", b"keyed 2", b"plain"]
     assert [batch.key(place) for place in range(8)] == [None, b"key", None, None, None, b"k1", None, None]
     assert [batch.headers(place) for place in range(8)] == [None] * 4 + [{"h": b"v"}] + [None] * 3
-    assert (sheaf.count, sheaf.size) == (8, 8)
+    assert (outgoing.count, outgoing.size) == (8, 8)
 
 
 def test_an_empty_key_is_not_no_key() -> None:
-    sheaf = OutgoingBatch(b"topic")
-    sheaf.builder.add(b"", b"", {}, 1)
-    sheaf.builder.add(b"", None, None, 1)
-    batch = sealed(sheaf)
+    outgoing = OutgoingBatch(b"topic")
+    outgoing.builder.add(b"", b"", {}, 1)
+    outgoing.builder.add(b"", None, None, 1)
+    batch = sealed(outgoing)
     assert [batch.key(place) for place in range(2)] == [b"", None]
     assert [batch.headers(place) for place in range(2)] == [{}, None]
 
 
 def test_without_keys_and_headers_there_are_no_such_columns() -> None:
-    sheaf = OutgoingBatch(b"topic")
-    sheaf.builder.extend([b"a", b"b"], None, 2)
-    assert sealed(sheaf).flags == 0
+    outgoing = OutgoingBatch(b"topic")
+    outgoing.builder.extend([b"a", b"b"], None, 2)
+    assert sealed(outgoing).flags == 0
 
 
 def test_sealing_lets_the_messages_go_and_gives_their_ids() -> None:
-    sheaf = OutgoingBatch(b"topic")
-    sheaf.builder.extend([b"a", b"b"], None, 2)
-    sealed(sheaf)
+    outgoing = OutgoingBatch(b"topic")
+    outgoing.builder.extend([b"a", b"b"], None, 2)
+    sealed(outgoing)
     with pytest.raises(AssertionError, match="takes no more messages"):
-        _ = sheaf.builder
-    assert sheaf.count == 2
-    assert sheaf.message_id(1) == MessageId(1, 2, 3, 1)
+        _ = outgoing.builder
+    assert outgoing.count == 2
+    assert outgoing.message_id(1) == MessageId(1, 2, 3, 1)
 
 
 def test_there_is_room_up_to_the_bounds() -> None:
-    sheaf = OutgoingBatch(b"topic")
-    sheaf.builder.extend([b""] * (MAX_BATCH_MESSAGES - 1), None, 10)
-    assert sheaf.builder.has_room(1, 90, 100)
-    assert not sheaf.builder.has_room(2, 0, 100)
-    assert not sheaf.builder.has_room(1, 91, 100)
+    outgoing = OutgoingBatch(b"topic")
+    outgoing.builder.extend([b""] * (MAX_BATCH_MESSAGES - 1), None, 10)
+    assert outgoing.builder.has_room(1, 90, 100)
+    assert not outgoing.builder.has_room(2, 0, 100)
+    assert not outgoing.builder.has_room(1, 91, 100)
 
 
 def test_who_asked_is_told_once_when_it_is_done() -> None:
-    sheaf, told = OutgoingBatch(b"topic"), list[int]()
-    sheaf.on_done = [lambda: told.append(sheaf.first_offset)]
-    sheaf.end(first_offset=9)
-    sheaf.end(first_offset=10)
+    outgoing, told = OutgoingBatch(b"topic"), list[int]()
+    outgoing.on_done = [lambda: told.append(outgoing.first_offset)]
+    outgoing.end(first_offset=9)
+    outgoing.end(first_offset=10)
     assert told == [9]
 
 

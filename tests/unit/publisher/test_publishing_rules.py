@@ -10,7 +10,7 @@ import pytest
 from tests.unit.publisher.talking import TOPIC, Asked, Talk, payloads
 
 from clarion.model.errors import InvalidRequest
-from clarion.publisher.lanes import Lane
+from clarion.publisher.topic_queue import TopicQueue
 from clarion.publisher.tuner import LAN, PAPER, POLICIES, Sample, TunerSettings
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -23,10 +23,10 @@ CREDIT = 1 << 40
 class Published:
     """What a tuner was told of publishes and transfers, beside what it does with it."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, queue: TopicQueue) -> None:
         self.publishes_s: list[float] = []  # T_mpt
         self.transfers: list[tuple[float, int]] = []  # s_i and n_i
-        tuner: Any = lane.tuner
+        tuner: Any = queue.tuner
         self._on_published, self._on_transferred = tuner.on_published, tuner.on_transferred
         tuner.on_published, tuner.on_transferred = self._note_published, self._note_transferred
 
@@ -44,7 +44,7 @@ def idle_talk(tuning: str, settings: TunerSettings = LAN, batch_size: int = 1, *
     talk = Talk(registered=False, tuning=tuning, tuner=replace(settings, batch_size=batch_size), **more)
     first = [b"first"] * batch_size
     talk.add(*first)
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     talk.register(1)
     (asked,) = talk.pump()
     assert asked.batch.payloads() == first
@@ -59,8 +59,8 @@ def put_many(talk: Talk, messages: Sequence[bytes]) -> None:
     """As the clients' `put_many`."""
     start = 0
     while start < len(messages):
-        stop = talk.sending.chunk_end(TOPIC, messages, None, start)
-        talk.sending.add_many(TOPIC, messages[start:stop])
+        stop = talk.core.chunk_end(TOPIC, messages, None, start)
+        talk.put_all(TOPIC, messages[start:stop])
         start = stop
 
 
@@ -79,7 +79,7 @@ def run(talk: Talk, seconds: float, step_s: float = 0.01) -> list[Asked]:
 def test_a_lone_message_on_an_idle_publisher_leaves_at_once(tuning: str, settings: TunerSettings) -> None:
     talk = idle_talk(tuning, settings)
     talk.add(b"a")
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     assert payloads(talk.take()) == [[b"a"]]
 
 
@@ -87,7 +87,7 @@ def test_a_lone_message_on_an_idle_publisher_leaves_at_once(tuning: str, setting
 def test_a_lone_message_leaves_at_once_however_large_batches_were_before_the_silence(tuning: str) -> None:
     talk = idle_talk(tuning, batch_size=500)
     talk.add(b"a")
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     assert payloads(talk.take()) == [[b"a"]]
 
 
@@ -95,9 +95,9 @@ def test_a_lone_message_leaves_at_once_however_large_batches_were_before_the_sil
 def test_the_very_first_message_leaves_as_soon_as_the_publisher_has_an_id(tuning: str) -> None:
     talk = Talk(registered=False, tuning=tuning, tuner=LAN)
     talk.add(b"a")
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     talk.register(1)
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     assert payloads(talk.take()) == [[b"a"]]
 
 
@@ -156,7 +156,7 @@ def test_a_delayed_message_makes_no_batch_of_fixed_larger_than_n() -> None:
     talk = idle_talk("fixed", batch_size=3, in_flight=9)
     talk.add(b"a", b"b")
     for payload in (b"later", b"much later"):
-        talk.sending.add(TOPIC, payload, None, None, due_us=1_800_000_000_000_000)
+        talk.put(TOPIC, payload, None, None, due_us=1_800_000_000_000_000)
     assert payloads(talk.pump()) == [[b"a", b"b"], [b"later", b"much later"]], "four are pending, three are wanted"
 
 
@@ -173,7 +173,7 @@ def test_auto_publishes_once_each_t_poll_while_something_is_in_transfer() -> Non
     talk.add(b"a")
     assert payloads(talk.pump()) == [[b"a"]]
     talk.add(b"b")
-    wanted_s = talk.sending.pump(talk.now_s)
+    wanted_s = talk.turn()
     assert talk.take() == []
     assert wanted_s == pytest.approx(talk.now_s + 0.02)
     talk.add(b"c")
@@ -203,16 +203,16 @@ def test_no_more_than_the_window_is_under_way(tuning: str) -> None:
 def test_credit_gates_all_but_the_one_batch_that_may_always_be_under_way(tuning: str) -> None:
     """READINGS: "Build the credit gate." """
     talk = idle_talk(tuning, in_flight=9, batch_bytes=200)
-    lane = talk.sending.lanes[TOPIC]
-    lane.credit = lane.sent + 4
+    queue = talk.core.queues[TOPIC]
+    queue.credit = queue.sent + 4
     put_many(talk, [bytes(60)] * 12)
     asked = run(talk, 1.0)
     assert 0 < sum(item.batch.count for item in asked) <= 4
     for item in asked:
         assert run(talk, 0.5) == []
-        talk.store(item, credit=lane.credit)
+        talk.store(item, credit=queue.credit)
     (alone,) = run(talk, 1.0)
-    talk.store(alone, credit=lane.sent)
+    talk.store(alone, credit=queue.sent)
     assert len(run(talk, 1.0)) == 1, "without credit one batch after the other"
 
 
@@ -221,19 +221,19 @@ def test_a_batch_that_credit_covers_only_in_part_does_not_leave(tuning: str) -> 
     talk = idle_talk(tuning, replace(LAN, batch_size=3), batch_size=3)
     talk.add(b"a", b"b", b"c")
     (asked,) = talk.pump()
-    lane = talk.sending.lanes[TOPIC]
-    lane.credit = lane.sent + 2
+    queue = talk.core.queues[TOPIC]
+    queue.credit = queue.sent + 2
     talk.add(b"d", b"e", b"f")
     assert run(talk, 1.0) == []
-    talk.store(asked, credit=lane.sent)
+    talk.store(asked, credit=queue.sent)
     assert payloads(run(talk, 1.0)) == [[b"d", b"e", b"f"]], "one batch may always be under way"
 
 
 @pytest.mark.parametrize("tuning", EVERY)
 def test_credit_lets_batches_go_as_soon_as_it_comes(tuning: str) -> None:
     talk = idle_talk(tuning, in_flight=9, batch_bytes=100)
-    lane = talk.sending.lanes[TOPIC]
-    lane.credit = lane.sent
+    queue = talk.core.queues[TOPIC]
+    queue.credit = queue.sent
     put_many(talk, [bytes(60)] * 4)
     (asked,) = run(talk, 1.0)
     talk.store(asked, credit=CREDIT)
@@ -245,7 +245,7 @@ def test_a_publish_lasts_until_the_window_has_let_all_of_it_go(tuning: str) -> N
     """ "The MPT returns only when all the messages have been assigned. The time from when the MPT read from the data
     store and completes assigning messages to WTs is T_mpt": a place in the window is what a worker is there."""
     talk = idle_talk(tuning, replace(LAN, batch_size=3, batch_size_min=3), batch_size=3, in_flight=1, batch_bytes=100)
-    seen = Published(talk.sending.lanes[TOPIC])
+    seen = Published(talk.core.queues[TOPIC])
     put_many(talk, [bytes(60)] * 3)
     (asked,) = talk.pump()
     began_s = talk.now_s
@@ -260,9 +260,9 @@ def test_a_publish_lasts_until_the_window_has_let_all_of_it_go(tuning: str) -> N
 @pytest.mark.parametrize("tuning", EVERY)
 def test_a_publish_that_the_window_lets_go_at_once_takes_no_time(tuning: str) -> None:
     talk = idle_talk(tuning)
-    seen = Published(talk.sending.lanes[TOPIC])
+    seen = Published(talk.core.queues[TOPIC])
     talk.add(b"a")
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     assert seen.publishes_s == [0.0]
 
 
@@ -271,7 +271,7 @@ def test_a_transfer_is_told_with_its_time_and_all_messages_in_transfer() -> None
     of the number of WTs that are currently transferring". READINGS: "n in n_i/s_i counts messages in transfer, also
     where we send them as one packed batch"."""
     talk = idle_talk("literal")
-    seen = Published(talk.sending.lanes[TOPIC])
+    seen = Published(talk.core.queues[TOPIC])
     talk.add(b"a", b"b", b"c")
     (first,) = talk.pump()
     talk.now_s += 0.1
@@ -287,7 +287,7 @@ def test_the_time_of_a_transfer_counts_from_the_first_try() -> None:
     """ "s_i will increase whenever there is congestion in the link between the publisher and broker, or congestion in
     the broker": a broker that says "later" is congested."""
     talk = idle_talk("literal")
-    seen = Published(talk.sending.lanes[TOPIC])
+    seen = Published(talk.core.queues[TOPIC])
     (asked,) = talk.add_and_pump(b"a")
     asked.refuse(Code.BUSY, retry_after_s=0.5)
     (again,) = run(talk, 1.0)
@@ -300,7 +300,7 @@ def test_the_time_of_a_transfer_counts_from_the_first_try() -> None:
 @pytest.mark.parametrize("tuning", ["literal", "recheck"])
 def test_full_polls_under_a_quick_window_raise_n_and_silence_brings_it_down(tuning: str) -> None:
     talk = idle_talk(tuning)
-    tuner = talk.sending.lanes[TOPIC].tuner
+    tuner = talk.core.queues[TOPIC].tuner
     for _ in range(9):
         talk.add(*[b"x"] * 20)
         for asked in talk.pump():
@@ -314,7 +314,7 @@ def test_full_polls_under_a_quick_window_raise_n_and_silence_brings_it_down(tuni
 def test_pump_gives_the_time_to_come_back_for_the_next_poll() -> None:
     talk = idle_talk("fixed", PAPER, batch_size=5)
     talk.add(b"a")
-    assert talk.sending.pump(talk.now_s) == pytest.approx(talk.now_s + 0.05)
+    assert talk.turn() == pytest.approx(talk.now_s + 0.05)
     assert talk.take() == []
 
 
@@ -324,7 +324,7 @@ def test_who_comes_back_only_when_told_sends_all(tuning: str) -> None:
     talk.add(*[b"x"] * 12)
     sent = 0
     for _ in range(50):
-        wanted_s = talk.sending.pump(talk.now_s)
+        wanted_s = talk.turn()
         sent += sum(asked.batch.count for asked in talk.take())
         if wanted_s is None:
             break
@@ -336,9 +336,9 @@ def test_who_comes_back_only_when_told_sends_all(tuning: str) -> None:
 @pytest.mark.parametrize("tuning", EVERY)
 def test_with_nothing_to_send_pump_wants_no_time(tuning: str) -> None:
     talk = idle_talk(tuning)
-    assert talk.sending.pump(talk.now_s) is None
+    assert talk.turn() is None
     talk.add(b"a")
-    assert talk.sending.pump(talk.now_s) is None, "an answer comes by itself"
+    assert talk.turn() is None, "an answer comes by itself"
 
 
 @pytest.mark.parametrize("tuning", EVERY)
@@ -346,33 +346,33 @@ def test_each_topic_has_a_tuner_of_its_own(tuning: str) -> None:
     talk = idle_talk(tuning, batch_size=2)
     talk.add(b"a", b"b", topic=b"other")
     assert [asked.body.topic for asked in talk.pump() if asked.kind == Kind.PUT] == [b"other"]
-    assert talk.sending.lanes[b"other"].tuner is not talk.sending.lanes[TOPIC].tuner
-    assert set(talk.sending.seen()) == {TOPIC, b"other"}
+    assert talk.core.queues[b"other"].tuner is not talk.core.queues[TOPIC].tuner
+    assert set(talk.core.seen(talk.now_s)) == {TOPIC, b"other"}
 
 
 def test_what_can_be_seen_of_a_tuner_tells_what_is_pending_and_what_credit_is_left() -> None:
     talk = idle_talk("fixed", batch_size=5)
-    lane = talk.sending.lanes[TOPIC]
-    lane.credit = lane.sent + 40
+    queue = talk.core.queues[TOPIC]
+    queue.credit = queue.sent + 40
     talk.add(b"a", b"b")
-    seen = talk.sending.seen()[TOPIC]
+    seen = talk.core.seen(talk.now_s)[TOPIC]
     assert (seen.batch_size, seen.pending, seen.credit) == (5, 2, 40)
 
 
 def test_without_credit_none_is_left_and_that_is_not_told_as_unbounded() -> None:
     talk = Talk()
-    talk.sending.lanes[TOPIC].credit = 1
+    talk.core.queues[TOPIC].credit = 1
     talk.add_and_pump(b"the one that may always be under way")
-    assert talk.sending.seen()[TOPIC].credit == 0
+    assert talk.core.seen(talk.now_s)[TOPIC].credit == 0
 
 
 def test_a_publish_that_was_given_up_lets_nothing_go_later() -> None:
     talk = idle_talk("fixed", batch_size=3, in_flight=1)
     talk.add(*[b"x"] * 9)
     assert len(talk.pump()) == 1
-    talk.sending.give_up(InvalidRequest("no more"))
+    talk.give_up(InvalidRequest("no more"))
     talk.add(b"alone")
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     talk.register(2)
     assert talk.pump() == []
 
@@ -380,10 +380,10 @@ def test_a_publish_that_was_given_up_lets_nothing_go_later() -> None:
 def test_fixed_comes_back_when_t_is_over_and_not_before() -> None:
     talk = idle_talk("fixed", batch_size=3)
     talk.add(b"alone")
-    wanted_s = [talk.sending.pump(talk.now_s)]
+    wanted_s = [talk.turn()]
     while wanted_s[-1] is not None:
         talk.now_s = wanted_s[-1]
-        wanted_s.append(talk.sending.pump(talk.now_s))
+        wanted_s.append(talk.turn())
     assert payloads(talk.take()) == [[b"alone"]]
     assert len(wanted_s) <= 4
 
@@ -392,7 +392,7 @@ def test_fixed_comes_back_when_t_is_over_and_not_before() -> None:
 def test_what_a_poll_tells_to_have_published_is_what_left(tuning: str) -> None:
     samples: list[Sample] = []
     talk = idle_talk(tuning, in_flight=64)
-    talk.sending.lanes[TOPIC].tuner.on_sample = samples.append
+    talk.core.queues[TOPIC].tuner.on_sample = samples.append
     left = 0
     for burst in (5, 1, 40, 3):
         talk.add(*[b"x"] * burst)

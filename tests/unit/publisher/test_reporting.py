@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from tests.unit.publisher.talking import TOPIC, Asked, Talk
 
-from clarion.publisher.reporting import EVERY_S
+from clarion.publisher.publisher_core import REPORT_EVERY_S
 from clarion.publisher.tuner import LAN
 from clarion.wire import bodies
 from clarion.wire.codes import RETRIED, Code
@@ -27,8 +27,8 @@ def quiet_talk(tuning: str = "auto") -> Talk:
 
 def report(talk: Talk) -> list[Asked]:
     """Give what it tells when the time has come."""
-    talk.now_s += EVERY_S
-    talk.sending.pump(talk.now_s)
+    talk.now_s += REPORT_EVERY_S
+    talk.turn()
     return take_reports(talk)
 
 
@@ -61,7 +61,7 @@ def test_the_first_message_of_a_topic_is_told_of() -> None:
 
 
 def test_what_a_tuner_does_is_told_every_two_seconds() -> None:
-    assert EVERY_S == 2.0
+    assert REPORT_EVERY_S == 2.0
     talk = quiet_talk()
     told_s = []
     for _ in range(64):
@@ -79,16 +79,16 @@ def test_a_report_says_what_can_be_seen_of_the_publisher_on_that_topic() -> None
     answer(take_reports(talk))
     talk.add(b"a", b"b")
     assert len(talk.pump()) == 2, "fixed, one by one"
-    lane = talk.sending.lanes[TOPIC]
-    lane.tuner.batch_size = 7
-    lane.credit = lane.sent + 30
-    talk.sending.drops = 5
+    queue = talk.core.queues[TOPIC]
+    queue.tuner.batch_size = 7
+    queue.credit = queue.sent + 30
+    talk.core.drops = 5
     talk.add(b"c")
     (told,) = report(talk)
-    seen = lane.tuning(talk.now_s)
+    seen = queue.tuning(talk.now_s)
     assert (seen.poll_interval_s, seen.load_per_s > 0) == (LAN.poll_min_s, True)
     assert told.body == bodies.Report(
-        TOPIC, b"nonce 0", "fixed", 7, seen.poll_interval_s, told.body.load_per_s, seen.capacity_per_s, 30,
+        TOPIC, talk.core._instance, "fixed", 7, seen.poll_interval_s, told.body.load_per_s, seen.capacity_per_s, 30,
         pending=1, in_transfer=2, drops=5, stored=1,
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ def test_a_publisher_has_one_name_in_all_its_reports() -> None:
     put_and_store(talk, TOPIC, b"other")
     reports = report(talk)
     assert sorted(topics_of(reports)) == [TOPIC, b"other"]
-    assert {told.body.instance for told in reports} == {b"nonce 0"}
+    assert {told.body.instance for told in reports} == {talk.core._instance}
     assert {told.body.policy for told in reports} == {"auto"}
 
 
@@ -175,7 +175,7 @@ def test_reports_go_on_after_a_broker_that_said_not_now(code: Code) -> None:
 
 def test_nothing_is_told_before_the_broker_has_said_welcome() -> None:
     talk = Talk(registered=False, tuner=LAN)
-    talk.sending.greet()
+    talk.greet()
     talk.add(b"a")
     assert report(talk) == []
     (hello,) = talk.take()
@@ -188,6 +188,6 @@ def test_reports_keep_no_message_waiting() -> None:
     put_and_store(talk, TOPIC)
     assert len(report(talk)) == 1, "and it stays unanswered"
     for _ in range(5):
-        talk.now_s += EVERY_S
+        talk.now_s += REPORT_EVERY_S
         (asked,) = talk.add_and_pump(b"a")
         talk.store(asked, credit=CREDIT)

@@ -18,7 +18,7 @@ from clarion.model.errors import (
     TooLarge,
     VersionMismatch,
 )
-from clarion.publisher import failures as failures_module
+from clarion.publisher import publisher_core
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -33,16 +33,16 @@ def test_nothing_leaves_before_the_publisher_has_an_id() -> None:
 
 def test_what_gathered_leaves_as_one_batch_and_is_numbered_from_one() -> None:
     talk = Talk(registered=False)
-    sheaves = talk.add(b"one", b"two")
-    talk.sending.pump(0)
+    batches = talk.add(b"one", b"two")
+    talk.turn(0)
     talk.register(7)
     (asked,) = talk.pump()
     batch = asked.batch
     assert (batch.payloads(), batch.number, batch.publisher) == ([b"one", b"two"], 1, 7)
     talk.store(asked, first_offset=5)
-    assert sheaves[0] is sheaves[1]
-    assert (sheaves[0].done, sheaves[0].first_offset, sheaves[0].error) == (True, 5, None)
-    assert talk.sending.buffered_bytes == 0
+    assert batches[0] is batches[1]
+    assert (batches[0].done, batches[0].first_offset, batches[0].error) == (True, 5, None)
+    assert talk.core.buffered_bytes == 0
 
 
 def test_numbers_have_no_gaps_and_stamps_strictly_increase() -> None:
@@ -65,8 +65,8 @@ def test_credit_holds_back_all_but_one_batch() -> None:
     talk = Talk(in_flight=8)
     (first,) = talk.add_and_pump(b"a")
     talk.store(first, credit=0)
-    lane = talk.sending.lanes[TOPIC]
-    lane.credit = lane.sent + 2
+    queue = talk.core.queues[TOPIC]
+    queue.credit = queue.sent + 2
     asked = talk.add_and_pump(b"b", b"c", b"d", b"e")
     assert payloads(asked) == [[b"b"], [b"c"]]
     talk.store(asked[0], credit=0)
@@ -91,16 +91,16 @@ def test_after_a_full_disk_only_what_was_refused_is_sent_again_in_order() -> Non
     asked[1].refuse(Code.DISK_FULL, retry_after_s=0.2)
     asked[2].refuse(Code.GAP, expected=3)
     assert talk.pump() == []
-    assert talk.sending.pump(talk.now_s) == pytest.approx(talk.now_s + 0.2)
-    assert isinstance(talk.sending.stats()["refusal"], DiskFull)
+    assert talk.turn() == pytest.approx(talk.now_s + 0.2)
+    assert isinstance(talk.core.stats()["refusal"], DiskFull)
     talk.now_s += 0.2
     again = talk.pump()
     assert [item.blobs for item in again] == [asked[1].blobs, asked[2].blobs], "the very same bytes"
     assert talk.pump() == []
     talk.store(again[0], credit=1 << 40)
     talk.store(again[1], credit=1 << 40)
-    assert talk.sending.buffered_bytes == 0
-    assert talk.sending.stats()["refusal"] is None
+    assert talk.core.buffered_bytes == 0
+    assert talk.core.stats()["refusal"] is None
 
 
 def test_what_is_still_under_way_is_not_sent_again_with_what_was_refused() -> None:
@@ -123,26 +123,26 @@ def test_nothing_new_overtakes_what_waits_to_be_sent_again() -> None:
 @pytest.mark.parametrize(("code", "error"), [(Code.NO_SUBSCRIBER, NoSubscriber), (Code.TOO_LARGE, TooLarge)])
 def test_a_refusal_that_used_its_number_fails_that_batch_alone(code: Code, error: type[Exception]) -> None:
     talk = Talk()
-    (sheaf,) = talk.add(b"a")
+    (outgoing,) = talk.add(b"a")
     (asked,) = talk.pump()
     (later,) = talk.add_and_pump(b"b")
     asked.refuse(code, kind=Kind.NO_SUBSCRIBER if code == Code.NO_SUBSCRIBER else Kind.REFUSED)
-    assert isinstance(sheaf.error, error)
+    assert isinstance(outgoing.error, error)
     talk.store(later)
     assert numbers(talk.add_and_pump(b"c")) == [4], "numbering goes on"
 
 
 def test_an_expired_publisher_fails_what_is_under_way_and_starts_over_as_a_new_one() -> None:
     talk = Talk()
-    sheaves = talk.add(b"a")
+    batches = talk.add(b"a")
     asked = talk.pump()
-    sheaves += talk.add(b"b")
+    batches += talk.add(b"b")
     asked += talk.pump()
     talk.add(b"c")
     for item in asked:
         item.refuse(Code.PUBLISHER_EXPIRED)
-    assert [type(sheaf.error) for sheaf in sheaves] == [PublisherExpired, PublisherExpired]
-    talk.sending.pump(talk.now_s)
+    assert [type(outgoing.error) for outgoing in batches] == [PublisherExpired, PublisherExpired]
+    talk.turn()
     talk.register(2)
     (again,) = talk.pump()
     assert (again.batch.publisher, again.batch.number, again.batch.payloads()) == (2, 1, [b"c"])
@@ -153,7 +153,7 @@ def test_an_expired_publisher_with_nothing_to_send_does_not_register_again() -> 
     (asked,) = talk.add_and_pump(b"a")
     asked.refuse(Code.PUBLISHER_EXPIRED)
     assert talk.pump() == []
-    assert talk.sending.identities() == set()
+    assert talk.core.identities() == set()
 
 
 def test_lanes_fail_alone_and_each_goes_over_to_the_new_id() -> None:
@@ -163,31 +163,31 @@ def test_lanes_fail_alone_and_each_goes_over_to_the_new_id() -> None:
     (other,) = talk.pump()
     first.refuse(Code.PUBLISHER_EXPIRED)
     talk.add(b"c")
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     talk.register(2)
     (mine,) = talk.pump()
     talk.store(other)
     assert (mine.batch.publisher, other.batch.publisher) == (2, 1)
-    assert talk.sending.identities() == {1, 2}
+    assert talk.core.identities() == {1, 2}
 
 
 def test_a_broker_that_lost_what_it_confirmed_fails_the_lane_instead_of_asking_for_ever() -> None:
     talk = Talk()
     talk.store(talk.add_and_pump(b"a")[0])
-    (sheaf,) = talk.add(b"b")
+    (outgoing,) = talk.add(b"b")
     (asked,) = talk.pump()
     asked.refuse(Code.GAP, expected=2)
-    assert isinstance(sheaf.error, InvalidRequest)
+    assert isinstance(outgoing.error, InvalidRequest)
 
 
 def test_an_answer_that_comes_twice_changes_nothing() -> None:
     talk = Talk()
     (asked,) = talk.add_and_pump(b"a")
     talk.store(asked)
-    stored = talk.sending.messages_stored
+    stored = talk.core.messages_stored
     talk.store(asked)
     asked.refuse(Code.PUBLISHER_EXPIRED)
-    assert (talk.sending.messages_stored, talk.sending.identities()) == (stored, {1})
+    assert (talk.core.messages_stored, talk.core.identities()) == (stored, {1})
 
 
 def test_registering_is_tried_again_after_a_full_disk() -> None:
@@ -195,38 +195,38 @@ def test_registering_is_tried_again_after_a_full_disk() -> None:
     talk.add(b"a")
     (asked,) = talk.pump()
     asked.refuse(Code.DISK_FULL, retry_after_s=0.5)
-    assert talk.sending.pump(talk.now_s) == pytest.approx(talk.now_s + 0.5)
+    assert talk.turn() == pytest.approx(talk.now_s + 0.5)
     assert talk.take() == []
     talk.now_s += 0.5
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     talk.register(1)
     assert payloads(talk.pump()) == [[b"a"]]
 
 
 def test_a_broker_that_gives_no_id_fails_everything_and_is_not_asked_for_ever() -> None:
     talk = Talk(registered=False)
-    sheaves = talk.add(b"a")
+    batches = talk.add(b"a")
     (asked,) = talk.pump()
     asked.refuse(Code.LIMIT)
-    assert isinstance(sheaves[0].error, LimitReached)
+    assert isinstance(batches[0].error, LimitReached)
     assert talk.pump() == []
-    assert talk.sending.buffered_bytes == 0
+    assert talk.core.buffered_bytes == 0
     talk.add(b"b")
     assert [item.kind for item in talk.pump()] == [Kind.REGISTER], "a new message is a new try"
 
 
 def test_a_broker_of_another_version_fails_everything() -> None:
     talk = Talk(registered=False)
-    talk.sending.greet()
+    talk.greet()
     (hello,) = talk.take()
-    (sheaf,) = talk.add(b"a")
+    (outgoing,) = talk.add(b"a")
     hello.refuse(Code.VERSION, kind=Kind.INVALID)
-    assert isinstance(sheaf.error, VersionMismatch)
-    assert isinstance(talk.sending.broken, VersionMismatch)
+    assert isinstance(outgoing.error, VersionMismatch)
+    assert isinstance(talk.core.broken, VersionMismatch)
 
 
 def welcome(talk: Talk, max_batch_bytes: int) -> None:
-    talk.sending.greet()
+    talk.greet()
     (hello,) = talk.take()
     hello.answer(Kind.ACK, bodies.Welcome(1, 1, bytes(16), 1, max_batch_bytes, 64, 1 << 20))
 
@@ -241,10 +241,10 @@ def test_a_message_no_batch_can_hold_is_too_large_and_not_queued() -> None:
         (b"", None, {"ä" * 450: b""}),
     ):
         with pytest.raises(TooLarge):
-            talk.sending.add(TOPIC, payload, key, headers)
+            talk.put(TOPIC, payload, key, headers)
     with pytest.raises(TooLarge):
-        talk.sending.add_many(TOPIC, [bytes(600)] * 2, None)
-    assert talk.sending.buffered_bytes == 0
+        talk.put_all(TOPIC, [bytes(600)] * 2, None)
+    assert talk.core.buffered_bytes == 0
     assert talk.pump() == []
 
 
@@ -257,8 +257,8 @@ def test_batches_stay_within_what_the_broker_takes(size: int, keys: bool) -> Non
     some_keys: list[bytes | None] | None = [b"key"] * 300 if keys else None
     start = 0
     while start < len(messages):
-        stop = talk.sending.chunk_end(TOPIC, messages, some_keys, start)
-        talk.sending.add_many(TOPIC, messages[start:stop], some_keys and some_keys[start:stop])
+        stop = talk.core.chunk_end(TOPIC, messages, some_keys, start)
+        talk.put_all(TOPIC, messages[start:stop], some_keys and some_keys[start:stop])
         start = stop
     asked = talk.pump()
     assert len(asked) > 1
@@ -268,7 +268,7 @@ def test_batches_stay_within_what_the_broker_takes(size: int, keys: bool) -> Non
 
 def test_a_chunk_has_at_least_one_message_and_at_most_what_fits() -> None:
     talk = Talk(batch_bytes=1000)
-    end = talk.sending.chunk_end
+    end = talk.core.chunk_end
     assert end(TOPIC, [bytes(5000), b"x"], None, 0) == 1
     assert end(TOPIC, [b"x"] * 10, None, 3) == 10
     assert 1 <= end(TOPIC, [bytes(100)] * 100, None, 0) <= 10
@@ -279,44 +279,44 @@ def test_a_chunk_has_at_least_one_message_and_at_most_what_fits() -> None:
 def test_what_cannot_be_packed_fails_alone() -> None:
     talk = Talk()
     wrong: Any = ["text"]
-    sheaf, _, _ = talk.sending.add_many(TOPIC, wrong, None)
+    outgoing, _, _ = talk.put_all(TOPIC, wrong, None)
     assert talk.pump() == []
-    assert isinstance(sheaf.error, InvalidRequest)
+    assert isinstance(outgoing.error, InvalidRequest)
     assert numbers(talk.add_and_pump(b"a")) == [2], "and uses no number"
     with pytest.raises(UnicodeEncodeError):
-        talk.sending.add(TOPIC, b"", None, {"\ud800": b""})
+        talk.put(TOPIC, b"", None, {"\ud800": b""})
 
 
 def test_what_failed_unobserved_is_told_once_with_how_much_it_was() -> None:
     talk = Talk()
     for asked in talk.add_and_pump(b"a", b"b"):
         asked.refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
-    error = talk.sending.failures.take()
+    error = talk.core.take_error()
     assert isinstance(error, NoSubscriber)
     assert "2 messages not stored" in str(error)
-    assert talk.sending.failures.take() is None
+    assert talk.core.take_error() is None
 
 
 def test_what_failed_and_was_observed_is_not_told_again() -> None:
     talk = Talk()
-    (sheaf,) = talk.add(b"a")
+    (outgoing,) = talk.add(b"a")
     talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
     with pytest.raises(NoSubscriber):
-        sheaf.raise_error()
-    assert talk.sending.failures.take() is None
+        outgoing.raise_error()
+    assert talk.core.take_error() is None
 
 
 def test_failures_that_nobody_asks_for_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures_module, "_UNOBSERVED_MAX", 3)
+    monkeypatch.setattr(publisher_core, "_UNOBSERVED_MAX", 3)
     talk = Talk()
     for _ in range(10):
         talk.add_and_pump(b"a")[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
-    assert len(talk.sending.failures._unobserved) == 3
-    assert "10 messages not stored" in str(talk.sending.failures.take())
+    assert len(talk.core.failures._unobserved) == 3
+    assert "10 messages not stored" in str(talk.core.take_error())
 
 
 def test_failures_beyond_the_bound_are_told_though_the_others_were_observed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures_module, "_UNOBSERVED_MAX", 1)
+    monkeypatch.setattr(publisher_core, "_UNOBSERVED_MAX", 1)
     talk = Talk()
     first = talk.add(b"a")
     talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
@@ -324,17 +324,17 @@ def test_failures_beyond_the_bound_are_told_though_the_others_were_observed(monk
     talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
     assert second[0].done
     first[0].observed = True
-    assert "1 message not stored" in str(talk.sending.failures.take())
-    assert talk.sending.failures.take() is None
+    assert "1 message not stored" in str(talk.core.take_error())
+    assert talk.core.take_error() is None
 
 
 def test_the_newest_unfinished_sheaf_of_each_lane_is_last_to_be_done() -> None:
     talk = Talk()
     talk.add_and_pump(b"a")
-    (flying,) = talk.sending.unfinished()
+    (flying,) = talk.core.unfinished()
     (gathering,) = talk.add(b"b")
     assert flying is not gathering
-    assert talk.sending.unfinished() == [gathering]
+    assert talk.core.unfinished() == [gathering]
 
 
 @pytest.mark.parametrize(
@@ -351,16 +351,16 @@ def test_the_newest_unfinished_sheaf_of_each_lane_is_last_to_be_done() -> None:
 )
 def test_what_gathers_takes_no_more_memory_than_is_counted(more: Callable[[int], dict[str, Any]]) -> None:
     talk = Talk()
-    talk.sending.add(TOPIC, b"", None, None)
+    talk.put(TOPIC, b"", None, None)
     tracemalloc.start()
     try:
-        before_bytes, counted_bytes = tracemalloc.get_traced_memory()[0], talk.sending.buffered_bytes
+        before_bytes, counted_bytes = tracemalloc.get_traced_memory()[0], talk.core.buffered_bytes
         for number in range(3000):
             given = {"topic": TOPIC, "payload": b"payload %d" % number, "key": None, "headers": None, **more(number)}
-            talk.sending.add(**given)
+            talk.put(**given)
         taken_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
     finally:
         tracemalloc.stop()
-    counted_bytes = talk.sending.buffered_bytes - counted_bytes
+    counted_bytes = talk.core.buffered_bytes - counted_bytes
     assert taken_bytes < 1.25 * counted_bytes
     assert counted_bytes < 3 * taken_bytes, "nor is room left unused without need"

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
 
 from clarion.model.errors import Busy, InvalidRequest, NoSubscriber, NoTopic
-from clarion.publisher import sending as sending_module
+from clarion.publisher import publisher_core
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -24,7 +24,7 @@ def test_on_a_topic_made_again_what_is_in_flight_is_numbered_from_one() -> None:
     for item in again:
         talk.store(item, credit=1 << 40)
     assert numbers(talk.add_and_pump(b"d")) == [4]
-    assert talk.sending.failures.take() is None
+    assert talk.core.take_error() is None
 
 
 def test_nothing_is_sent_anew_while_a_request_with_an_old_number_is_under_way() -> None:
@@ -39,42 +39,42 @@ def test_nothing_is_sent_anew_while_a_request_with_an_old_number_is_under_way() 
 
 def test_what_was_stored_before_the_topic_went_is_not_put_again() -> None:
     talk = Talk()
-    sheaves = talk.add(b"a")
+    batches = talk.add(b"a")
     asked = talk.pump()
     asked += talk.add_and_pump(b"b")
     asked[1].refuse(Code.NO_TOPIC)
     talk.store(asked[0], first_offset=4)
     again = talk.pump()
     assert (numbers(again), payloads(again)) == ([1], [[b"b"]])
-    assert (sheaves[0].first_offset, sheaves[0].error) == (4, None)
+    assert (batches[0].first_offset, batches[0].error) == (4, None)
 
 
 def test_what_may_have_been_stored_before_the_topic_went_is_not_put_on_the_next_one() -> None:
     talk = Talk()
-    sheaves = talk.add(b"a")
+    batches = talk.add(b"a")
     asked = talk.pump()
-    sheaves += talk.add(b"b")
+    batches += talk.add(b"b")
     asked += talk.pump()
     asked[0].refuse(Code.NO_TOPIC, times_sent=2)
     asked[1].refuse(Code.NO_TOPIC)
     again = talk.pump()
     assert (numbers(again), payloads(again)) == ([1], [[b"b"]])
     with pytest.raises(NoTopic, match="cannot be told"):
-        sheaves[0].raise_error()
+        batches[0].raise_error()
     talk.store(again[0], first_offset=7)
-    assert (sheaves[1].first_offset, talk.sending.buffered_bytes) == (7, 0)
+    assert (batches[1].first_offset, talk.core.buffered_bytes) == (7, 0)
 
 
 def test_a_refusal_of_one_of_two_copies_leaves_it_in_doubt_whatever_comes_later() -> None:
     talk = Talk()
-    (sheaf,) = talk.add(b"a")
+    (outgoing,) = talk.add(b"a")
     (asked,) = talk.pump()
     asked.refuse(Code.TOPIC_FULL, times_sent=2)
     talk.now_s += 1.0
     (again,) = talk.pump()
     again.refuse(Code.NO_TOPIC)
     assert talk.pump() == []
-    assert isinstance(sheaf.error, NoTopic)
+    assert isinstance(outgoing.error, NoTopic)
 
 
 def test_every_put_names_the_topic_that_was_opened_and_the_next_one_is_opened_anew() -> None:
@@ -91,7 +91,7 @@ def test_every_put_names_the_topic_that_was_opened_and_the_next_one_is_opened_an
 
 
 def test_many_topics_are_opened_by_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending_module, "_OPENED_MAX", 3)
+    monkeypatch.setattr(publisher_core, "_OPENED_MAX", 3)
     talk = Talk()
     talk.topic_number = 0
     for number in range(5):
@@ -107,12 +107,12 @@ def test_many_topics_are_opened_by_one_request(monkeypatch: pytest.MonkeyPatch) 
 def test_where_nothing_can_be_put_what_waits_is_told_and_the_next_put_is_a_new_try() -> None:
     talk = Talk()
     talk.topic_number = 0
-    (sheaf,) = talk.add(b"a", topic=b"nobody's")
+    (outgoing,) = talk.add(b"a", topic=b"nobody's")
     (opening,) = talk.pump()
     opening.answer(Kind.ACK, bodies.Opened(((0, Code.NO_SUBSCRIBER, "nobody subscribes"),)))
-    assert isinstance(sheaf.error, NoSubscriber)
-    assert (talk.pump(), talk.sending.buffered_bytes) == ([], 0)
-    (sheaf,) = talk.add(b"b", topic=b"nobody's")
+    assert isinstance(outgoing.error, NoSubscriber)
+    assert (talk.pump(), talk.core.buffered_bytes) == ([], 0)
+    (outgoing,) = talk.add(b"b", topic=b"nobody's")
     (opening,) = talk.pump()
     opening.open(4)
     assert payloads(talk.pump()) == [[b"b"]]
@@ -121,13 +121,13 @@ def test_where_nothing_can_be_put_what_waits_is_told_and_the_next_put_is_a_new_t
 def test_what_was_refused_by_a_deleted_topic_is_told_where_no_other_has_its_name() -> None:
     talk = Talk()
     talk.topic_number = 0
-    (sheaf,) = talk.add(b"a")
+    (outgoing,) = talk.add(b"a")
     (asked,) = talk.pump()
     asked.refuse(Code.NO_TOPIC)
     (opening,) = talk.pump()
     opening.answer(Kind.ACK, bodies.Opened(((0, Code.NO_SUBSCRIBER, "nobody subscribes"),)))
-    assert isinstance(sheaf.error, NoSubscriber)
-    assert (talk.pump(), talk.sending.buffered_bytes) == ([], 0)
+    assert isinstance(outgoing.error, NoSubscriber)
+    assert (talk.pump(), talk.core.buffered_bytes) == ([], 0)
 
 
 def test_a_topic_that_is_just_being_deleted_is_opened_a_little_later() -> None:
@@ -146,8 +146,8 @@ def test_credit_starts_over_with_the_topic() -> None:
     asked = talk.add_and_pump(b"a", b"b")
     for item in asked:
         item.refuse(Code.NO_TOPIC)
-    lane = talk.sending.lanes[TOPIC]
-    assert (lane.sent, lane.credit) == (2, 0)
+    queue = talk.core.queues[TOPIC]
+    assert (queue.sent, queue.credit) == (2, 0)
     talk.pump()
     assert talk.add_and_pump(b"c") == [], "no credit of the new topic yet"
 
@@ -155,7 +155,7 @@ def test_credit_starts_over_with_the_topic() -> None:
 def test_a_gap_behind_the_first_batch_is_only_sent_again() -> None:
     talk = Talk(registered=False)
     talk.add(b"a")
-    talk.sending.pump(talk.now_s)
+    talk.turn()
     talk.register(1)
     (asked,) = talk.pump()
     asked.refuse(Code.GAP, expected=1)
@@ -168,8 +168,8 @@ def test_while_a_topic_is_being_deleted_puts_are_tried_again_but_not_in_a_rush()
     (asked,) = talk.add_and_pump(b"a")
     asked.refuse(Code.BUSY)
     assert talk.pump() == []
-    assert isinstance(talk.sending.stats()["refusal"], Busy)
-    wanted_s = talk.sending.pump(talk.now_s)
+    assert isinstance(talk.core.stats()["refusal"], Busy)
+    wanted_s = talk.turn()
     assert wanted_s is not None
     talk.now_s = wanted_s
     (again,) = talk.pump()
@@ -181,35 +181,35 @@ def test_a_pattern_is_no_topic_to_put_on() -> None:
     talk = Talk()
     with pytest.raises(InvalidRequest, match="many topics"):
         talk.add(b"a", topic=b"alerts/*")
-    assert talk.sending.buffered_bytes == 0
+    assert talk.core.buffered_bytes == 0
     talk.add(b"a", topic=b"alerts/*st*r")
 
 
 def test_lanes_without_work_are_let_go_of_and_their_topics_belong_to_a_new_publisher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sending_module, "_LANES_MAX", 3)
+    monkeypatch.setattr(publisher_core, "_QUEUES_MAX", 3)
     talk = Talk()
-    talk.sending._lanes_bound = 3
+    talk.core.queues_bound = 3
     for topic in (b"one", b"two"):
         talk.add(b"x", topic=topic)
         talk.store(talk.pump()[0])
     talk.add(b"y", topic=b"three")
     forget, register = talk.take() + talk.pump()
-    assert set(talk.sending.lanes) == {b"three"}
+    assert set(talk.core.queues) == {b"three"}
     assert (forget.kind, forget.body.publisher, register.kind) == (Kind.FORGET, 1, Kind.REGISTER)
     talk.asked.append(register)
     talk.register(2)
     talk.store(talk.pump()[0])
     (again,) = talk.add_and_pump(b"z")
     assert (again.batch.publisher, again.batch.number) == (2, 1)
-    assert talk.sending.identities() == {2}
+    assert talk.core.identities() == {2}
 
 
 def test_a_busy_lane_keeps_its_publisher_when_others_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending_module, "_LANES_MAX", 2)
+    monkeypatch.setattr(publisher_core, "_QUEUES_MAX", 2)
     talk = Talk()
-    talk.sending._lanes_bound = 2
+    talk.core.queues_bound = 2
     (under_way,) = talk.add_and_pump(b"x")
     talk.add(b"x", topic=b"other")
     talk.store(talk.pump()[0])
@@ -221,14 +221,14 @@ def test_a_busy_lane_keeps_its_publisher_when_others_are_let_go_of(monkeypatch: 
     assert [item.batch.publisher for item in talk.pump()] == [2]
     talk.store(under_way, credit=1 << 40)
     assert [(item.batch.publisher, item.batch.number) for item in talk.add_and_pump(b"z")] == [(1, 3)]
-    assert talk.sending.identities() == {1, 2}
+    assert talk.core.identities() == {1, 2}
 
 
 def test_a_reply_that_nobody_reads_is_told_by_its_receipt_alone() -> None:
     talk = Talk()
-    (sheaf,) = talk.add(b"answer", topic=b"$reply/gone")
+    (outgoing,) = talk.add(b"answer", topic=b"$reply/gone")
     talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
-    assert isinstance(sheaf.error, NoSubscriber)
-    assert talk.sending.failures.take() is None
-    assert talk.sending.stats()["replies_unread"] == 1
-    assert talk.sending.buffered_bytes == 0
+    assert isinstance(outgoing.error, NoSubscriber)
+    assert talk.core.take_error() is None
+    assert talk.core.stats()["replies_unread"] == 1
+    assert talk.core.buffered_bytes == 0

@@ -281,7 +281,7 @@ _LANES = """
 SELECT lane.*, count(stamp), coalesce(sum(count), 0), coalesce(max(stamp), 0)
 FROM lane LEFT JOIN batch INDEXED BY batch_lane ON batch.lane = lane.number GROUP BY lane.number
 """
-_TO_ASIDE = """
+_TO_QUARANTINE = """
 INSERT INTO aside SELECT stamp, topic, count, size, ttl_ms, due, packed, ?, ?
 FROM batch JOIN lane ON lane.number = batch.lane WHERE stamp = ?
 """
@@ -344,19 +344,19 @@ class OutboxFile:
             sequence=meta.get("sequence", 0),
             max_batch_bytes=meta.get("max_batch_bytes", 0),
             last_stamp=meta["last_stamp"],
-            kept_bytes=held + aside[0],
-            aside_messages=aside[1],
+            stored_bytes=held + aside[0],
+            quarantined_messages=aside[1],
         )
 
     def commit(self, changes: Changes) -> int:
-        """Make the changes, durably; give how many messages `aside_first` set aside. Raises OutboxFull when there is no
-        room: nothing of them is done then."""
+        """Make the changes, durably; return how many messages `quarantine_first` moved. Raises OutboxFull when there is
+        no room: nothing of them is done then."""
         if changes.rows and not self._room.is_there(self._connection):
             self._room.use(self._connection)
             if not self._room.is_there(self._connection):
                 raise no_room(self.file)
         try:
-            set_aside = self._transact(changes)
+            quarantined = self._transact(changes)
         except apsw.Error as error:
             full = typed(error, self.file)
             if not isinstance(full, OutboxFull):
@@ -364,9 +364,9 @@ class OutboxFile:
             self._room.use(self._connection)
             if changes.rows:
                 raise full from error
-            set_aside = self._try_again(changes)  # removing what was sent is what the reserve is for
+            quarantined = self._try_again(changes)  # removing what was sent is what the reserve is for
         self._room.look_after(self._connection, self._log_pages)
-        return set_aside
+        return quarantined
 
     def _try_again(self, changes: Changes) -> int:
         try:
@@ -378,13 +378,13 @@ class OutboxFile:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            set_aside = self._change(changes)
+            quarantined = self._change(changes)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        return set_aside
+        return quarantined
 
     def load(self, load: Load) -> list[Row]:
         """Give rows of a lane, in order; at least one where there is one."""
@@ -418,13 +418,13 @@ class OutboxFile:
         if not changes:
             execute("UPDATE meta SET value = value WHERE key = 'last_stamp'")
         now_us = int(time.time() * 1e6)
-        self._set_aside(changes.aside, now_us)
+        self._quarantine(changes.quarantine, now_us)
         if changes.gone:
             many("DELETE FROM batch WHERE stamp = ?", [(stamp,) for stamp in changes.gone])
         messages = 0
-        for lane, count, reason in changes.aside_first:
+        for lane, count, reason in changes.quarantine_first:
             first = list(execute(_FIRST_ROWS, (lane, count)))
-            self._set_aside([(stamp, reason) for stamp, _ in first], now_us)
+            self._quarantine([(stamp, reason) for stamp, _ in first], now_us)
             messages += sum(held for _, held in first)
         if changes.lanes:
             many("INSERT OR REPLACE INTO lane VALUES (?, ?, ?, ?, ?, ?, ?)", list(changes.lanes.values()))
@@ -442,8 +442,8 @@ class OutboxFile:
             many("DELETE FROM lane WHERE number = ?", [(lane,) for lane in changes.gone_lanes])
         return messages
 
-    def _set_aside(self, rows: list[tuple[int, str]], now_us: int) -> None:
+    def _quarantine(self, rows: list[tuple[int, str]], now_us: int) -> None:
         if rows:
             many = self._connection.executemany
-            many(_TO_ASIDE, [(reason, now_us, stamp) for stamp, reason in rows])
+            many(_TO_QUARANTINE, [(reason, now_us, stamp) for stamp, reason in rows])
             many("DELETE FROM batch WHERE stamp = ?", [(stamp,) for stamp, _ in rows])

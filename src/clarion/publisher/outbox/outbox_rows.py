@@ -52,7 +52,7 @@ class FoundLane(NamedTuple):
     last_stamp: int
 
 
-class Aside(NamedTuple):
+class Quarantined(NamedTuple):
     """Messages that are not sent by themselves: what they are, and why."""
 
     stamp: int
@@ -73,21 +73,21 @@ class Found:
     sequence: int = 0
     max_batch_bytes: int = 0  # that the broker took when it was last asked; 0: it never was
     last_stamp: int = 0
-    kept_bytes: int = 0  # of all rows, those set aside too
-    aside_messages: int = 0
+    stored_bytes: int = 0  # of all rows, those in quarantine too
+    quarantined_messages: int = 0
 
 
 @dataclass(slots=True)
 class Changes:
-    """What one commit does. Rows are set aside and removed first; `aside_first` counts what is left then."""
+    """What one commit does. Rows go to quarantine and are removed first; `quarantine_first` counts what is left."""
 
     home: Home | None = None
     start: bytes = b""  # with what is gone, by which commit of the broker's it was known
     sequence: int = 0
     max_batch_bytes: int = 0
     gone: list[int] = field(default_factory=list)  # stamps
-    aside: list[tuple[int, str]] = field(default_factory=list)  # stamps, with the reason
-    aside_first: list[tuple[int, int, str]] = field(default_factory=list)  # the first so many rows of a lane
+    quarantine: list[tuple[int, str]] = field(default_factory=list)  # stamps, with the reason
+    quarantine_first: list[tuple[int, int, str]] = field(default_factory=list)  # the first so many rows of a lane
     rows: list[Row] = field(default_factory=list)
     last_stamp: int = 0
     lanes: dict[int, LaneRow] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(
-            self.home or self.max_batch_bytes or self.gone or self.aside or self.aside_first or self.rows
+            self.home or self.max_batch_bytes or self.gone or self.quarantine or self.quarantine_first or self.rows
             or self.lanes or self.gone_lanes
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ import apsw
 from clarion.model.errors import OutboxUnusable
 from clarion.model.ids import next_stamp
 from clarion.publisher.outbox.outbox_file import OutboxLock, close_database, open_database, open_for_reading, typed
-from clarion.publisher.outbox.outbox_rows import Aside
+from clarion.publisher.outbox.outbox_rows import Quarantined
 from clarion.wire.batch import BadBatch, Batch, readdress_batch
 
 _WAITING = """
@@ -38,7 +38,7 @@ class Contents(NamedTuple):
     """What is in an outbox."""
 
     waiting: list[WaitingTopic]
-    aside: list[Aside]
+    quarantined: list[Quarantined]
 
 
 def look(file: Path) -> Contents:
@@ -47,7 +47,7 @@ def look(file: Path) -> Contents:
     try:
         waiting = [WaitingTopic(*row) for row in connection.execute(_WAITING)]
         rows = connection.execute("SELECT stamp, topic, count, size, reason, at_us FROM aside ORDER BY stamp")
-        return Contents(waiting, [Aside(*row) for row in rows])
+        return Contents(waiting, [Quarantined(*row) for row in rows])
     except apsw.Error as error:
         raise typed(error, file) from error
     finally:

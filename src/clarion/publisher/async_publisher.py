@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -21,21 +20,28 @@ from clarion.model.arguments import (
 )
 from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut, TooLarge
 from clarion.model.names import reply_address, to_bytes
-from clarion.publisher.outbox.desk import make_sending, not_confirmed, open_outbox
-from clarion.publisher.outbox.loops import AsyncDesk
+from clarion.publisher.outbox.outbox_worker import (
+    LoopHandOver,
+    OutboxClient,
+    are_saved,
+    no_outbox,
+    open_outbox,
+    raise_unsaved,
+    read_ledger,
+)
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part, check_settings
-from clarion.publisher.publisher import FORGET_S, log
+from clarion.publisher.publisher import FORGET_S, LET_GO_S, Until, buffer_full, left_behind, log, not_confirmed
+from clarion.publisher.publisher_core import PublisherCore
 from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts
 from clarion.publisher.requests import AsyncRequests
 from clarion.publisher.tuner import LAN, Sample, TunerSettings
 from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
-from clarion.publisher.tuner.tuner_trace import Trace
 from clarion.session.async_session import AsyncSession
+from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
-from clarion.session.exchange import OnReply
 from clarion.wire import bodies
 from clarion.wire.batch_builder import part_of
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
 from clarion.wire.messages import Message, check_message
 from clarion.wire.timestamps import Timestamp, all_due, due_us, ttl_ms
 
@@ -60,7 +66,6 @@ class AsyncPublisher:
         outbox_bytes: int = 2**30,
     ) -> None:
         check_settings(in_flight, batch_bytes, buffer_bytes, compression)
-        self._trace = Trace(whole(trace_samples, "trace_samples"))
         self._buffer_bytes = buffer_bytes
         self._block_s = seconds(block_s, "block_s")
         self._works = _Works(
@@ -73,11 +78,10 @@ class AsyncPublisher:
             compressed=compression is not None,
             tuning=tuning,
             tuner=with_batch_size(tuner, batch_size),
-            on_sample=self._trace.add if trace_samples else None,
+            trace_samples=whole(trace_samples, "trace_samples"),
         )
         self._session = self._works.session
-        self._sending = self._works.sending
-        self._desk = self._works.desk
+        self._core = self._works.core
         watch(self, self._works, self._session.url)
 
     async def put(
@@ -97,8 +101,9 @@ class AsyncPublisher:
         key, packed_headers = None if key is None else to_bytes(key, "key"), as_headers(headers)
         lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
         await self._room(wait, block_s)
-        part = self._sending.add(name, payload, key, packed_headers, ttl_ms=lives_ms, due_us=due)
-        self._desk.set_going()
+        now_s = self._session.now_s()
+        part = self._core.add(name, payload, key, packed_headers, now_s=now_s, ttl_ms=lives_ms, due_us=due)
+        self._works.set_going()
         return AsyncReceipt(self, [part])
 
     async def put_many(
@@ -123,21 +128,22 @@ class AsyncPublisher:
         while start < len(payloads):
             try:
                 await self._room(wait, block_s)
-                stop = self._sending.chunk_end(topic, payloads, keys, start, packed_headers)
-                part = self._sending.add_many(
+                stop = self._core.chunk_end(topic, payloads, keys, start, packed_headers)
+                part = self._core.add_many(
                     topic,
                     payloads[start:stop],
                     part_of(keys, start, stop),
                     part_of(packed_headers, start, stop),
+                    now_s=self._session.now_s(),
                     ttl_ms=lives_ms,
                     due=part_of(due, start, stop),
                 )
             except (BufferFull, TooLarge) as error:
                 error.accepted = start
-                self._sending.drops += len(payloads) - start - 1 if isinstance(error, BufferFull) else 0
+                self._core.drops += len(payloads) - start - 1 if isinstance(error, BufferFull) else 0
                 raise
             parts.append(part)
-            self._desk.set_going()
+            self._works.set_going()
             start = stop
         return AsyncReceipts(self, parts)
 
@@ -174,7 +180,7 @@ class AsyncPublisher:
     async def save(self, timeout_s: float | None = None) -> None:
         """Wait until everything put so far is on this machine's disk; see Publisher.save."""
         self._session.check_process()
-        await self._desk.save(optional_seconds(timeout_s, "timeout_s"))
+        await self._works.save(optional_seconds(timeout_s, "timeout_s"))
 
     async def close(self, timeout_s: float | None = 30.0) -> None:
         """Send everything that was accepted, and let go of the connection; raises as Publisher.close does."""
@@ -198,7 +204,7 @@ class AsyncPublisher:
         """What is buffered, in flight and stored."""
         self._session.check_process()
         return {
-            **self._sending.stats(),
+            **self._core.stats(),
             "late_replies": self._works.requests.late,
             "connected": self._session.connected,
         }
@@ -207,12 +213,12 @@ class AsyncPublisher:
     def tuning(self) -> dict[bytes, Sample]:
         """What the tuner of each topic does right now; see Publisher.tuning."""
         self._session.check_process()
-        return self._sending.seen()
+        return self._core.seen(self._session.now_s())
 
     def trace(self, topic: bytes | str) -> list[Sample]:
         """What the tuner of a topic did at its last polls; see Publisher.trace."""
         self._session.check_process()
-        return self._trace.of(to_bytes(topic, "topic"))
+        return self._core.trace.of(to_bytes(topic, "topic"))
 
     async def _room(self, wait: bool, block_s: float | None) -> None:
         block_s = optional_seconds(block_s, "block_s")
@@ -223,26 +229,26 @@ class AsyncPublisher:
         drained = await self._works.until(self._has_room, patience_s)
         self._works.check_usable()
         if not drained:
-            self._sending.drops += 1
-            raise self._desk.full(self._buffer_bytes, patience_s)
+            self._core.drops += 1
+            raise self._works.buffer_full(self._buffer_bytes, patience_s)
 
     def _has_room(self) -> bool:
-        return self._sending.buffered_bytes < self._buffer_bytes and self._desk.has_room()
+        return self._core.buffered_bytes < self._buffer_bytes and self._works.has_room()
 
     async def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
         """Wait until messages are durable or refused."""
         timeout_s = optional_seconds(timeout_s, "timeout_s")
-        if not await self._works.until(lambda: all(sheaf.done for sheaf, _, _ in parts), timeout_s):
-            count = sum(stop - start for sheaf, start, stop in parts if not sheaf.done)
+        if not await self._works.wait_for([batch for batch, _, _ in parts], timeout_s):
+            count = sum(stop - start for batch, start, stop in parts if not batch.done)
             raise not_confirmed(count, self._session.url, timeout_s)
 
-    async def _wait_saved(self, sheaves: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
+    async def _wait_saved(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
         self._session.check_process()
-        await self._desk.wait_saved(sheaves, optional_seconds(timeout_s, "timeout_s"))
+        await self._works.wait_saved(batches, optional_seconds(timeout_s, "timeout_s"))
 
 
 class _Works(Works):
-    """What works behind a publisher: session, sending and disk. It does not hold the publisher (see `endings`)."""
+    """What works behind a publisher: its core, session and disk. It does not hold the publisher (see `endings`)."""
 
     def __init__(
         self,
@@ -252,86 +258,106 @@ class _Works(Works):
         memory_bytes: int,
         **settings: Any,
     ) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
         self._ending = False  # nothing more is accepted
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
         self.loop = asyncio.get_running_loop()
-        self._clock_s: Callable[[], float] = self.loop.time
+        self.outbox: OutboxClient | None = None
         file = open_outbox(outbox, outbox_bytes)
-        self.sending = make_sending(
-            file,
-            memory_bytes,
-            self._ask,
-            self._now_s,
-            time.time,
-            lambda: os.urandom(16),
-            self._on_change,
-            **settings,
-        )
+        ledger = None if file is None else read_ledger(file, memory_bytes)
+        self._hand_over = LoopHandOver(self._wake)
         try:
-            self.session = AsyncSession(url, on_turn=self._on_turn, on_lost=self._on_lost, seen=self.sending.last_seen)
+            self.core = PublisherCore(broker_url(url), os.urandom(16), ledger, **settings)
+            if file is not None and ledger is not None:
+                ledger.open(self.core, self._now_s())
+                self.outbox = self._hand_over.client = OutboxClient(
+                    file, ledger, self.core, outbox_bytes, self._now_s, self._hand_over
+                )
+            else:
+                self.core.greet()
+            self.session = AsyncSession(url, self.outbox or self.core, seen=self.core.last_seen)
         except BaseException:
-            if file is not None:
+            if self.outbox is not None:
+                self.outbox.close()
+            elif file is not None:
                 file.close()
             raise
-        self._clock_s = self.session.now_s  # of the loop that it is on
-        self.desk = AsyncDesk(
-            file, self.sending, outbox_bytes, clock_s=self.session.now_s, wake=self.session.wake, wait_until=self.until
-        )
         self.requests = AsyncRequests(self.session)
-        self.sending.greet()
 
     def _now_s(self) -> float:
-        return self._clock_s()
+        assert self.loop is not None
+        return self.loop.time()
 
-    def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = ()) -> None:
-        self.session.ask(kind, body, on_reply, blobs)
-
-    def _on_lost(self, error: ClarionError) -> None:
-        self.sending.went_back(error)
-
-    def _on_turn(self, now_s: float) -> float | None:
-        wanted_s = self.sending.pump(now_s)
-        self.desk.feed()
-        return wanted_s
-
-    def _on_change(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+    def _wake(self) -> None:
         self.session.wake()
+
+    def set_going(self) -> None:
+        """See to what was just put. What is to be saved does not concern the session yet."""
+        if self.outbox is None:
+            self.session.wake()
+        else:
+            self.outbox.feed()
+
+    def has_room(self) -> bool:
+        """Whether the outbox, if there is one, may take more."""
+        return self.outbox is None or self.outbox.has_room()
+
+    def buffer_full(self, buffer_bytes: int, patience_s: float) -> BufferFull:
+        """Return what to raise when a put found no room."""
+        return buffer_full(None if self.outbox is None else self.outbox.why_full(), buffer_bytes, patience_s)
 
     def check_usable(self) -> None:
         """Raise where nothing can be put."""
         self.session.check_usable()
         if self._ending:
             raise Closed("this client is closed")
-        if self.sending.broken:
-            raise self.sending.broken.again()
+        if self.core.broken:
+            raise self.core.broken.again()
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait for something that replies bring about."""
-        loop = asyncio.get_running_loop()
-        deadline_s = None if timeout_s is None else loop.time() + timeout_s
-        while not condition():
+    async def until(self, holds: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait for something that replies, or the disk, bring about."""
+        deadline_s = None if timeout_s is None else self._now_s() + timeout_s
+        while not holds():  # who was woken may find that others were faster
             self.session.check_usable()
-            left_s = None if deadline_s is None else deadline_s - loop.time()
+            left_s = None if deadline_s is None else deadline_s - self._now_s()
             if left_s is not None and left_s <= 0:
                 return False
-            changed: asyncio.Future[None] = loop.create_future()
-            self._waiting.add(changed)
-            await asyncio.wait([changed], timeout=left_s)
-            self._waiting.discard(changed)
+            call = Until(holds)
+            self.core.watch(call)
+            try:
+                await self.session.wait(call, left_s)
+            finally:
+                self.core.unwatch(call)
         return True
+
+    async def wait_for(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> bool:
+        """Wait until batches are durable or refused."""
+        deadline_s = None if timeout_s is None else self._now_s() + timeout_s
+        for batch in batches:
+            if not batch.done:
+                self.session.check_usable()
+                left_s = None if deadline_s is None else max(0.0, deadline_s - self._now_s())
+                if not await self.session.wait(batch, left_s):
+                    return False
+        return True
+
+    async def save(self, timeout_s: float | None) -> None:
+        """Wait until everything put so far is on disk."""
+        await self.wait_saved([] if self.outbox is None else self.outbox.unsaved(), timeout_s)
+
+    async def wait_saved(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
+        """Wait until these are on disk."""
+        if self.outbox is None:
+            raise no_outbox()
+        if not await self.until(lambda: are_saved(batches), timeout_s):
+            raise self.outbox.not_saved(timeout_s)
+        raise_unsaved(batches)
 
     async def flush(self, timeout_s: float | None) -> None:
         """Wait until everything put so far is durable or refused."""
         self.session.check_process()
-        waiting = self.sending.unfinished()
-        if not await self.until(lambda: all(sheaf.done for sheaf in waiting), timeout_s):
-            raise not_confirmed(self.sending.unconfirmed(), self.session.url, timeout_s)
-        error = self.sending.failures.take()
+        if not await self.wait_for(self.core.unfinished(), timeout_s):
+            raise not_confirmed(self.core.unconfirmed(), self.session.url, timeout_s)
+        error = self.core.take_error()
         if error is not None:
             raise error
 
@@ -341,14 +367,14 @@ class _Works(Works):
         """Have the loop do nothing more."""
         self.session.leave_loop()
         self.requests.leave_loop()
-        self._waiting.clear()
 
     async def end(self, timeout_s: float) -> None:
         """Finish and let go, as nobody closed it; on this loop or, once it has left it, on another."""
         if asyncio.get_running_loop() is not self.loop:
             self.loop = asyncio.get_running_loop()
             self.session.join_loop()
-            self.desk.join_loop()
+            if self.outbox is not None:
+                self._hand_over.join_loop()
             self._closed = None  # whoever was closing it is gone with the other loop
         await self.close(timeout_s)
 
@@ -364,8 +390,8 @@ class _Works(Works):
         try:
             await self.flush(timeout_s)
             in_time = True
-            await self.desk.retire()
-            for publisher in self.sending.identities():
+            await self._retire()
+            for publisher in self.core.identities():
                 await self.session.call(Kind.FORGET, bodies.Forget(publisher), timeout_s=FORGET_S)
         except TimedOut as error:
             if in_time:
@@ -381,15 +407,36 @@ class _Works(Works):
         if left is not None:
             raise left
 
+    async def _retire(self) -> None:
+        """Have nothing left in the outbox, identities neither; raises TimedOut if that does not work out."""
+        outbox = self.outbox
+        if outbox is not None:
+            outbox.retire()
+            if not await self.until(lambda: outbox.ledger.retired, LET_GO_S):
+                raise outbox.not_emptied()
+
+    async def _wind_down(self) -> None:
+        """Save what is not saved, remove what was sent, and do nothing more."""
+        outbox = self.outbox
+        if outbox is not None:
+            outbox.wind_down()
+            try:
+                await self.until(lambda: outbox.ledger.is_at_rest, LET_GO_S)
+            except ClarionError as error:
+                log.info("the session broke while the outbox was put in order: %s", error)
+
     async def _let_go(self, timeout_s: float | None, in_time: bool) -> TimedOut | None:
         """End everything; return what to raise where something is left."""
         await self.requests.close(tell=in_time)
-        await self.desk.wind_down()
+        await self._wind_down()
         self.session.close()
-        left = self.desk.left_behind(self.session.url, timeout_s)
-        await self.desk.close()
+        left = left_behind(self.core, self.outbox, self.session.url, timeout_s)
+        if self.outbox is not None:
+            try:
+                await asyncio.to_thread(self.outbox.close)
+            except RuntimeError:  # no thread can be started at the end of the program
+                self.outbox.close()
         closed(self)
         assert self._closed is not None
         self._closed.set_result(None)
-        self._on_change()  # whoever still waits hears that it is closed
         return left

@@ -1,0 +1,678 @@
+"""What leaves when: a queue for each topic, numbered batches, a window of them in flight, credit, retries.
+
+No socket, thread, clock or dice: events and the time come in, and the driver takes the instructions that follow.
+Where batches come from, and what becomes of those that the broker does not take, is the business of a `BatchSource`:
+memory, or the ledger of an outbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from heapq import nlargest
+from math import inf
+from typing import Any, NamedTuple, Protocol
+
+from clarion.model.errors import ClarionError, InvalidRequest, NoSubscriber, TooLarge
+from clarion.model.names import REPLIES, is_pattern, to_text
+from clarion.publisher.memory_source import MemorySource
+from clarion.publisher.outgoing_batch import OutgoingBatch, Part
+from clarion.publisher.topic_queue import Gathering, TopicQueue
+from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
+from clarion.publisher.tuner.tuner_trace import Trace
+from clarion.session.calls import Call, Request, Requests
+from clarion.session.exchange import AGAIN_S, Instruction, Reply, Seen, Send, Wake, hello
+from clarion.wire import bodies
+from clarion.wire.batch import Headers
+from clarion.wire.batch_builder import HEADER_BYTES, chunk_end, message_bytes, packed_bytes
+from clarion.wire.codes import RETRIED, Code, error_of
+from clarion.wire.frames import Kind
+
+USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
+REPORT_EVERY_S = 2.0
+_REPORTED_QUEUES = 8  # that the broker is told of at a time: those with the most messages since the last time
+_DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
+_BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
+_OPENED_MAX = 1000  # topics that one request asks the numbers of
+_QUEUES_MAX = 10_000  # beyond which those with nothing to do are let go
+_QUEUE_MEMORY_BYTES = 1536  # a topic's queue with its tuner, where that is kept for a batch that gathers
+_UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
+
+
+class PutTag(NamedTuple):
+    """What a PUT was sent for."""
+
+    queue: TopicQueue
+    batch: OutgoingBatch
+
+
+class OpenTag(NamedTuple):
+    """What an OPEN was sent for."""
+
+    queues: list[TopicQueue]
+
+
+# What other requests were sent for.
+_HELLO, _REGISTER, _REPORT, _FORGET = "hello", "register", "report", "forget"
+
+
+class BatchSource(Protocol):
+    """Where batches come from, and where those go that are answered. `core` is set before anything else is asked."""
+
+    core: PublisherCore
+
+    def gathering(self, queue: TopicQueue) -> Gathering: ...
+    def take_full(self, queue: TopicQueue, batch: OutgoingBatch) -> None: ...
+    def on_added(self, queue: TopicQueue) -> None: ...
+    def newest(self, queue: TopicQueue) -> list[OutgoingBatch]: ...
+    def unconfirmed(self) -> int: ...
+    def is_ready(self, queue: TopicQueue) -> bool: ...
+    def needs_identity(self) -> bool: ...
+    def opens(self) -> bool: ...
+    def is_unopened(self, queue: TopicQueue) -> bool: ...
+    def is_idle(self, queue: TopicQueue) -> bool: ...
+    def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
+    def on_sent(self, batch: OutgoingBatch) -> None: ...
+    def due_s(self, now_s: float) -> float | None: ...
+    def on_welcome(self, welcome: bodies.Welcome) -> None: ...
+    def on_registered(self) -> None: ...
+    def on_opened(self, queue: TopicQueue) -> None: ...
+    def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
+    def on_answer(self, queue: TopicQueue, batch: OutgoingBatch, refusal: bodies.Refused | None) -> None: ...
+    def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None: ...
+    def after_answer(self, queue: TopicQueue) -> None: ...
+    def on_lost(self, error: ClarionError) -> None: ...
+    def give_up(self, error: ClarionError, now_s: float) -> None: ...
+    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None: ...
+    def release(self, batch: OutgoingBatch) -> None: ...
+    def error_of(self, batch: OutgoingBatch, error: ClarionError) -> ClarionError: ...
+    def take_error(self) -> ClarionError | None: ...
+    def stats(self) -> dict[str, Any]: ...
+
+
+class PublisherCore:
+    """The publisher without its threads."""
+
+    def __init__(
+        self,
+        url: str,
+        seed: bytes,
+        source: BatchSource | None = None,
+        *,
+        in_flight: int,
+        batch_bytes: int,
+        compressed: bool = False,
+        tuning: str = "auto",
+        tuner: TunerSettings = LAN,
+        trace_samples: int = 0,
+    ) -> None:
+        self.url = url
+        self._instructions: list[Instruction] = []
+        self._requests = Requests(url, seed, self._instructions)
+        self.count = self._requests.count
+        self.in_flight = in_flight
+        self.compressed = compressed
+        self.tuning = tuning
+        self._tuner_settings = replace(tuner, publishes_in_transfer=in_flight)
+        self.trace = Trace(trace_samples)
+        self._traces = trace_samples > 0
+        self.batch_bytes = batch_bytes  # that a batch gathers, at most, unless one message is larger
+        self._usual_batch_bytes = batch_bytes
+        self._waits_for_welcome = False
+        self.max_batch_bytes = _DEFAULT_MAX_BATCH_BYTES
+        self._gathers = self.new_tuner(b"", 0.0).gathers  # messages in a batch, until the queue's tuner has a say
+        self.queues: dict[bytes, TopicQueue] = {}
+        self.queues_bound = _QUEUES_MAX
+        self._busy: dict[TopicQueue, None] = {}  # queues with something to send or send again
+        self._unopened: dict[TopicQueue, None] = {}  # queues whose topic's number is not known
+        self._opening = False
+        self._open_at_s = 0.0
+        self.identity: bodies.Registered | None = None
+        self._hello_at_s: float | None = None  # when to greet again a broker that could not answer
+        self._registering = False
+        self.register_at_s = 0.0
+        self.broken: ClarionError | None = None
+        self.buffered_bytes = 0  # of memory, roughly
+        self.failures = Failures()
+        self.last_seen = Seen()  # by this publisher, or by one before it with the same outbox
+        self.drops = 0  # messages that found the buffer full, and were refused
+        self._instance = next(self._requests.nonces)  # what names it in reports
+        self._report_at_s = 0.0
+        self._reports = 0  # under way
+        self._reports_understood = True
+        self.messages_stored = 0
+        self.batches_stored = 0
+        self.refusal: ClarionError | None = None  # the broker's last "not now", for any topic, until it takes anything
+        self._watching: dict[Any, None] = {}  # calls that may be done whenever something changes
+        self.source: BatchSource = source or MemorySource()
+        self.source.core = self
+
+    # What callers do.
+
+    def add(
+        self,
+        topic: bytes,
+        payload: bytes,
+        key: bytes | None,
+        headers: Headers | None,
+        *,
+        now_s: float,
+        ttl_ms: int = 0,
+        due_us: int | None = None,
+    ) -> Part:
+        """Take one message."""
+        size = message_bytes(payload, key, headers)
+        batch = self._gathering(topic, 1, size, ttl_ms, now_s, delayed=due_us is not None)
+        before = batch.memory_bytes if batch.count else 0
+        place = batch.builder.add(payload, key, headers, size, due_us or 0)
+        self.buffered_bytes += batch.memory_bytes - before
+        return batch, place, place + 1
+
+    def add_many(
+        self,
+        topic: bytes,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        *,
+        now_s: float,
+        ttl_ms: int = 0,
+        due: Sequence[int] | None = None,
+    ) -> Part:
+        """Take messages that fit into one batch (see `chunk_end`), all of them bytes (see `all_bytes`)."""
+        size = packed_bytes(payloads, keys, headers)
+        batch = self._gathering(topic, len(payloads), size, ttl_ms, now_s, delayed=due is not None)
+        before = batch.memory_bytes if batch.count else 0
+        place = batch.builder.extend(payloads, keys, size, headers=headers, due=due or ())
+        self.buffered_bytes += batch.memory_bytes - before
+        return batch, place, place + len(payloads)
+
+    def chunk_end(
+        self,
+        topic: bytes,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        start: int,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> int:
+        """Return where a batch of the usual size ends that begins at `start`; at least one message goes in."""
+        queue = self.queues.get(topic)
+        most = self._gathers if queue is None else queue.tuner.gathers
+        return chunk_end(payloads, keys, headers, start, self.batch_bytes, most)
+
+    def _gathering(
+        self, topic: bytes, messages: int, size: int, ttl_ms: int, now_s: float, *, delayed: bool
+    ) -> OutgoingBatch:
+        if size + HEADER_BYTES > self.max_batch_bytes:
+            raise TooLarge(
+                f"{size} bytes with key and headers do not fit into a batch of {self.max_batch_bytes} bytes,"
+                " the most this broker takes; it was not queued"
+            )
+        queue = self.queues.get(topic) or self._new_queue(topic, now_s)
+        gathering = self.source.gathering(queue)
+        full = gathering.full_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
+        if full is not None:
+            self.source.take_full(queue, full)
+        batch = gathering.batch_for(topic, queue.tuner.gathers, ttl_ms=ttl_ms, delayed=delayed)
+        if not batch.count and queue not in self._busy:
+            batch.builder.more_memory_bytes += _QUEUE_MEMORY_BYTES
+        self._busy[queue] = None
+        if queue.topic_number is None:
+            self._unopened[queue] = None
+        self.source.on_added(queue)
+        return batch
+
+    def _new_queue(self, topic: bytes, now_s: float) -> TopicQueue:
+        if is_pattern(topic):
+            raise InvalidRequest(
+                f"{to_text(topic)} stands for many topics; a message is put on one. Nothing was queued"
+            )
+        if len(self.queues) >= self.queues_bound:
+            self._let_go_of_idle_queues()
+        queue = self.queues[topic] = TopicQueue(topic, self.new_tuner(topic, now_s))
+        return queue
+
+    def new_tuner(self, topic: bytes, now_s: float) -> Tuner:
+        """Return a tuner for a topic."""
+        on_sample = partial(self.trace.add, topic) if self._traces else None
+        return make_tuner(self.tuning, self._tuner_settings, now_s, on_sample)
+
+    def _let_go_of_idle_queues(self) -> None:
+        """Their numbers go with them: whatever is put there again is put by a new publisher, which begins with 1."""
+        before = self.identities()
+        idle = [queue for queue in self.queues.values() if self.source.is_idle(queue)]
+        for queue in idle:
+            del self.queues[queue.topic]
+            self._unopened.pop(queue, None)
+        self.queues_bound = max(_QUEUES_MAX, 2 * len(self.queues))
+        self.identity = None
+        self.source.let_go(idle, before - self.identities())
+
+    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
+        """Take up a request that somebody waits for, beside what is put."""
+        self._requests.begin(call, now_s, unix_s)
+
+    def cancel(self, call: Call, now_s: float) -> None:
+        """Have a request not sent again."""
+        self._requests.cancel(call, now_s)
+
+    def watch(self, call: Any) -> None:
+        """Have a call woken as soon as it is done, which it may be whenever something changes."""
+        self._watching[call] = None
+
+    def unwatch(self, call: Any) -> None:
+        """Nobody waits for the call any more."""
+        self._watching.pop(call, None)
+
+    # What the driver does.
+
+    def take_instructions(self) -> list[Instruction]:
+        """Return what is to be done, once."""
+        if self._watching:
+            self._instructions += [Wake(call) for call in self._watching if call.done]
+        taken = self._instructions[:]
+        self._instructions.clear()
+        return taken
+
+    def on_time(self, now_s: float, unix_s: float) -> float | None:
+        """Send what is due, of all topics; return when to come back, if something waits for a time."""
+        times_s = [self._requests.on_time(now_s, unix_s)]
+        if self._hello_at_s is not None and now_s >= self._hello_at_s:
+            self.greet_again()
+        times_s.append(self._hello_at_s)
+        if not self._waits_for_welcome:
+            self._report(now_s)
+            if self._unopened and not self._opening and self.source.opens():
+                times_s.append(self._open(now_s))
+            times_s.append(self._send_due(now_s, unix_s))
+        if self.source.needs_identity():
+            times_s.append(self._register(now_s))
+        times_s.append(self.source.due_s(now_s))
+        wanted_s = min((at_s for at_s in times_s if at_s is not None), default=inf)
+        return None if wanted_s == inf else wanted_s
+
+    def _send_due(self, now_s: float, unix_s: float) -> float:
+        """Send what may leave of the queues with something to do; return when one of them wants a turn."""
+        wanted_s = inf
+        for queue in list(self._busy):
+            if queue.idle():
+                del self._busy[queue]
+                continue
+            held_until_s = self._held_until_s(queue, now_s)
+            if held_until_s is None:
+                self._resend(queue)
+                held_until_s = self._publish(queue, now_s, unix_s)
+                if held_until_s == inf:
+                    del self._busy[queue]  # an answer, or the next put, brings it back
+            wanted_s = min(wanted_s, held_until_s)
+        return wanted_s
+
+    def _held_until_s(self, queue: TopicQueue, now_s: float) -> float | None:
+        """Return when a queue may send, if it is not now: `inf` where an answer has to come first."""
+        if not self.source.is_ready(queue):
+            return inf
+        if self.identity is None and queue.identity is None:
+            return self._register(now_s)
+        if queue.astray or queue.topic_number is None:
+            return inf
+        return queue.resend_at_s if queue.resend_at_s is not None and queue.resend_at_s > now_s else None
+
+    def _publish(self, queue: TopicQueue, now_s: float, unix_s: float) -> float:
+        """Send what window, credit and tuner let go; return when to ask the tuner again: `inf` where an answer or a
+        put has to come first."""
+        while queue.unsent():
+            if not self._may_send(queue, now_s):
+                return inf
+            held_until_s = queue.held_until_s(now_s)
+            if held_until_s is not None:
+                return held_until_s
+            batch = self.source.seal_next(queue, unix_s)
+            if not batch.done:
+                queue.fly(batch, now_s)
+                self._send_put(queue, batch)
+            queue.left(batch.count, now_s)
+        queue.tuner.on_idle(now_s)
+        return inf
+
+    def _may_send(self, queue: TopicQueue, now_s: float) -> bool:
+        if not queue.flying:
+            return True  # one batch may always be under way
+        if len(queue.flying) >= self.in_flight:
+            return False
+        return now_s < queue.credit_until_s and queue.sent + queue.next_up().count <= queue.credit
+
+    def _send_put(self, queue: TopicQueue, batch: OutgoingBatch) -> None:
+        assert batch.packed is not None
+        body = bodies.Put(queue.topic, batch.ttl_ms, batch.packed_due, queue.topic_number or 0)
+        self.source.on_sent(batch)
+        self._instructions.append(Send(Kind.PUT, body, PutTag(queue, batch), (batch.packed,)))
+
+    def _resend(self, queue: TopicQueue) -> None:
+        queue.resend_at_s = None
+        for batch in queue.flying.values():
+            if batch.refused:
+                batch.refused = False
+                self._send_put(queue, batch)
+
+    # Who is there.
+
+    def greet(self) -> None:
+        """Ask the broker for its version and limits, before anything else."""
+        self._waits_for_welcome = True
+        self._usual_batch_bytes, self.batch_bytes = self.batch_bytes, min(self.batch_bytes, _BEFORE_WELCOME_BYTES)
+        self.greet_again()
+
+    def greet_again(self) -> None:
+        """Ask the broker who it is."""
+        self._hello_at_s = None
+        self._instructions.append(Send(Kind.HELLO, hello("clarion publisher"), _HELLO))
+
+    def know_limit(self, max_batch_bytes: int) -> None:
+        """Take in how large a batch the broker takes, as it says or said before."""
+        self.max_batch_bytes = max_batch_bytes
+        self.batch_bytes = min(self._usual_batch_bytes, max_batch_bytes - HEADER_BYTES)
+
+    def _on_welcome(self, reply: Reply, now_s: float) -> None:
+        again_s = reply.again_after_s()
+        try:
+            welcome = reply.read(bodies.Welcome)
+        except ClarionError as error:
+            if again_s is not None:
+                self._hello_at_s = now_s + again_s
+            else:
+                self.on_broken(error, now_s)
+            return
+        self.count.note(welcome.count)
+        self.know_limit(welcome.max_batch_bytes)
+        self._waits_for_welcome = False
+        self.source.on_welcome(welcome)
+
+    def _register(self, now_s: float) -> float:
+        if now_s < self.register_at_s:
+            return self.register_at_s
+        if not self._registering:
+            self._registering = True
+            body = bodies.Register(next(self._requests.nonces), self.count.known or 0)
+            self._instructions.append(Send(Kind.REGISTER, body, _REGISTER))
+        return inf
+
+    @property
+    def is_registering(self) -> bool:
+        """Whether the broker was asked for an identity."""
+        return self._registering
+
+    def _on_registered(self, reply: Reply, now_s: float) -> None:
+        self._registering = False
+        try:
+            self.identity = reply.read(bodies.Registered)
+        except ClarionError as error:
+            refusal = reply.refusal()
+            if refusal is not None and refusal.code == Code.STALE:  # an id that an earlier copy got is nobody's
+                self.count.start_over(refusal)
+            elif refusal is not None and refusal.code in RETRIED:
+                self.register_at_s = now_s + max(refusal.retry_after_s, AGAIN_S)
+            else:
+                self.give_up(error, now_s)
+        self.source.on_registered()
+
+    def reopen(self, queue: TopicQueue) -> None:
+        """Ask the broker for the topic's number before anything more is sent there."""
+        queue.topic_number = None
+        self._unopened[queue] = None
+
+    def look_at(self, queue: TopicQueue) -> None:
+        """Have a queue looked at again: it may have something to send, or need the number of its topic."""
+        self._busy[queue] = None
+        if self.source.is_unopened(queue):
+            self._unopened[queue] = None
+
+    def _open(self, now_s: float) -> float:
+        """Ask for the numbers of topics; return when to come back for it: `inf` where the answer has to come first."""
+        if now_s < self._open_at_s:
+            return self._open_at_s
+        unopened = [queue for queue in self._unopened if self.source.is_unopened(queue)]
+        queues = unopened[:_OPENED_MAX]
+        self._unopened = dict.fromkeys(unopened[_OPENED_MAX:])
+        if queues:
+            self._opening = True
+            body = bodies.Open(tuple(queue.topic for queue in queues))
+            self._instructions.append(Send(Kind.OPEN, body, OpenTag(queues)))
+        return inf
+
+    def _on_opened(self, queues: list[TopicQueue], reply: Reply, now_s: float) -> None:
+        self._opening = False
+        refusal = reply.refusal()
+        no_number = () if refusal is None else (0, refusal.code, refusal.text)
+        found = [no_number] * len(queues) if no_number else reply.read(bodies.Opened).topics
+        for queue, (number, code, text) in zip(queues, found, strict=True):
+            self._unopened.pop(queue, None)
+            if number:
+                queue.topic_number = number
+                self._busy[queue] = None
+                self.source.on_opened(queue)
+            elif code in RETRIED:
+                self.refusal = queue.refusal = error_of(code, text)
+                self._unopened[queue] = None
+                self._open_at_s = now_s + AGAIN_S
+            else:
+                self.source.on_open_refused(queue, error_of(code, text))
+
+    def forget(self, publishers: set[int]) -> None:
+        """Tell the broker of publishers whose numbers nobody needs any more."""
+        self._instructions += [Send(Kind.FORGET, bodies.Forget(publisher), _FORGET) for publisher in publishers]
+
+    # What the broker answers.
+
+    def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
+        """Take in the answer to a request."""
+        if isinstance(tag, PutTag):
+            self._on_put_reply(tag.queue, tag.batch, reply, now_s)
+        elif isinstance(tag, OpenTag):
+            self._on_opened(tag.queues, reply, now_s)
+        elif isinstance(tag, Request):
+            self._requests.on_reply(tag, reply, now_s)
+        elif tag == _HELLO:
+            self._on_welcome(reply, now_s)
+        elif tag == _REGISTER:
+            self._on_registered(reply, now_s)
+        elif tag == _REPORT:
+            self._on_reported(reply)
+
+    def _on_put_reply(self, queue: TopicQueue, batch: OutgoingBatch, reply: Reply, now_s: float) -> None:
+        if batch.done or queue.flying.get(batch.number) is not batch:
+            return
+        refusal = reply.refusal()
+        batch.uncertain |= refusal is not None and reply.times_sent > 1
+        self.source.on_answer(queue, batch, refusal)
+        self._busy[queue] = None
+        if refusal is None:
+            self._stored(queue, batch, reply.read(bodies.PutDone), now_s)
+            return
+        code, error = refusal.code, reply.error()
+        assert error is not None
+        if code in USES_NUMBER:
+            queue.land(batch, now_s)
+            queue.sent -= batch.count  # credit counts what was taken
+            self.fail(batch, error)
+        elif code == Code.GAP and refusal.expected < next(iter(queue.flying)):
+            text = f"the broker lost batches it had confirmed, from {refusal.expected} on: is this another store?"
+            self.source.on_misfit(queue, batch, code, InvalidRequest(text))
+        elif code in RETRIED:
+            batch.refused = True
+            wait_s = refusal.retry_after_s
+            if code != Code.GAP:
+                self.refusal = queue.refusal = error
+                wait_s = max(wait_s, AGAIN_S)
+            queue.resend_at_s = max(queue.resend_at_s or 0.0, now_s + wait_s)
+        else:
+            self.source.on_misfit(queue, batch, code, error)
+        self.source.after_answer(queue)
+
+    def _stored(self, queue: TopicQueue, batch: OutgoingBatch, done: bodies.PutDone, now_s: float) -> None:
+        queue.land(batch, now_s)
+        queue.credit = max(queue.credit, done.credit)
+        queue.credit_until_s = now_s + done.credit_s
+        self.source.release(batch)
+        self.messages_stored += batch.count
+        queue.stored += batch.count
+        self.batches_stored += 1
+        self.refusal = None
+        self.end(batch, first_offset=done.first_offset)
+        self.source.after_answer(queue)
+
+    def on_lost(self, error: ClarionError, now_s: float) -> None:
+        """The store is not the one that was spoken with before."""
+        self.source.on_lost(error)
+        self.failures.tell(error)
+
+    def on_failed(self, error: ClarionError) -> None:
+        """The session broke: nothing will come any more."""
+        self.on_broken(error, 0.0)
+
+    # What ends.
+
+    def end(self, batch: OutgoingBatch, *, first_offset: int = -1, error: ClarionError | None = None) -> None:
+        """End a batch, and wake who waits for it."""
+        batch.end(first_offset=first_offset, error=error)
+        self._instructions.append(Wake(batch))
+
+    def fail(self, batch: OutgoingBatch, error: ClarionError) -> None:
+        """End a batch that is not stored, and let go of its place in memory."""
+        error = self.source.error_of(batch, error)
+        self.source.release(batch)
+        self.end_failed(batch, error)
+
+    def end_failed(self, batch: OutgoingBatch, error: ClarionError) -> None:
+        """End a batch that is not stored; somebody will be told."""
+        self.failures.note(batch, error)
+        self.end(batch, error=error)
+
+    def on_broken(self, error: ClarionError, now_s: float) -> None:
+        """Nothing can be sent any more."""
+        self.broken = error
+        self.give_up(error, now_s)
+
+    def give_up(self, error: ClarionError, now_s: float) -> None:
+        """Fail everything that waits, or tell that it has to wait."""
+        self.source.give_up(error, now_s)
+
+    def take_error(self) -> ClarionError | None:
+        """Return one error that nobody was told of, and forget the others."""
+        return self.source.take_error() or self.failures.take()
+
+    # What can be seen.
+
+    def unfinished(self) -> list[OutgoingBatch]:
+        """Return the newest unfinished batches of each queue: when these are done, all before them are."""
+        return [batch for queue in self.queues.values() for batch in self.source.newest(queue)]
+
+    def unconfirmed(self) -> int:
+        """Return how many messages were accepted, and neither confirmed nor refused."""
+        return self.source.unconfirmed()
+
+    def identities(self) -> set[int]:
+        """Return the publisher ids in use, to be forgotten at a clean close."""
+        known = [self.identity, *(queue.identity for queue in self.queues.values())]
+        return {identity.publisher for identity in known if identity is not None}
+
+    def refused(self, topic: bytes) -> ClarionError | None:
+        """Return why the broker does not take messages of this topic just now, if it said so."""
+        queue = self.queues.get(topic)
+        return None if queue is None else queue.refusal
+
+    def seen(self, now_s: float) -> dict[bytes, Sample]:
+        """Return what can be seen of the tuner of each topic."""
+        return {topic: queue.tuning(now_s) for topic, queue in self.queues.items()}
+
+    def stats(self) -> dict[str, Any]:
+        """Return what can be seen of the publisher."""
+        return {
+            "buffered_bytes": self.buffered_bytes,
+            "in_flight": sum(len(queue.flying) for queue in self.queues.values()),
+            "messages_stored": self.messages_stored,
+            "batches_stored": self.batches_stored,
+            "lanes": len(self.queues),
+            "pending": sum(queue.pending() for queue in self.queues.values()),
+            "drops": self.drops,
+            "tuning": self.tuning,
+            "replies_unread": self.failures.replies_unread,
+            "refusal": self.refusal,
+            **self.source.stats(),
+        }
+
+    def _report(self, now_s: float) -> None:
+        """Tell the broker of the tuners in use now and then, so that `clarion stats` can show them."""
+        if now_s < self._report_at_s or self._reports or not self._reports_understood:
+            return
+        self._report_at_s = now_s + REPORT_EVERY_S
+        unreported = [queue for queue in self.queues.values() if queue.unreported()]
+        for queue in nlargest(_REPORTED_QUEUES, unreported, key=TopicQueue.unreported):
+            seen = queue.tuning(now_s)
+            body = bodies.Report(
+                queue.topic,
+                self._instance,
+                self.tuning,
+                seen.batch_size,
+                seen.poll_interval_s,
+                seen.load_per_s,
+                seen.capacity_per_s,
+                seen.credit,
+                seen.pending,
+                queue.flying_messages,
+                self.drops,
+                queue.stored,
+            )
+            self._reports += 1
+            self._instructions.append(Send(Kind.REPORT, body, _REPORT))
+            queue.reported = queue.stored
+
+    def _on_reported(self, reply: Reply) -> None:
+        self._reports -= 1
+        refusal = reply.refusal()
+        if refusal is not None and refusal.code not in RETRIED:  # a broker that does not know what reports are
+            self._reports_understood = False
+
+
+class Failures:
+    """Batches that were refused for good, kept until somebody was told, and counted."""
+
+    def __init__(self) -> None:
+        self._unobserved: list[tuple[OutgoingBatch, ClarionError]] = []
+        self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
+        self._last: ClarionError | None = None  # of these
+        self.replies_unread = 0  # replies to who is gone by now
+
+    def note(self, batch: OutgoingBatch, error: ClarionError) -> None:
+        """Note a batch that failed."""
+        if is_unread_reply(batch, error):
+            # Who asked did not wait for the answer. Its receipt says so; a flush has nothing to raise.
+            self.replies_unread += batch.count
+            return
+        if len(self._unobserved) >= _UNOBSERVED_MAX:
+            self._unobserved = [failed for failed in self._unobserved if not failed[0].observed]
+        if len(self._unobserved) < _UNOBSERVED_MAX:
+            self._unobserved.append((batch, error))
+        else:
+            self._unobserved_more += batch.count
+            self._last = error
+
+    def tell(self, error: ClarionError) -> None:
+        """Have the next who asks told of something that befell no message in particular."""
+        self._last = error
+
+    def take(self) -> ClarionError | None:
+        """Return one error that nobody was told of, with how many messages failed; forget the rest."""
+        failed = [(batch, error) for batch, error in self._unobserved if not batch.observed]
+        self._unobserved.clear()
+        error = failed[0][1] if failed else self._last
+        count = sum(batch.count for batch, _ in failed) + self._unobserved_more
+        self._unobserved_more, self._last = 0, None
+        if error is None or not count:
+            return error
+        return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")
+
+
+def is_unread_reply(batch: OutgoingBatch, error: ClarionError) -> bool:
+    """Whether the batch is replies to somebody who is gone: nobody misses them."""
+    return batch.topic.startswith(REPLIES) and isinstance(error, NoSubscriber)
