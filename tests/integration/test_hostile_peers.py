@@ -138,7 +138,7 @@ from clarion.broker.transport import Transport
 from tests.integration.test_hostile_peers import stranger
 
 transport = Transport(listen="tcp://127.0.0.1:*", publishers=None, subscribers=None, max_batch_bytes=2**20)
-with stranger(transport.doors[0].url) as peer:
+with stranger(transport.listeners[0].url) as peer:
     peer.setblocking(False)
     full_since_s = time.monotonic()
     while time.monotonic() < full_since_s + 1.0:  # until nothing more is read, for ZeroMQ's queue is full
@@ -149,11 +149,11 @@ with stranger(transport.doors[0].url) as peer:
             select.select([], [peer], [], 0.1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 ended = select.poll()
-ended.register(transport.doors[0].socket.FD)
+ended.register(transport.listeners[0].socket.FD)
 until_s = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < until_s:
     ended.poll(100)
-print(len(list(transport.receive(transport.doors[0], 10**6))))
+print(len(list(transport.receive(transport.listeners[0], 10**6))))
 """
 
 

@@ -51,7 +51,7 @@ class Committer:
         self._give(group)
 
     def is_quick(self, group: Group) -> bool:
-        """Tell whether waiting for this commit should cost less than handing it to the thread and back: it is small,
+        """Return whether waiting for this commit should cost less than handing it to the thread and back: it is small,
         the store has nothing else to do with it, and the disk has been quick lately."""
         if self._lately_s >= _QUICK_S or group.bytes > _SMALL_BYTES:
             return False
@@ -81,7 +81,7 @@ class Committer:
         self._work.put(work)
 
     def take(self) -> Outcome | None:
-        """Give the outcome of the commit, if it has ended."""
+        """Return the outcome of the commit, if it has ended."""
         try:
             self.ready.recv(64)
         except BlockingIOError:

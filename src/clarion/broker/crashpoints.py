@@ -24,7 +24,7 @@ _LEAVING_S = 0.05  # for ZeroMQ's own thread to have sent what was handed to it
 
 
 def crash_points_from(environment: str | None) -> Callable[[str], None]:
-    """Give the function to call at each place; it does nothing unless the environment asks for a crash."""
+    """Return the function to call at each place; it does nothing unless the environment asks for a crash."""
     if not environment:
         return _go_on
     place, _, count = environment.partition(":")
@@ -42,7 +42,7 @@ def crash_points_from(environment: str | None) -> Callable[[str], None]:
 
 
 def wall_clock_from(file: str | None) -> Callable[[], int]:
-    """Give the function that tells the wall clock's time, in unix microseconds."""
+    """Return the function that tells the wall clock's time, in unix microseconds."""
 
     def moved_us() -> int:
         assert file is not None

@@ -33,7 +33,7 @@ class Sparing(logging.Filter):
         self._windows: dict[tuple[str, str, int], tuple[float, int]] = {}  # by place: its begin, and lines since
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is to be written; it may get a field that tells of others."""
+        """Return whether a record is to be written; it may get a field that tells of others."""
         if record.levelno <= logging.DEBUG or hasattr(record, NEVER_LEFT_OUT):
             return True
         place = (record.name, record.pathname, record.lineno)
@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
     """Formats a record as a JSON object: time, level, logger, message, extra fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line, without its end."""
+        """Return the line, without its end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -18,7 +18,7 @@ from clarion.broker.committer import Committer, Outcome
 from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
 from clarion.broker.engine import Clock, Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
-from clarion.broker.transport import Door, Transport
+from clarion.broker.transport import Listener, Transport
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
 from clarion.session.descriptors import raise_descriptor_limit
 from clarion.session.signals import StopSignals
@@ -33,7 +33,7 @@ log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
 _TURN_S = 0.02  # for which requests are taken before anybody is answered, unless a single one takes longer
 _ALONE_REQUESTS = 2
-_WRONG_DOOR = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
+_WRONG_LISTENER = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
 _AGAIN_S = 0.05  # after a commit of which nothing was kept, before the next one
@@ -85,7 +85,7 @@ class Broker:
     @property
     def urls(self) -> list[str]:
         """Where it listens, with the ports it got."""
-        return [door.url for door in self._transport.doors]
+        return [listener.url for listener in self._transport.listeners]
 
     def _stats(self) -> dict[str, Any]:
         """What the loop has to add to the engine's counters."""
@@ -149,15 +149,15 @@ class Broker:
         poller = zmq.Poller()
         poller.register(self._committer.ready, zmq.POLLIN)
         poller.register(self._wake_out, zmq.POLLIN)
-        doors = self._transport.doors
-        for door in doors:
-            poller.register(door.socket, zmq.POLLIN)
-            poller.register(door.monitor, zmq.POLLIN)
+        listeners = self._transport.listeners
+        for listener in listeners:
+            poller.register(listener.socket, zmq.POLLIN)
+            poller.register(listener.monitor, zmq.POLLIN)
         listening = True
         held_back: float | None = None
         look_at_s = 0.0
         turned_s = time.monotonic()
-        monitors = [door.monitor for door in doors]
+        monitors = [listener.monitor for listener in listeners]
         while not self._stops:
             deadline_s = self._engine.next_deadline_s()
             wait_s = min(deadline_s, look_at_s) - time.monotonic()
@@ -174,9 +174,9 @@ class Broker:
                 self._take_outcome(now)
             taken = 0
             is_heard = listening
-            for door in doors:
-                if door.socket in ready:
-                    count, is_all = self._take_requests(door, now)
+            for listener in listeners:
+                if listener.socket in ready:
+                    count, is_all = self._take_requests(listener, now)
                     taken += count
                     is_heard = is_heard and is_all
             if now.monotonic_s >= look_at_s or not ready.keys().isdisjoint(monitors):
@@ -190,15 +190,15 @@ class Broker:
             room = self._has_room()
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
                 listening = room
-                for door in doors:
-                    poller.modify(door.socket, zmq.POLLIN if room else 0)
+                for listener in listeners:
+                    poller.modify(listener.socket, zmq.POLLIN if room else 0)
 
-    def _take_requests(self, door: Door, now: Now) -> tuple[int, bool]:
-        """Take what has come in at a door; give how much that was, and whether it was all."""
+    def _take_requests(self, listener: Listener, now: Now) -> tuple[int, bool]:
+        """Take what has come in at a listener; return how much that was, and whether it was all."""
         engine = self._engine
-        closed_to = door.closed_to
+        closed_to = listener.closed_to
         taken = 0
-        for peer, frames in self._transport.receive(door, _REQUESTS_A_TURN):
+        for peer, frames in self._transport.receive(listener, _REQUESTS_A_TURN):
             taken += 1
             try:
                 request = parse_request(frames)
@@ -209,7 +209,7 @@ class Broker:
                 engine.refuse(peer, request_id_of(frames), Code.MALFORMED, str(error))
                 continue
             if request.kind in closed_to:
-                engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_DOOR)
+                engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_LISTENER)
                 continue
             engine.handle(peer, request, now)
             if not self._has_room() or time.monotonic() - now.monotonic_s > _TURN_S:

@@ -121,7 +121,7 @@ class BrokerSettings:
             _check_address("listen", self.listen)
 
     def limits(self) -> Limits:
-        """Give the part that the engine needs."""
+        """Return the part that the engine needs."""
         names = {setting.name for setting in dataclasses.fields(Limits)}
         ours = {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
         if self.max_store_bytes:  # or a small store would be nothing but reserve

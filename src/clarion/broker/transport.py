@@ -64,10 +64,10 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 class Peer:
     """Who asks, by ZeroMQ's routing id: what was handed over in each direction, and what waits to be sent."""
 
-    __slots__ = ("acked", "connection", "door", "held_back", "routing_id", "sent", "stuck", "waiting")
+    __slots__ = ("acked", "connection", "held_back", "listener", "routing_id", "sent", "stuck", "waiting")
 
-    def __init__(self, door: Door, routing_id: bytes) -> None:
-        self.door = door
+    def __init__(self, listener: Listener, routing_id: bytes) -> None:
+        self.listener = listener
         self.routing_id = routing_id
         self.connection: Connection | None = None  # while it is known which it is
         self.sent = self.acked = 0  # bytes
@@ -112,7 +112,7 @@ class Connection:
         return self.far_end is not None and bool(peer.getpeername() == self.far_end)
 
 
-class Door:
+class Listener:
     """A bound socket and the kinds of requests that are not for it."""
 
     __slots__ = ("closed_to", "connections", "monitor", "peers", "socket", "url")
@@ -142,7 +142,7 @@ class Transport:
         self._max_connections = min(max_connections, connections_possible(_SPARE_DESCRIPTORS))
         self._context = zmq.Context()
         self._max_frame_bytes = max_batch_bytes + _ENVELOPE_BYTES
-        self.doors: list[Door] = []
+        self.listeners: list[Listener] = []
         self._held_back: dict[Peer, None] = {}
         self._retry_s = _RETRY_S
         self._held_back_bytes = self._received_bytes = 0
@@ -159,12 +159,12 @@ class Transport:
         try:
             for url, closed_to in wanted:
                 if url:
-                    self.doors.append(self._bind(url, closed_to))
+                    self.listeners.append(self._bind(url, closed_to))
         except BadSettings:
             self.close(linger_ms=0)
             raise
 
-    def _bind(self, url: str, closed_to: frozenset[int]) -> Door:
+    def _bind(self, url: str, closed_to: frozenset[int]) -> Listener:
         bound = self._context.socket(zmq.ROUTER)
         options = {
             zmq.ROUTER_MANDATORY: 1,
@@ -184,26 +184,26 @@ class Transport:
         }
         for option, value in options.items():
             bound.setsockopt(option, value)
-        door = Door(bound, url, closed_to)  # watched before the first caller comes
+        listener = Listener(bound, url, closed_to)  # watched before the first caller comes
         try:
             _refuse_taken_path(url)
             bound.bind(url)
         except BadSettings:
-            _close(door, 0)
+            _close(listener, 0)
             raise
         except zmq.ZMQError as error:
-            _close(door, 0)
+            _close(listener, 0)
             hint = " Is another broker running there?" if error.errno == errno.EADDRINUSE else ""
             raise BadSettings(f"cannot listen on {url}: {error.strerror}.{hint or _EXAMPLE}") from error
-        door.url = bound.getsockopt_string(zmq.LAST_ENDPOINT)
-        return door
+        listener.url = bound.getsockopt_string(zmq.LAST_ENDPOINT)
+        return listener
 
     # In.
 
-    def receive(self, door: Door, most: int) -> Iterator[tuple[Peer, list[Buffer]]]:
-        """Return up to `most` messages that have come in at a door."""
-        receive, peers = door.socket.recv, door.peers
-        ask: Callable[[int], int] = door.socket.get  # type: ignore[assignment]
+    def receive(self, listener: Listener, most: int) -> Iterator[tuple[Peer, list[Buffer]]]:
+        """Return up to `most` messages that have come in at a listener."""
+        receive, peers = listener.socket.recv, listener.peers
+        ask: Callable[[int], int] = listener.socket.get  # type: ignore[assignment]
         for taken in range(most):
             if taken == 1 and not ask(_EVENTS_NOW) & _IN:  # which takes less than to be refused
                 return
@@ -214,7 +214,7 @@ class Transport:
             routing_id = frame.bytes
             peer = peers.get(routing_id)
             if peer is None:
-                peer = self._meet(door, routing_id, frame)
+                peer = self._meet(listener, routing_id, frame)
             frames: list[Buffer] = []
             size = 0
             while frame.more:
@@ -228,18 +228,18 @@ class Transport:
             self._was_heard = True
             yield peer, frames
 
-    def _meet(self, door: Door, routing_id: bytes, frame: zmq.Frame) -> Peer:
+    def _meet(self, listener: Listener, routing_id: bytes, frame: zmq.Frame) -> Peer:
         """Return who sent this, and find the connection that it came by."""
-        self._take_events(door)
-        peer = Peer(door, routing_id)
+        self._take_events(listener)
+        peer = Peer(listener, routing_id)
         try:
             descriptor = int(frame.get(zmq.SRCFD))
         except zmq.ZMQError:  # who speaks ZMTP 2 or older is not told apart
             descriptor = -1
-        connection = door.connections.get(descriptor)
+        connection = listener.connections.get(descriptor)
         if connection is not None and connection.peer is None:
             connection.peer, peer.connection = peer, connection
-            door.peers[routing_id] = peer
+            listener.peers[routing_id] = peer
         return peer  # one whose connection is gone is not kept: what is said to it is dropped
 
     # Out.
@@ -254,7 +254,7 @@ class Transport:
         if peer.sent - peer.acked > _UNREAD_BYTES_PER_PEER and not self._has_read(peer):
             return False
         try:
-            send_frames(peer.door.socket, [peer.routing_id, *frames], _AT_ONCE)
+            send_frames(peer.listener.socket, [peer.routing_id, *frames], _AT_ONCE)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -311,8 +311,8 @@ class Transport:
 
         `is_heard` tells that all that came since the last look was taken, so that who gave no message gave none.
         """
-        for door in self.doors:
-            self._take_events(door)
+        for listener in self.listeners:
+            self._take_events(listener)
         if now_s < self._look_at_s:
             return self._look_at_s
         self._look_at_s = now_s + _LOOK_EVERY_S
@@ -337,8 +337,8 @@ class Transport:
         endless: list[Connection] = []
         total = 0
         self._is_unfinished = False
-        for door in self.doors:
-            for connection in list(door.connections.values()):
+        for listener in self.listeners:
+            for connection in list(listener.connections.values()):
                 gave_message = connection.messages != connection.messages_seen
                 connection.messages_seen = connection.messages
                 counts = connection.counts()
@@ -366,7 +366,7 @@ class Transport:
             elif _MUCH_GROWN_BYTES + 3 * queue_grown < memory_grown < _MEMORY_PER_BYTE * queue_grown:
                 self._cut(connection, "it sends a message of very many frames")
         if total > _RECEIVED_BYTES:
-            every = [connection for door in self.doors for connection in door.connections.values()]
+            every = [connection for listener in self.listeners for connection in listener.connections.values()]
             largest = max(every, key=lambda connection: connection.queued)
             self._cut(largest, f"of {total} bytes that came faster than the disk takes them it sent most")
 
@@ -381,26 +381,26 @@ class Transport:
             elif memory_bytes - connection.endless[0] > _GROWN_UNCOUNTED_BYTES:
                 self._cut(connection, "it sends without the end of a message, and memory has grown much")
 
-    def _take_events(self, door: Door) -> None:
+    def _take_events(self, listener: Listener) -> None:
         """Take in who came and went."""
         while True:
             try:
-                event = parse_monitor_message(door.monitor.recv_multipart(zmq.NOBLOCK))
+                event = parse_monitor_message(listener.monitor.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 return
             descriptor = int(event["value"])
-            self._forget(door, descriptor)
+            self._forget(listener, descriptor)
             if event["event"] == zmq.EVENT_ACCEPTED:
-                connection = door.connections[descriptor] = Connection(descriptor)
-                if sum(len(each.connections) for each in self.doors) > self._max_connections:
+                connection = listener.connections[descriptor] = Connection(descriptor)
+                if sum(len(each.connections) for each in self.listeners) > self._max_connections:
                     self._turn_away(connection)
 
-    def _forget(self, door: Door, descriptor: int) -> None:
-        connection = door.connections.pop(descriptor, None)
+    def _forget(self, listener: Listener, descriptor: int) -> None:
+        connection = listener.connections.pop(descriptor, None)
         if connection is not None and connection.peer is not None:
             peer = connection.peer
             peer.connection = None
-            door.peers.pop(peer.routing_id, None)
+            listener.peers.pop(peer.routing_id, None)
             for frames in peer.waiting:
                 self._let_go(peer, frames)
             peer.waiting.clear()
@@ -424,20 +424,20 @@ class Transport:
 
     def stats(self) -> dict[str, int]:
         """Return the counters, and what is there now."""
-        peers = [peer for door in self.doors for peer in door.peers.values()]
+        peers = [peer for listener in self.listeners for peer in listener.peers.values()]
         for peer in peers:
             self._has_read(peer)
         return {
             **self.counters,
-            "connections": sum(len(door.connections) for door in self.doors),
+            "connections": sum(len(listener.connections) for listener in self.listeners),
             "receive_queue_bytes": self._received_bytes,
             "send_queue_bytes": sum(peer.held_back + max(0, peer.sent - peer.acked) for peer in peers),
         }
 
     def close(self, *, linger_ms: int) -> None:
         """Close, giving what was sent `linger_ms` to leave."""
-        for door in self.doors:
-            _close(door, linger_ms)
+        for listener in self.listeners:
+            _close(listener, linger_ms)
         os.close(self._statm)
         self._context.term()
 
@@ -469,10 +469,10 @@ def _refuse_taken_path(url: str) -> None:
     raise BadSettings(f"cannot listen on {url}: {said}. Is another broker running there?")
 
 
-def _close(door: Door, linger_ms: int) -> None:
-    door.socket.disable_monitor()
-    door.monitor.close(0)
-    door.socket.close(linger_ms)
+def _close(listener: Listener, linger_ms: int) -> None:
+    listener.socket.disable_monitor()
+    listener.monitor.close(0)
+    listener.socket.close(linger_ms)
 
 
 def _size(frames: Sequence[Buffer]) -> int:

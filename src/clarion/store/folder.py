@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from clarion.model.errors import BadSettings, StoreInUse
-from clarion.store.failures import is_full
+from clarion.store.disk_errors import is_full
 
 DATABASE = "clarion.db"
 LOCK = "lock"
@@ -52,7 +52,7 @@ def _sign(lock: int) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Give how large the file system under the folder is."""
+    """Return how large the file system under the folder is."""
     found = os.statvfs(folder)
     return found.f_blocks * found.f_frsize
 
@@ -69,7 +69,7 @@ def suspect(database: Path, *, is_suspect: bool = True) -> None:
 
 
 def is_suspect(database: Path) -> bool:
-    """Tell whether damage was met in a database."""
+    """Return whether damage was met in a database."""
     return _suspect_file(database).exists()
 
 
@@ -97,14 +97,14 @@ class Reserve:
                 raise
 
     def drop(self) -> bool:
-        """Give the room back to the disk; says whether there was any."""
+        """Return the room back to the disk; return whether there was any."""
         is_there = self._file.exists()
         self._file.unlink(missing_ok=True)
         return is_there
 
 
 def lengthen(file: Path, size: int) -> bool:
-    """Make a file at least so long, with zeros, if there is room; what it holds stays. Says whether there was.
+    """Make a file at least so long, with zeros, if there is room; what it holds stays. Return whether there was.
 
     Writing over what a file has is twice as fast to sync as writing beyond its end, where the file system must note
     the new length each time. The room also stays the file's own when the disk fills up. In a log of SQLite zeros are
@@ -138,7 +138,7 @@ def _make(folder: Path) -> None:
 
 
 def advice(error: Exception, folder: Path) -> str:
-    """Say what to do where a folder, or something in it, cannot be used."""
+    """Return what to do where a folder, or something in it, cannot be used."""
     if isinstance(error, OSError) and not isinstance(error, PermissionError):
         return "choose another one"
     path = Path(getattr(error, "filename", None) or folder).absolute()

@@ -2,7 +2,7 @@
 
 The log is the truth; the index follows it, record by record. It is written without fsync, so a power cut may take its
 last transactions away: opening the store applies those records again. The row of `segment` with the highest number
-says up to which record the index has come.
+says up to which record the index has come. An index of an older version takes the steps it lacks when it is opened.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import itertools
 import logging
 import os
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 import apsw
 import apsw.sqlite_extra
 
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreTooNew
-from clarion.store.failures import IndexDamaged
+from clarion.store.disk_errors import IndexDamaged
 from clarion.store.folder import sync_folder
 from clarion.store.port import Identity
-from clarion.store.schema import SCHEMA_VERSION, take_steps
+from clarion.store.segments import SegmentRow
 
 APPLICATION_ID = 0x434C524E  # "CLRN"
 CHECKSUM_VFS = "cksmvfs"
@@ -37,19 +36,8 @@ _WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 _SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM segment"
 
 
-class SegmentRow(NamedTuple):
-    """A segment as the index knows it: its last record, where that ends, and the batches still stored in it."""
-
-    number: int
-    last_at: int
-    end: int
-    sequence: int
-    batches: int
-    batch_bytes: int
-
-
 def load_checksum_vfs() -> str:
-    """Register the VFS that puts a checksum on every page, once for the process, and give its name."""
+    """Register the VFS that puts a checksum on every page, once for the process, and return its name."""
     if CHECKSUM_VFS not in apsw.vfs_names():
         carrier = apsw.Connection(":memory:")
         try:
@@ -64,12 +52,12 @@ def load_checksum_vfs() -> str:
 
 
 def has_content(file: Path) -> bool:
-    """Tell whether there is an index, be it a whole one or not."""
+    """Return whether there is an index, be it a whole one or not."""
     return file.exists() and file.stat().st_size > 0
 
 
 def make_index(file: Path, *, vfs: str, page_bytes: int, identity: Identity | None) -> apsw.Connection:
-    """Make an index of a store, or of a new one, and give a connection that writes to it."""
+    """Make an index of a store, or of a new one, and return a connection that writes to it."""
     remove_files(file)
     connection = connect(file, vfs)
     try:
@@ -120,7 +108,7 @@ def remove_files(file: Path) -> None:
 
 
 def files_of(file: Path) -> list[Path]:
-    """Give the files that SQLite keeps of a database, that itself first."""
+    """Return the files that SQLite keeps of a database, that itself first."""
     return [Path(f"{file}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
 
 
@@ -175,24 +163,24 @@ def connect(file: Path, vfs: str) -> apsw.Connection:
 
 
 def read_secret(connection: apsw.Connection) -> bytes:
-    """Give the secret that the store's records are sealed with, if there is one yet."""
+    """Return the secret that the store's records are sealed with, if there is one yet."""
     found = connection.execute("SELECT value FROM meta WHERE key = 'secret'").get
     return bytes(found) if found else b""
 
 
 def read_identity(connection: apsw.Connection) -> Identity:
-    """Give which store this is."""
+    """Return which store this is."""
     found = dict(connection.execute("SELECT key, value FROM meta"))
     return Identity(found["broker"], found["store_uuid"], found["timeline"])
 
 
 def read_segments(connection: apsw.Connection) -> dict[int, SegmentRow]:
-    """Give what the index knows of the segments, oldest first."""
+    """Return what the index knows of the segments, oldest first."""
     return {row[0]: SegmentRow(*row) for row in connection.execute("SELECT * FROM segment ORDER BY number")}
 
 
 def _moved_sequence(file: Path, vfs: str) -> int:
-    """Give the last record whose changes a checkpoint moved into the database itself, 0 if that cannot be told.
+    """Return the last record whose changes a checkpoint moved into the database itself, 0 if that cannot be told.
 
     SQLite ends the recovery of its own log in silence at the first bad frame. What is lost that way is applied again,
     unless a checkpoint had moved later pages already: they would stand beside older ones.
@@ -251,3 +239,131 @@ def _check_version(connection: apsw.Connection, file: Path) -> None:
         )
     if version < 1:
         raise BadSettings(f"{file} has schema version {version}, which no Clarion wrote. Use another data folder")
+
+
+VERSION_1 = """
+CREATE TABLE segment (
+    number INTEGER PRIMARY KEY, last_at INTEGER NOT NULL, end INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    batches INTEGER NOT NULL, batch_bytes INTEGER NOT NULL
+) STRICT;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+CREATE TABLE topic (
+    number INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, retention TEXT NOT NULL,
+    next_offset INTEGER NOT NULL DEFAULT 0, last_commit_us INTEGER NOT NULL DEFAULT 0,
+    bytes_total INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE log (
+    topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, count INTEGER NOT NULL,
+    committed_at_us INTEGER NOT NULL, bytes_total INTEGER NOT NULL, size INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    segment INTEGER NOT NULL, position INTEGER NOT NULL,
+    PRIMARY KEY (topic, first_offset)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE receipt (
+    publisher INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    code INTEGER NOT NULL, first_offset INTEGER NOT NULL, committed_at_us INTEGER NOT NULL,
+    messages_total INTEGER NOT NULL,
+    PRIMARY KEY (publisher, topic, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE subscription (
+    topic INTEGER NOT NULL, name BLOB NOT NULL, cursor INTEGER NOT NULL, acked BLOB NOT NULL,
+    token INTEGER NOT NULL, nonce BLOB NOT NULL,
+    PRIMARY KEY (topic, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE publisher (
+    publisher INTEGER PRIMARY KEY AUTOINCREMENT, nonce BLOB NOT NULL, seen_at_us INTEGER NOT NULL
+) STRICT;
+CREATE INDEX publisher_nonce ON publisher (nonce);
+CREATE INDEX publisher_seen ON publisher (seen_at_us);
+"""
+
+# What is due when is apart from `staged`: it may be half a megabyte, and a delayed batch that goes to its topic bit by
+# bit changes its row each time. The totals follow by triggers, as adding up a million delayed batches takes too long.
+# A batch in the log that was staged before keeps its number, by which its first record is known (moving.py).
+VERSION_2 = """
+ALTER TABLE topic ADD COLUMN settings BLOB NOT NULL DEFAULT x'';
+ALTER TABLE subscription ADD COLUMN options BLOB NOT NULL DEFAULT x'';
+ALTER TABLE subscription ADD COLUMN consumers BLOB NOT NULL DEFAULT x'';
+ALTER TABLE subscription ADD COLUMN seen_at_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE log ADD COLUMN expires_at_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE log ADD COLUMN staged INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX log_staged ON log (staged) WHERE staged > 0;
+INSERT INTO meta SELECT 'last_topic', coalesce(max(number), 0) FROM topic;
+INSERT INTO meta VALUES ('last_version', 0);
+CREATE TABLE staged (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER NOT NULL, writer BLOB NOT NULL, epoch INTEGER NOT NULL,
+    part BLOB NOT NULL, place INTEGER NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, staged_at_us INTEGER NOT NULL, ttl_ms INTEGER NOT NULL, due_us INTEGER NOT NULL,
+    released INTEGER NOT NULL, segment INTEGER NOT NULL, position INTEGER NOT NULL
+) STRICT;
+CREATE INDEX staged_writer ON staged (writer, epoch, part, place) WHERE writer <> x'';
+CREATE INDEX staged_stale ON staged (staged_at_us) WHERE writer <> x'';
+CREATE INDEX staged_due_us ON staged (due_us) WHERE due_us > 0;
+CREATE INDEX staged_topic ON staged (topic);
+CREATE TABLE staged_due (number INTEGER PRIMARY KEY, due BLOB NOT NULL) STRICT;
+CREATE TABLE staged_total (
+    topic INTEGER PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL
+) STRICT;
+CREATE TRIGGER staged_added AFTER INSERT ON staged BEGIN
+    INSERT INTO staged_total VALUES (NEW.topic, NEW.count - NEW.released, NEW.size)
+    ON CONFLICT (topic) DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER staged_released AFTER UPDATE OF released ON staged BEGIN
+    UPDATE staged_total SET messages = messages - NEW.released + OLD.released WHERE topic = NEW.topic;
+END;
+CREATE TRIGGER staged_gone AFTER DELETE ON staged BEGIN
+    UPDATE staged_total SET messages = messages - OLD.count + OLD.released, bytes = bytes - OLD.size
+    WHERE topic = OLD.topic;
+    DELETE FROM staged_due WHERE number = OLD.number;
+END;
+CREATE TABLE writer (
+    writer BLOB PRIMARY KEY, epoch INTEGER NOT NULL, messages INTEGER NOT NULL, seen_at_us INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX writer_seen ON writer (seen_at_us);
+CREATE TABLE answer (
+    publisher INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (publisher, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE state (
+    name BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE returned (
+    topic INTEGER NOT NULL, name BLOB NOT NULL, offset INTEGER NOT NULL, attempts INTEGER NOT NULL,
+    not_before_us INTEGER NOT NULL, reason TEXT NOT NULL,
+    PRIMARY KEY (topic, name, offset)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE pattern (
+    pattern BLOB NOT NULL, name BLOB NOT NULL, options BLOB NOT NULL,
+    PRIMARY KEY (pattern, name)
+) STRICT, WITHOUT ROWID;
+"""
+VERSION_3 = """
+ALTER TABLE subscription ADD COLUMN lent BLOB NOT NULL DEFAULT x'';
+CREATE TABLE history (
+    start BLOB NOT NULL, timeline INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    PRIMARY KEY (sequence, start)
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta VALUES ('clock_us', 0);
+"""
+
+# Tokens were counted for each subscription, and now for the whole broker.
+VERSION_4 = """
+ALTER TABLE writer ADD COLUMN dropped INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pattern ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
+DROP INDEX writer_seen;
+CREATE TABLE decision (
+    place INTEGER PRIMARY KEY, number INTEGER NOT NULL, nonce BLOB NOT NULL, checksum INTEGER NOT NULL,
+    kind INTEGER NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE INDEX decision_nonce ON decision (nonce);
+INSERT INTO meta SELECT 'count', coalesce(max(token), 0) FROM subscription;
+INSERT INTO meta VALUES ('stamp', 0);
+"""
+_STEPS = (VERSION_1, VERSION_2, VERSION_3, VERSION_4)
+SCHEMA_VERSION = len(_STEPS)
+
+
+def take_steps(connection: apsw.Connection) -> None:
+    """Bring the tables to the current version, inside an open transaction."""
+    for step in _STEPS[connection.pragma("user_version") :]:
+        connection.execute(step)
+    connection.pragma("user_version", SCHEMA_VERSION)

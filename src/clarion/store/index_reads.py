@@ -1,14 +1,18 @@
-"""Reading the store: each method sees one committed state, while the writer goes on."""
+"""Reading the index and the batches it leads to: each method sees one committed state, while the writer goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 import apsw
 
-from clarion.model.errors import StoredDataCorrupt
-from clarion.store.failures import described, is_damage
+from clarion.model.errors import ClarionError, StoredDataCorrupt
+from clarion.store.disk_errors import START_AGAIN, described, is_damage, typed, unavailable
+from clarion.store.folder import suspect
+from clarion.store.index_writes import to_unsigned
 from clarion.store.port import (
     Answer,
     Decision,
@@ -17,15 +21,19 @@ from clarion.store.port import (
     PublisherRow,
     Receipt,
     ReturnedRow,
+    StagedBatch,
+    StagedRow,
     StateRow,
     StoredBatch,
     SubscriptionRow,
     TopicRow,
     TopicSummary,
+    WriterRow,
 )
-from clarion.store.records import Envelope
-from clarion.store.staged_reads import StagedReads
-from clarion.store.statements import to_unsigned
+from clarion.store.records import Envelope, is_batch
+from clarion.store.segments import Segments
+
+_LOST = "Restore a backup, or trim the topic past it"
 
 # Where a topic stands: its row, overruled by its last log row; then its first log row, for what is still stored.
 _TOPICS = """
@@ -56,9 +64,88 @@ _COMMITTED_AT_US = _HOLDER.format(column="committed_at_us")
 _BYTES_TOTAL = _HOLDER.format(column="bytes_total")
 _HIGHEST = "SELECT value FROM meta WHERE key = ?"
 
+_STAGED = """
+SELECT s.number, topic, writer, epoch, part, place, count, size, checksum, staged_at_us, ttl_ms, due_us, released,
+    coalesce(due, x''), segment, position
+FROM staged s LEFT JOIN staged_due d ON d.number = s.number
+"""
+_OF_WRITER = f"{_STAGED} WHERE writer <> x'' AND writer = ? AND epoch = ? ORDER BY part, place, s.number"
+_STALE = f"{_STAGED} WHERE writer <> x'' AND staged_at_us < ? ORDER BY staged_at_us, s.number LIMIT ?"
+_DUE = f"{_STAGED} WHERE due_us > 0 AND due_us <= ? ORDER BY due_us, s.number LIMIT ?"
+_ONE = f"{_STAGED} WHERE s.number = ?"
 
-class Reads(StagedReads):
+
+class IndexReader:
     """The reading half of the store, on a connection of its own, for one thread."""
+
+    def __init__(self, connection: apsw.Connection, file: Path, segments: Segments) -> None:
+        self._reader = connection
+        self._segments = segments
+        self.file = file
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def settle(self) -> None:
+        """Have the index come up to the log; every read does so first, and none sees an index that lacks a commit."""
+        raise NotImplementedError
+
+    def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        self.settle()
+        try:
+            return self._reader.execute(statement, values).fetchall()
+        except apsw.Error as error:
+            raise self._typed(error) from error
+
+    def _typed(self, error: apsw.Error) -> ClarionError:
+        """Return the typed error for what SQLite said; damage is remembered, so that the next start mends it."""
+        if is_damage(error):
+            suspect(self.file)
+        return typed(error, self.file)
+
+    def _row(self, statement: str, values: tuple[Any, ...]) -> Any | None:
+        rows = self._rows(statement, values)
+        return rows[0] if rows else None
+
+    def _value(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
+        return self._rows(statement, values)[0][0]
+
+    @contextmanager
+    def _one_state(self) -> Iterator[None]:
+        """Have several statements see the same committed state."""
+        self.settle()
+        try:
+            self._reader.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("ROLLBACK")
+        except apsw.Error as error:
+            raise self._typed(error) from error
+
+    def _content(self, what: str, batch: Envelope | StagedRow, segment: int, position: int) -> bytes:
+        """Read a batch; `reading` must be held since it was looked up.
+
+        Damage is a missing file, or bytes that are not the batch's; what the system did not let be read is neither.
+        """
+        try:
+            data = self._segments.read(segment, position, batch.size)
+            reason = None if is_batch(data, batch) else "the batch that was put there is not whole"
+        except FileNotFoundError as error:
+            reason = str(error)
+        except OSError as error:
+            raise unavailable(error, f"{self._segments.path(segment)} cannot be read") from error
+        if reason is not None:
+            raise damaged(what, f"{self._segments.path(segment)} at byte {position}", reason, _LOST)
+        return data
+
+    def _unindexed(self, what: str, reason: str) -> StoredDataCorrupt:
+        """Return the error for a batch that the index should have and has not; that is remembered as damage."""
+        suspect(self.file)
+        return damaged(what, self.file, reason, START_AGAIN)
+
+    # Topics, batches, subscriptions, publishers, answers.
 
     def history(self) -> list[HistoryRow]:
         return [HistoryRow(*row) for row in self._rows("SELECT * FROM history ORDER BY sequence, start")]
@@ -214,7 +301,7 @@ class Reads(StagedReads):
             return int(pages * self._reader.pragma("page_size")) + self._segments.used_bytes
 
     def _stored(self, cursor: apsw.Cursor, topic: int, position: int) -> Iterator[StoredBatch]:
-        """Give the batches from the one that holds `position`, each checked against its log row."""
+        """Return the batches from the one that holds `position`, each checked against its log row."""
         expected = position
         try:
             for first, count, at_us, bytes_total, size, checksum, expires_at_us, *place in cursor.execute(
@@ -232,6 +319,54 @@ class Reads(StagedReads):
             if is_damage(error):
                 raise self._unindexed(_at(topic, expected), described(error)) from error
             raise self._typed(error) from error
+
+    # What is stored and not on its topic, and who staged it.
+
+    def staged(self, writer: bytes, epoch: int) -> list[StagedRow]:
+        return list(map(_staged_row, self._rows(_OF_WRITER, (writer, epoch))))
+
+    def staged_batch(self, number: int) -> StagedBatch | None:
+        self.settle()
+        with self._segments.reading:
+            found = self._row(_ONE, (number,))
+            if found is None:
+                return None
+            row = _staged_row(found)
+            what = f"topic {row.topic} is damaged in the batch staged as number {row.number}"
+            return StagedBatch(row, self._content(what, row, *found[14:]))
+
+    def staged_totals(self, topic: int) -> tuple[int, int]:
+        found = self._row("SELECT messages, bytes FROM staged_total WHERE topic = ?", (topic,))
+        return tuple(found) if found else (0, 0)
+
+    def last_staged(self) -> int:
+        return int(self._value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'staged'"))
+
+    def due(self, before_us: int, limit: int) -> list[StagedRow]:
+        return list(map(_staged_row, self._rows(_DUE, (before_us, limit))))
+
+    def first_due_us(self) -> int | None:
+        found: int | None = self._value("SELECT min(due_us) FROM staged WHERE due_us > 0")
+        return found
+
+    def stale_staged(self, before_us: int, limit: int) -> list[StagedRow]:
+        return list(map(_staged_row, self._rows(_STALE, (before_us, limit))))
+
+    def writer(self, writer: bytes) -> WriterRow | None:
+        found = self._row("SELECT * FROM writer WHERE writer = ?", (writer,))
+        return WriterRow(*found) if found else None
+
+    def writer_count(self) -> int:
+        return int(self._value("SELECT count(*) FROM writer"))
+
+
+def damaged(what: str, where: object, reason: str, advice: str) -> StoredDataCorrupt:
+    """Return the error for a batch that cannot be served."""
+    return StoredDataCorrupt(f"{what} in {where} ({reason}); it is not served from there on. {advice}")
+
+
+def _staged_row(found: tuple[Any, ...]) -> StagedRow:
+    return StagedRow._make((*found[:8], to_unsigned(found[8]), *found[9:14]))
 
 
 def _at(topic: int, offset: int) -> str:

@@ -285,11 +285,11 @@ class Store(Protocol):
         ...
 
     def history(self) -> list[HistoryRow]:
-        """Give the last starts and timelines of the store, oldest first."""
+        """Return the last starts and timelines of the store, oldest first."""
         ...
 
     def clock_us(self) -> int:
-        """Give the broker's clock as it was last remembered, 0 when it never was."""
+        """Return the broker's clock as it was last remembered, 0 when it never was."""
         ...
 
     def commit(self, changes: Changes, *, index_later: bool = False) -> None:
@@ -305,11 +305,11 @@ class Store(Protocol):
         ...
 
     def last_topic_number(self) -> int:
-        """Give the highest topic number ever used, 0 when there is none."""
+        """Return the highest topic number ever used, 0 when there is none."""
         ...
 
     def last_publisher(self) -> int:
-        """Give the highest publisher id ever used, 0 when there is none."""
+        """Return the highest publisher id ever used, 0 when there is none."""
         ...
 
     def topic(self, name: bytes) -> TopicRow | None:
@@ -337,22 +337,22 @@ class Store(Protocol):
         ...
 
     def subscriptions(self, topic: int) -> list[SubscriptionRow]:
-        """Give all subscriptions of a topic."""
+        """Return all subscriptions of a topic."""
         ...
 
     def batches(self, topic: int, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
-        """Give batches in order, from the one that holds `position` or the first after it.
+        """Return batches in order, from the one that holds `position` or the first after it.
 
         Stops with the batch that reaches a limit, so there is at least one if any is left.
         """
         ...
 
     def offset_at(self, topic: int, committed_at_us: int) -> int | None:
-        """Give the first offset committed at or after a time; None if there is none."""
+        """Return the first offset committed at or after a time; None if there is none."""
         ...
 
     def receipts(self, publisher: int, topic: int) -> list[Receipt]:
-        """Give the receipts kept for a publisher on a topic, oldest first: at least the last 64."""
+        """Return the receipts kept for a publisher on a topic, oldest first: at least the last 64."""
         ...
 
     def publisher(self, publisher: int) -> PublisherRow | None:
@@ -364,19 +364,19 @@ class Store(Protocol):
         ...
 
     def silent_publishers(self, before_us: int, limit: int) -> list[int]:
-        """Give publishers not seen since a time."""
+        """Return publishers not seen since a time."""
         ...
 
     def returned(self, topic: int) -> list[ReturnedRow]:
-        """Give the messages of a topic's shared subscriptions that were lent, came back, and are not acked."""
+        """Return the messages of a topic's shared subscriptions that were lent, came back, and are not acked."""
         ...
 
     def offset_after_bytes(self, topic: int, bytes_total: int) -> int | None:
-        """Give the first offset of the oldest stored batch whose `bytes_total` is above this; None if there is none."""
+        """Return the first offset of the oldest stored batch with a `bytes_total` above this; None if there is none."""
         ...
 
     def staged(self, writer: bytes, epoch: int) -> list[StagedRow]:
-        """Give what is staged as (writer, epoch), by part and place."""
+        """Return what is staged as (writer, epoch), by part and place."""
         ...
 
     def staged_batch(self, number: int) -> StagedBatch | None:
@@ -384,23 +384,23 @@ class Store(Protocol):
         ...
 
     def staged_totals(self, topic: int) -> tuple[int, int]:
-        """Give the messages not yet on a topic and their bytes, staged and delayed together."""
+        """Return the messages not yet on a topic and their bytes, staged and delayed together."""
         ...
 
     def last_staged(self) -> int:
-        """Give the highest number of a staged batch ever used, 0 when there is none."""
+        """Return the highest number of a staged batch ever used, 0 when there is none."""
         ...
 
     def due(self, before_us: int, limit: int) -> list[StagedRow]:
-        """Give delayed batches with a message due at or before a time, those due first at the front."""
+        """Return delayed batches with a message due at or before a time, those due first at the front."""
         ...
 
     def first_due_us(self) -> int | None:
-        """Give when the next delayed message is due; None when there is none."""
+        """Return when the next delayed message is due; None when there is none."""
         ...
 
     def stale_staged(self, before_us: int, limit: int) -> list[StagedRow]:
-        """Give batches staged by writers before a time and not committed."""
+        """Return batches staged by writers before a time and not committed."""
         ...
 
     def writer(self, writer: bytes) -> WriterRow | None:
@@ -416,23 +416,23 @@ class Store(Protocol):
         ...
 
     def first_decision(self) -> Decision | None:
-        """Give the oldest decision that is kept."""
+        """Return the oldest decision that is kept."""
         ...
 
     def last_decision(self) -> int:
-        """Give the place of the newest decision, 0 when there is none."""
+        """Return the place of the newest decision, 0 when there is none."""
         ...
 
     def count(self) -> int:
-        """Give the broker's count, the highest that a change said."""
+        """Return the broker's count, the highest that a change said."""
         ...
 
     def last_stamp(self) -> int:
-        """Give the highest stamp of a batch that the broker itself packed, 0 when there is none."""
+        """Return the highest stamp of a batch that the broker itself packed, 0 when there is none."""
         ...
 
     def answers(self, publisher: int) -> list[Answer]:
-        """Give the answers kept for a publisher's transactions, oldest first: at least the last 64."""
+        """Return the answers kept for a publisher's transactions, oldest first: at least the last 64."""
         ...
 
     def state(self, name: bytes) -> StateRow | None:
@@ -448,11 +448,11 @@ class Store(Protocol):
         ...
 
     def last_version(self) -> int:
-        """Give the highest version that a named state ever had, 0 when there was none."""
+        """Return the highest version that a named state ever had, 0 when there was none."""
         ...
 
     def patterns(self) -> list[PatternRow]:
-        """Give every subscription to a pattern."""
+        """Return every subscription to a pattern."""
         ...
 
     @property
@@ -461,15 +461,15 @@ class Store(Protocol):
         ...
 
     def keep_house(self) -> None:
-        """Give back room that is no longer used, a little at a time; called from the committing thread."""
+        """Return back room that is no longer used, a little at a time; called from the committing thread."""
         ...
 
     def used_bytes(self) -> int:
-        """Give the bytes that the stored data takes."""
+        """Return the bytes that the stored data takes."""
         ...
 
     def free_bytes(self) -> int:
-        """Give the bytes that can still be stored, as far as the store can tell."""
+        """Return the bytes that can still be stored, as far as the store can tell."""
         ...
 
     def close(self) -> None:

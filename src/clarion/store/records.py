@@ -125,19 +125,19 @@ class Record(NamedTuple):
     end: int
 
     def places(self) -> Iterator[tuple[Envelope | StagedRow, int]]:
-        """Give each batch with its position in the segment, those staged after the others."""
+        """Return each batch with its position in the segment, those staged after the others."""
         yield from self.batch_places()
         yield from self.staged_places()
 
     def batch_places(self) -> Iterator[tuple[Envelope, int]]:
-        """Give each batch of a topic with its position in the segment."""
+        """Return each batch of a topic with its position in the segment."""
         position = self.data_at
         for envelope in self.entry.batches:
             yield envelope, position
             position += envelope.size
 
     def staged_places(self) -> Iterator[tuple[StagedRow, int]]:
-        """Give each staged batch with its position in the segment."""
+        """Return each staged batch with its position in the segment."""
         position = self.data_at + sum(envelope.size for envelope in self.entry.batches)
         for row in self.entry.staged:
             yield row, position
@@ -149,7 +149,7 @@ _decode = msgspec.msgpack.Decoder(Entry).decode
 
 
 def entry_of(changes: Changes) -> Entry:
-    """Give the entry for a group commit."""
+    """Return the entry for a group commit."""
     entry = Entry(
         [TopicPart(row.number, row.name, row.retention, row.settings) for row in changes.topics.values()],
         list(changes.publishers.values()),
@@ -186,7 +186,7 @@ def entry_of(changes: Changes) -> Entry:
 
 
 def data_of(changes: Changes) -> list[Bytes]:
-    """Give the content of a group commit's batches, in the order of its entry."""
+    """Return the content of a group commit's batches, in the order of its entry."""
     if not changes.staged:
         return [batch.data for batch in changes.batches]
     for row, data in changes.staged:
@@ -206,7 +206,7 @@ class Draft:
         self.size = _aligned(HEADER_BYTES + _padded(len(self.packed)) + self.data_bytes)
 
     def at(self, *, segment: int, at: int, sequence: int, store: bytes, secret: bytes) -> tuple[Record, bytes]:
-        """Give the record for its place, and the bytes that precede its batches; without a secret it is a plain one."""
+        """Return the record for its place, and the bytes before its batches; without a secret it is a plain one."""
         packed = self.packed
         version, place = (SEALED, at) if secret else (PLAIN, 0)
         fields = _HEADER.pack(MAGIC, version, segment, len(packed), sequence, self.data_bytes, store, place)
@@ -241,7 +241,7 @@ def record_at(
 
 
 def owner_at(view: bytes | mmap, at: int) -> bytes | None:
-    """Give the store that a header here names, whole or not; nothing where there never was one, None where it is none.
+    """Return the store that a header here names, whole or not; b"" where there never was one, None where it is none.
 
     Where a record begins a file has zeros or a header, of its own use or of an earlier one: sectors are written whole.
     """
@@ -252,7 +252,7 @@ def owner_at(view: bytes | mmap, at: int) -> bytes | None:
 
 
 def is_newer(view: bytes | mmap, at: int, *, segment: int, store: bytes) -> bool:
-    """Tell whether a record of a version that is not known here begins at this place."""
+    """Return whether a record of a version that is not known here begins at this place."""
     header = view[at : at + HEADER_BYTES]
     if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
         return False
@@ -261,12 +261,12 @@ def is_newer(view: bytes | mmap, at: int, *, segment: int, store: bytes) -> bool
 
 
 def is_whole(view: bytes | mmap, record: Record) -> bool:
-    """Tell whether every batch of a record is there as it was packed."""
+    """Return whether every batch of a record is there as it was packed."""
     return all(is_batch(view[at : at + envelope.size], envelope) for envelope, at in record.places())
 
 
 def is_batch(data: Bytes, envelope: Envelope | StagedRow) -> bool:
-    """Tell whether these bytes are the batch that the envelope is for."""
+    """Return whether these bytes are the batch that the envelope is for."""
     try:
         batch = Batch.parse(bytes(data))
     except BadBatch:

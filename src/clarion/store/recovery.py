@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clarion.model.errors import StoreCorrupt, StoreTooNew
-from clarion.store.index import SegmentRow
 from clarion.store.port import Identity
 from clarion.store.records import Record, is_newer, is_whole, later_record, owner_at, record_at
-from clarion.store.segments import Segments, segment_name, segment_numbers
+from clarion.store.segments import SegmentRow, Segments, segment_name, segment_numbers
 
 _ADVICE = "The store was left as it is. Restore a backup of the whole folder"
 _LOOKED_AT_BYTES = 1 << 20
@@ -43,7 +42,7 @@ class Beginning(NamedTuple):
         return all(_is_blank(self.folder / segment_name(number)) for number in self.numbers)
 
     def why_not_all(self) -> str | None:
-        """Say why an index cannot be made again from this log; None when it can."""
+        """Return why an index cannot be made again from this log; None when it can."""
         if not self.numbers:
             return f"there is no log in {self.folder}"
         missing = sorted(set(range(1, self.numbers[-1] + 1)) - set(self.numbers))
@@ -87,7 +86,7 @@ def check_owner(segments: Segments, rows: dict[int, SegmentRow], store: bytes, i
 
 
 def check_applied(segments: Segments, rows: dict[int, SegmentRow], store: bytes, secret: bytes, index: Path) -> Place:
-    """Give up to where the index has come, having seen that the log still has that record."""
+    """Return up to where the index has come, having seen that the log still has that record."""
     if not rows:
         return Place(1, 0, 0)
     last = rows[max(rows)]
@@ -110,7 +109,7 @@ def check_applied(segments: Segments, rows: dict[int, SegmentRow], store: bytes,
 
 
 def check_segments(segments: Segments, rows: dict[int, SegmentRow]) -> list[int]:
-    """Give the segments that the index has and the log has not; raise StoreCorrupt if batches are stored in one.
+    """Return the segments that the index has and the log has not; raise StoreCorrupt if batches are stored in one.
 
     To be asked when all records are applied: only then does the index know what was trimmed or moved last.
     """
@@ -131,7 +130,7 @@ class Recovery:
         self.end = start
 
     def records(self) -> Iterator[Record]:
-        """Give the whole records; raise StoreCorrupt where one is not whole and a later one was written."""
+        """Return the whole records; raise StoreCorrupt where one is not whole and a later one was written."""
         stopped = self._segments.path(self.end.segment), self.end.position
         for number in [number for number in self._segments.numbers if number >= self.end.segment]:
             at = self.end.position if number == self.end.segment else 0
@@ -197,7 +196,7 @@ def _is_blank(file: Path) -> bool:
 
 @contextmanager
 def mapped(file: Path) -> Iterator[bytes | mmap]:
-    """Give the content of a file without reading all of it."""
+    """Return the content of a file without reading all of it."""
     with file.open("rb") as opened:
         if not os.fstat(opened.fileno()).st_size:
             yield b""

@@ -22,7 +22,8 @@ from clarion.model.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from clarion.store.failures import (
+from clarion.store.compaction import HALF_EMPTY, NEARLY_EMPTY, Compactor
+from clarion.store.disk_errors import (
     IndexDamaged,
     IndexFull,
     described,
@@ -48,7 +49,6 @@ from clarion.store.folder import (
     take_folder,
 )
 from clarion.store.index import (
-    SegmentRow,
     has_content,
     load_checksum_vfs,
     make_index,
@@ -60,14 +60,12 @@ from clarion.store.index import (
     read_segments,
     remove_files,
 )
-from clarion.store.index_reads import Reads
+from clarion.store.index_reads import IndexReader
 from clarion.store.index_writes import count_tokens, write_record, write_segments
-from clarion.store.moving import HALF_EMPTY, NEARLY_EMPTY, Mover
 from clarion.store.port import Changes, Identity
 from clarion.store.records import SECRET_BYTES, Bytes, Draft, Entry, Record, data_of, entry_of
 from clarion.store.recovery import Beginning, Place, Recovery, check_applied, check_owner, check_segments, look_at_log
-from clarion.store.segment_rows import SegmentRows
-from clarion.store.segments import Purpose, Segments
+from clarion.store.segments import Purpose, SegmentRow, SegmentRows, Segments
 
 LOG = "log"
 SEGMENT_BYTES = 64 << 20
@@ -89,7 +87,7 @@ def _no_crash(point: str) -> None:
     """Crash nowhere."""
 
 
-class SegmentedStore(Reads):
+class SegmentedStore(IndexReader):
     """Keeps everything in DIR/log and DIR/clarion.db; see the port for what each method promises.
 
     One thread at a time commits, while another may read. `crash_points` is called at the places that
@@ -167,7 +165,7 @@ class SegmentedStore(Reads):
 
     @contextmanager
     def _told_in_opening(self) -> Iterator[None]:
-        """Give typed errors for what opening meets."""
+        """Return typed errors for what opening meets."""
         try:
             yield
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
@@ -249,11 +247,11 @@ class SegmentedStore(Reads):
         self._give_up_segments(self._segments.numbers)
 
     def _apply_log(self) -> Place:
-        """Apply the records that the index has not got; gives where the log ends."""
+        """Apply the records that the index has not got; return where the log ends."""
         self._identity = read_identity(self._writer)
         self._segment_rows = SegmentRows()
         self._segment_rows.settle(read_segments(self._writer))
-        self._mover = Mover(self._segments, self._writer.execute)
+        self._mover = Compactor(self._segments, self._writer.execute)
         self._wal_frames = 0
         rows, uuid, secret = self._segment_rows.rows, self._identity.store_uuid, read_secret(self._writer)
         check_owner(self._segments, rows, uuid, self.file)
@@ -351,7 +349,7 @@ class SegmentedStore(Reads):
         return is_log_short and self._segments.left_bytes > min(_LEFT_FOR_SMALL_COMMIT, self._segment_bytes // 4)
 
     def keep_house(self) -> None:
-        """Give up segments that hold nothing and empty those that hold little, for a short while."""
+        """Return up segments that hold nothing and empty those that hold little, for a short while."""
         self.settle()
         until_s = time.monotonic() + _HOUSEKEEPING_S
         while self._failure is None and self._keep_house(is_idle=True) and time.monotonic() < until_s:
@@ -437,7 +435,7 @@ class SegmentedStore(Reads):
             raise self._explained(error) from error
 
     def _apply(self, record: Record) -> dict[int, SegmentRow]:
-        """Begin a transaction and write a record's changes to the index; gives the segment rows that go with it."""
+        """Begin a transaction and write a record's changes to the index; return the segment rows that go with it."""
         execute = self._writer.execute
         execute("BEGIN IMMEDIATE")
         rows = self._segment_rows.grown(write_record(execute, record), record)
@@ -454,7 +452,7 @@ class SegmentedStore(Reads):
             _log.error("%s", self._failure)
 
     def _explained(self, error: OSError | apsw.Error | FatalError) -> Exception:
-        """Give the error to raise for one that was met before the sync and undone; the disk's failures are final."""
+        """Return the error to raise for one that was met before the sync and undone; the disk's failures are final."""
         if self._failure is not None:
             return StoreFailed(self._failure)
         if isinstance(error, apsw.ConstraintError):  # the caller's mistake, not the disk's
@@ -475,7 +473,7 @@ class SegmentedStore(Reads):
         return told
 
     def _in_doubt(self, error: BaseException) -> StoreFailed:
-        """Give the error for one met in the sync or after it, when the log has the change or may have it."""
+        """Return the error for one met in the sync or after it, when the log has the change or may have it."""
         if isinstance(error, OSError):
             told = disk_failed(error, self._segments.path(self._segments.number))
         else:
@@ -530,7 +528,7 @@ class SegmentedStore(Reads):
         return bool(self._segments.total_bytes + index_bytes + size <= self._max_bytes)
 
     def _keep_house(self, *, begins_segment: bool = False, is_idle: bool = False) -> bool:
-        """Keep the index's log short and the segments few; says whether there is more to do at once.
+        """Keep the index's log short and the segments few; return whether there is more to do at once.
 
         The commit before it is durable, whatever happens here.
         """
@@ -561,7 +559,7 @@ class SegmentedStore(Reads):
             _log.warning("batches were not moved out of an old segment: %s", error)
 
     def _part_to_move(self, begins_segment: bool, is_idle: bool) -> int:
-        """Say how empty a segment must be to be worth moving what it holds: one part in so many, 0 for none."""
+        """Return how empty a segment must be to be worth moving what it holds: one part in so many, 0 for none."""
         if is_idle:
             if self._segments.may_begin():
                 self._mover.try_again()
@@ -573,14 +571,14 @@ class SegmentedStore(Reads):
         return NEARLY_EMPTY if begins_segment and not self._segments.spares else 0
 
     def _give_up_dead(self) -> int:
-        """Give up segments that no longer hold anything; says how many."""
+        """Return up segments that no longer hold anything; return how many."""
         dead = [number for number in self._segment_rows.empty if number < self._segments.number]
         if self._is_log_long() or any(number >= self._durable_segment for number in dead):
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         return self._give_up_segments(dead) if dead else 0
 
     def _give_up_segments(self, numbers: Sequence[int]) -> int:
-        """Give up those in which no batch is stored and whose records are all in the database for good."""
+        """Return up those in which no batch is stored and whose records are all in the database for good."""
         if not self._segments.reading.acquire(timeout=_WAIT_FOR_READER_S):
             return 0  # with a later commit, then
         given_up = 0

@@ -21,11 +21,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from clarion.model.errors import StoreFull
-from clarion.store.failures import disk_failed
+from clarion.store.disk_errors import disk_failed
 from clarion.store.folder import sync_folder
-from clarion.store.records import ALIGNMENT, HEADER_BYTES, Bytes
+from clarion.store.records import ALIGNMENT, HEADER_BYTES, Bytes, Record
 
 SPARES_KEPT = 2
 READERS_OPEN = 64
@@ -39,6 +40,8 @@ _LEFT_BY_MOVES = 1 / 16  # of a segment, to acks when no other segment can be ha
 _LEFT_BY_PUTS = 5 / 16  # so that a segment that is less than a quarter full can still be emptied
 _SEGMENT, _SPARE = re.compile(r"\d{10}\.seg"), re.compile(r"\d{10}-\d+\.spare")
 
+Growth = dict[int, tuple[int, int]]  # segment: batches and bytes that are stored in it now, and were not before
+
 
 class Purpose(Enum):
     """What a record is for, which says what room it must leave to others."""
@@ -49,12 +52,12 @@ class Purpose(Enum):
 
 
 def segment_name(number: int) -> str:
-    """Give the name of a segment's file."""
+    """Return the name of a segment's file."""
     return f"{number:010d}.seg"
 
 
 def segment_numbers(folder: Path) -> list[int]:
-    """Give the segments that a folder has, oldest first; what else is there is nobody's business here."""
+    """Return the segments that a folder has, oldest first; what else is there is nobody's business here."""
     names = os.listdir(folder) if folder.exists() else []
     return sorted(int(name[:10]) for name in names if _SEGMENT.fullmatch(name))
 
@@ -106,7 +109,7 @@ class Segments:
         return self.total_bytes - self.spare_bytes - self.left_bytes
 
     def path(self, number: int) -> Path:
-        """Give where a segment is."""
+        """Return where a segment is."""
         return self.folder / segment_name(number)
 
     def go_on(self, number: int, position: int) -> None:
@@ -119,7 +122,7 @@ class Segments:
     def make_room(self, record_bytes: int, purpose: Purpose) -> bool:
         """See that a record fits at `number` and `position` and leaves the room that is not its own.
 
-        Says whether that is a new segment; raises StoreFull, or OSError from the disk, when it cannot be done.
+        Return whether that is a new segment; raises StoreFull, or OSError from the disk, when it cannot be done.
         """
         begins_segment = record_bytes > self.left_bytes
         if begins_segment:
@@ -135,7 +138,7 @@ class Segments:
         return begins_segment
 
     def may_begin(self, record_bytes: int = 0) -> bool:
-        """Tell whether there is room for a segment that begins with this put, and for one more after it."""
+        """Return whether there is room for a segment that begins with this put, and for one more after it."""
         is_oversize = record_bytes > self.segment_bytes
         new_bytes = record_bytes if is_oversize else 0
         missing = (1 if is_oversize else 2) - len(self._spares)
@@ -170,7 +173,7 @@ class Segments:
         self.position = position
 
     def read(self, number: int, position: int, size: int) -> bytes:
-        """Give bytes of a segment, fewer where it ends."""
+        """Return bytes of a segment, fewer where it ends."""
         descriptor = self._readers.get(number)
         if descriptor is None:
             descriptor = self._readers[number] = self._open_to_read(number)
@@ -208,7 +211,7 @@ class Segments:
             self.total_bytes -= size
 
     def drop_spare(self) -> None:
-        """Give the room of a spare file back to the disk."""
+        """Return the room of a spare file back to the disk."""
         file = self._spares.pop()
         size = file.stat().st_size
         file.unlink()
@@ -309,3 +312,53 @@ class Segments:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
+
+
+class SegmentRow(NamedTuple):
+    """A segment as the index knows it: its last record, where that ends, and the batches still stored in it."""
+
+    number: int
+    last_at: int
+    end: int
+    sequence: int
+    batches: int
+    batch_bytes: int
+
+
+class SegmentRows:
+    """The rows by number, and which of them are of segments that hold no batch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, SegmentRow] = {}
+        self.empty: set[int] = set()
+
+    def grown(self, growth: Growth, record: Record) -> dict[int, SegmentRow]:
+        """Return the rows that change with a record, its own included."""
+        rows = {}
+        for number in {record.segment, *growth}:
+            _, last_at, end, sequence, batches, batch_bytes = self.rows.get(number) or (0, 0, 0, 0, 0, 0)
+            if number == record.segment:
+                last_at, end, sequence = record.at, record.end, record.sequence
+            more, more_bytes = growth.get(number, (0, 0))
+            rows[number] = SegmentRow(number, last_at, end, sequence, batches + more, batch_bytes + more_bytes)
+        return rows
+
+    def settle(self, rows: dict[int, SegmentRow]) -> None:
+        """Take over rows that are in the index now."""
+        self.rows.update(rows)
+        for row in rows.values():
+            if row.batches:
+                self.empty.discard(row.number)
+            else:
+                self.empty.add(row.number)
+
+    def forget(self, number: int) -> None:
+        """Drop the row of a segment that was given up."""
+        self.rows.pop(number, None)
+        self.empty.discard(number)
+
+
+def grow(growth: Growth, segment: int, batches: int, size: int) -> None:
+    """Note that so many batches more are stored in a segment."""
+    before = growth.get(segment, (0, 0))
+    growth[segment] = before[0] + batches, before[1] + size

@@ -29,19 +29,19 @@ def broker() -> Iterator[Broker]:
 
 
 def test_a_turn_ends_when_it_took_long_and_the_rest_is_taken_in_the_next(broker: Broker) -> None:
-    (door,) = broker._transport.doors
+    (listener,) = broker._transport.listeners
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
-        peer.connect(door.url)
+        peer.connect(listener.url)
         for number in range(ASKED):
             peer.send_multipart([bytes(part) for part in pack_frames(Kind.STATS, number, bodies.AskStats(), ())])
-        assert door.socket.poll(DEADLINE_MS)
+        assert listener.socket.poll(DEADLINE_MS)
         long_ago = Now(time.monotonic() - 3600, 0)
-        assert broker._take_requests(door, long_ago) == (1, False)
+        assert broker._take_requests(listener, long_ago) == (1, False)
         taken = 1
         while taken < ASKED:
-            assert door.socket.poll(DEADLINE_MS)
-            count, is_all = broker._take_requests(door, Now(time.monotonic() + 3600, 0))
+            assert listener.socket.poll(DEADLINE_MS)
+            count, is_all = broker._take_requests(listener, Now(time.monotonic() + 3600, 0))
             assert is_all
             taken += count
         assert taken == ASKED

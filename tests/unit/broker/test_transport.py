@@ -59,7 +59,7 @@ def test_a_socket_that_was_left_behind_is_in_nobodys_way(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
     with _listening(path) as transport:
-        assert transport.doors[0].url == f"ipc://{path}"
+        assert transport.listeners[0].url == f"ipc://{path}"
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(str(path))
 
@@ -78,12 +78,12 @@ def test_connections_that_say_nothing_are_not_looked_at(monkeypatch: pytest.Monk
     context = zmq.Context()
     peer = context.socket(zmq.DEALER)
     try:
-        (door,) = transport.doors
-        peer.connect(door.url)
+        (listener,) = transport.listeners
+        peer.connect(listener.url)
         for said in range(2):
             peer.send(b"a word")
-            assert door.socket.poll(_DEADLINE_MS)
-            assert len(list(transport.receive(door, 10))) == 1
+            assert listener.socket.poll(_DEADLINE_MS)
+            assert len(list(transport.receive(listener, 10))) == 1
             for look in range(100):
                 transport.look(said * 1000.0 + look, is_heard=True)
             assert len(scans) == said + 1, "once after it was heard, and not again"

@@ -12,12 +12,12 @@ import pytest
 from tests.unit.store.making import ALL, add_all_sorts, crash_image, everything, fill, open_segmented
 
 from clarion.model.errors import StoreFailed
-from clarion.store import schema
+from clarion.store import index
 from clarion.store.index import APPLICATION_ID, CHECKSUM_BYTES, connect, load_checksum_vfs
+from clarion.store.index_writes import to_signed
 from clarion.store.memory import MemoryStore
 from clarion.store.port import KEEP, UNTIL_READ, Changes, Identity, SubscriptionRow, TopicRow
 from clarion.store.records import Draft, Entry
-from clarion.store.statements import to_signed
 from clarion.wire.batch import Batch, encode_batch
 
 SEGMENT_BYTES = 64 << 10
@@ -37,7 +37,7 @@ class Old:
         self.index.reserve_bytes(reserve=CHECKSUM_BYTES)
         self.index.pragma("page_size", 4096)
         self.index.pragma("journal_mode", "wal")
-        self.index.execute(schema.VERSION_1)
+        self.index.execute(index.VERSION_1)
         self.index.executemany("INSERT INTO meta VALUES (?, ?)", STORE._asdict().items())
         self.index.pragma("application_id", APPLICATION_ID)
         self.index.pragma("user_version", 1)
@@ -137,14 +137,14 @@ def test_a_store_of_version_1_has_all_it_had(tmp_path: Path) -> None:
     again = open_segmented(tmp_path / "data")
     assert everything(again) == before
     again.close()
-    assert _version(tmp_path / "data")[0] == schema.SCHEMA_VERSION
+    assert _version(tmp_path / "data")[0] == index.SCHEMA_VERSION
 
 
 def test_a_migration_is_told_once_with_what_it_means(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _made_by_version_1(tmp_path / "data")
     for _ in range(2):
         open_segmented(folder).close()
-    told = f"had schema version 1 and has {schema.SCHEMA_VERSION} now: older Clarions refuse it from now on"
+    told = f"had schema version 1 and has {index.SCHEMA_VERSION} now: older Clarions refuse it from now on"
     assert [told in message for message in caplog.messages].count(True) == 1
 
 
@@ -189,8 +189,8 @@ def test_a_migration_that_is_broken_off_leaves_version_1(tmp_path: Path, monkeyp
     folder = _made_by_version_1(tmp_path)
     before = _version(folder)
     with monkeypatch.context() as patch:
-        broken = schema.VERSION_2 + "CREATE TABLE state (twice INTEGER) STRICT;"
-        patch.setattr(schema, "_STEPS", (schema.VERSION_1, broken))
+        broken = index.VERSION_2 + "CREATE TABLE state (twice INTEGER) STRICT;"
+        patch.setattr(index, "_STEPS", (index.VERSION_1, broken))
         with pytest.raises(StoreFailed):
             open_segmented(folder)
     assert _version(folder) == before

@@ -17,10 +17,9 @@ from tests.unit.store.making import crash_image, everything, fill, open_segmente
 
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreInUse, StoreTooNew
 from clarion.store.folder import take_folder
-from clarion.store.index import APPLICATION_ID, connect, load_checksum_vfs
+from clarion.store.index import APPLICATION_ID, SCHEMA_VERSION, connect, load_checksum_vfs
 from clarion.store.port import KEEP, Changes, PublisherRow, TopicRow
 from clarion.store.records import Draft, Entry
-from clarion.store.schema import SCHEMA_VERSION
 
 _NOBODY = 65534
 

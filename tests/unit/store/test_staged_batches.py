@@ -17,9 +17,9 @@ from tests.unit.store.making import (
 )
 
 from clarion.model.errors import StoredDataCorrupt
+from clarion.store.index_reads import _DUE, _OF_WRITER, _STALE
 from clarion.store.port import Changes, StagedBatch, StagedRow
 from clarion.store.segmented import SegmentedStore
-from clarion.store.staged_reads import _DUE, _OF_WRITER, _STALE
 
 SETTINGS = {"segment_bytes": 64 << 10, "checkpoint_bytes": 64 << 10, "page_bytes": 1024}
 CALLS = 100

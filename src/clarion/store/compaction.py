@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from clarion.store.index import SegmentRow
+from clarion.store.index_writes import to_unsigned
 from clarion.store.port import StagedRow
 from clarion.store.records import Entry, Envelope, is_batch, record_at
 from clarion.store.recovery import mapped
-from clarion.store.segments import Segments
-from clarion.store.statements import to_unsigned
+from clarion.store.segments import SegmentRow, Segments
 
 NEARLY_EMPTY = 4  # less than one part in so many is stored
 HALF_EMPTY = 2
@@ -34,7 +33,7 @@ WHERE staged > 0 AND staged = ? AND segment = ? AND position = ?
 _log = logging.getLogger(__name__)
 
 
-class Mover:
+class Compactor:
     """Chooses a segment and gives its stored batches a few at a time, as entries to write."""
 
     def __init__(self, segments: Segments, execute: Callable[[str, Any], Any]) -> None:
@@ -68,7 +67,7 @@ class Mover:
             self._batches = self._stored_in(emptiest, store, secret)
 
     def next_batches(self) -> tuple[Entry, list[bytes]] | None:
-        """Give an entry that moves some batches, and their content; None when there are none for now."""
+        """Return an entry that moves some batches, and their content; None when there are none for now."""
         if not self._segment:
             return None
         entry = Entry(moved_from=self._segment)
@@ -111,7 +110,7 @@ class Mover:
         self._batches = iter(())
 
     def _stored_in(self, row: SegmentRow, store: bytes, secret: bytes) -> Iterator[tuple[Envelope | StagedRow, bytes]]:
-        """Give each batch of a segment as it is known now, with its content if it is still stored there."""
+        """Return each batch of a segment as it is known now, with its content if it is still stored there."""
         segment = row.number
         with mapped(self._segments.path(segment)) as view:
             at = 0
@@ -132,7 +131,7 @@ class Mover:
                 at = record.end
 
     def _known_now(self, batch: Envelope | StagedRow, segment: int, position: int) -> Envelope | StagedRow | None:
-        """Give what the index has of a batch at this place; one that was staged may have gone to its topic since."""
+        """Return what the index has of a batch at this place; one that was staged may have gone to its topic since."""
         if isinstance(batch, Envelope):
             in_log = self._execute(_IN_LOG, (batch.topic, batch.first_offset, segment, position)).fetchone()
             return batch if in_log else None

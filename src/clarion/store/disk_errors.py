@@ -29,19 +29,19 @@ class IndexFull(StoreFull):
 
 
 def is_damage(error: apsw.Error) -> bool:
-    """Tell whether SQLite met bytes that cannot be right, a page's checksum included."""
+    """Return whether SQLite met bytes that cannot be right, a page's checksum included."""
     return isinstance(error, apsw.CorruptError | apsw.NotADBError) or extended_code(error) in _DAMAGE
 
 
 def is_no_room(error: apsw.Error, file: Path) -> bool:
-    """Tell whether SQLite had no room; where it had none for the index of its log (-shm) it speaks of a failed disk."""
+    """Return whether SQLite had no room; where that was for the index of its log (-shm) it tells of a failed disk."""
     if isinstance(error, apsw.FullError):
         return True
     return extended_code(error) == apsw.SQLITE_IOERR_SHMSIZE and free_disk_bytes(file.parent) < _SHM_BYTES
 
 
 def typed(error: apsw.Error, file: Path) -> ClarionError:
-    """Give the typed error for what SQLite said about the file."""
+    """Return the typed error for what SQLite said about the file."""
     if is_damage(error):
         return IndexDamaged(f"{file} is damaged ({described(error)}); nothing was changed. {START_AGAIN}")
     if is_no_room(error, file):
@@ -53,18 +53,18 @@ def typed(error: apsw.Error, file: Path) -> ClarionError:
 
 
 def described(error: apsw.Error) -> str:
-    """Give SQLite's words and its code's name."""
+    """Return SQLite's words and its code's name."""
     name = apsw.mapping_extended_result_codes.get(extended_code(error)) or type(error).__name__
     return f"{error}, {name}"
 
 
 def extended_code(error: apsw.Error) -> int:
-    """Give the extended result code, 0 where there is none."""
+    """Return the extended result code, 0 where there is none."""
     return int(getattr(error, "extendedresult", 0))
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """Give what the file system under the folder still takes from an ordinary user."""
+    """Return what the file system under the folder still takes from an ordinary user."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
@@ -74,17 +74,17 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 def is_full(error: OSError) -> bool:
-    """Tell whether the operating system had no room for a write."""
+    """Return whether the operating system had no room for a write."""
     return error.errno in _NO_ROOM
 
 
 def is_passing(error: OSError) -> bool:
-    """Tell whether the system lacked descriptors or memory, which says nothing about the disk."""
+    """Return whether the system lacked descriptors or memory, which says nothing about the disk."""
     return error.errno in _PASSING
 
 
 def unavailable(error: OSError, what: str) -> StoreUnavailable:
-    """Give the error for what could not be done just now, and may be in a moment."""
+    """Return the error for what could not be done just now, and may be in a moment."""
     return StoreUnavailable(
         f"{what} just now ({error.strerror or error}); what was acked is kept, nothing is taken for damaged. It is "
         "tried again; if it stays so, raise the limit of open files (ulimit -n), free memory, or check the disk"
@@ -92,12 +92,12 @@ def unavailable(error: OSError, what: str) -> StoreUnavailable:
 
 
 def disk_full(folder: Path) -> StoreFull:
-    """Give the error for a lack of room under a folder."""
+    """Return the error for a lack of room under a folder."""
     return StoreFull(f"the disk under {folder} is full; nothing of the change was kept. Free space")
 
 
 def disk_failed(error: OSError, file: Path) -> StoreFailed:
-    """Give the error for anything else that the operating system said about writing to a file."""
+    """Return the error for anything else that the operating system said about writing to a file."""
     return StoreFailed(
         f"the disk failed under {file} ({error.strerror or error}); what was acked before is kept, "
         "nothing more is acknowledged. Check the disk, then start the broker again"
