@@ -275,6 +275,10 @@ class PublisherCore:
         self._instructions.clear()
         return taken
 
+    def wants_turn(self) -> bool:
+        """Whether there may be something to be sent."""
+        return bool(self._instructions or self._busy or self._unopened)
+
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, of all topics; return when to come back, if something waits for a time."""
         times_s = [self._requests.on_time(now_s, unix_s)]

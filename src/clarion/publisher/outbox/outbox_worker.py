@@ -205,6 +205,10 @@ class OutboxClient:
         """See PublisherCore."""
         self._core.on_failed(error)
 
+    def wants_turn(self) -> bool:
+        """See PublisherCore."""
+        return self._core.wants_turn()
+
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, and have saved what is not."""
         wanted_s = self._core.on_time(now_s, unix_s)
