@@ -8,9 +8,9 @@ from tests.integration.torture import CRASH_POINTS, Campaign, Plan
 from tests.integration.torture_oracle import Life, Oracle, describe
 
 
-def test_twenty_kills_at_random_moments_and_at_every_crash_point(tmp_path: Path) -> None:
+def test_thirty_two_kills_at_random_moments_and_at_every_crash_point(tmp_path: Path) -> None:
     said: list[str] = []
-    plan = Plan(kills=20, seed=20, publishers=2, topics=("north", "south"), client_kill_chance=0.5, least_messages=1200)
+    plan = Plan(kills=32, seed=20, publishers=2, topics=("north", "south"), client_kill_chance=0.5, least_messages=1200)
     campaign = Campaign(plan, tmp_path, said.append)
     verdict = campaign.run()
     report = describe(verdict, [f"{dict(campaign.kills)}"])
