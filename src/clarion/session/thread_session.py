@@ -307,7 +307,7 @@ class ThreadSession(Works):
             try:
                 with self.lock:
                     now_s = time.monotonic()
-                    self._turn(events, now_s, look=bool(events) or call is None)
+                    self._turn(events, now_s)
             except BaseException as error:
                 self._break(error)
                 raise
@@ -329,7 +329,7 @@ class ThreadSession(Works):
                 held.waits = False
                 self._polls = False
 
-    def _turn(self, events: Sequence[Any], now_s: float, *, look: bool) -> None:
+    def _turn(self, events: Sequence[Any], now_s: float) -> None:
         """Hand what came to the core, and do what it says. The caller drives, and holds the lock."""
         self._woken = False
         if events and events[0][0] == self._wakes:
@@ -341,8 +341,7 @@ class ThreadSession(Works):
             self._greeted = True
             self._greet(now_s)
         if self._reconnect_at_s is None:
-            if look:
-                self._receive(now_s)
+            self._receive(now_s)  # first, so that nothing is sent on a connection that is known to be lost
         elif now_s >= self._reconnect_at_s:
             self._reconnect(now_s)
         self._outage.look(self.connected, now_s)

@@ -319,6 +319,14 @@ def test_a_seek_that_does_not_reach_the_disk_did_not_happen(asker: Asker) -> Non
     assert read(asker, token) == [b"2", b"3"]
 
 
+def test_what_is_told_of_a_topic_is_on_disk(asker: Asker) -> None:
+    asker.send(Kind.SEEK, bodies.Seek(NEWS, b"reader", "new"))
+    key = asker.send(Kind.DESCRIBE, bodies.Describe(NEWS))
+    assert key not in asker.replies
+    asker.settle()
+    assert body_of(asker.replies[key], bodies.Description).values["subscriptions"]
+
+
 # Purging.
 
 

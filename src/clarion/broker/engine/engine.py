@@ -137,7 +137,7 @@ class Engine:
             Kind.DELETE: _Handler(administration.check_delete, administration.delete),
             Kind.DEAD: _Handler(self._dead_letters.check_dead, self._dead_letters.settle),
             Kind.TOPICS: _Handler(administration.check_topics, answer),
-            Kind.DESCRIBE: _Handler(administration.check_describe, answer),
+            Kind.DESCRIBE: _Handler(administration.check_describe, self._answer_when_durable),
             Kind.STATE: _Handler(administration.check_state, answer),
             Kind.READ: _Handler(self._gets.check_read, self._gets.read),
             Kind.FIND_OFFSET: _Handler(self._gets.check_find_offset, answer),
@@ -193,6 +193,9 @@ class Engine:
         self._state.reply(reply_to, *plan)
 
     # On the loop's clock: the periodic jobs of the reliable service.
+
+    def _answer_when_durable(self, reply_to: ReplyTo, plan: Answer, now: Now) -> None:
+        self._state.reply_when_durable(reply_to, *plan)
 
     def tick(self, now: Now) -> None:
         """Do the periodic work that is due."""
