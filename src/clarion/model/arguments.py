@@ -58,12 +58,12 @@ def as_list(values: Iterable[ValueT], name: str, most: int | None = None) -> Seq
     return found
 
 
-def all_bytes(payloads: Iterable[bytes | str], name: str = "payloads") -> Sequence[bytes]:
+def all_bytes(payloads: Iterable[bytes | str]) -> Sequence[bytes]:
     """Return the payloads, str encoded as UTF-8; what is neither bytes nor str is a TypeError."""
-    payloads = as_list(payloads, name)
+    payloads = as_list(payloads, "payloads")
     if set(map(type, payloads)) <= {bytes}:
         return payloads  # type: ignore[return-value]
-    return [to_bytes(payload, f"each of {name}") for payload in payloads]
+    return [to_bytes(payload, "each of payloads") for payload in payloads]
 
 
 def all_keys(keys: Iterable[bytes | str | None] | None, count: int) -> Sequence[bytes | None] | None:

@@ -294,7 +294,7 @@ def move_staged(execute: Execute, record: Record) -> None:
 
 
 def write_releases(execute: Execute, releases: Iterable[Release]) -> list[Any]:
-    """Take batches out of those staged, and give the values of their log rows; they stay where they lie."""
+    """Take batches out of those staged, and return the values of their log rows; they stay where they lie."""
     values: list[Any] = []
     for number, first_offset, at_us, bytes_total, expires_at_us in releases:
         found = execute(_TAKE, (number,)).fetchall()

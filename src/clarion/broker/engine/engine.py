@@ -192,10 +192,10 @@ class Engine:
     def _answer(self, reply_to: ReplyTo, plan: Answer, now: Now) -> None:
         self._state.reply(reply_to, *plan)
 
-    # On the loop's clock: the periodic jobs of the reliable service.
-
     def _answer_when_durable(self, reply_to: ReplyTo, plan: Answer, now: Now) -> None:
         self._state.reply_when_durable(reply_to, *plan)
+
+    # On the loop's clock: the periodic jobs of the reliable service.
 
     def tick(self, now: Now) -> None:
         """Do the periodic work that is due."""

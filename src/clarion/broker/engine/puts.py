@@ -82,7 +82,7 @@ class Puts:
         return body.nonce, known
 
     def register(self, reply_to: ReplyTo, plan: tuple[bytes, int | None], now: Now) -> None:
-        """Give a publisher id, durably; the same nonce gives the same id."""
+        """Answer with a publisher id, once it is on disk; the same nonce has the same id."""
         state, (nonce, known) = self._state, plan
         if known is None:
             state.free_bytes -= ROW_BYTES
@@ -220,7 +220,7 @@ class Puts:
         topic = self._topic_meant(body, now) if body.topic_number else self.find_topic(body.topic, now)
         put = PutPlan(body.topic, topic, batch, body.ttl_ms, times_us)
         if topic is None:
-            self.check_new_topic(body.topic)
+            self.check_new_topic()
             self.check_batch(body.topic, None, batch)  # there is no topic yet whose number could be used up
             writer, expected = None, 1
         else:
@@ -278,7 +278,7 @@ class Puts:
             raise being_deleted(topic)
         return topic
 
-    def check_new_topic(self, name: bytes) -> None:
+    def check_new_topic(self) -> None:
         """Refuse to make a topic where there is no room for it."""
         if not self._state.has_room_for_row():
             raise Refused(Code.DISK_FULL, _NO_TOPIC_MADE)

@@ -94,7 +94,7 @@ class StagedPuts:
                 raise Refused(Code.CHECKSUM_DIFFERS, text)
             return _Stage(body, batch, seen, topic, is_known=True)
         if topic is None:
-            self._puts.check_new_topic(body.topic)
+            self._puts.check_new_topic()
         else:
             self._check_dropped(topic, body)
         most = self._puts.max_batch_bytes(topic)

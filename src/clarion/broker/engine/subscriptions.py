@@ -543,10 +543,10 @@ def gone_below(topic: Topic, start: int) -> Refused:
     return Refused(Code.GONE, text, gone=(start, topic.first_offset))
 
 
-def being_deleted(topic: Topic, retry_after_s: float = BUSY_RETRY_S) -> Refused:
+def being_deleted(topic: Topic) -> Refused:
     """Return how to refuse what is for a topic that is just being deleted."""
     text = f"{to_text(topic.name)} is just being deleted; try again"
-    return Refused(Code.BUSY, text, retry_after_s=retry_after_s)
+    return Refused(Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
 
 
 def check_topic_meant(state: State, topic: Topic, as_of: int) -> None:

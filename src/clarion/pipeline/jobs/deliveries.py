@@ -17,8 +17,6 @@ import msgspec
 
 from clarion.model.errors import PermanentError
 
-DELIVERIES_TOPIC = "clarion/deliveries"
-
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
