@@ -20,8 +20,7 @@ from clarion.broker.engine import Clock, Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
 from clarion.broker.transport import Listener, Transport
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
-from clarion.session.descriptors import raise_descriptor_limit
-from clarion.session.signals import StopSignals
+from clarion.session.service_process import StopSignals, raise_descriptor_limit
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__

@@ -28,7 +28,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from clarion.model.errors import BadSettings
 from clarion.session.connection import KEPT_FROM_BYTES, send_frames
-from clarion.session.descriptors import connections_possible
+from clarion.session.service_process import connections_possible
 from clarion.wire.frames import PUBLISHER_KINDS, SUBSCRIBER_KINDS, Buffer
 
 log = logging.getLogger("clarion.broker")

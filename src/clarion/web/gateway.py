@@ -18,8 +18,7 @@ from aiohttp import HttpVersion11, web
 
 from clarion.model.errors import BadSettings, Busy, ClarionError, TimedOut, TopicFull
 from clarion.model.names import to_text
-from clarion.session.descriptors import connections_possible, raise_descriptor_limit
-from clarion.session.signals import StopSignals
+from clarion.session.service_process import StopSignals, connections_possible, raise_descriptor_limit
 from clarion.web.gateway_buffer import Reservation
 from clarion.web.gateway_listener import BACKLOG, SPARE_DESCRIPTORS, GatewayListener, json_answer
 from clarion.web.gateway_publisher import GatewayPublisher

@@ -29,7 +29,7 @@ def test_the_echo_of_a_signal_does_not_end_the_drain_and_another_signal_does(
     def end(code: int) -> NoReturn:
         raise _Ended(code)
 
-    monkeypatch.setattr("clarion.session.signals._ECHO_S", 1e9)  # however slow this machine is
+    monkeypatch.setattr("clarion.session.service_process._ECHO_S", 1e9)  # however slow this machine is
     monkeypatch.setattr("clarion.broker.server.os._exit", end)
     broker = Broker(BrokerSettings(data=tmp_path, listen="tcp://127.0.0.1:*"))
     broker._on_signal(SIGTERM, None)

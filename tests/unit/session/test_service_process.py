@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from signal import SIGINT, SIGTERM
 
-from clarion.session.signals import StopSignals
+from clarion.session.service_process import StopSignals
 
 
 def test_the_same_signal_within_a_moment_is_an_echo_and_any_other_is_not() -> None:

@@ -1,4 +1,4 @@
-"""How many files and connections this process may open, and how many connections that leaves room for."""
+"""What a service asks of its process: files and connections enough, and signals to stop told from their echo."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from clarion.model.errors import BadSettings
 
 _WANTED = 65_536
 _LEAST_CONNECTIONS = 8
+_ECHO_S = 0.1
 
 
 def raise_descriptor_limit() -> None:
@@ -33,3 +34,21 @@ def connections_possible(spare: int) -> int:
             f" {_LEAST_CONNECTIONS} connections are left. Raise the limit (`ulimit -n`)"
         )
     return possible
+
+
+class StopSignals:
+    """Tells a signal from the echo of the last one.
+
+    Who ends a process and then its group, as `timeout` does, sends it the same signal twice within a moment, and
+    means one.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+
+    def is_echo(self, number: int, now_s: float) -> bool:
+        """Note a signal, and tell whether it is one that was sent already."""
+        if self._last is not None and self._last[0] == number and now_s < self._last[1] + _ECHO_S:
+            return True
+        self._last = number, now_s
+        return False
