@@ -25,7 +25,7 @@ from clarion.session.callbacks import Callbacks
 from clarion.session.calls import Call, Core, Request
 from clarion.session.connection import Backoff, Connection, Outage, broker_url
 from clarion.session.endings import Works, closed
-from clarion.session.exchange import Exchange, OnReply, Reply, Seen, Send, Wake
+from clarion.session.exchange import Exchange, Instruction, OnReply, Reply, Seen, Send, Wake
 from clarion.session.interrupts import HeldSignals, Interrupted
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
@@ -305,9 +305,8 @@ class ThreadSession(Works):
         events: Sequence[Any] = ()
         while True:
             try:
-                with self.lock:
-                    now_s = time.monotonic()
-                    self._turn(events, now_s)
+                now_s = time.monotonic()
+                self._turn(events, now_s)
             except BaseException as error:
                 self._break(error)
                 raise
@@ -330,7 +329,8 @@ class ThreadSession(Works):
                 self._polls = False
 
     def _turn(self, events: Sequence[Any], now_s: float) -> None:
-        """Hand what came to the core, and do what it says. The caller drives, and holds the lock."""
+        """Hand what came to the core, and do what it says. The caller drives, so connection and exchange are its own;
+        the lock is held only while the core is used, not while something is sent: others want to use it, too."""
         self._woken = False
         if events and events[0][0] == self._wakes:
             try:
@@ -340,22 +340,32 @@ class ThreadSession(Works):
         if not self._greeted:
             self._greeted = True
             self._greet(now_s)
+        came: list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]] = []
         if self._reconnect_at_s is None:
-            self._receive(now_s)  # first, so that nothing is sent on a connection that is known to be lost
+            came = self._receive(now_s)  # first, so that nothing is sent on a connection that is known to be lost
         elif now_s >= self._reconnect_at_s:
             self._reconnect(now_s)
         self._outage.look(self.connected, now_s)
-        self._perform(now_s)
+        with self.lock:
+            for lost, answered in came:
+                if lost is not None:
+                    self._core.on_lost(lost, now_s)
+                for tag, reply in answered:
+                    self._core.on_reply(tag, reply, now_s)
+            instructions = self._core.take_instructions()
+        self._perform(instructions, now_s)
         if self._reconnect_at_s is None:
             for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
                 self._connection.send(frames)
-        wanted_s = self._core.on_time(now_s, time.time())
-        self._perform(now_s)
+        with self.lock:
+            wanted_s = self._core.on_time(now_s, time.time())
+            instructions = self._core.take_instructions()
+        self._perform(instructions, now_s)
         self._wanted_s = min(inf if each is None else each for each in (wanted_s, self._reconnect_at_s))
 
-    def _perform(self, now_s: float) -> None:
+    def _perform(self, instructions: list[Instruction], now_s: float) -> None:
         """Do what the core says."""
-        for instruction in self._core.take_instructions():
+        for instruction in instructions:
             if isinstance(instruction, Send):
                 connected = self._reconnect_at_s is None and not self._exchange.waits_to_send
                 frames = self._exchange.send(instruction, now_s=now_s, sent=connected)
@@ -383,15 +393,14 @@ class ThreadSession(Works):
         for frames in self._exchange.greeting(now_s):
             self._connection.send(frames)
 
-    def _receive(self, now_s: float) -> None:
+    def _receive(self, now_s: float) -> list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]]:
+        """Return what came, in order: that the store was lost, and the replies with their tags."""
+        came: list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]] = []
         for frames in self._connection.receive():
             self._backoff.reset()
             answered = self._exchange.receive(frames)
-            if self._exchange.lost is not None:
-                lost, self._exchange.lost = self._exchange.lost, None
-                self._core.on_lost(lost, now_s)
-            for tag, reply in answered:
-                self._core.on_reply(tag, reply, now_s)
+            came.append((self._exchange.lost, answered))
+            self._exchange.lost = None
         self._connection.look()
         if self._connection.lost:
             wait_s = self._backoff.next_wait_s(random.random())
@@ -400,6 +409,7 @@ class ThreadSession(Works):
             self._poller.unregister(self._connection.monitor)
             self._connection.close()
             self._reconnect_at_s = now_s + wait_s
+        return came
 
     def _reconnect(self, now_s: float) -> None:
         try:
