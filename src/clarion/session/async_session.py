@@ -7,18 +7,17 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import zmq
 
-from clarion.model.errors import ClarionError, Closed, UsedAfterFork
-from clarion.session.callbacks import Callbacks
-from clarion.session.calls import Call, Core, Request
+from clarion.model.errors import Closed, UsedAfterFork
+from clarion.session.calls import Call, Core, Request, Requests
 from clarion.session.connection import Backoff, Connection, Outage, broker_url
-from clarion.session.exchange import Exchange, OnReply, Reply, Seen, Send, Wake
+from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake
 from clarion.wire import bodies
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
 
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
@@ -28,19 +27,11 @@ class AsyncSession:
     """Drives a core on one event loop. It watches the socket's descriptor, which is edge-triggered: so after every send
     and receive it looks again whether something has come."""
 
-    def __init__(
-        self,
-        url: str | None,
-        core: Core | None = None,
-        *,
-        seen: Seen | None = None,
-        on_turn: Callable[[float], float | None] | None = None,
-        on_lost: Callable[[ClarionError], None] | None = None,
-    ) -> None:
+    def __init__(self, url: str | None, core: Core | None = None, *, seen: Seen | None = None) -> None:
         self.url = url = broker_url(url)
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
-        self._core: Core = core or Callbacks(url, os.urandom(16), on_turn, on_lost, None)
+        self._core: Core = core or Requests(url, os.urandom(16))
         self._exchange = Exchange(seen=seen, count=self._core.count)
         self.count = self._exchange.count
         self._waiting: dict[object, set[asyncio.Future[None]]] = {}  # by the call that is waited for
@@ -119,20 +110,6 @@ class AsyncSession:
         changes something, and is decided once, is so."""
         reply: Reply = await self.run(Request(kind, body, timeout_s, retry=retry))
         return reply
-
-    def ask(
-        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
-    ) -> None:
-        """Send a request, now or when there is a connection; `on_reply` gets the answer on the event loop."""
-        assert isinstance(self._core, Callbacks)
-        self._core.ask(kind, body, on_reply, blobs, wait_s)
-        self.perform()
-
-    def give_up(self, body: bodies.Body) -> None:
-        """Have a request not sent any more that nobody waits for."""
-        assert isinstance(self._core, Callbacks)
-        self._core.give_up(body)
-        self.wake()
 
     def perform(self) -> None:
         """Do at once what the core says, and take a turn soon."""
