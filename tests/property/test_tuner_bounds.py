@@ -179,7 +179,7 @@ def test_fixed_stays_as_it_was_set(told: TunerSettings, happened: list[Step]) ->
 def test_where_each_message_needs_a_worker_a_publish_takes_no_more_than_there_are(
     policy: str, told: TunerSettings, happened: list[Step]
 ) -> None:
-    """But for N, which the document's algorithm bounds by the time that a publish takes."""
+    """But for N, which the paper's algorithm bounds by the time that a publish takes."""
     driver = Driver(policy, replace(told, workers=told.workers or 7))
     for step in happened:
         size = driver.tuner.batch_size

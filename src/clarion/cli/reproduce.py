@@ -1,4 +1,4 @@
-"""`clarion reproduce publisher`: the tuned-publisher document's experiments, run again."""
+"""`clarion reproduce publisher`: the tuned-publisher paper's experiments, run again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clarion.reproduce.publisher_report import Report
 
 _NEEDS = 'reproducing needs SimPy, numpy and matplotlib: pip install "clarion[sim,plots]"'
-_HELP = """Run the experiments of the documents that Clarion follows.
+_HELP = """Run the experiments of the papers that Clarion follows.
 
 \b
 Example:
@@ -46,12 +46,12 @@ def publisher(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the tuned-publisher document's experiments; draw its figures; judge its claims.
+    """Run the tuned-publisher paper's experiments; draw its figures; judge its claims.
 
     Fixed and tuned N under four loads in two cost profiles, the steps of Table
     II, a slow subscriber, traces as they are and faster, the deployed T_poll of
     1000 ms, and several publishers on one broker. The report puts each claim
-    of the document beside what we see, for the algorithm as it is written and
+    of the paper beside what we see, for the algorithm as it is written and
     for ours. Without --trace, only the generated lookup-service trace is run.
 
     \b
@@ -106,7 +106,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 def _print(report: Report, out: Path) -> None:
     from clarion.reproduce.publisher_report import REPORT, summary_rows
 
-    table = plain_table(["", "the document's claim", "holds for", "store-heavy", "store-light"])
+    table = plain_table(["", "the paper's claim", "holds for", "store-heavy", "store-light"])
     for row in summary_rows(report.claims):
         add_row(table, *row)
     screen = console()

@@ -1,4 +1,4 @@
-"""A claim of a document: the rule it is judged by, and what we see of it for each profile and policy."""
+"""A claim of a paper: the rule it is judged by, and what we see of it for each profile and policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-Results = TypeVar("Results")  # what the runs of a document's experiments gave
+Results = TypeVar("Results")  # what the runs of a paper's experiments gave
 OFF = "tuning off"  # in the policy's place, where the claim is about fixed N
 UNTUNED = (OFF,)
 
@@ -32,7 +32,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence of a document with its verdicts; none are typed in, all are computed."""
+    """A sentence of a paper with its verdicts; none are typed in, all are computed."""
 
     name: str
     figure: str

@@ -1,4 +1,4 @@
-"""The claims of the tuned-publisher document, each judged by what the runs gave, in the document's order."""
+"""The claims of the tuned-publisher paper, each judged by what the runs gave, in the paper's order."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ SLOW_RULES = (
     Rule(
         name="no-loss-as-written",
         figure="V.B.3",
-        claim="With tuning (as the document has it) a slow subscriber causes no losses.",
+        claim="With tuning (as the paper has it) a slow subscriber causes no losses.",
         judged_by="0 dropped, without our credit gate",
         policies=TUNED,
         look=partial(_loses_nothing, False),

@@ -1,4 +1,4 @@
-"""The experiments of the tuned-publisher document: their cells, how much of each is run, and the traces."""
+"""The experiments of the tuned-publisher paper: their cells, how much of each is run, and the traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TUNED = (LITERAL, RECHECK, EAGER)
 DEPLOYED = "deployed"  # fixed, at the deployed system's T_poll of 1000 ms
 FINE = "fine"  # fixed, with a T_poll so short that it costs next to no delay
 
-LOADS_PER_S = (1.75, 17.5, 35.0, 55.0)  # the document's
+LOADS_PER_S = (1.75, 17.5, 35.0, 55.0)  # the paper's
 HIGH_LOAD_PER_S = 80.0  # beyond it
 INITIAL_SIZES = (1, 10, 50)  # N to begin with
 DEPLOYED_SIZES = (1, 10, 50, 100)
@@ -91,7 +91,7 @@ QUICK = Extent(
 
 
 TRACE_RATES_PER_S = (29.0, 55.0)  # a given trace is also run at these mean rates
-LOOKUP_SPEED = 50.0  # as the document's Fig. 13 and 14
+LOOKUP_SPEED = 50.0  # as the paper's Fig. 13 and 14
 LOOKUP_SEED = 1
 _SHORTEST_S = 60.0
 

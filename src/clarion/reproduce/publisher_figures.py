@@ -334,7 +334,7 @@ def draw_beyond(results: Results, path: Path) -> None:
         axes[0, 0].set_ylabel("mean response / best fixed N's")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.suptitle("Beyond the document: tuned response in ratio to the best fixed N in hindsight (band: 5 %)")
+        figure.suptitle("Beyond the paper: tuned response in ratio to the best fixed N in hindsight (band: 5 %)")
 
 
 _LINES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7f7f7f")  # one for each publisher
@@ -421,7 +421,7 @@ FIGURES = (
     Figure("fig14-adaptation.png", "Fig. 14: N and load on the faster traces", draw_followed),
     Figure("deployed.png", "Mean response beside the deployed system (T_poll = 1000 ms)", draw_deployed),
     Figure("fairness.png", "Several publishers on one broker", draw_fairness),
-    Figure("beyond.png", "Beyond the document: in ratio to the best fixed N in hindsight", draw_beyond),
+    Figure("beyond.png", "Beyond the paper: in ratio to the best fixed N in hindsight", draw_beyond),
 )
 
 

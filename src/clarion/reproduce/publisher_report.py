@@ -60,7 +60,7 @@ def write_report(report: Report, results: Results, folder: Path) -> None:
 
 
 def _lines(report: Report, results: Results) -> Iterator[str]:
-    yield "# The tuned publisher: the document's experiments, run again"
+    yield "# The tuned publisher: the paper's experiments, run again"
     yield ""
     yield f"A {report.extent} reproduction: {report.runs:,} runs of the model, which runs the real publisher's tuner."
     if report.extent != "full":
@@ -81,14 +81,14 @@ def _lines(report: Report, results: Results) -> Iterator[str]:
 
 
 def _claims(report: Report) -> Iterator[str]:
-    yield "## The document's claims"
+    yield "## The paper's claims"
     yield ""
     counts = report.counts()
     told = [f"{policy} {one['holds']} of {one['judged']}" for policy, one in counts.items()]
     yield f"Of the verdicts below, in both profiles, these hold: {', '.join(told)}."
     yield "What we see is of the literal algorithm, or of fixed N where the claim is about tuning switched off."
     yield ""
-    yield "| | the document's claim | judged by | profile | what we see | holds? | recheck | eager |"
+    yield "| | the paper's claim | judged by | profile | what we see | holds? | recheck | eager |"
     yield "|---|---|---|---|---|---|---|---|"
     for claim in report.claims:
         for number, profile in enumerate(PROFILES):
@@ -152,11 +152,11 @@ def _compared(one: Compared) -> str:
 
 
 def _beyond(report: Report) -> Iterator[str]:
-    yield "## Beyond the document: against the best fixed N in hindsight"
+    yield "## Beyond the paper: against the best fixed N in hindsight"
     yield ""
     yield "Mean response in ms, and in ratio to the fixed N that turned out best for that load."
     yield ""
-    yield "The document's T_poll is 50 ms at least. That delays a fixed N, but not `eager`, which polls when something"
+    yield "The paper's T_poll is 50 ms at least. That delays a fixed N, but not `eager`, which polls when something"
     yield "is pending; so the best fixed N with polls every 5 ms is shown too, as what N alone can do."
     yield ""
     yield "| profile | requests/s | best fixed N | best fixed N, T_poll 5 ms | " + " | ".join(TUNED) + " |"

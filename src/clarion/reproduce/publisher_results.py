@@ -268,7 +268,7 @@ def run_experiments(
     on_done: Callable[[int, int], None] | None = None,
     processes: int | None = None,
 ) -> Results:
-    """Run every experiment of the tuned-publisher document, and ours beyond it."""
+    """Run every experiment of the tuned-publisher paper, and ours beyond it."""
     workloads = make_workloads(extent, trace)
     by_case = {workload.case: workload for workload in workloads}
     cells = [(cell, seed) for cell, seeds in list_cells(extent, workloads) for seed in range(1, seeds + 1)]

@@ -22,7 +22,7 @@ class Step(NamedTuple):
     load_per_s: float
 
 
-# The tuned-publisher document's Table II, in seconds.
+# The tuned-publisher paper's Table II, in seconds.
 TABLE_II = (Step(0, 100, 1.75), Step(100, 300, 55.0), Step(300, 500, 17.5), Step(500, 750, 35.0), Step(750, 1000, 17.5))
 
 

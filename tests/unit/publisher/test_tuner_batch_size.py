@@ -1,4 +1,4 @@
-"""How the policies choose N and how much leaves. Quotes are the document's, or READINGS' where it settles a point."""
+"""How the policies choose N and how much leaves. Quotes are the paper's, or READINGS' where it settles a point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy beyond the document: what is pending leaves as soon as the publishing side is free for it."""
+"""The policy beyond the paper: what is pending leaves as soon as the publishing side is free for it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_n_stays_between_the_least_and_the_most_that_is_set() -> None:
 
 
 def test_a_slow_transfer_is_no_reason_to_hold_back_a_burst() -> None:
-    """Where the document's N_max is the capacity in use, this policy leaves holding back to the broker's credit."""
+    """Where the paper's N_max is the capacity in use, this policy leaves holding back to the broker's credit."""
     tuner = start()
     tuner.on_transferred(took_s=10.0, in_transfer=1)
     assert tuner.on_poll(pending=500, now_s=0.1) == Publish(500)

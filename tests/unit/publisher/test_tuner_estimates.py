@@ -1,4 +1,4 @@
-"""What the tuner estimates and sets from it: lambda_est, eta_est, N_max, T_poll. Quotes are the document's."""
+"""What the tuner estimates and sets from it: lambda_est, eta_est, N_max, T_poll. Quotes are the paper's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the tuner polls and how long messages wait. Quotes are the document's, or READINGS' where it settles a point."""
+"""When the tuner polls and how long messages wait. Quotes are the paper's, or READINGS' where it settles a point."""
 
 from __future__ import annotations
 

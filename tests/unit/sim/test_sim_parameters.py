@@ -1,4 +1,4 @@
-"""Parameters: the document's defaults, files by name, and clear refusals."""
+"""Parameters: the paper's defaults, files by name, and clear refusals."""
 
 from __future__ import annotations
 
