@@ -285,7 +285,7 @@ def test_the_dice_do_their_work() -> None:
     """The worlds above see crashes, failed commits, broken connections, nacks and lost leases; otherwise they would
     prove little."""
     seen: Counter[str] = Counter()
-    for seed in range(4):
+    for seed in range(8):
         world = make_world(seed)
         subscribe(world, TOPIC, b"reader", SubscriptionOptions(True, "", LEASE_S, 0))
         world.faults = True

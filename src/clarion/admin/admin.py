@@ -27,7 +27,7 @@ from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed, StoredDat
 from clarion.model.names import DEAD_READER, dead_letters_of, is_pattern, matches, to_bytes, to_text
 from clarion.model.options import KEEP, TopicSettings, check_settings
 from clarion.model.ranges import AckedRanges
-from clarion.publisher.staging import StagedOutcome, commit_staged, drop_staged
+from clarion.publisher.stager import StagedOutcome, commit_staged, drop_staged
 from clarion.session.calls import Requests
 from clarion.session.connection import broker_url
 from clarion.session.endings import watch

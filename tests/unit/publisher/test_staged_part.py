@@ -8,7 +8,7 @@ import pytest
 from tests.unit.publisher.talking import Asked
 
 from clarion.model.errors import InvalidRequest, LimitReached, TooLarge
-from clarion.publisher.staged import StagedPart
+from clarion.publisher.stager import StagedPart
 from clarion.session.exchange import OnReply
 from clarion.wire import bodies
 from clarion.wire.codes import Code

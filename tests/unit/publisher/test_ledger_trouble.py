@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.publisher.talking import TOPIC, Talk, numbers, payloads
-from tests.unit.publisher.test_outbox_keeping import STORE, Keep
-from tests.unit.publisher.test_outbox_keeping import keep as keep
+from tests.unit.publisher.test_ledger import STORE, Keep
+from tests.unit.publisher.test_ledger import keep as keep
 
 from clarion.model.errors import LimitReached, NoSubscriber, OutboxFull, OutboxInDoubt
 from clarion.publisher.outbox.quarantine import look

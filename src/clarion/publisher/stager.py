@@ -6,7 +6,9 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -21,18 +23,237 @@ from clarion.model.arguments import (
     seconds,
     whole,
 )
-from clarion.model.errors import ClarionError, Closed, TimedOut
+from clarion.model.errors import ClarionError, Closed, InvalidRequest, TimedOut, TooLarge
+from clarion.model.ids import next_stamp
 from clarion.model.names import to_bytes, to_text
 from clarion.publisher.outgoing_batch import check_settings
 from clarion.publisher.publisher import FORGET_S
-from clarion.publisher.staged import StagedPart
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import OnReply, Reply, hello
 from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
-from clarion.wire.batch import PackedColumn
-from clarion.wire.batch_builder import ColumnBatchBuilder, chunk_end, part_of
+from clarion.wire.batch import Headers, PackedColumn
+from clarion.wire.batch_builder import (
+    HEADER_BYTES,
+    BatchBuilder,
+    ColumnBatchBuilder,
+    chunk_end,
+    message_bytes,
+    packed_bytes,
+    part_of,
+)
+from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Buffer, Kind
+
+Ask = Callable[..., None]
+Builder = BatchBuilder | ColumnBatchBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A batch under way."""
+
+    topic: bytes
+    count: int
+    size: int
+    packed: bytearray
+
+
+class StagedPart:
+    """Gathers messages by topic, gives full batches the next place, and sends them in order.
+
+    A batch that cannot be stored ends the part: `error` says why, and nothing more is sent.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock_s: Callable[[], float],
+        unix_s: Callable[[], float],
+        identity: bodies.Registered,
+        *,
+        writer: bytes,
+        epoch: int,
+        part: bytes,
+        in_flight: int,
+        batch_bytes: int,
+        max_batch_bytes: int,
+        compressed: bool,
+        count: int = 0,
+        nonce: Callable[[], bytes] = lambda: b"",
+    ) -> None:
+        self._ask = ask
+        self._clock_s = clock_s
+        self._unix_s = unix_s
+        self._identity = identity
+        self._writer, self._epoch, self._part = writer, epoch, part
+        self._in_flight = in_flight
+        self.batch_bytes = min(batch_bytes, max_batch_bytes - HEADER_BYTES)
+        self._max_batch_bytes = max_batch_bytes
+        self._compressed = compressed
+        self._gathering: dict[bytes, BatchBuilder] = {}
+        self._unfinished: dict[int, Builder | _Staged] = {}  # by place, in order: full, and not stored
+        self._unsent: deque[int] = deque()
+        self._again: list[tuple[float, int]] = []  # refused for now, and when to send each again
+        self._in_doubt: set[int] = set()  # places of which a copy was sent that no answer is known to
+        self._count = count  # the broker's, as of which batches are staged
+        self._nonce = nonce
+        self.places = 0  # given so far
+        self._last_stamp = 0
+        self.gathered_bytes = 0  # that no place was given to yet
+        self.buffered_bytes = 0  # in all
+        self.messages = 0  # stored, invisible
+        self.batches = 0
+        self.already = 0  # batches whose epoch was committed before; they were not stored again
+        self.error: ClarionError | None = None
+
+    def add(self, topic: bytes, payload: bytes, key: bytes | None, headers: Headers | None) -> None:
+        """Take one message."""
+        size = message_bytes(payload, key, headers)
+        self._builder_for(topic, 1, size).add(payload, key, headers, size)
+
+    def add_many(
+        self,
+        topic: bytes,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+    ) -> None:
+        """Take messages that fit into one batch."""
+        size = packed_bytes(payloads, keys, headers)
+        self._builder_for(topic, len(payloads), size).extend(payloads, keys, size, headers=headers)
+
+    def add_packed(self, builder: ColumnBatchBuilder) -> None:
+        """Take messages that are a batch of their own; they leave after what gathers for their topic."""
+        self._check_fits(builder.size)
+        before = self._gathering.pop(builder.topic, None)
+        if before is not None:
+            self._place(before)
+        self.gathered_bytes += builder.size
+        self.buffered_bytes += builder.size
+        self._place(builder)
+
+    def _check_fits(self, size: int) -> None:
+        if size + HEADER_BYTES > self._max_batch_bytes:
+            raise TooLarge(
+                f"{size} bytes with key and headers do not fit into a batch of {self._max_batch_bytes} bytes,"
+                " the most this broker takes; nothing was queued"
+            )
+
+    def _builder_for(self, topic: bytes, messages: int, size: int) -> BatchBuilder:
+        self._check_fits(size)
+        builder = self._gathering.get(topic)
+        if builder is not None and not builder.has_room(messages, size, self.batch_bytes):
+            self._place(self._gathering.pop(topic))
+            builder = None
+        if builder is None:
+            builder = self._gathering[topic] = BatchBuilder(topic)
+        self.gathered_bytes += size
+        self.buffered_bytes += size
+        return builder
+
+    def _place(self, builder: Builder) -> None:
+        self.gathered_bytes -= builder.size
+        self._unfinished[self.places] = builder
+        self._unsent.append(self.places)
+        self.places += 1
+
+    def place_all(self) -> None:
+        """Have everything leave that gathers, full or not."""
+        for builder in self._gathering.values():
+            self._place(builder)
+        self._gathering.clear()
+
+    @property
+    def under_way(self) -> int:
+        """How many batches were sent and are not stored."""
+        return len(self._unfinished) - len(self._unsent)
+
+    def stored_below(self, place: int) -> bool:
+        """Whether all batches with places below this one are stored."""
+        return next(iter(self._unfinished), place) >= place
+
+    def pump(self, now_s: float) -> float | None:
+        """Send what may be sent; give when to come back, if something waits for a time."""
+        if self.error is not None:
+            return None
+        due = [place for moment_s, place in self._again if moment_s <= now_s]
+        self._again = [(moment_s, place) for moment_s, place in self._again if moment_s > now_s]
+        for place in due:
+            self._send(place)
+        while self._unsent and self.under_way < self._in_flight and self.error is None:
+            self._send_next(self._unsent.popleft())
+        return min((moment_s for moment_s, _ in self._again), default=None)
+
+    def _send_next(self, place: int) -> None:
+        self._last_stamp = next_stamp(self._last_stamp, self._unix_s())
+        builder = self._unfinished[place]
+        assert not isinstance(builder, _Staged)
+        try:
+            packed = builder.pack(
+                broker=self._identity.broker,
+                publisher=self._identity.publisher,
+                stamp=self._last_stamp,
+                number=place + 1,
+                compressed=self._compressed,
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            self.error = InvalidRequest(f"these messages cannot be packed, and were not staged: {error}")
+            return
+        self._unfinished[place] = _Staged(builder.topic, builder.count, builder.size, packed.data)
+        self._send(place)
+
+    def _send(self, place: int) -> None:
+        builder = self._unfinished[place]
+        assert isinstance(builder, _Staged)
+        body = bodies.Stage(builder.topic, self._writer, self._epoch, self._part, place, self._count)
+        self._ask(Kind.STAGE, body, lambda reply: self._on_reply(place, reply), (builder.packed,))
+
+    def _on_reply(self, place: int, reply: Reply) -> None:
+        again_s = reply.again_after_s()
+        refusal = reply.refusal()
+        if reply.times_sent > 1:
+            self._in_doubt.add(place)
+        if again_s is not None:
+            self._again.append((self._clock_s() + again_s, place))
+            return
+        if refusal is not None and place not in self._in_doubt:
+            if refusal.code == Code.STALE:
+                self._count = refusal.expected
+                self._again.append((self._clock_s(), place))
+                return
+            if refusal.code == Code.NO_TOPIC:
+                self._make_topic(place)
+                return
+        try:
+            done = reply.read(bodies.Staged)
+        except ClarionError as error:
+            self.error = self.error or error
+            return
+        builder = self._unfinished.pop(place)
+        self.buffered_bytes -= builder.size
+        if done.already:
+            self.already += 1
+        else:
+            self.messages += builder.count
+            self.batches += 1
+
+    def _make_topic(self, place: int) -> None:
+        """Have a topic made that is not there, and stage on it then: a batch never makes one, as it may come late."""
+
+        def on_reply(reply: Reply) -> None:
+            refusal = reply.refusal()
+            if refusal is None or refusal.code in RETRIED:
+                self._again.append((self._clock_s() + (reply.again_after_s() or 0.0), place))
+            elif refusal.code == Code.STALE:
+                self._count = refusal.expected
+                self._make_topic(place)
+            else:
+                self.error = self.error or reply.error()
+
+        body = bodies.Configure(self._unfinished[place].topic, nonce=self._nonce(), as_of=self._count)
+        self._ask(Kind.CONFIGURE, body, on_reply)
+
 
 log = logging.getLogger("clarion.publisher")
 _GATHERED_BATCHES = 4  # worth of bytes that gather, over all topics, before they leave without being full
