@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.model.errors import DiskFull, StoreFull
 from clarion.publisher.publisher_core import PublisherCore
-from clarion.session.exchange import Exchange, OnReply, Reply, Send
+from clarion.session.exchange import Exchange, Reply, Send
 from clarion.store.memory import MemoryStore
 from clarion.subscriber.consumer import Lease
 from clarion.subscriber.core_state import FetchSettings
@@ -129,7 +129,12 @@ class Client:
         world.wires[self.wire] = None
 
     def ask(
-        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
+        self,
+        kind: Kind,
+        body: bodies.Body,
+        on_reply: Callable[[Reply], None],
+        blobs: Sequence[Buffer] = (),
+        wait_s: float = 0.0,
     ) -> None:
         self.send(Send(kind, body, on_reply, blobs, wait_s))
 

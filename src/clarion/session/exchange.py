@@ -6,7 +6,7 @@ Every request is safe to repeat at the broker, so resending is the whole of reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
@@ -129,9 +129,6 @@ class Reply(NamedTuple):
             raise InvalidRequest(f"the broker's answer cannot be read: {bad}") from bad
 
 
-OnReply = Callable[[Reply], None]
-
-
 class Count:
     """The broker's count of decisions as a client knows it: 0 of one that has none, None before any was told."""
 
@@ -192,11 +189,7 @@ class Exchange:
     def give_up(self, tag: object) -> None:
         """Forget a request that nobody waits for any more: it is not sent again, whatever becomes of a copy that was
         sent. Done much later, it would undo what its caller, or somebody else, has decided since."""
-        gone = [
-            number
-            for number, asked in self._asked.items()
-            if asked.tag is tag or getattr(asked.tag, "body", None) is tag
-        ]
+        gone = [number for number, asked in self._asked.items() if asked.tag is tag]
         for request_id in gone:
             del self._asked[request_id]
 

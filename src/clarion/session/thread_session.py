@@ -21,14 +21,13 @@ from typing import Any
 import zmq
 
 from clarion.model.errors import ClarionError, Closed, InvalidRequest, UsedAfterFork
-from clarion.session.callbacks import Callbacks
-from clarion.session.calls import Call, Core, Request
+from clarion.session.calls import Call, Core, Request, Requests
 from clarion.session.connection import Backoff, Connection, Outage, broker_url
 from clarion.session.endings import Works, closed
-from clarion.session.exchange import Exchange, Instruction, OnReply, Reply, Seen, Send, Wake
+from clarion.session.exchange import Exchange, Instruction, Reply, Seen, Send, Wake
 from clarion.session.interrupts import HeldSignals, Interrupted
 from clarion.wire import bodies
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
 
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
@@ -54,20 +53,11 @@ class _Sleeper:
 class ThreadSession(Works):
     """Drives a core for any number of threads. Whoever uses the core holds the `lock`."""
 
-    def __init__(
-        self,
-        url: str | None,
-        core: Core | None = None,
-        *,
-        seen: Seen | None = None,
-        on_turn: Callable[[float], float | None] | None = None,
-        on_failure: Callable[[ClarionError], None] | None = None,
-        on_lost: Callable[[ClarionError], None] | None = None,
-    ) -> None:
+    def __init__(self, url: str | None, core: Core | None = None, *, seen: Seen | None = None) -> None:
         self.url = url = broker_url(url)
         self._pid = os.getpid()
         self.lock = threading.Lock()
-        self._core: Core = core or Callbacks(url, os.urandom(16), on_turn, on_lost, on_failure)
+        self._core: Core = core or Requests(url, os.urandom(16))
         self._exchange = Exchange(seen=seen, count=self._core.count)
         self.count = self._exchange.count
         self._failed: ClarionError | None = None
@@ -189,20 +179,6 @@ class ThreadSession(Works):
         changes something, and is decided once, is so."""
         reply: Reply = self.run(Request(kind, body, timeout_s, retry=retry))
         return reply
-
-    def ask(
-        self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: Sequence[Buffer] = (), wait_s: float = 0.0
-    ) -> None:
-        """Send a request, now or when there is a connection; `on_reply` gets the answer on the thread that drives."""
-        assert isinstance(self._core, Callbacks)
-        self._core.ask(kind, body, on_reply, blobs, wait_s)
-        self.wake()
-
-    def give_up(self, body: bodies.Body) -> None:
-        """Have a request not sent any more that nobody waits for."""
-        assert isinstance(self._core, Callbacks)
-        self._core.give_up(body)
-        self.wake()
 
     def _cancel(self, call: Call) -> None:
         if os.getpid() == self._pid:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.publisher.talking import Asked
+from tests.unit.session.answering import WELCOME
 
 from clarion.model.errors import InvalidRequest, LimitReached, TooLarge
-from clarion.publisher.stager import StagedPart
-from clarion.session.exchange import OnReply
+from clarion.publisher.stager_core import StagerCore
+from clarion.session.exchange import Send
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -20,32 +22,29 @@ class Talk:
 
     def __init__(self, *, in_flight: int = 2, batch_bytes: int = 1000, compressed: bool = False) -> None:
         self.now_s = 100.0
-        self.asked: list[Asked] = []
-        self.part = StagedPart(
-            self._ask,
-            lambda: self.now_s,
-            lambda: 1_700_000_000.0,
-            bodies.Registered(1, 7),
+        self.part = StagerCore(
+            "tcp://broker",
+            b"seed",
             writer=b"writer",
             epoch=3,
             part=b"attempt",
             in_flight=in_flight,
             batch_bytes=batch_bytes,
-            max_batch_bytes=2000,
             compressed=compressed,
         )
+        self.part.open(bodies.Registered(1, 7), msgspec.structs.replace(WELCOME, max_batch_bytes=2000))
 
-    def _ask(self, kind: Kind, body: bodies.Body, on_reply: OnReply, blobs: tuple[bytes, ...] = ()) -> None:
-        self.asked.append(Asked(kind, body, on_reply, blobs))
+    def _asked(self, send: Send) -> Asked:
+        blobs = tuple(bytes(blob) for blob in send.blobs)
+        return Asked(send.kind, send.body, lambda reply: self.part.on_reply(send.tag, reply, self.now_s), blobs)
 
     def add(self, *payloads: bytes, topic: bytes = b"topic") -> None:
         for payload in payloads:
             self.part.add(topic, payload, None, None)
 
     def pump(self) -> list[Asked]:
-        self.part.pump(self.now_s)
-        asked, self.asked = self.asked, []
-        return asked
+        self.part.on_time(self.now_s, 1_700_000_000.0)
+        return [self._asked(each) for each in self.part.take_instructions() if isinstance(each, Send)]
 
 
 def store(asked: Asked, *, already: bool = False) -> None:
@@ -107,7 +106,7 @@ def test_a_refusal_for_now_is_sent_again_unchanged() -> None:
     (asked,) = talk.pump()
     asked.refuse(Code.DISK_FULL, retry_after_s=0.5)
     assert talk.pump() == []
-    assert talk.part.pump(talk.now_s) == pytest.approx(talk.now_s + 0.5)
+    assert talk.part.on_time(talk.now_s, 1_700_000_000.0) == pytest.approx(talk.now_s + 0.5)
     talk.now_s += 0.5
     (again,) = talk.pump()
     assert (again.body, again.blobs) == (asked.body, asked.blobs)
@@ -122,6 +121,22 @@ def test_what_was_committed_before_is_counted_and_goes_on() -> None:
     store(talk.pump()[0], already=True)
     assert (talk.part.already, talk.part.messages, talk.part.error) == (1, 0, None)
     assert talk.part.buffered_bytes == 0
+
+
+def test_a_topic_that_is_not_there_is_made_and_the_batch_staged_again() -> None:
+    talk = Talk()
+    talk.add(b"x")
+    talk.part.place_all()
+    (asked,) = talk.pump()
+    asked.refuse(Code.NO_TOPIC)
+    (made,) = talk.pump()
+    assert (made.kind, made.body.topic) == (Kind.CONFIGURE, b"topic")
+    made.refuse(Code.STALE, expected=8)
+    (made,) = talk.pump()
+    assert made.body.as_of == 8
+    made.answer(Kind.ACK, bodies.Done())
+    (again,) = talk.pump()
+    assert (again.kind, again.body.place, again.body.as_of, again.blobs) == (Kind.STAGE, 0, 8, asked.blobs)
 
 
 def test_any_other_refusal_ends_the_part() -> None:
