@@ -190,6 +190,8 @@ class ThreadSession(Works):
 
     def wake(self) -> None:
         """Have a turn taken soon."""
+        if self._woken:  # a turn will come, and begins by taking this back: it sees whatever was done before this call
+            return
         with self._roles:
             self._woken = True
             self._nudge()
