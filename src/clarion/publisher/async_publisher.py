@@ -96,7 +96,7 @@ class AsyncPublisher:
         wait: bool = True,
         block_s: float | None = None,
     ) -> AsyncReceipt:
-        """Queue a message and give its receipt; see Publisher.put."""
+        """Queue a message and return its receipt; see Publisher.put."""
         name, payload = to_bytes(topic, "topic"), to_bytes(payload, "payload")
         key, packed_headers = None if key is None else to_bytes(key, "key"), as_headers(headers)
         lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
@@ -156,7 +156,7 @@ class AsyncPublisher:
         headers: Mapping[str, bytes | str] | None = None,
         wait_s: float = 10.0,
     ) -> Message:
-        """Put a request on a topic and give the reply to it; see Publisher.request."""
+        """Put a request on a topic and return the reply to it; see Publisher.request."""
         wait_s = seconds(wait_s, "wait_s")
         return await self._works.requests.request(self.put, topic, payload, key, headers, wait_s)
 
@@ -168,7 +168,7 @@ class AsyncPublisher:
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | None = None,
     ) -> AsyncReceipt:
-        """Reply to a request, and give the receipt; see Publisher.reply."""
+        """Reply to a request, and return the receipt; see Publisher.reply."""
         check_message(message)
         topic, reply_headers = reply_address(message.headers)
         return await self.put(topic, payload, key, {**(as_headers(headers) or {}), **reply_headers})

@@ -118,7 +118,7 @@ class Publisher:
         wait: bool = True,
         block_s: float | None = None,
     ) -> Receipt:
-        """Queue a message and give its receipt. Where the buffer is full, wait `block_s` for room, or raise
+        """Queue a message and return its receipt. Where the buffer is full, wait `block_s` for room, or raise
         BufferFull; with `wait=False` at once.
 
         After `ttl_s` the message is no longer delivered (None: when the topic says). With `deliver_at`, a datetime
@@ -242,8 +242,8 @@ class Publisher:
         headers: Mapping[str, bytes | str] | None = None,
         wait_s: float = 10.0,
     ) -> Message:
-        """Put a request on a topic and give the reply to it (see `reply`). Raises NoSubscriber where nobody serves the
-        topic, TimedOut where no reply came within `wait_s`: whoever serves it may still work on it then."""
+        """Put a request on a topic and return the reply to it (see `reply`). Raises NoSubscriber where nobody serves
+        the topic, TimedOut where no reply came within `wait_s`: whoever serves it may still work on it then."""
         wait_s = seconds(wait_s, "wait_s")
         return self._works.requests.request(self.put, topic, payload, key, headers, wait_s)
 
@@ -255,7 +255,7 @@ class Publisher:
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | None = None,
     ) -> Receipt:
-        """Reply to a request, and give the receipt; PermanentError if the message is none. Where nobody waits for the
+        """Reply to a request, and return the receipt; PermanentError if the message is none. Where nobody waits for the
         reply any more, the receipt has NoSubscriber; `flush` and `close` do not raise that."""
         check_message(message)
         topic, reply_headers = reply_address(message.headers)

@@ -401,11 +401,6 @@ class PublisherCore:
             self._instructions.append(Send(Kind.REGISTER, body, _REGISTER))
         return inf
 
-    @property
-    def is_registering(self) -> bool:
-        """Whether the broker was asked for an identity."""
-        return self._registering
-
     def _on_registered(self, reply: Reply, now_s: float) -> None:
         self._registering = False
         try:

@@ -329,7 +329,7 @@ class AsyncRequests:
 
 
 def _new_inbox() -> tuple[bytes, list[tuple[Kind, bodies.Body]]]:
-    """Give the name of a new topic for replies, and what to ask so that it is there."""
+    """Return the name of a new topic for replies, and what to ask so that it is there."""
     topic = REPLIES + os.urandom(16).hex().encode()
     options = SubscriptionOptions(expires_s=_EXPIRES_S)
     return topic, [

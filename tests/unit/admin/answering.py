@@ -35,7 +35,7 @@ class Answers(Works):
         self.add(bodies.Refused(code, text, 0.0, 0, gone), kind=kind)
 
     def asked_for(self, kind: Kind) -> list[Any]:
-        """Give what was asked of a kind."""
+        """Return what was asked of a kind."""
         return [body for asked, body in self.asked if asked == kind]
 
     # What an Admin uses of a session.
@@ -50,7 +50,7 @@ class Answers(Works):
 
 
 def batch(payloads: Sequence[bytes], key: bytes | None = None, headers: Headers | None = None) -> bytes:
-    """Give a packed batch."""
+    """Return a packed batch."""
     many = len(payloads)
     packed = encode_batch(
         payloads, keys=[key] * many, headers=[headers] * many, broker=1, publisher=2, stamp=3, number=1
@@ -59,7 +59,7 @@ def batch(payloads: Sequence[bytes], key: bytes | None = None, headers: Headers 
 
 
 def topic_values(topic: bytes = b"orders", **changes: Any) -> dict[str, Any]:
-    """Give a broker's description of a topic."""
+    """Return a broker's description of a topic."""
     return {
         "topic": topic,
         "retention": "until-read",
@@ -76,7 +76,7 @@ def topic_values(topic: bytes = b"orders", **changes: Any) -> dict[str, Any]:
 
 
 def subscription_values(name: bytes = b"billing", **changes: Any) -> dict[str, Any]:
-    """Give a broker's description of a subscription."""
+    """Return a broker's description of a subscription."""
     return {
         "name": name,
         "cursor": 0,

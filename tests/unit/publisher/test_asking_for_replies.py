@@ -50,7 +50,7 @@ class Acking:
 
 
 def message(payload: bytes, headers: dict[str, bytes] | None = None, topic: bytes = b"$reply/x") -> Message:
-    """Give a message as a subscriber does."""
+    """Return a message as a subscriber does."""
     packed = encode_batch([payload], headers=[headers], broker=1, publisher=2, stamp=3, number=4)
     batch = Batch.parse(bytes(packed))
     return MessageBatch(topic, batch, 0, 0, 0, 1, payload, holder=Acking()).messages()[0]

@@ -26,7 +26,7 @@ def quiet_talk(tuning: str = "auto") -> Talk:
 
 
 def report(talk: Talk) -> list[Asked]:
-    """Give what it tells when the time has come."""
+    """Return what it tells when the time has come."""
     talk.now_s += REPORT_EVERY_S
     talk.turn()
     return take_reports(talk)

@@ -43,7 +43,7 @@ def broker() -> Iterator[Answering]:
 
 
 def staged(broker: Answering) -> list[tuple[bytes, int, list[bytes]]]:
-    """Give topic, place and payloads of what was staged, in the order of places."""
+    """Return topic, place and payloads of what was staged, in the order of places."""
     found = list[tuple[bytes, int, list[bytes]]]()
     for request in broker.asked:
         if isinstance(request.body, bodies.Stage):

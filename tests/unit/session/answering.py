@@ -18,7 +18,7 @@ WELCOME = bodies.Welcome(1, 1, bytes(16), 1, 1 << 20, 64, 1 << 20)
 
 
 def refused(code: int, text: str = "because", kind: Kind = Kind.REFUSED) -> Answer:
-    """Give a refusal."""
+    """Return a refusal."""
     return kind, bodies.Refused(code, text)
 
 

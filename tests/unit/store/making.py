@@ -231,7 +231,7 @@ def all_batches(store: Store, topic: int) -> list[StoredBatch]:
 def everything(
     store: Store, publishers: tuple[int, ...] = (1,), writers: tuple[bytes, ...] = WRITERS, epochs: int = 16
 ) -> dict[str, Any]:
-    """Give all that a store tells."""
+    """Return all that a store tells."""
     topics = store.topics(b"", 1000)
     numbers = [summary.topic.number for summary in topics]
     pairs = [(publisher, topic) for publisher in publishers for topic in numbers]

@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 def _filled(folder: Path, maker: Maker, **settings: object) -> tuple[SegmentedStore, int]:
-    """Give a store with a topic that fills several segments."""
+    """Return a store with a topic that fills several segments."""
     store = open_segmented(folder, segment_bytes=_SEGMENT, **settings)
     changes = Changes()
     topic = maker.topic(changes, b"t", UNTIL_READ)

@@ -443,7 +443,7 @@ def _opened_by_nobody(folder: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """Give the files of a store with what is in them, but for what SQLite makes anew, and who has it locked."""
+    """Return the files of a store with what is in them, but for what SQLite makes anew, and who has it locked."""
     files = (file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(("lock", "-shm", "-wal")))
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 

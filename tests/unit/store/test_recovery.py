@@ -352,7 +352,7 @@ def test_a_payload_that_looks_like_a_record_is_not_applied_where_the_next_one_go
 
 
 def _forgeries(store: SegmentedStore, sequence: int, at: int) -> list[bytes]:
-    """Give whole records as somebody would make them who knows everything but the secret."""
+    """Return whole records as somebody would make them who knows everything but the secret."""
     draft = Draft(entry_of(Changes(topics={77: TopicRow(77, b"forged", KEEP)})))
     place: dict[str, Any] = {"segment": 1, "at": at, "sequence": sequence, "store": store.identity.store_uuid}
     heads = [draft.at(**place, secret=secret)[1] for secret in (b"", bytes(8), b"a guess.")]
@@ -360,7 +360,7 @@ def _forgeries(store: SegmentedStore, sequence: int, at: int) -> list[bytes]:
 
 
 def _aligned(store: SegmentedStore, maker: Maker, wanted: bytes) -> bytes:
-    """Give a payload in which the wanted bytes begin where a record may, if put next; a copy of the store is kept."""
+    """Return a payload in which the wanted bytes begin where a record may, if put next; a copy of the store is kept."""
     folder = crash_image(store, store.path.with_name("before"))
     shutil.copytree(folder, folder.with_name("trial"))
     trial = open_segmented(folder.with_name("trial"), **SETTINGS)
@@ -425,7 +425,7 @@ def _reopened(tmp_path: Path, crash: Crash, files: dict[str, bytes] | None = Non
 
 
 def _told(tmp_path: Path, crash: Crash, files: dict[str, bytes]) -> str | None:
-    """Give the error that opening raises; without one everything must be right."""
+    """Return the error that opening raises; without one everything must be right."""
     try:
         assert _reopened(tmp_path, crash, files) == crash.last
     except StoreCorrupt as error:

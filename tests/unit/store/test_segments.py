@@ -177,7 +177,7 @@ def test_what_a_crash_left_half_made_is_cleared_away(tmp_path: Path) -> None:
 
 
 def _pages_in_memory(file: Path) -> int:
-    """Give how many pages of a file the system holds, which it tells of a mapping."""
+    """Return how many pages of a file the system holds, which it tells of a mapping."""
     size = file.stat().st_size
     pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), size) as mapped:

@@ -159,7 +159,7 @@ def check_format(connection: apsw.Connection, file: Path) -> None:
 
 
 def typed(error: apsw.Error, file: Path) -> OutboxFull | OutboxUnusable:
-    """Give the typed error for what SQLite said."""
+    """Return the typed error for what SQLite said."""
     code = int(getattr(error, "extendedresult", 0))
     name = apsw.mapping_extended_result_codes.get(code) or type(error).__name__
     said = f"{error}, {name}"
@@ -176,7 +176,7 @@ def typed(error: apsw.Error, file: Path) -> OutboxFull | OutboxUnusable:
 
 
 def no_room(file: Path) -> OutboxFull:
-    """Give the error for a disk that has nothing left but its reserve."""
+    """Return the error for a disk that has nothing left but its reserve."""
     return OutboxFull(f"the disk has no room for the outbox {file}; what was saved before is kept")
 
 
@@ -325,7 +325,7 @@ class OutboxFile:
         self._lock.release()
 
     def read(self) -> Found:
-        """Give what is left in it."""
+        """Return what is left in it."""
         try:
             execute = self._connection.execute
             meta = dict(execute("SELECT key, value FROM meta"))
@@ -387,7 +387,7 @@ class OutboxFile:
         return quarantined
 
     def load(self, load: Load) -> list[Row]:
-        """Give rows of a lane, in order; at least one where there is one."""
+        """Return rows of a lane, in order; at least one where there is one."""
         rows: list[Row] = []
         size = 0
         try:

@@ -1,4 +1,4 @@
-"""For people: what is in an outbox, what was set aside in it and why, and the ways out."""
+"""For people: what is in an outbox, what is in its quarantine and why, and the ways out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Contents(NamedTuple):
 
 
 def look(file: Path) -> Contents:
-    """Give what is in an outbox; a publisher may have it open."""
+    """Return what is in an outbox; a publisher may have it open."""
     connection = open_for_reading(file)
     try:
         waiting = [WaitingTopic(*row) for row in connection.execute(_WAITING)]
@@ -56,12 +56,12 @@ def look(file: Path) -> Contents:
 
 def resend(file: Path) -> int:
     """Have all that was set aside sent as new messages by the next publisher that opens the outbox, after what waits
-    there already; give how many messages that are."""
+    there already; return how many messages that are."""
     return _change(file, _resend)
 
 
 def drop(file: Path) -> int:
-    """Forget all that was set aside; give how many messages that were."""
+    """Forget all that is in quarantine; return how many messages that were."""
     return _change(file, _let_go)
 
 

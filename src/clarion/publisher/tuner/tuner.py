@@ -122,7 +122,7 @@ class Tuner(ABC):
         return self.settings.batch_size_max
 
     def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
-        """Give when to poll next, with so many messages in transfer and pending; a moment that has passed means at
+        """Return when to poll next, with so many messages in transfer and pending; a moment that has passed means at
         once."""
         if self.settings.polls_on_arrival and pending >= self.batch_size and not self._lacked_credit:
             return self._polled_s
@@ -167,7 +167,7 @@ class Tuner(ABC):
             self._idle_since_s = now_s
 
     def sample(self, now_s: float, pending: int, published: int) -> Sample:
-        """Give what can be seen now."""
+        """Return what can be seen now."""
         return Sample(
             now_s, self.batch_size, self.poll_interval_s, self.load_per_s, self.capacity_per_s, self.credit,
             pending, published,
@@ -175,7 +175,7 @@ class Tuner(ABC):
 
     @abstractmethod
     def _choose(self, pending: int, now_s: float) -> int:
-        """Give how many messages this poll should publish, at most what is pending."""
+        """Return how many messages this poll should publish, at most what is pending."""
 
     @abstractmethod
     def _adapt(self, took_s: float) -> None:

@@ -158,7 +158,7 @@ def make_tuner(
 
 
 def with_batch_size(settings: TunerSettings, batch_size: int | None) -> TunerSettings:
-    """Give the settings with another N to begin with, or as they are."""
+    """Return the settings with another N to begin with, or as they are."""
     if not isinstance(settings, TunerSettings):
         raise TypeError(f"tuner is TunerSettings, not {type(settings).__name__}")
     return settings if batch_size is None else replace(settings, batch_size=batch_size)

@@ -35,7 +35,7 @@ class Trace:
         self._samples.append((topic, sample))
 
     def of(self, topic: bytes) -> list[Sample]:
-        """Give the samples of a topic, the oldest first."""
+        """Return the samples of a topic, the oldest first."""
         return [sample for found, sample in self._samples if found == topic]
 
 
@@ -43,7 +43,7 @@ _COLUMNS = ("publisher", *Sample._fields)
 
 
 def trace_to_csv(traces: Mapping[str, Sequence[Sample]]) -> str:
-    """Give traces by the name of who made them (a topic, a publisher) as CSV: what `clarion simulate publisher
+    """Return traces by the name of who made them (a topic, a publisher) as CSV: what `clarion simulate publisher
     --trace-out` writes, and `clarion simulate plot-trace` draws."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
