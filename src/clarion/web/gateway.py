@@ -8,19 +8,20 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
+import msgspec
 from aiohttp import HttpVersion11, web
 
 from clarion.model.errors import BadSettings, Busy, ClarionError, TimedOut, TopicFull
 from clarion.model.names import to_text
 from clarion.session.service_process import StopSignals, connections_possible, raise_descriptor_limit
 from clarion.web.gateway_buffer import Reservation
-from clarion.web.gateway_listener import BACKLOG, SPARE_DESCRIPTORS, GatewayListener, json_answer
 from clarion.web.gateway_publisher import GatewayPublisher
 from clarion.web.gateway_settings import GatewaySettings
 from clarion.web.post_queue import PostQueue, TakenPost
@@ -36,6 +37,18 @@ from clarion.web.post_requests import (
 )
 
 log = logging.getLogger("clarion.web")
+_FULL_BODY = (
+    b'{"error":"TooManyConnections","message":"this gateway has as many connections as it takes; come again"}\n'
+)
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
+)
+_FAREWELL_S = 1.0  # that whoever was turned away has to read why
+_FAREWELLS = 64  # at one time; who comes beyond is not told
+# Connections that wait to be accepted; asyncio takes as many at one time, and a few times as many before it closes one.
+_BACKLOG = 64
+_SPARE_DESCRIPTORS = 4 * _BACKLOG + _FAREWELLS + 48  # for these, the broker's connection, the outbox and the log
 _LOOK_S = 0.5  # how often it looks whether the broker is there
 _LINGER_S = 2.0  # that the rest of a refused body is read, so that the client sees the answer
 _LAST_WORDS_S = 1.0  # in which answers leave before connections are cut
@@ -50,12 +63,139 @@ _TOLD = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def json_answer(status: int, told: Any, headers: dict[str, str] | None = None) -> web.Response:
+    """Return an answer whose body is JSON in one line, so that it ends well in a terminal."""
+    return web.Response(
+        status=status,
+        body=msgspec.json.encode(told, enc_hook=str) + b"\n",
+        content_type="application/json",
+        headers={"Server": "clarion", **(headers or {})},
+    )
+
+
+class GatewayListener:
+    """Makes the protocol of each new connection, and says which are beyond the bound."""
+
+    def __init__(self, server: web.Server, max_connections: int, **options: Any) -> None:
+        self._server = server
+        self._max_connections = max_connections
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self.turned_away = 0
+        self.farewells = 0  # to those who were turned away and are still there
+
+    def __call__(self) -> asyncio.Protocol:
+        """Return the protocol for a connection that is about to be made."""
+        return _Connection(self, self._server, loop=self._loop, **self._options)
+
+    def lets_in(self) -> bool:
+        """Whether there is room for one more connection; counts those for which there is none."""
+        if len(self._server.connections) < self._max_connections:
+            return True
+        self.turned_away += 1
+        return False
+
+    def close_idle(self) -> None:
+        """Close connections on which no request is under way."""
+        for connection in self._server.connections:
+            if isinstance(connection, _Connection) and not connection.is_busy:
+                connection.close()
+
+
+class _Connection(web.RequestHandler):
+    """One connection; it must bring a request in time and read its answers in time, and errors that no handler saw
+    are JSON, too."""
+
+    __slots__ = ("_listener", "_patience")
+
+    def __init__(self, listener: GatewayListener, server: web.Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._listener = listener
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, or turn it away. Only now is it known how many there are: many may be accepted at one time."""
+        if not self._listener.lets_in():
+            turned_away = _RefusedConnection(self._listener)
+            transport.set_protocol(turned_away)
+            turned_away.connection_made(transport)
+            return
+        super().connection_made(transport)
+        _cut_if_unread(transport, self.keepalive_timeout)
+        # Before 3.14.4 aiohttp does not close a connection on which the first request never comes.
+        self._patience = self._loop.call_later(self.keepalive_timeout, self._close_if_silent)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End."""
+        if self._patience is not None:
+            self._patience.cancel()
+        super().connection_lost(exc)
+
+    def _close_if_silent(self) -> None:
+        if not self._request_count:
+            self.force_close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._request_in_progress
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP, and what went wrong here; the connection ends."""
+        if status >= 500:
+            log.error("a request could not be answered: this is a mistake in Clarion", exc_info=exc)
+            told = {"error": "InternalError", "message": "this is a mistake in Clarion; its log says more"}
+        else:
+            log.debug("a request from %s was not understood: %s", request.remote, exc)
+            first = (message or str(exc)).strip().partition("\n")[0].rstrip(": ")
+            told = {"error": "BadRequest", "message": f"this is not HTTP as it should be: {first}"}
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was begun already")
+        answer = json_answer(status, told)
+        answer.force_close()
+        return answer
+
+
+def _cut_if_unread(transport: asyncio.BaseTransport, patience_s: float) -> None:
+    """Have the kernel end a connection that takes nothing of what was sent for so long."""
+    option: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
+    if option is not None:
+        opened: socket.socket = transport.get_extra_info("socket")
+        opened.setsockopt(socket.IPPROTO_TCP, option, max(1, min(int(patience_s * 1000), 2**31 - 1)))
+
+
+class _RefusedConnection(asyncio.Protocol):
+    """Says that there is no room, and closes. What came in is read, or the answer would be lost with a reset."""
+
+    def __init__(self, listener: GatewayListener) -> None:
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._listener.farewells += 1
+        if self._listener.farewells > _FAREWELLS:
+            transport.abort()
+            return
+        transport.write(_FULL)
+        try:
+            transport.write_eof()
+        except OSError:  # it has gone by itself
+            transport.abort()
+            return
+        asyncio.get_running_loop().call_later(_FAREWELL_S, transport.abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._listener.farewells -= 1
+
+
 class Gateway:
     """Serves HTTP for one publisher; made, started and stopped on one event loop."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._max_connections = min(settings.max_connections, connections_possible(SPARE_DESCRIPTORS))
+        self._max_connections = min(settings.max_connections, connections_possible(_SPARE_DESCRIPTORS))
         self._publisher = GatewayPublisher(
             settings.url,
             buffer_bytes=2 * settings.buffer_bytes,  # half of it for what is read back from an outbox
@@ -96,7 +236,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         try:
             self._asyncio_server = await loop.create_server(
-                self._listener, settings.host, settings.port, backlog=BACKLOG
+                self._listener, settings.host, settings.port, backlog=_BACKLOG
             )
         except (OSError, UnicodeError) as error:  # the latter where the host cannot be a name
             with contextlib.suppress(ClarionError):  # an outbox keeps what it has
