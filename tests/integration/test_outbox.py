@@ -71,7 +71,7 @@ def test_what_was_sent_leaves_an_empty_outbox_without_an_identity(broker: Broker
     assert read(broker.url) == [b"a", b"b", b"c"]
     assert look(tmp_path / "outbox") == ([], [])
     file = OutboxFile(tmp_path / "outbox")
-    assert (file.read().lanes, file.read().stored_bytes) == ([], 0)
+    assert (file.read().topics, file.read().stored_bytes) == ([], 0)
     file.close()
 
 

@@ -104,12 +104,12 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_more_is_numbered_than_the_broker_remembers(self) -> None:
-        for lane in self.publisher.file.read().lanes:
-            assert lane.row.numbered <= min(lane.rows, RECEIPTS_KEPT)
+        for topic in self.publisher.file.read().topics:
+            assert topic.row.numbered <= min(topic.rows, RECEIPTS_KEPT)
 
     @invariant()
     def nothing_is_under_way_that_is_not_numbered_on_disk(self) -> None:
-        on_disk = {lane.row.topic: lane.row for lane in self.publisher.file.read().lanes}
+        on_disk = {topic.row.topic: topic.row for topic in self.publisher.file.read().topics}
         for queue in self.publisher.core.queues.values():
             for number in queue.flying:
                 row = on_disk[queue.topic]

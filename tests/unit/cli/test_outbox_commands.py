@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from clarion.cli.outbox_commands import outbox_app
 from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.outbox_rows import Changes, LaneRow, Row
+from clarion.publisher.outbox.outbox_rows import Changes, LedgerRow, Row
 from clarion.wire.batch import encode_batch
 
 runner = CliRunner()
@@ -24,8 +24,8 @@ def outbox(tmp_path: Path) -> str:
         Row(stamp, 1, count, 0, b"", encode_batch([b"x"] * count, broker=0, publisher=0, stamp=stamp, number=0))
         for stamp, count in ((1000, 2), (2000, 1))
     ]
-    file.commit(Changes(rows=rows, last_stamp=2000, lanes={1: LaneRow(1, b"news", 5, 1, 1, 0)}))
-    file.commit(Changes(quarantine_first=[(1, 1, "the broker forgot us")], lanes={1: LaneRow(1, b"news")}))
+    file.commit(Changes(rows=rows, last_stamp=2000, topics={1: LedgerRow(1, b"news", 5, 1, 1, 0)}))
+    file.commit(Changes(quarantine_first=[(1, 1, "the broker forgot us")], topics={1: LedgerRow(1, b"news")}))
     file.close()
     return str(tmp_path / "outbox")
 

@@ -128,8 +128,8 @@ class Keep(KeptRequests):
 
     @property
     def left(self) -> list[tuple[int, int]]:
-        """Batches on disk, and how many of them have a number, by lane."""
-        return [(lane.rows, lane.row.numbered) for lane in self.file.read().lanes]
+        """Batches on disk, and how many of them have a number, by topic."""
+        return [(topic.rows, topic.row.numbered) for topic in self.file.read().topics]
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_lanes_that_are_let_go_leave_the_disk_before_the_broker_forgets_their_pu
     keep.put(b"third", b"c", None, None)
     assert keep.take(Kind.FORGET) == []
     keep.work()
-    assert {lane.row.topic for lane in keep.file.read().lanes} == {TOPIC, b"third"}
+    assert {topic.row.topic for topic in keep.file.read().topics} == {TOPIC, b"third"}
     assert keep.take(Kind.FORGET) == [], "the first topic still has numbers of that publisher"
     keep.welcome()
     keep.core.queues_bound = 100
@@ -243,7 +243,7 @@ def test_what_the_broker_took_is_counted_on_disk_and_what_it_refused_is_not(keep
             keep.store(asked)
         keep.work()
     keep.save(b"d")
-    assert keep.file.read().lanes[0].row.stored == 3  # with the first one
+    assert keep.file.read().topics[0].row.stored == 3  # with the first one
     keep.die()
     keep.welcome()
     keep.send()

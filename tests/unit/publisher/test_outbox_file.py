@@ -15,26 +15,26 @@ import pytest
 from clarion import AsyncPublisher
 from clarion.model.errors import ClarionError, OutboxFull, OutboxInUse, OutboxUnusable
 from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.outbox_rows import Changes, Found, Home, LaneRow, Load, Row
+from clarion.publisher.outbox.outbox_rows import Changes, Found, Home, LedgerRow, Load, Row
 from clarion.publisher.outbox.quarantine import drop, look, resend
 from clarion.session.async_session import AsyncSession
 from clarion.wire.batch import Batch, encode_batch, readdress_batch
 
 HOME = Home(7, bytes(range(16)), 1)
-LANE = LaneRow(1, b"news", 5, 1, 1, 0)
+TOPIC = LedgerRow(1, b"news", 5, 1, 1, 0)
 
 
-def row(stamp: int, *payloads: bytes, lane: int = 1) -> Row:
+def row(stamp: int, *payloads: bytes, topic: int = 1) -> Row:
     packed = encode_batch(payloads, broker=0, publisher=0, stamp=stamp, number=0)
-    return Row(stamp, lane, len(payloads), 0, b"", packed)
+    return Row(stamp, topic, len(payloads), 0, b"", packed)
 
 
-def saved(file: OutboxFile, *rows: Row, lane: LaneRow = LANE) -> None:
-    file.commit(Changes(home=HOME, rows=list(rows), last_stamp=rows[-1].stamp, lanes={lane.number: lane}))
+def saved(file: OutboxFile, *rows: Row, topic: LedgerRow = TOPIC) -> None:
+    file.commit(Changes(home=HOME, rows=list(rows), last_stamp=rows[-1].stamp, topics={topic.number: topic}))
 
 
-def load_all(file: OutboxFile, lane: int = 1) -> list[bytes]:
-    return [payload for found in file.load(Load(lane, 0, 100, 1 << 30)) for payload in Batch(found.packed).payloads()]
+def load_all(file: OutboxFile, topic: int = 1) -> list[bytes]:
+    return [payload for found in file.load(Load(topic, 0, 100, 1 << 30)) for payload in Batch(found.packed).payloads()]
 
 
 def test_a_new_outbox_is_empty(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_was_committed_is_there_after_the_files_were_copied_without_a_close
     copy = OutboxFile(after / "outbox")
     found = copy.read()
     assert (found.home, found.last_stamp) == (HOME, 20)
-    assert [(lane.row, lane.rows, lane.messages, lane.last_stamp) for lane in found.lanes] == [(LANE, 2, 3, 20)]
+    assert [(topic.row, topic.rows, topic.messages, topic.last_stamp) for topic in found.topics] == [(TOPIC, 2, 3, 20)]
     assert load_all(copy) == [b"a", b"b", b"c"]
     copy.close()
 
@@ -83,7 +83,7 @@ def test_a_log_that_was_cut_anywhere_leaves_whole_commits(tmp_path: Path) -> Non
         copy.close()
         seen.add(tuple(there))
         assert there == [b"first", b"second"][: len(there)]
-        assert sum(lane.rows for lane in found.lanes) == len(there)
+        assert sum(topic.rows for topic in found.topics) == len(there)
         assert found.last_stamp == (0, 10, 20)[len(there)]
     assert (b"first",) in seen
 
@@ -101,12 +101,12 @@ def test_rows_are_read_in_order_in_parts_of_any_size(tmp_path: Path) -> None:
 def test_what_is_removed_set_aside_and_renumbered_happens_together(tmp_path: Path) -> None:
     file = OutboxFile(tmp_path / "outbox")
     saved(file, row(10, b"a"), row(20, b"b", b"bb"), row(30, b"c"), row(40, b"d"))
-    after = LaneRow(1, b"news", 0, 1, 0, 0)
-    changes = Changes(gone=[10], quarantine_first=[(1, 2, "in doubt")], lanes={1: after})
+    after = LedgerRow(1, b"news", 0, 1, 0, 0)
+    changes = Changes(gone=[10], quarantine_first=[(1, 2, "in doubt")], topics={1: after})
     assert file.commit(changes) == 3
     assert load_all(file) == [b"d"]
     found = file.read()
-    assert found.lanes[0].row == after
+    assert found.topics[0].row == after
     assert found.quarantined_messages == 3
     assert [(aside.topic, aside.messages, aside.reason) for aside in look(file.file).quarantined] == [
         (b"news", 2, "in doubt"),

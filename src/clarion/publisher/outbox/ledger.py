@@ -62,7 +62,7 @@ class Ledger:
         self._settled = False  # the numbers on disk belong to who answers
         self._last_stamp = self._found_until = found.last_stamp
         self.stored_bytes = found.stored_bytes
-        self.stored_messages = sum(lane.messages for lane in found.lanes)  # without those in quarantine
+        self.stored_messages = sum(found_topic.messages for found_topic in found.topics)  # without those in quarantine
         self.quarantined_messages = found.quarantined_messages
         self._untold_uncertain = 0  # messages that went to quarantine, and nobody was told of
         self.topics: dict[TopicQueue, LedgerTopic] = {}
@@ -78,7 +78,7 @@ class Ledger:
         self.disk_error: OutboxFull | None = None
         self._gone_lanes: list[int] = []
         self._forgets: set[int] = set()
-        self._old_publishers = {lane.row.publisher for lane in found.lanes if lane.row.publisher}
+        self._old_publishers = {found_topic.row.publisher for found_topic in found.topics if found_topic.row.publisher}
         self._retiring = False
         self.retired = False
         self._last_lane = 0
@@ -93,10 +93,10 @@ class Ledger:
         if found.home is not None:
             core.last_seen = Seen(found.home.store_uuid, found.home.timeline, found.start, found.sequence)
             core.last_seen.is_of_before = True
-        for lane in found.lanes:
-            queue = TopicQueue(lane.row.topic, core.new_tuner(lane.row.topic, now_s))
+        for found_topic in found.topics:
+            queue = TopicQueue(found_topic.row.topic, core.new_tuner(found_topic.row.topic, now_s))
             core.queues[queue.topic] = queue
-            topic = LedgerTopic.found(lane, queue, found.home.broker if found.home else 0)
+            topic = LedgerTopic.found(found_topic, queue, found.home.broker if found.home else 0)
             self._last_lane = max(self._last_lane, topic.number)
             self.topics[queue] = topic
             if topic.last is not None:
@@ -173,7 +173,7 @@ class Ledger:
             if topic.unsaved():
                 self._dirty[topic] = None
         changes = plan.changes
-        changes.gone_lanes = self._gone_lanes
+        changes.gone_topics = self._gone_lanes
         if changes and (self._settled or changes.home is not None):
             changes.start, changes.sequence = self.core.last_seen.start, self.core.last_seen.sequence
         if not changes and not self._forgets:
@@ -198,7 +198,7 @@ class Ledger:
         if not self._retiring or self.retired or not all(topic.is_empty() for topic in topics):
             return None
         plan.retires = True
-        plan.changes.gone_lanes = [topic.number for topic in topics if topic.is_on_disk]
+        plan.changes.gone_topics = [topic.number for topic in topics if topic.is_on_disk]
         return plan
 
     def _seal(self, topic: LedgerTopic, most_bytes: int, unix_s: float) -> int:
@@ -257,7 +257,7 @@ class Ledger:
         if self._loading is not None:
             self._hungry[self._loading] = None
         if isinstance(job, Plan):
-            self._gone_lanes += [] if job.retires else job.changes.gone_lanes
+            self._gone_lanes += [] if job.retires else job.changes.gone_topics
             self._forgets |= job.forgets
             for part in job.topics:
                 self._dirty[part.topic] = None
@@ -265,7 +265,7 @@ class Ledger:
     def _loaded(self, load: Load, rows: list[Row]) -> None:
         topic, self._loading = self._loading, None
         assert topic is not None
-        assert topic.number == load.lane
+        assert topic.number == load.topic
         assert rows, "rows that were saved are gone"
         for row in rows:
             batch = self._live.get(row.stamp)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clarion.model.errors import ClarionError
-from clarion.publisher.outbox.outbox_rows import Changes, FoundLane, LaneRow, Row
+from clarion.publisher.outbox.outbox_rows import Changes, FoundTopic, LedgerRow, Row
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.topic_queue import Gathering, TopicQueue
 from clarion.wire import bodies
@@ -72,7 +72,7 @@ class LedgerTopic:
         self.trouble: ClarionError | None = None  # why its numbers are good for nothing any more
 
     @classmethod
-    def found(cls, found: FoundLane, queue: TopicQueue, broker: int) -> LedgerTopic:
+    def found(cls, found: FoundTopic, queue: TopicQueue, broker: int) -> LedgerTopic:
         """Return a topic as it was left."""
         row = found.row
         topic = cls(queue, row.number)
@@ -92,13 +92,13 @@ class LedgerTopic:
             topic.stored_before = queue.sent = row.stored
         return topic
 
-    def to_row(self, gone: int, stored: int, numbered: int) -> LaneRow:
+    def to_row(self, gone: int, stored: int, numbered: int) -> LedgerRow:
         """Return how it will be on disk when so many numbered rows are gone, with messages stored, and others added."""
         queue = self.queue
         publisher = 0 if queue.identity is None else queue.identity.publisher
         left = len(self.numbered) + self.unread_numbered - gone + numbered
         first_number, stored = self.first_number + gone, self.stored_before + stored
-        return LaneRow(self.number, queue.topic, publisher, first_number, left, stored, queue.topic_number or 0)
+        return LedgerRow(self.number, queue.topic, publisher, first_number, left, stored, queue.topic_number or 0)
 
     def is_unopened(self) -> bool:
         """Whether something waits for the number of its topic, and nothing has a number that belongs to another."""
@@ -252,11 +252,11 @@ def plan_topic(
         else:
             changes.quarantine.append((batch.stamp, reason))
     if part.trouble is not None:
-        changes.lanes[topic.number] = topic.to_row(0, 0, 0)._replace(
+        changes.topics[topic.number] = topic.to_row(0, 0, 0)._replace(
             publisher=0, first_number=1, numbered=0, stored=0, topic_number=0
         )
     elif part.gone or part.numbered or not topic.is_on_disk:
-        changes.lanes[topic.number] = topic.to_row(len(part.gone), _stored(part.gone), len(part.numbered))
+        changes.topics[topic.number] = topic.to_row(len(part.gone), _stored(part.gone), len(part.numbered))
 
 
 def _to_row(batch: OutgoingBatch, number: int) -> Row:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import apsw
 
 from clarion.model.errors import OutboxFull, OutboxInUse, OutboxUnusable
-from clarion.publisher.outbox.outbox_rows import Changes, Found, FoundLane, Home, LaneRow, Load, Row
+from clarion.publisher.outbox.outbox_rows import Changes, Found, FoundTopic, Home, LedgerRow, Load, Row
 from clarion.session.endings import watch_forks
 from clarion.wire.batch import BadBatch, Batch
 
@@ -69,7 +69,7 @@ _PAGE_BYTES = 8192
 _CACHE_KIB = 8192
 _MUCH_UNUSED_BYTES = 4 * 2**20
 
-# The index alone answers what is left in each lane; batches are only touched when they are read or removed.
+# The index alone answers what is left in each topic; batches are only touched when they are read or removed.
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 CREATE TABLE lane (
@@ -329,16 +329,16 @@ class OutboxFile:
         try:
             execute = self._connection.execute
             meta = dict(execute("SELECT key, value FROM meta"))
-            lanes = [FoundLane(LaneRow(*row[:7]), *row[7:]) for row in execute(_LANES)]
+            topics = [FoundTopic(LedgerRow(*row[:7]), *row[7:]) for row in execute(_LANES)]
             held = int(execute("SELECT coalesce(sum(size), 0) FROM batch INDEXED BY batch_lane").get)
             aside = execute("SELECT coalesce(sum(size), 0), coalesce(sum(count), 0) FROM aside").get
         except apsw.Error as error:
             raise typed(error, self.file) from error
-        if execute("SELECT count(*) FROM batch INDEXED BY batch_lane").get != sum(lane.rows for lane in lanes):
-            raise OutboxUnusable(f"the outbox {self.file} is damaged: there are batches of no lane. Restore it")
+        if execute("SELECT count(*) FROM batch INDEXED BY batch_lane").get != sum(topic.rows for topic in topics):
+            raise OutboxUnusable(f"the outbox {self.file} is damaged: there are batches of no topic. Restore it")
         home = Home(meta["broker"], meta["store_uuid"], meta["timeline"]) if "broker" in meta else None
         return Found(
-            lanes=lanes,
+            topics=topics,
             home=home,
             start=meta.get("start", b""),
             sequence=meta.get("sequence", 0),
@@ -387,11 +387,11 @@ class OutboxFile:
         return quarantined
 
     def load(self, load: Load) -> list[Row]:
-        """Return rows of a lane, in order; at least one where there is one."""
+        """Return rows of a topic, in order; at least one where there is one."""
         rows: list[Row] = []
         size = 0
         try:
-            for found in self._connection.execute(_ROWS, (load.lane, load.after, load.rows)):
+            for found in self._connection.execute(_ROWS, (load.topic, load.after, load.rows)):
                 row = Row(*found)
                 Batch.parse(row.packed)
                 rows.append(row)
@@ -426,20 +426,20 @@ class OutboxFile:
             first = list(execute(_FIRST_ROWS, (lane, count)))
             self._quarantine([(stamp, reason) for stamp, _ in first], now_us)
             messages += sum(held for _, held in first)
-        if changes.lanes:
-            many("INSERT OR REPLACE INTO lane VALUES (?, ?, ?, ?, ?, ?, ?)", list(changes.lanes.values()))
+        if changes.topics:
+            many("INSERT OR REPLACE INTO lane VALUES (?, ?, ?, ?, ?, ?, ?)", list(changes.topics.values()))
         if changes.rows:
             many(
                 "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (row.stamp, row.lane, row.messages, len(row.packed), row.ttl_ms, row.due, row.packed)
+                    (row.stamp, row.topic, row.messages, len(row.packed), row.ttl_ms, row.due, row.packed)
                     for row in changes.rows
                 ],
             )
         if changes.last_stamp:
             execute("UPDATE meta SET value = ? WHERE key = 'last_stamp'", (changes.last_stamp,))
-        if changes.gone_lanes:
-            many("DELETE FROM lane WHERE number = ?", [(lane,) for lane in changes.gone_lanes])
+        if changes.gone_topics:
+            many("DELETE FROM lane WHERE number = ?", [(lane,) for lane in changes.gone_topics])
         return messages
 
     def _quarantine(self, rows: list[tuple[int, str]], now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""What an outbox holds, as plain values: rows, lanes, and the changes that one commit makes."""
+"""What an outbox holds, as plain values: rows, topics, and the changes that one commit makes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clarion.wire.frames import Buffer
 
 
 class Home(NamedTuple):
-    """The broker's store that the numbers of the lanes belong to."""
+    """The broker's store that the numbers of the topics belong to."""
 
     broker: int
     store_uuid: bytes
@@ -17,20 +17,20 @@ class Home(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A packed batch of one lane. Its stamp is its place in the outbox, too: rows of a lane are sent in that order.
+    """A packed batch of one topic. Its stamp is its place in the outbox, too: rows of a topic are sent in that order.
 
     The batch is packed for nobody (broker, publisher and number 0): numbering it fills them in, always alike.
     """
 
     stamp: int
-    lane: int
+    topic: int  # its number here
     messages: int
     ttl_ms: int
     due: bytes
     packed: Buffer
 
 
-class LaneRow(NamedTuple):
+class LedgerRow(NamedTuple):
     """How the rows of one topic are numbered: the first `numbered` of them, in order, have the numbers from
     `first_number` on, and may have been sent as `publisher`'s. The others were never sent."""
 
@@ -43,10 +43,10 @@ class LaneRow(NamedTuple):
     topic_number: int = 0  # which topic of this name they are for; 0: whichever has it, as before format 2
 
 
-class FoundLane(NamedTuple):
-    """A lane as it was found on disk, with what is left in it."""
+class FoundTopic(NamedTuple):
+    """A topic as it was found on disk, with what is left in it."""
 
-    row: LaneRow
+    row: LedgerRow
     rows: int
     messages: int
     last_stamp: int
@@ -67,7 +67,7 @@ class Quarantined(NamedTuple):
 class Found:
     """What an outbox held when it was opened."""
 
-    lanes: list[FoundLane] = field(default_factory=list)
+    topics: list[FoundTopic] = field(default_factory=list)
     home: Home | None = None
     start: bytes = b""  # of the broker that was spoken with last, and the highest of its commits that was told of
     sequence: int = 0
@@ -87,23 +87,23 @@ class Changes:
     max_batch_bytes: int = 0
     gone: list[int] = field(default_factory=list)  # stamps
     quarantine: list[tuple[int, str]] = field(default_factory=list)  # stamps, with the reason
-    quarantine_first: list[tuple[int, int, str]] = field(default_factory=list)  # the first so many rows of a lane
+    quarantine_first: list[tuple[int, int, str]] = field(default_factory=list)  # the first so many rows of a topic
     rows: list[Row] = field(default_factory=list)
     last_stamp: int = 0
-    lanes: dict[int, LaneRow] = field(default_factory=dict)
-    gone_lanes: list[int] = field(default_factory=list)
+    topics: dict[int, LedgerRow] = field(default_factory=dict)
+    gone_topics: list[int] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
             self.home or self.max_batch_bytes or self.gone or self.quarantine or self.quarantine_first or self.rows
-            or self.lanes or self.gone_lanes
+            or self.topics or self.gone_topics
         )  # fmt: skip
 
 
 class Load(NamedTuple):
-    """Read rows of a lane that follow a stamp: at most so many, and no more once so many bytes are there."""
+    """Read rows of a topic that follow a stamp: at most so many, and no more once so many bytes are there."""
 
-    lane: int
+    topic: int  # its number here
     after: int
     rows: int
     size: int
