@@ -80,6 +80,7 @@ class StagerCore:
         self._in_doubt: set[int] = set()  # places of which a copy was sent that no answer is known to
         self._as_of = 0  # the broker's count, as of which batches are staged
         self.places = 0  # given so far
+        self._first_unfinished = 0  # the lowest place that is not stored, or the next
         self._last_stamp = 0
         self.gathered_bytes = 0  # that no place was given to yet
         self.buffered_bytes = 0  # in all
@@ -159,8 +160,8 @@ class StagerCore:
         return len(self._unfinished) - len(self._unsent)
 
     def stored_below(self, place: int) -> bool:
-        """Whether all batches with places below this one are stored."""
-        return next(iter(self._unfinished), place) >= place
+        """Whether all batches with places below this one are stored; callers ask without the lock, too."""
+        return self._first_unfinished >= place
 
     def watch(self, call: Any) -> None:
         """Have a call woken as soon as it is done, which it may be whenever something changes."""
@@ -274,6 +275,7 @@ class StagerCore:
             self.error = self.error or error
             return
         builder = self._unfinished.pop(place)
+        self._first_unfinished = next(iter(self._unfinished), self.places)
         self.buffered_bytes -= builder.size
         if done.already:
             self.already += 1
