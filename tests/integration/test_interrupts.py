@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.waiting import eventually
 
 import clarion
 from clarion import Admin, Message, Publisher, Subscriber
@@ -164,3 +165,27 @@ def test_waiting_for_a_receipt_and_asking_leave_the_client_usable(broker: Broker
         assert [message.payload for message in admin.browse("kept")] == [b"%d" % n for n in range(len(receipts))]
         assert at_every_point(number, admin.stats, lambda _struck: None) > 5
         assert admin.describe_topic("kept").next_offset == len(receipts)
+
+
+@pytest.mark.timeout(20)
+def test_a_handler_may_put_and_wait_wherever_a_session_is_woken(broker: BrokerProcess) -> None:
+    with Publisher(broker.url) as publisher, Admin(broker.url) as admin:
+        admin.configure_topic("kept", retention="keep")
+        session, stored = publisher._session, list[int]()
+
+        def rest(_struck: bool = False) -> None:
+            eventually(lambda: not session._woken, "the session is at rest, so that waking it takes something")
+
+        def put_one(_number: int, _frame: FrameType | None) -> None:
+            offset = publisher.put("kept", b"").result(_WAIT_S).offset
+            assert offset is not None
+            stored.append(offset)
+
+        rest()
+        before = signal.signal(signal.SIGUSR1, put_one)
+        try:
+            at_every_point(signal.SIGUSR1, session.wake, rest)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert len(stored) > 1
+        assert stored == list(range(len(stored)))

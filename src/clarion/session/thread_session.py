@@ -31,6 +31,7 @@ from clarion.wire.frames import Kind
 
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
+_SHORTEST_SLEEP_S = 0.001  # while another thread drives, and is late with its turn
 
 
 class _Sleeper:
@@ -76,13 +77,16 @@ class ThreadSession(Works):
         self._poller = zmq.Poller()
         self._poller.register(self._wakes, zmq.POLLIN)  # the first, so also the first of those ready
         self._watch()
-        # Who drives. What follows is changed with `_roles` held, within which nothing else is done.
+        # Who drives. What follows is changed with `_roles` held, within which nothing else is done, but `_woken` and
+        # `_polls`: `wake` takes no lock, since it is called where a signal's handler may strike and use the client.
+        # It sets `_woken` before it looks who sleeps; who is about to sleep says so before it looks at `_woken`.
         self._roles = threading.Lock()
         self._driver: int | None = None  # the thread
         self._polls = False  # whether the driver sleeps, or is about to
         self._woken = True  # whether something waits for a turn
         self._sleepers: dict[_Sleeper, None] = {}
-        self._parked = threading.Condition(self._roles)  # where the thread in the background sleeps
+        self._parked = threading.Lock()  # where the thread in the background sleeps, until somebody releases it
+        self._parked.acquire()
         self._parked_until_s = 0.0
         self._greeted = False
         self._thread = threading.Thread(target=self._run, name=f"clarion {url}", daemon=True)
@@ -192,13 +196,18 @@ class ThreadSession(Works):
         """Have a turn taken soon."""
         if self._woken:  # a turn will come, and begins by taking this back: it sees whatever was done before this call
             return
-        with self._roles:
-            self._woken = True
-            self._nudge()
+        self._woken = True
+        self._nudge()
+
+    def _unpark(self) -> None:
+        try:
+            self._parked.release()
+        except RuntimeError:  # it is, or will be, awake already
+            pass
 
     def _nudge(self) -> None:
         if self._driver is None:
-            self._parked.notify()
+            self._unpark()
         elif self._polls:
             self._polls = False
             try:
@@ -245,7 +254,7 @@ class ThreadSession(Works):
     def _stop_driving(self) -> None:
         self._driver = None
         if self._is_needed(time.monotonic()) or self._wanted_s < self._parked_until_s:
-            self._parked.notify()
+            self._unpark()
 
     def _is_needed(self, now_s: float) -> bool:
         """Whether somebody has to drive, though no caller does."""
@@ -267,15 +276,16 @@ class ThreadSession(Works):
     def _take_over(self) -> bool:
         """Sleep until somebody has to drive, or to look around after a while, and be the one; False at the end."""
         look_at_s = time.monotonic() + _LONGEST_SLEEP_S
-        with self._roles:
-            while self.usable:
+        while self.usable:
+            with self._roles:
                 now_s = time.monotonic()
                 if self._driver is None and (now_s >= look_at_s or self._is_needed(now_s)):
                     self._driver = threading.get_ident()
                     return True
                 self._parked_until_s = look_at_s if self._driver is None else now_s + _LONGEST_SLEEP_S
                 self._parked_until_s = max(now_s, min(self._parked_until_s, max(now_s, self._wanted_s)))
-                self._parked.wait(self._parked_until_s - now_s)
+                sleep_s = self._parked_until_s - now_s
+            self._parked.acquire(timeout=max(sleep_s, _SHORTEST_SLEEP_S))
         return False
 
     def _drive(self, call: Call | None, held: HeldSignals, deadline_s: float) -> None:
@@ -297,8 +307,8 @@ class ThreadSession(Works):
                 elif call.done or now_s >= deadline_s:
                     return
                 until_s = min(deadline_s, self._wanted_s, now_s + _LONGEST_SLEEP_S)
-                sleep_ms = 0 if self._woken else max(0, ceil((until_s - now_s) * 1000))
                 self._polls = True
+                sleep_ms = 0 if self._woken else max(0, ceil((until_s - now_s) * 1000))
             try:
                 held.waits = True
                 events = self._poller.poll(sleep_ms)
@@ -411,7 +421,7 @@ class ThreadSession(Works):
             self._closing = True
             self._polls = True  # so that it surely wakes
             self._nudge()
-            self._parked.notify()
+            self._unpark()
         self._wake_sleepers()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -434,7 +444,7 @@ class ThreadSession(Works):
                     break
                 self._polls = True
                 self._nudge()
-                self._parked.wait(0.1)
+            self._parked.acquire(timeout=0.1)
         if self._reconnect_at_s is None:
             self._connection.close()
         self._context.destroy(linger=0)
