@@ -141,12 +141,12 @@ def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def index_lacks_answers_that_were_given_before(patch: pytest.MonkeyPatch) -> None:
-    whole = SegmentedStore._follow
+    whole = SegmentedStore._apply
 
-    def follow(self: SegmentedStore, record: Record) -> Any:
+    def apply(self: SegmentedStore, record: Record) -> Any:
         return whole(self, record._replace(entry=msgspec.structs.replace(record.entry, answers=[])))
 
-    patch.setattr(SegmentedStore, "_follow", follow)
+    patch.setattr(SegmentedStore, "_apply", apply)  # whether it follows or goes along, which the moment decides
 
 
 @_bug

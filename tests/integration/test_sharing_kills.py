@@ -25,7 +25,7 @@ def _check(campaign: SharedWork, verdict: Verdict) -> None:
 def test_ten_consumers_share_a_subscription_under_kills(tmp_path: Path) -> None:
     said: list[str] = []
     campaign = ManyConsumers(
-        sharing_plan(kills=10, seed=11, longest_life_s=1.5, hang_share=0.3, client_kill_chance=0.9, least_messages=500),
+        sharing_plan(kills=16, seed=11, longest_life_s=1.5, hang_share=0.3, client_kill_chance=0.9, least_messages=500),
         tmp_path,
         said.append,
     )
@@ -39,7 +39,7 @@ def test_three_stages_take_transform_and_put_under_kills(tmp_path: Path) -> None
     said: list[str] = []
     campaign = Pipeline(
         pipeline_plan(
-            kills=10,
+            kills=16,
             seed=12,
             consumers=2,
             longest_life_s=1.5,
