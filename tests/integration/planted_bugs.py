@@ -86,8 +86,8 @@ def moved_batches_not_synced(patch: pytest.MonkeyPatch) -> None:
 def index_checkpointed_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
     whole = SegmentedStore._apply
 
-    def apply(self: SegmentedStore, record: Record) -> Any:
-        rows = whole(self, record)
+    def apply(self: SegmentedStore, records: Sequence[Record]) -> Any:
+        rows = whole(self, records)
         self._writer.execute("COMMIT")
         self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._writer.execute("BEGIN")
@@ -131,7 +131,7 @@ def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
             append(self, *what)
 
     def sync_then_settle(self: SegmentedStore) -> None:
-        if self._ahead is not None:
+        if self.is_ahead:
             sync(self._segments)
         settle(self)
 
@@ -143,8 +143,9 @@ def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
 def index_lacks_answers_that_were_given_before(patch: pytest.MonkeyPatch) -> None:
     whole = SegmentedStore._apply
 
-    def apply(self: SegmentedStore, record: Record) -> Any:
-        return whole(self, record._replace(entry=msgspec.structs.replace(record.entry, answers=[])))
+    def apply(self: SegmentedStore, records: Sequence[Record]) -> Any:
+        entries = [msgspec.structs.replace(record.entry, answers=[]) for record in records]
+        return whole(self, [record._replace(entry=entry) for record, entry in zip(records, entries, strict=True)])
 
     patch.setattr(SegmentedStore, "_apply", apply)  # whether it follows or goes along, which the moment decides
 

@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -28,6 +28,8 @@ from clarion import (
     commit_staged,
 )
 from clarion.model.errors import BufferFull, ClarionError, Closed, NotSubscribed, TimedOut, Unreachable
+from clarion.session.connection import Connection
+from clarion.wire.frames import Buffer, Kind
 
 
 def _offsets(reader: Subscriber, topic: str, count: int, most: int = 100) -> list[int]:
@@ -327,6 +329,28 @@ def test_many_threads_share_a_publisher_and_a_subscriber(url: str) -> None:
             assert mine == list(range(each))
     with Subscriber(url, "reader") as reader:
         assert reader.get("threads", wait_s=0) == []  # all that any thread was handed is acked
+
+
+def test_a_lone_put_is_sent_by_its_caller_and_waits_for_no_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    senders = list[int]()
+    send = Connection.send
+
+    def watched(self: Connection, frames: Sequence[Buffer]) -> None:
+        if frames[0][3] == Kind.PUT:
+            senders.append(threading.get_ident())
+        send(self, frames)
+
+    with Admin(url) as admin, Publisher(url) as publisher:
+        admin.configure_topic("kept", retention="keep")
+        publisher.put("kept", b"registered, and the topic's number is known").result(30)
+        monkeypatch.setattr(Connection, "send", watched)
+        session = publisher._session
+        for _ in range(20):
+            eventually(lambda: session._driver is None and not len(session._exchange), "nobody drives")
+            publisher.put("kept", b"alone")
+            assert senders.pop() == threading.get_ident(), "before the put returned"
+            publisher.flush(30)
+        assert not senders
 
 
 def test_a_short_get_beside_a_long_one_ends_by_itself(url: str) -> None:

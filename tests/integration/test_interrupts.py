@@ -167,6 +167,26 @@ def test_waiting_for_a_receipt_and_asking_leave_the_client_usable(broker: Broker
         assert admin.describe_topic("kept").next_offset == len(receipts)
 
 
+@both
+def test_a_put_is_stored_once_or_not_at_all(broker: BrokerProcess, number: int) -> None:
+    with Publisher(broker.url) as publisher, Admin(broker.url) as admin, raising(number):
+        admin.configure_topic("kept", retention="keep")
+        tried, accepted = list[bytes](), list[bytes]()
+
+        def put() -> None:
+            tried.append(b"%d" % len(tried))
+            publisher.put("kept", tried[-1])
+            accepted.append(tried[-1])
+
+        def after(_struck: bool) -> None:
+            publisher.flush(_WAIT_S)
+
+        assert at_every_point(number, put, after) > 20
+        stored = [message.payload for message in admin.browse("kept")]
+        assert [payload for payload in stored if payload in accepted] == accepted, "each once, and in order"
+        assert stored == sorted(set(stored), key=int), "one that was struck was stored once, in its place, or not"
+
+
 @pytest.mark.timeout(20)
 def test_a_handler_may_put_and_wait_wherever_a_session_is_woken(broker: BrokerProcess) -> None:
     with Publisher(broker.url) as publisher, Admin(broker.url) as admin:

@@ -58,15 +58,20 @@ class Committer:
         return group.changes.is_light and self._store.is_at_rest
 
     def commit_here(self, group: Group) -> Outcome:
-        """Commit a group on the caller's own thread; `settle` is to be called when those who wait were answered.
+        """Commit a group on the caller's own thread; `settle` is to be called when there is time for it.
 
         The outcome before must have been taken.
         """
         assert not self._busy
         return self._do(group, index_later=True)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether `settle` has something to do."""
+        return not self._busy and self._store.is_ahead
+
     def settle(self) -> None:
-        """Do what `commit_here` left for when those who wait were answered; StoreFailed where that cannot be."""
+        """Do what `commit_here` left for when there is time; StoreFailed where that cannot be."""
         begin_s = self._clock_s()
         self._store.settle()
         self.seconds += self._clock_s() - begin_s

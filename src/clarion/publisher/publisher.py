@@ -406,7 +406,7 @@ class _Works(Works):
     def set_going(self) -> None:
         """See to what was just put. What is to be saved does not concern the session yet."""
         if self.outbox is None:
-            self.session.wake()
+            self.session.send()
         else:
             with self.session.lock:
                 self.outbox.feed()

@@ -281,19 +281,25 @@ class PublisherCore:
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, of all topics; return when to come back, if something waits for a time."""
-        times_s = [self._requests.on_time(now_s, unix_s)]
-        if self._hello_at_s is not None and now_s >= self._hello_at_s:
-            self.greet_again()
-        times_s.append(self._hello_at_s)
+        wanted_s = self._requests.on_time(now_s, unix_s)
+        wanted_s = inf if wanted_s is None else wanted_s
+        if self._hello_at_s is not None:
+            if now_s >= self._hello_at_s:
+                self.greet_again()
+            else:
+                wanted_s = min(wanted_s, self._hello_at_s)
         if not self._waits_for_welcome:
-            self._report(now_s)
+            if now_s >= self._report_at_s:
+                self._report(now_s)
             if self._unopened and not self._opening and self.source.opens():
-                times_s.append(self._open(now_s))
-            times_s.append(self._send_due(now_s, unix_s))
+                wanted_s = min(wanted_s, self._open(now_s))
+            if self._busy:
+                wanted_s = min(wanted_s, self._send_due(now_s, unix_s))
         if self.source.needs_identity():
-            times_s.append(self._register(now_s))
-        times_s.append(self.source.due_s(now_s))
-        wanted_s = min((at_s for at_s in times_s if at_s is not None), default=inf)
+            wanted_s = min(wanted_s, self._register(now_s))
+        source_s = self.source.due_s(now_s)
+        if source_s is not None:
+            wanted_s = min(wanted_s, source_s)
         return None if wanted_s == inf else wanted_s
 
     def _send_due(self, now_s: float, unix_s: float) -> float:
@@ -602,7 +608,7 @@ class PublisherCore:
 
     def _report(self, now_s: float) -> None:
         """Tell the broker of the tuners in use now and then, so that `clarion stats` can show them."""
-        if now_s < self._report_at_s or self._reports or not self._reports_understood:
+        if self._reports or not self._reports_understood:
             return
         self._report_at_s = now_s + REPORT_EVERY_S
         unreported = [queue for queue in self.queues.values() if queue.unreported()]

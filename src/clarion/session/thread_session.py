@@ -131,7 +131,7 @@ class ThreadSession(Works):
                 self._core.begin(call, time.monotonic(), time.time())
                 wants_turn = self._core.wants_turn()
             if not call.done:
-                self._wait(call, held, inf)
+                self._wait(call, held, inf, wants_turn=True)
             elif wants_turn:
                 self.wake()
             outcome = call.outcome()
@@ -215,19 +215,43 @@ class ThreadSession(Works):
             except OSError:  # full: a wake-up is on its way already; closed: nobody to wake
                 pass
 
-    def _wait(self, call: Call, held: HeldSignals, deadline_s: float) -> None:
+    def send(self) -> None:
+        """Have sent what the core has to send: at once, where nobody drives and no answer is awaited, else soon."""
+        if len(self._exchange) or self._driver is not None:
+            self.wake()
+            return
+        held = HeldSignals()
+        try:
+            held.hold()
+            with self._roles:
+                self._woken = True
+                if self._driver is not None:
+                    self._nudge()
+                    return
+                self._driver = threading.get_ident()
+            try:
+                self._step(self._poller.poll(0))
+            finally:
+                with self._roles:
+                    self._stop_driving()
+        finally:
+            held.release()
+
+    def _wait(self, call: Call, held: HeldSignals, deadline_s: float, *, wants_turn: bool = False) -> None:
         """Wait until a call is done, or for so long; drive if nobody does."""
         while not call.done and time.monotonic() < deadline_s:
             self.check_usable()
             sleeper = None
             with self._roles:
-                self._woken = True
+                self._woken = self._woken or wants_turn
                 if self._driver is None:
                     self._driver = threading.get_ident()
                 else:
                     sleeper = _Sleeper(call)
                     self._sleepers[sleeper] = None
-                    self._nudge()
+                    if self._woken:
+                        self._nudge()
+            wants_turn = True  # for whoever drives next, should this one be interrupted
             try:
                 if sleeper is None:
                     self._drive(call, held, deadline_s)
@@ -281,6 +305,7 @@ class ThreadSession(Works):
                 now_s = time.monotonic()
                 if self._driver is None and (now_s >= look_at_s or self._is_needed(now_s)):
                     self._driver = threading.get_ident()
+                    self._woken = True
                     return True
                 self._parked_until_s = look_at_s if self._driver is None else now_s + _LONGEST_SLEEP_S
                 self._parked_until_s = max(now_s, min(self._parked_until_s, max(now_s, self._wanted_s)))
@@ -289,18 +314,10 @@ class ThreadSession(Works):
         return False
 
     def _drive(self, call: Call | None, held: HeldSignals, deadline_s: float) -> None:
-        """Take turns until a call is done or, without one, until nobody has to drive."""
-        events: Sequence[Any] = ()
-        while True:
-            try:
-                now_s = time.monotonic()
-                self._turn(events, now_s)
-            except BaseException as error:
-                self._break(error)
-                raise
-            if self._closing:
-                return
+        """Poll and take turns until a call is done or, without one, until nobody has to drive."""
+        while not self._closing:
             with self._roles:
+                now_s = time.monotonic()
                 if call is None:
                     if not (self._woken or self._sleepers or len(self._exchange)):
                         return
@@ -315,6 +332,15 @@ class ThreadSession(Works):
             finally:
                 held.waits = False
                 self._polls = False
+            self._step(events)
+
+    def _step(self, events: Sequence[Any]) -> None:
+        """Take a turn; what goes wrong there breaks the session."""
+        try:
+            self._turn(events, time.monotonic())
+        except BaseException as error:
+            self._break(error)
+            raise
 
     def _turn(self, events: Sequence[Any], now_s: float) -> None:
         """Hand what came to the core, and do what it says. The caller drives, so connection and exchange are its own;
@@ -329,10 +355,16 @@ class ThreadSession(Works):
             self._greeted = True
             self._greet(now_s)
         came: list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]] = []
+        if self._reconnect_at_s is not None:
+            if now_s >= self._reconnect_at_s:
+                self._reconnect(now_s)
+        elif events:
+            came = self._receive(
+                events, now_s
+            )  # first, so that nothing is sent on a connection that is known to be lost
         if self._reconnect_at_s is None:
-            came = self._receive(now_s)  # first, so that nothing is sent on a connection that is known to be lost
-        elif now_s >= self._reconnect_at_s:
-            self._reconnect(now_s)
+            for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
+                self._connection.send(frames)
         self._outage.look(self.connected, now_s)
         with self.lock:
             for lost, answered in came:
@@ -340,16 +372,12 @@ class ThreadSession(Works):
                     self._core.on_lost(lost, now_s)
                 for tag, reply in answered:
                     self._core.on_reply(tag, reply, now_s)
-            instructions = self._core.take_instructions()
-        self._perform(instructions, now_s)
-        if self._reconnect_at_s is None:
-            for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
-                self._connection.send(frames)
-        with self.lock:
             wanted_s = self._core.on_time(now_s, time.time())
             instructions = self._core.take_instructions()
         self._perform(instructions, now_s)
-        self._wanted_s = min(inf if each is None else each for each in (wanted_s, self._reconnect_at_s))
+        self._wanted_s = inf if wanted_s is None else wanted_s
+        if self._reconnect_at_s is not None:
+            self._wanted_s = min(self._wanted_s, self._reconnect_at_s)
 
     def _perform(self, instructions: list[Instruction], now_s: float) -> None:
         """Do what the core says."""
@@ -381,15 +409,21 @@ class ThreadSession(Works):
         for frames in self._exchange.greeting(now_s):
             self._connection.send(frames)
 
-    def _receive(self, now_s: float) -> list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]]:
+    def _receive(
+        self, events: Sequence[Any], now_s: float
+    ) -> list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]]:
         """Return what came, in order: that the store was lost, and the replies with their tags."""
         came: list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]] = []
-        for frames in self._connection.receive():
-            self._backoff.reset()
-            answered = self._exchange.receive(frames)
-            came.append((self._exchange.lost, answered))
-            self._exchange.lost = None
-        self._connection.look()
+        connection, exchange = self._connection, self._exchange
+        ready = [socket for socket, _ in events]
+        if connection.socket in ready:
+            for frames in connection.receive():
+                self._backoff.reset()
+                answered = exchange.receive(frames)
+                came.append((exchange.lost, answered))
+                exchange.lost = None
+        if connection.monitor in ready:
+            connection.look()
         if self._connection.lost:
             wait_s = self._backoff.next_wait_s(random.random())
             log.info("connection to %s lost; trying again in %.2f s", self.url, wait_s)

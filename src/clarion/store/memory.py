@@ -89,6 +89,10 @@ class MemoryStore:
     def settle(self) -> None:
         """Nothing is left for later."""
 
+    @property
+    def is_ahead(self) -> bool:
+        return False
+
     def commit(self, changes: Changes, *, index_later: bool = False) -> None:
         added = sum(len(batch.data) for batch in changes.batches) + sum(len(data) for _, data in changes.staged)
         if added and self.used_bytes() + added > self.capacity_bytes:

@@ -257,14 +257,13 @@ class Changes:
         return not any(_heavy(self)) and max(map(len, _counted(self))) <= _LIGHT_ROWS
 
     def __bool__(self) -> bool:
-        if self.receipts or self.subscriptions:  # by far the most
-            return True
-        return any(getattr(self, name) for name in self.__slots__)
+        return any(_all(self))
 
 
 _LIGHT_ROWS = 4
 _COUNTED = ("batches", "subscriptions", "decisions", "answers", "states", "returned", "gone_returned")
 _LIGHT = {*_COUNTED, "topics", "publishers", "receipts", "clock_us", "count"}
+_all = attrgetter(*Changes.__slots__)
 _counted = attrgetter(*_COUNTED)
 _heavy = attrgetter(*(name for name in Changes.__slots__ if name not in _LIGHT))
 
@@ -296,12 +295,17 @@ class Store(Protocol):
         """Make all of it durable, or none.
 
         With `index_later`, which is for light changes on a store that `is_at_rest`, those who wait may be told first:
-        what the commit leaves to do is done by `settle`, or by whoever reads or commits next.
+        what the commit leaves to do is done by `settle`, by whoever reads next, or with a later commit.
         """
         ...
 
     def settle(self) -> None:
-        """Do what a commit left for later. StoreFailed where that cannot be: what was committed is durable anyway."""
+        """Do what commits left for later. StoreFailed where that cannot be: what was committed is durable anyway."""
+        ...
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether commits left something for later."""
         ...
 
     def last_topic_number(self) -> int:

@@ -77,7 +77,8 @@ _SEGMENT_BYTES_AT_LEAST = 64 << 10
 _SEGMENTS_AHEAD = 8  # that there should be room for; an idle store with less works harder for it
 _CHECKPOINTS_AT_LEAST = 64  # that SQLite's log is smaller than the disk
 _HOUSEKEEPING_S = 0.02  # at once
-_FRAMES_OF_SMALL_COMMIT = 64
+_AHEAD_MOST = 16  # records that the log may have and the index lack
+_FRAMES_AHEAD = 64 * _AHEAD_MOST  # that they add to SQLite's log, at most
 _LEFT_FOR_SMALL_COMMIT = 256 << 10
 
 _log = logging.getLogger(__name__)
@@ -110,8 +111,8 @@ class SegmentedStore(IndexReader):
         self.checkpoints_put_off = 0  # for want of room; SQLite's log grows instead
         self._crash_point = crash_points
         self._failure: str | None = None
-        self._following = threading.Lock()  # held while the index takes a record that was answered before
-        self._ahead: Record | None = None  # the record that the log has and the index lacks
+        self._following = threading.Lock()  # held while the index takes records that were answered before
+        self._ahead: list[Record] = []  # the records that the log has and the index lacks
         self._wal_frames = 0
         self._is_short_of_room = False
         self._is_tight = False  # no put could begin a segment
@@ -258,7 +259,7 @@ class SegmentedStore(IndexReader):
         start = check_applied(self._segments, rows, uuid, secret, self.file)
         recovery = Recovery(self._segments, start, uuid, secret)
         for record in recovery.records():
-            changed = self._apply(record)
+            changed = self._apply([record])
             self._writer.execute("COMMIT")
             self._segment_rows.settle(changed)
             if self._is_log_long():
@@ -287,7 +288,8 @@ class SegmentedStore(IndexReader):
         A failed write or sync is final: what is on the disk cannot be told any more, so every later commit is
         refused until the store is opened again and goes by what is really there.
         """
-        self.settle()
+        if not index_later or len(self._ahead) >= _AHEAD_MOST:
+            self.settle()
         if self._failure is not None:
             raise StoreFailed(self._failure)
         self._crash_point("before-commit")
@@ -298,16 +300,17 @@ class SegmentedStore(IndexReader):
             self._append(draft, data, purpose)
             self._crash_point("after-commit")
             return
+        self.settle()
         begins_segment = self._write(draft, data, purpose)
         self._crash_point("after-commit")
         self._keep_house(begins_segment=begins_segment)
 
     def settle(self) -> None:
-        """Have the index take what a commit left for later; StoreFailed where it cannot, and at every call since."""
-        if self._ahead is None:
+        """Have the index take what commits left for later; StoreFailed where it cannot, and at every call since."""
+        if not self._ahead:
             return
         with self._following:
-            if self._ahead is None:  # somebody else had it do so meanwhile
+            if not self._ahead:  # somebody else had it do so meanwhile
                 return
             if self._failure is not None:
                 raise StoreFailed(self._failure)
@@ -317,35 +320,40 @@ class SegmentedStore(IndexReader):
             except BaseException as error:
                 raise self._in_doubt(error) from error
             self._segment_rows.settle(rows)
-            self._ahead = None
+            self._ahead = []
             self._crash_point("after-index")
             self._look_for_room()
 
-    def _follow(self, record: Record) -> dict[int, SegmentRow]:
-        """Have the index take a record that is durable; where it lacks room for it, with that of the reserve."""
+    @property
+    def is_ahead(self) -> bool:
+        """Whether `settle` has something to do."""
+        return bool(self._ahead)
+
+    def _follow(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
+        """Have the index take records that are durable; where it lacks room for them, with that of the reserve."""
         try:
-            return self._apply_whole(record)
+            return self._apply_whole(records)
         except apsw.Error as error:
             if not is_no_room(error, self.file) or not self._reserve.drop():
                 raise
             self._roll_back()
-        return self._apply_whole(record)
+        return self._apply_whole(records)
 
-    def _apply_whole(self, record: Record) -> dict[int, SegmentRow]:
-        rows = self._apply(record)
+    def _apply_whole(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
+        rows = self._apply(records)
         self._crash_point("inside-index")
         self._writer.execute("COMMIT")
         return rows
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether a small commit would begin and give up no segment, move nothing, and need no checkpoint."""
+        """Whether a few small commits would begin and give up no segment, move nothing, and need no checkpoint."""
         if self._mover.is_busy or self._is_tight or self._is_short_of_room:
             return False
         if any(number < self._segments.number for number in self._segment_rows.empty):
             return False
-        small = min(_FRAMES_OF_SMALL_COMMIT * self._page_bytes, self._checkpoint_bytes // 4)
-        is_log_short = self._wal_frames * self._page_bytes + small < self._checkpoint_bytes
+        ahead = min(_FRAMES_AHEAD * self._page_bytes, self._checkpoint_bytes // 4)
+        is_log_short = self._wal_frames * self._page_bytes + ahead < self._checkpoint_bytes
         return is_log_short and self._segments.left_bytes > min(_LEFT_FOR_SMALL_COMMIT, self._segment_bytes // 4)
 
     def keep_house(self) -> None:
@@ -386,7 +394,7 @@ class SegmentedStore(IndexReader):
         self._crash_point("after-sync")
         self._segments.advance(record.end)
         self._sequence = record.sequence
-        self._ahead = record
+        self._ahead.append(record)
 
     def _write_record(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> Record:
         segments = self._segments
@@ -401,7 +409,7 @@ class SegmentedStore(IndexReader):
         try:
             self._check_room(purpose)
             record = self._write_record(draft, data, purpose)
-            rows = self._apply(record)
+            rows = self._apply([record])
             if self._is_short_of_room:  # What SQLite has no room for is to show now, when all can be undone.
                 self._writer.cache_flush()
             self._crash_point("inside-commit")
@@ -434,11 +442,13 @@ class SegmentedStore(IndexReader):
             self._undo()
             raise self._explained(error) from error
 
-    def _apply(self, record: Record) -> dict[int, SegmentRow]:
-        """Begin a transaction and write a record's changes to the index; return the segment rows that go with it."""
+    def _apply(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
+        """Begin a transaction and write records' changes to the index; return the segment rows that go with them."""
         execute = self._writer.execute
         execute("BEGIN IMMEDIATE")
-        rows = self._segment_rows.grown(write_record(execute, record), record)
+        rows: dict[int, SegmentRow] = {}
+        for record in records:
+            self._segment_rows.grow(rows, write_record(execute, record), record)
         write_segments(execute, rows.values())
         return rows
 

@@ -332,16 +332,15 @@ class SegmentRows:
         self.rows: dict[int, SegmentRow] = {}
         self.empty: set[int] = set()
 
-    def grown(self, growth: Growth, record: Record) -> dict[int, SegmentRow]:
-        """Return the rows that change with a record, its own included."""
-        rows = {}
+    def grow(self, changed: dict[int, SegmentRow], growth: Growth, record: Record) -> None:
+        """Add the rows that change with a record, its own included, to those that `changed` already."""
         for number in {record.segment, *growth}:
-            _, last_at, end, sequence, batches, batch_bytes = self.rows.get(number) or (0, 0, 0, 0, 0, 0)
+            row = changed.get(number) or self.rows.get(number)
+            _, last_at, end, sequence, batches, batch_bytes = row or (0, 0, 0, 0, 0, 0)
             if number == record.segment:
                 last_at, end, sequence = record.at, record.end, record.sequence
             more, more_bytes = growth.get(number, (0, 0))
-            rows[number] = SegmentRow(number, last_at, end, sequence, batches + more, batch_bytes + more_bytes)
-        return rows
+            changed[number] = SegmentRow(number, last_at, end, sequence, batches + more, batch_bytes + more_bytes)
 
     def settle(self, rows: dict[int, SegmentRow]) -> None:
         """Take over rows that are in the index now."""

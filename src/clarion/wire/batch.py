@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -237,15 +237,14 @@ class Batch:
     """
 
     __slots__ = (
-        "_columns", "_holder", "broker", "count", "first_counter", "flags", "number", "publisher", "raw",
+        "_columns", "_header", "_holder", "broker", "count", "first_counter", "flags", "number", "publisher", "raw",
         "stamp",
     )  # fmt: skip
 
-    def __init__(self, raw: Buffer) -> None:
+    def __init__(self, raw: Buffer, header: tuple[Any, ...] | None = None) -> None:
         self.raw = raw
-        _, _, self.flags, self.first_counter, _, self.count, self.broker, self.publisher, *_ = header = (
-            _HEADER.unpack_from(raw)
-        )
+        self._header = header = header or _HEADER.unpack_from(raw)
+        _, _, self.flags, self.first_counter, _, self.count, self.broker, self.publisher, *_ = header
         self.stamp, self.number = header[9], header[10]
         self._columns: tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None] | None = None
         self._holder = raw  # the bytes the columns lie in, once they are laid out
@@ -271,7 +270,7 @@ class Batch:
             raise BadBatch(f"a stamp has 6 bytes, this says {header[9]}")
         if header[13] != len(raw) - HEADER_BYTES:
             raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
-        batch = cls(raw)
+        batch = cls(raw, header)
         if batch.is_compressed:
             batch._check_promise()
         else:
@@ -280,7 +279,7 @@ class Batch:
 
     @property
     def checksum(self) -> int:
-        return int.from_bytes(self.raw[8:16], "little")
+        return int(self._header[4])
 
     @property
     def is_compressed(self) -> bool:
@@ -316,7 +315,7 @@ class Batch:
 
         A compressed batch is left closed: it is checked when it is opened.
         """
-        if not self.is_compressed:
+        if self.count > 1 and not self.is_compressed:  # those of a single message were seen to span its bytes
             self._check_order(self._layout())
 
     def open(self) -> None:
@@ -354,7 +353,7 @@ class Batch:
 
     def _lay_out(self, at: int) -> tuple[tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None], int]:
         """Return the columns that begin at a place, and where they end."""
-        header = _HEADER.unpack_from(self.raw)
+        header = self._header
         payload = ColumnPlace(at, self.count, header[8], nullable=False)
         key = headers = None
         at = payload.end

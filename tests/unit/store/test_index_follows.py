@@ -38,8 +38,9 @@ def _next_offset(store: SegmentedStore) -> int:
     return store.topics(b"", 1)[0].topic.next_offset
 
 
+@pytest.mark.parametrize("ahead", [0, 3])
 @pytest.mark.parametrize("point", ["before-commit", *KEPT_AT])
-def test_a_crash_at_each_point_keeps_a_commit_or_nothing_of_it(tmp_path: Path, point: str) -> None:
+def test_a_crash_at_each_point_keeps_a_commit_or_nothing_of_it(tmp_path: Path, point: str, ahead: int) -> None:
     armed = False
 
     def crash_at(reached: str) -> None:
@@ -50,13 +51,15 @@ def test_a_crash_at_each_point_keeps_a_commit_or_nothing_of_it(tmp_path: Path, p
     store = open_segmented(tmp_path / "data", crash_points=crash_at)
     maker = fill(store)
     before = everything(store)
+    for _ in range(ahead):  # which the log has and the index lacks when the crash comes
+        store.commit(_put(maker), index_later=True)
     armed = True
     with pytest.raises((_Killed, StoreFailed)):
         _commit_and_settle(store, _put(maker))
     armed = False
     image = open_segmented(tmp_path / "image")
-    assert (everything(image) == before) is (point == "before-commit")
-    assert _next_offset(image) == (8 if point == "before-commit" else 9)
+    assert (everything(image) == before) is (point == "before-commit" and not ahead)
+    assert _next_offset(image) == 8 + ahead + (point != "before-commit")
     image.close()
     store.close()
 
@@ -92,9 +95,9 @@ def test_who_reads_before_the_index_has_it_waits_for_that(tmp_path: Path) -> Non
     for each in (store, hasty):
         maker = fill(each)
         each.commit(_put(maker), index_later=True)
-    assert store._ahead is not None
+    assert store.is_ahead
     assert _next_offset(store) == 9
-    assert store._ahead is None
+    assert not store.is_ahead
     assert _next_offset(hasty) == 8, "and one that did not wait would be found out"
     for each in (store, hasty):
         each.close()
@@ -123,6 +126,37 @@ def test_two_who_want_the_index_to_follow_at_once_have_it_follow_once(tmp_path: 
     again.close()
 
 
+def test_the_index_follows_for_many_commits_at_once_and_lacks_no_more_than_it_may(tmp_path: Path) -> None:
+    store, at_once = open_segmented(tmp_path / "data"), open_segmented(tmp_path / "other")
+    makers = [fill(store), fill(at_once)]
+    most = 0
+    for number in range(100):
+        for each, maker in zip((store, at_once), makers, strict=True):
+            each.commit(_put(maker, b"%d" % number), index_later=each is store)
+        most = max(most, len(store._ahead))
+        if number % 23 == 0:
+            assert _next_offset(store) == 9 + number
+    assert 1 < most <= segmented._AHEAD_MOST
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert image._applied == len(store._ahead) > 0
+    assert everything(image) == everything(at_once) == everything(store)
+    for each in (image, store, at_once):
+        each.close()
+
+
+def test_what_is_written_with_the_index_comes_after_what_it_lacks(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data")
+    maker = fill(store)
+    for _ in range(3):
+        store.commit(_put(maker), index_later=True)
+    store.commit(_put(maker))
+    assert not store.is_ahead
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert (image._applied, _next_offset(image)) == (0, 12)
+    image.close()
+    store.close()
+
+
 def test_closing_brings_the_index_up_to_the_log(tmp_path: Path) -> None:
     store = open_segmented(tmp_path)
     maker = fill(store)
@@ -144,7 +178,7 @@ def test_a_store_that_is_short_of_room_has_the_index_first(tmp_path: Path, monke
         assert not store.is_at_rest
         changes = Changes(clock_us=1)
         store.commit(changes, index_later=True)
-        assert store._ahead is None, "… and from then on lack of it shows before anybody is told"
+        assert not store.is_ahead, "… and from then on lack of it shows before anybody is told"
     store.close()
 
 
