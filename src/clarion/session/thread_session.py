@@ -22,7 +22,7 @@ import zmq
 
 from clarion.model.errors import ClarionError, Closed, InvalidRequest, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
-from clarion.session.connection import Backoff, Connection, Outage, broker_url
+from clarion.session.connection import Backoff, Connection, Outage, broker_url, receive_frames
 from clarion.session.endings import Works, closed
 from clarion.session.exchange import Exchange, Instruction, Reply, Seen, Send, Wake
 from clarion.session.interrupts import HeldSignals, Interrupted
@@ -416,12 +416,13 @@ class ThreadSession(Works):
         came: list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]] = []
         connection, exchange = self._connection, self._exchange
         ready = [socket for socket, _ in events]
-        if connection.socket in ready:
-            for frames in connection.receive():
-                self._backoff.reset()
-                answered = exchange.receive(frames)
-                came.append((exchange.lost, answered))
-                exchange.lost = None
+        has_more = connection.socket in ready
+        while has_more:
+            self._backoff.reset()
+            answered = exchange.receive(receive_frames(connection.socket))
+            came.append((exchange.lost, answered))
+            exchange.lost = None
+            has_more = len(exchange) > 0 and connection.readable()  # what nobody asked for can wait
         if connection.monitor in ready:
             connection.look()
         if self._connection.lost:
