@@ -468,7 +468,8 @@ class ThreadSession(Works):
     def _break(self, error: BaseException) -> None:
         log.critical("the session with %s broke", self.url, exc_info=True)
         self._failed = InvalidRequest(f"the client's session broke and cannot go on: {error!r}")
-        self._core.on_failed(self._failed)
+        with self.lock:
+            self._core.on_failed(self._failed)
         self._wake_sleepers()
 
     def _let_go(self) -> None:
