@@ -3,7 +3,7 @@
 Needs PySpark (the extra `spark`) and Java 17 or newer. Names are looked up when first used: every Python worker of an
 executor imports this package, and needs only the source or the sink of it.
 
-`datasource` is what Spark knows. It takes its `format_options`, reads by `spark_source`, `broker_reader` and
+`datasource` is what Spark knows. It takes its `format_options`, reads by `spark_source` and
 `read_positions`, and writes by `spark_sink` and `packed_rows`; `topic_table` has the columns. `spark_session` and
 `spark_queries` run and follow Spark, `java` finds what it runs on. `lake` and `jobs` are built on these.
 """

@@ -135,7 +135,7 @@ def check_input(url: str, topics: list[str], lake: str | None) -> None:
         return
     if not topics:
         raise PermanentError("which topics? Name them, or a lake with --lake")
-    from clarion.pipeline.broker_reader import find_topics
+    from clarion.pipeline.spark_source import find_topics
 
     with admin_client(url, DEFAULT_TIMEOUT_S) as admin:
         find_topics(admin, [from_text(topic) for topic in topics])

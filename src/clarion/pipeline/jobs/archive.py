@@ -16,13 +16,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.model.names import from_text, to_text
-from clarion.pipeline.broker_reader import find_topics, open_admin
 from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.lake.lake_compaction import TARGET_BYTES, compact
 from clarion.pipeline.lake.lake_folder import LakeFolder, Origin, check_format, remember, remember_checkpoint
 from clarion.pipeline.lake.lake_layout import NOTES, topic_folder
 from clarion.pipeline.lake.lake_writer import LakeWriter, OnStep
 from clarion.pipeline.spark_queries import OnProgress, follow
+from clarion.pipeline.spark_source import find_topics, open_admin
 
 _MERGE_FROM_FILES = 16  # that came to a topic's day since the last merge, while an archive goes on and on
 _LAST_STEPS_S = 60.0  # that a micro-batch may take to end after its query was stopped

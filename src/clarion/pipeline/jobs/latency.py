@@ -26,9 +26,9 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from clarion.admin import Admin
 from clarion.model.errors import NoTopic, RetryableError
 from clarion.model.names import RESERVED, from_text, to_text
-from clarion.pipeline.broker_reader import matching_topics
 from clarion.pipeline.jobs.deliveries import Cursor, CursorWatch, Delivery, disjoint
 from clarion.pipeline.jobs.time_columns import US_PER_S, all_there, in_order, in_windows, read_events, stamp_us
+from clarion.pipeline.spark_source import matching_topics
 from clarion.pipeline.topic_table import read_topics
 
 _US_PER_MS = US_PER_S // 1000
