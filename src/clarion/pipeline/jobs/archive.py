@@ -17,10 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.model.names import from_text, to_text
 from clarion.pipeline.format_options import SourceOptions
-from clarion.pipeline.lake.lake_compaction import TARGET_BYTES, compact
 from clarion.pipeline.lake.lake_folder import LakeFolder, Origin, check_format, remember, remember_checkpoint
 from clarion.pipeline.lake.lake_layout import NOTES, topic_folder
-from clarion.pipeline.lake.lake_writer import LakeWriter, OnStep
+from clarion.pipeline.lake.lake_writer import TARGET_BYTES, LakeWriter, OnStep, compact
 from clarion.pipeline.spark_queries import OnProgress, follow
 from clarion.pipeline.spark_source import find_topics, open_admin
 
