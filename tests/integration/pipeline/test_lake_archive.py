@@ -24,7 +24,7 @@ from clarion.pipeline.jobs import archive as archive_job
 from clarion.pipeline.jobs.archive import archive
 from clarion.pipeline.lake import compact, read_lake
 from clarion.pipeline.lake.lake_layout import escape
-from clarion.pipeline.spark_queries import Progress
+from clarion.pipeline.spark_session import Progress
 
 KILLED_WITHIN_S = 600.0
 

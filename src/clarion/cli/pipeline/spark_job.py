@@ -79,9 +79,15 @@ def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> 
     check_extra()
     from pyspark.sql import SparkSession
 
-    from clarion.pipeline.java import NoJava, find_java, install_java
-    from clarion.pipeline.spark_queries import clarion_error_in
-    from clarion.pipeline.spark_session import plain_interrupts, ship, start_session
+    from clarion.pipeline.spark_session import (
+        NoJava,
+        clarion_error_in,
+        find_java,
+        install_java,
+        plain_interrupts,
+        ship,
+        start_session,
+    )
 
     ours_to_stop = SparkSession.getActiveSession() is None
     try:

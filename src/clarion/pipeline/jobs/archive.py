@@ -20,7 +20,7 @@ from clarion.pipeline.format_options import SourceOptions
 from clarion.pipeline.lake.lake_folder import LakeFolder, Origin, check_format, remember, remember_checkpoint
 from clarion.pipeline.lake.lake_layout import NOTES, topic_folder
 from clarion.pipeline.lake.lake_writer import TARGET_BYTES, LakeWriter, OnStep, compact
-from clarion.pipeline.spark_queries import OnProgress, follow
+from clarion.pipeline.spark_session import OnProgress, follow
 from clarion.pipeline.spark_source import find_topics, open_admin
 
 _MERGE_FROM_FILES = 16  # that came to a topic's day since the last merge, while an archive goes on and on

@@ -31,7 +31,7 @@ from clarion.pipeline.lake.lake_reader import (
     read_piece,
     select,
 )
-from clarion.pipeline.spark_queries import clarion_error_in
+from clarion.pipeline.spark_session import clarion_error_in
 from clarion.pipeline.spark_sink import make_ready, writer_of_name
 from clarion.pipeline.topic_table import message_columns
 from clarion.publisher import Publisher
