@@ -248,16 +248,14 @@ def share(backlogs: Sequence[int], most: int, turn: int = 0) -> list[int]:
 
 @dataclass(frozen=True)
 class Span:
-    """Whole numbers from `low` on and below `stop`; None: no bound."""
+    """Whole numbers from `low` on and below `stop`: 64-bit ones, unless told."""
 
-    low: int | None = None
-    stop: int | None = None
+    low: int = -(2**63)
+    stop: int = 2**63
 
     def within(self, other: Span) -> Span:
         """Return what is in both."""
-        lows = [one for one in (self.low, other.low) if one is not None]
-        stops = [one for one in (self.stop, other.stop) if one is not None]
-        return Span(max(lows, default=None), min(stops, default=None))
+        return Span(max(self.low, other.low), min(self.stop, other.stop))
 
 
 @dataclass(frozen=True)
@@ -275,10 +273,9 @@ def push_down(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]]:
     left = []
     for one in filters:
         said, wholly = _said(one)
+        found = _both(found, said)
         if not wholly:
             left.append(one)
-        if said is not None:
-            found = _both(found, said)
     return found, left
 
 
@@ -288,13 +285,11 @@ def narrow(ranges: Iterable[Range], pushed: PushedFilters, offset_at: OffsetAt) 
     for one in ranges:
         if pushed.topics is not None and to_text(one.topic) not in pushed.topics:
             continue
-        by_time = Span(
-            None if times.low is None else offset_at(one.topic, times.low),
-            None if times.stop is None else offset_at(one.topic, times.stop),
-        )
-        span = Span(one.start, one.end).within(pushed.offsets).within(by_time)
-        assert span.low is not None
-        assert span.stop is not None
+        span = Span(one.start, one.end).within(pushed.offsets)
+        if times.low > Span.low:
+            span = span.within(Span(low=offset_at(one.topic, times.low)))
+        if times.stop < Span.stop:
+            span = span.within(Span(stop=offset_at(one.topic, times.stop)))
         found.append(replace(one, start=span.low, end=max(span.low, span.stop)))
     return found
 
@@ -308,21 +303,19 @@ def _both(one: PushedFilters, other: PushedFilters) -> PushedFilters:
     )
 
 
-def _said(one: Filter) -> tuple[PushedFilters | None, bool]:
+def _said(one: Filter) -> tuple[PushedFilters, bool]:
     """Return what a filter says, and whether that is all of it."""
     path: tuple[str, ...] = getattr(one, "attribute", ())
     column = path[0] if len(path) == 1 else None
     if isinstance(one, IsNotNull):
-        return None, column in SCHEMA.names and not SCHEMA.field(column).nullable
+        return PushedFilters(), column in SCHEMA.names and not SCHEMA.field(column).nullable
     values: Sequence[Any] = one.value if isinstance(one, In) else [getattr(one, "value", None)]
     if column == "topic":
         if isinstance(one, (EqualTo, EqualNullSafe, In)) and values and all(isinstance(value, str) for value in values):
             return PushedFilters(frozenset(values)), True
-        return None, False
+        return PushedFilters(), False
     numbers = [number for value in values if (number := _number(column, value)) is not None]
-    span, wholly = _span(one, numbers) if numbers and len(numbers) == len(values) else (None, False)
-    if span is None:
-        return None, False
+    span, wholly = _span(one, numbers) if numbers and len(numbers) == len(values) else (Span(), False)
     return (PushedFilters(offsets=span) if column == "offset" else PushedFilters(times_us=span)), wholly
 
 
@@ -332,7 +325,7 @@ def _number(column: str | None, value: Any) -> int | None:
     return value if column == "offset" and type(value) is int else None
 
 
-def _span(one: Filter, numbers: list[int]) -> tuple[Span | None, bool]:
+def _span(one: Filter, numbers: list[int]) -> tuple[Span, bool]:
     low, high = min(numbers), max(numbers)
     if isinstance(one, (EqualTo, EqualNullSafe, In)):
         return Span(low, high + 1), low == high
@@ -341,10 +334,10 @@ def _span(one: Filter, numbers: list[int]) -> tuple[Span | None, bool]:
     if isinstance(one, GreaterThanOrEqual):
         return Span(low), True
     if isinstance(one, LessThan):
-        return Span(None, high), True
+        return Span(stop=high), True
     if isinstance(one, LessThanOrEqual):
-        return Span(None, high + 1), True
-    return None, False
+        return Span(stop=high + 1), True
+    return Span(), False
 
 
 class TopicPosition(NamedTuple):
@@ -380,8 +373,7 @@ class StreamPosition:
         }
         store = self.store
         seen = {"store": store.uuid, "timeline": store.timeline, "start": store.start, "sequence": store.sequence}
-        written = {**seen, "topics": topics}
-        return written | ({"fresh": True} if self.fresh else {})
+        return {**seen, "topics": topics, **({"fresh": True} if self.fresh else {})}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> StreamPosition:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -286,16 +287,22 @@ class BatchReader(DataSourceReader):
         self._pushed = PushedFilters()
 
     @property
-    def pushFilters(self) -> _FilterPushdown:  # noqa: N802 (Spark's name)
-        """Take the filters that topics, offsets and times can answer; return the others."""
-        return _FilterPushdown(self)
+    def pushFilters(self) -> Callable[[list[Filter]], list[Filter]]:  # noqa: N802 (Spark's name)
+        """Take the filters that topics, offsets and times can answer, where that was asked for; return the others.
 
-    def narrow(self, filters: list[Filter]) -> list[Filter]:
-        """Read less, where that was asked for; return the filters that Spark has still to apply."""
-        if not self._options.push_filters:
-            return filters
-        self._pushed, left = push_down(filters)
-        return left
+        Where the session's setting for filters is off, Spark refuses every read of a source that has a method of its
+        own, and it tells by `__func__`. So this shows Spark's; where the setting is on, it is called, and does what it
+        should.
+        """
+
+        def push(filters: list[Filter]) -> list[Filter]:
+            if not self._options.push_filters:
+                return filters
+            self._pushed, left = push_down(filters)
+            return left
+
+        push.__dict__["__func__"] = DataSourceReader.pushFilters
+        return push
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the ranges, and cut them into partitions."""
@@ -317,31 +324,13 @@ class BatchReader(DataSourceReader):
         names = [kept.topic for kept in found]
         start.check_named("start", names)
         end.check_named("end", names)
-
-        def at(topic: bytes, at_us: int) -> int:
-            return offset_at(admin, topic, at_us)
-
+        at = partial(offset_at, admin)
         ranges = [resolve(kept, start.of(kept.topic, EARLIEST), end.of(kept.topic, LATEST), at) for kept in found]
         first = {kept.topic: kept.start for kept in found}
         narrowed = narrow(ranges, self._pushed, at)
         left = [without_lost(one, first[one.topic], fail=options.fail_on_data_loss) for one in narrowed]
         _warn([lost for _, lost in left if lost])
         return [kept for kept, _ in left]
-
-
-class _FilterPushdown:
-    """The reader's `pushFilters`, which Spark takes for the one it had itself.
-
-    Where the session's setting for filters is off, Spark refuses every read of a source that has its own, and it
-    tells by `__func__`. So this shows Spark's; where the setting is on, it is called, and does what it should.
-    """
-
-    def __init__(self, reader: BatchReader) -> None:
-        self.__func__ = DataSourceReader.pushFilters
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        return self._reader.narrow(filters)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -372,7 +361,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 store,
                 map(kept_of, found),
                 start,
-                lambda topic, at_us: offset_at(self._admin, topic, at_us),
+                partial(offset_at, self._admin),
                 fail=options.fail_on_data_loss,
             )
             _warn(lost)
