@@ -242,18 +242,13 @@ def ship(session: SparkSession) -> None:
     """
     folder = Path(tempfile.mkdtemp(prefix="clarion-ship-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may ask for it as long as the driver lives
-    session.sparkContext.addPyFile(str(pack(folder / "clarion.zip")))
-
-
-def pack(target: Path) -> Path:
-    """Write Clarion's Python files into a zip file that Python can import from."""
     source = Path(clarion.__file__).parent.parent
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(folder / "clarion.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         for package in _PACKAGES:
             for file in sorted((source / package).rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:
                     packed.write(file, file.relative_to(source))
-    return target
+    session.sparkContext.addPyFile(str(folder / "clarion.zip"))
 
 
 def clarion_error_in(error: BaseException) -> ClarionError | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -172,23 +172,20 @@ def read_piece(
     wanted = list(dict.fromkeys([*columns, "offset", "time"]))
     with lake.open_rows(piece.file.path) as opened:
         found = parquet.ParquetFile(opened, pre_buffer=False, buffer_size=_BUFFER_BYTES)
-        for batch in _in_order(found, wanted, piece.groups):
+        groups = range(found.num_row_groups) if piece.groups is None else piece.groups
+        rows = rows_at_once(found.metadata)
+        if is_in_order(found, groups):
+            batches = found.iter_batches(rows, row_groups=groups, columns=wanted)
+        else:
+            batches = found.read_row_groups(groups, wanted).sort_by("offset").to_batches(rows)
+        for batch in batches:
             yield _between(batch, start, end).select(columns)
 
 
-def is_in_order(found: Any, groups: tuple[int, ...] | None = None) -> bool:
-    """Return whether the rows of a Parquet file, or of some of its row groups, lie in order of their offsets."""
-    offsets = found.read(["offset"]) if groups is None else found.read_row_groups(groups, ["offset"])
-    return bool(np.all(np.diff(np.asarray(offsets.column("offset"))) > 0))
-
-
-def _in_order(found: Any, columns: list[str], groups: tuple[int, ...] | None) -> Iterator[Any]:
-    rows = rows_at_once(found.metadata)
-    if is_in_order(found, groups):
-        yield from found.iter_batches(rows, row_groups=groups, columns=columns)
-    else:
-        table = found.read(columns) if groups is None else found.read_row_groups(groups, columns)
-        yield from table.sort_by("offset").to_batches(rows)
+def is_in_order(found: Any, groups: Sequence[int]) -> bool:
+    """Return whether the rows of some row groups of a Parquet file lie in order of their offsets."""
+    offsets = found.read_row_groups(groups, ["offset"]).column("offset")
+    return bool(np.all(np.diff(np.asarray(offsets)) > 0))
 
 
 def rows_at_once(footer: Any) -> int:

@@ -233,9 +233,9 @@ def _rows_of(lake: LakeFolder, file: LakeFile, schema: Any) -> Iterator[Any]:
             raise StoredDataCorrupt(
                 f"{lake}/{file.path} has other columns than the files before it, and was not merged; nothing is lost"
             )
-        if is_in_order(found):
-            for group in range(found.num_row_groups):
-                yield found.read_row_group(group)
+        groups = range(found.num_row_groups)
+        if is_in_order(found, groups):
+            yield from map(found.read_row_group, groups)
         else:
             yield found.read().sort_by("offset")
 
