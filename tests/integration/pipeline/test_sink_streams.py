@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
-from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.pipeline.conftest import own_process
 from tests.integration.pipeline.killed_query import AFTER, BEFORE
 
 from clarion import Admin
@@ -169,16 +169,12 @@ def test_a_query_killed_around_a_commit_writes_every_batch_once(
     order = {
         "lines": str(tmp_path / "lines"), "options": {"url": broker.url, "topic": "killed", **checkpoint},
     }  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLARION_", "SPARK_"))}
-    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
 
     def run(dies: tuple[int, str], partitions: int) -> int:
         words = json.dumps(order | {"dies": dies, "partitions": partitions})
+        process = own_process("tests.integration.pipeline.killed_query", words)
         with (tmp_path / "driver.log").open("wb") as log:
-            driver = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.pipeline.killed_query", words],
-                cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            driver = subprocess.Popen(**process, stdout=log, stderr=log, start_new_session=True)
             try:
                 return driver.wait(_WITHIN_S)
             finally:
