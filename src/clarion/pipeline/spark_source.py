@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,30 +26,9 @@ from clarion.admin.admin import read_page
 from clarion.admin.descriptions import SubscriptionDescription, TopicDescription, read_description
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, TimedOut, Unreachable
 from clarion.model.names import is_pattern, to_text
+from clarion.pipeline import read_positions
 from clarion.pipeline.format_options import SourceOptions
-from clarion.pipeline.read_positions import (
-    EARLIEST,
-    LATEST,
-    Bounds,
-    PushedFilters,
-    Range,
-    Slice,
-    Store,
-    StreamPosition,
-    advance,
-    begin,
-    check_number,
-    check_store,
-    end_of,
-    is_wanted,
-    kept_from,
-    narrow,
-    push_down,
-    ranges_between,
-    resolve,
-    split,
-    without_lost,
-)
+from clarion.pipeline.read_positions import EARLIEST, LATEST, Bounds, PushedFilters, Range, Slice, Store, StreamPosition
 from clarion.pipeline.topic_table import to_record_batches
 from clarion.session.calls import Request
 from clarion.session.exchange import Reply, Seen, hello
@@ -106,7 +85,7 @@ def matching_topics(admin: Admin, wanted: Sequence[bytes]) -> list[bytes]:
     """Return the topics that are named, there or not, and those that a pattern matches now, by name."""
     names = {name for name in wanted if not is_pattern(name)}
     if any(map(is_pattern, wanted)):
-        names |= {row.topic for row in admin.topics() if is_wanted(row.topic, wanted)}
+        names |= {row.topic for row in admin.topics() if read_positions.is_wanted(row.topic, wanted)}
     return sorted(names)
 
 
@@ -203,7 +182,7 @@ class _SliceReader:
             try:
                 page = read_page(self._reply(ahead), wanted.topic, position, end - position)
             except MessagesGone as gone:
-                left, lost = without_lost(
+                left, lost = read_positions.without_lost(
                     Range(wanted.topic, wanted.number, position, end), gone.stop, fail=self._options.fail_on_data_loss
                 )
                 log.warning("%s", lost)
@@ -257,7 +236,7 @@ class _SliceReader:
         greeting = hello("clarion pipeline", seen_of(self._what.store))
         welcome = self._call(Kind.HELLO, greeting).read(bodies.Welcome)
         self._page_bytes = welcome.max_get_bytes
-        check_store(self._what.store, store_of(welcome), self._options.url)
+        read_positions.check_store(self._what.store, store_of(welcome), self._options.url)
 
     def _check_topic(self, wanted: Range, *, was_read: bool = False) -> bool:
         """Return whether it is still the same topic; if not, that is an error, unless losses are allowed. Where another
@@ -267,7 +246,7 @@ class _SliceReader:
             number = read_description(reply.read(bodies.Description).values).number
         except NoTopic:
             number = None
-        lost = check_number(wanted, number, fail=self._options.fail_on_data_loss)
+        lost = read_positions.check_number(wanted, number, fail=self._options.fail_on_data_loss)
         if lost and was_read and number is not None:
             raise MessagesGone(f"{lost}, while they were read. Nothing of that counts: read again")
         if lost:
@@ -276,6 +255,11 @@ class _SliceReader:
 
     def _call(self, kind: Kind, body: bodies.Body) -> Reply:
         return self._session.call(kind, body, timeout_s=self._options.timeout_s, retry=True)
+
+
+def _partitions(options: SourceOptions, store: Store, ranges: Iterable[Range]) -> list[InputPartition]:
+    cuts = read_positions.split(ranges, options.partitions, os.cpu_count() or 1)
+    return [InputPartition(Slice(store, cut)) for cut in cuts]
 
 
 class BatchReader(DataSourceReader):
@@ -298,7 +282,7 @@ class BatchReader(DataSourceReader):
         def push(filters: list[Filter]) -> list[Filter]:
             if not self._options.push_filters:
                 return filters
-            self._pushed, left = push_down(filters)
+            self._pushed, left = read_positions.push_down(filters)
             return left
 
         push.__dict__["__func__"] = DataSourceReader.pushFilters
@@ -309,9 +293,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         with open_admin(options) as admin:
             store = store_of(admin.hello())
-            ranges = self._ranges(admin)
-        cuts = split(ranges, options.partitions, os.cpu_count() or 1)
-        return [InputPartition(Slice(store, cut)) for cut in cuts]
+            return _partitions(options, store, self._ranges(admin))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition; Spark asks for one without a value where there is none."""
@@ -325,10 +307,13 @@ class BatchReader(DataSourceReader):
         start.check_named("start", names)
         end.check_named("end", names)
         at = partial(offset_at, admin)
-        ranges = [resolve(kept, start.of(kept.topic, EARLIEST), end.of(kept.topic, LATEST), at) for kept in found]
+        ranges = [
+            read_positions.resolve(kept, start.of(kept.topic, EARLIEST), end.of(kept.topic, LATEST), at)
+            for kept in found
+        ]
         first = {kept.topic: kept.start for kept in found}
-        narrowed = narrow(ranges, self._pushed, at)
-        left = [without_lost(one, first[one.topic], fail=options.fail_on_data_loss) for one in narrowed]
+        narrowed = read_positions.narrow(ranges, self._pushed, at)
+        left = [read_positions.without_lost(one, first[one.topic], fail=options.fail_on_data_loss) for one in narrowed]
         _warn([lost for _, lost in left if lost])
         return [kept for kept, _ in left]
 
@@ -357,7 +342,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             store, found = self._look(named=True)
             start = options.start or Bounds()
             start.check_named("start", [told.topic for told in found])
-            position, lost = begin(
+            position, lost = read_positions.begin(
                 store,
                 map(kept_of, found),
                 start,
@@ -376,7 +361,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with timeout_explained(self._options):
             while True:
                 store, found = self._look(position.store)
-                end, lost = advance(
+                end, lost = read_positions.advance(
                     position,
                     map(kept_of, found),
                     self._options.topics,
@@ -409,8 +394,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into partitions."""
         low, high = StreamPosition.from_json(start), StreamPosition.from_json(end)
-        cuts = split(ranges_between(low, high), self._options.partitions, os.cpu_count() or 1)
-        return [InputPartition(Slice(high.store, cut)) for cut in cuts]
+        return _partitions(self._options, high.store, read_positions.ranges_between(low, high))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
@@ -435,18 +419,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Ask for the topics, and whether the store is still the one that was seen; with `named`, those that are named
         must be there."""
         before = store_of(self._admin.hello(None if seen is None else seen_of(seen)))
-        check_store(seen or before, before, self._options.url)
+        read_positions.check_store(seen or before, before, self._options.url)
         found = find_topics(self._admin, self._options.topics, missing_ok=not named)
         store = store_of(self._admin.hello())  # the offsets are of no later commit than this one
-        check_store(before, store, self._options.url)
-        self._latest = end_of(store, map(kept_of, found))
+        read_positions.check_store(before, store, self._options.url)
+        self._latest = read_positions.end_of(store, map(kept_of, found))
         return store, found
 
     def _follow(
         self, start: StreamPosition, end: StreamPosition, found: Sequence[TopicDescription], *, let_go: bool = True
     ) -> None:
         if self._options.cursor is not None:
-            follow_with(self._admin, self._options.cursor, kept_from(start, end), found, let_go=let_go)
+            follow_with(self._admin, self._options.cursor, read_positions.kept_from(start, end), found, let_go=let_go)
 
     def _wait_for_news(self, found: Sequence[TopicDescription], until_s: float) -> bool:
         """Return whether to look again, after waiting for that; False once the time is over."""

@@ -14,7 +14,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -262,25 +262,20 @@ def watch_latency(
         if on_deliveries is not None:
             on_deliveries(news)
 
-    starts: dict[str, int] = {}
-    with Admin(url) as admin:
+    with _held(url, topics, name, seconds + _KEPT_S) as starts:
+        watched = watch_cursors(
+            url, starts, on_deliveries=keep, stop=stop, every_s=every_s, seconds=seconds, ignoring=[name]
+        )
+        if not seen:  # nobody subscribes
+            return WatchedLatency([], [], [], watched)
+        messages = read_topics(spark, url, list(starts), start=json.dumps(starts), columns="topic,offset,id")
+        measured = end_to_end(messages, spark.createDataFrame(_table_of(seen))).persist()
         try:
-            _hold(admin, topics, name, seconds + _KEPT_S, starts)
-            watched = watch_cursors(
-                url, starts, on_deliveries=keep, stop=stop, every_s=every_s, seconds=seconds, ignoring=[name]
-            )
-            if not seen:  # nobody subscribes
-                return WatchedLatency([], [], [], watched)
-            messages = read_topics(spark, url, list(starts), start=json.dumps(starts), columns="topic,offset,id")
-            measured = end_to_end(messages, spark.createDataFrame(_table_of(seen))).persist()
-            try:
-                windows = [] if window_s is None else summarise(measured, window_s=window_s).collect()
-                slow = slowest(measured, slowest_count).collect()
-                return WatchedLatency(summarise(measured).collect(), windows, slow, watched)
-            finally:
-                measured.unpersist()
+            windows = [] if window_s is None else summarise(measured, window_s=window_s).collect()
+            slow = slowest(measured, slowest_count).collect()
+            return WatchedLatency(summarise(measured).collect(), windows, slow, watched)
         finally:
-            _let_go(admin, starts, name)
+            measured.unpersist()
 
 
 def _table_of(seen: _Deliveries) -> pa.Table:
@@ -291,21 +286,24 @@ def _table_of(seen: _Deliveries) -> pa.Table:
     return pa.table([*names, *np.concatenate(rows).T], names=list(_DELIVERY))
 
 
-def _hold(admin: Admin, topics: Iterable[str], name: str, expires_s: float, starts: dict[str, int]) -> None:
-    """Subscribe to every topic from its end on; note where that is. Topics made later are not looked at."""
-    for topic in matching_topics(admin, [from_text(text) for text in topics]):
-        admin.describe_topic(topic)  # one that is not there is not made by watching it
-        admin.subscribe(topic, name, expires_s=expires_s)
-        starts[to_text(topic)] = 0
-        starts[to_text(topic)] = admin.describe_subscription(topic, name).cursor
-
-
-def _let_go(admin: Admin, topics: Iterable[str], name: str) -> None:
-    for topic in topics:
+@contextmanager
+def _held(url: str, topics: Iterable[str], name: str, expires_s: float) -> Iterator[dict[str, int]]:
+    """Subscribe to every topic from its end on, and yield where that is. Topics made later are not looked at."""
+    starts: dict[str, int] = {}
+    with Admin(url) as admin:
         try:
-            admin.unsubscribe(from_text(topic), name)
-        except RetryableError as error:
-            log.warning("the subscription %s to %s stays until it expires: %s", name, topic, error)
+            for topic in matching_topics(admin, [from_text(text) for text in topics]):
+                admin.describe_topic(topic)  # one that is not there is not made by watching it
+                admin.subscribe(topic, name, expires_s=expires_s)
+                starts[to_text(topic)] = 0
+                starts[to_text(topic)] = admin.describe_subscription(topic, name).cursor
+            yield starts
+        finally:
+            for text in starts:
+                try:
+                    admin.unsubscribe(from_text(text), name)
+                except RetryableError as error:
+                    log.warning("the subscription %s to %s stays until it expires: %s", name, text, error)
 
 
 def _read_cursors(admin: Admin, topics: Iterable[str], ignored: set[str]) -> Iterator[list[Cursor]]:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -136,10 +137,8 @@ class LakeFolder:
 
     def delete(self, path: str) -> None:
         """Delete a file; one that is gone is fine."""
-        try:
+        with suppress(FileNotFoundError):
             self._files.delete_file(self._at(path))
-        except FileNotFoundError:
-            pass
 
     def delete_folder(self, path: str) -> None:
         """Delete a folder and all below it; one that is gone is fine."""
