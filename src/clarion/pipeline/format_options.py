@@ -130,6 +130,11 @@ class SinkOptions:
         )
 
 
+def given_options(**options: object) -> dict[str, str]:
+    """Return options as Spark takes them, without those that are None."""
+    return {name: str(value) for name, value in options.items() if value is not None}
+
+
 def read_topic(text: str) -> bytes:
     """Read the name of the topic that rows are put on, in its text form."""
     try:

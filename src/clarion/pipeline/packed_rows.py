@@ -29,6 +29,7 @@ _TAKEN = (
 )
 _TEXTS = ("string", "char", "varchar")
 _BYTES = ("binary", *_TEXTS)
+_LARGE = (pa.large_binary(), pa.large_string())  # which have 64-bit offsets
 # Of a message in a batch, beside its bytes: an offset, and of what may be null a bit, too.
 _OFFSET_BYTES = 4
 _NULLABLE_BYTES = 4.125
@@ -195,23 +196,16 @@ def pack_column(column: Any, start: int, stop: int, *, nullable: bool) -> Packed
 
 
 def _offsets(column: Any, start: int, stop: int) -> NDArray[Any]:
-    kind = column.type
-    width = np.int64 if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) else np.int32
+    width = np.int64 if column.type in _LARGE else np.int32
     found = np.frombuffer(column.buffers()[1], width)
     return found[column.offset + start : column.offset + stop + 1]
 
 
 def _as_bytes(column: Any) -> Any:
     """Return a column whose buffers are offsets and bytes."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(column.type):
         return _as_bytes(column.dictionary_decode())
-    if any(
-        is_so(kind)
-        for is_so in (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
-    ):
-        return column
-    return column.cast(pa.large_binary())
+    return column if column.type in (pa.binary(), pa.string(), *_LARGE) else column.cast(pa.large_binary())
 
 
 def _pack_headers(column: Any) -> Any:

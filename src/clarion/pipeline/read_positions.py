@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, ReadMinRows
 
 from clarion.model.errors import InvalidRequest, MessagesGone
 from clarion.model.names import from_text, matches, to_text
@@ -103,18 +105,8 @@ class Store:
 
 
 @dataclass(frozen=True)
-class TopicNow:
-    """A topic as the broker describes it: offsets [first, end) may be read."""
-
-    topic: bytes
-    number: int
-    first: int
-    end: int
-
-
-@dataclass(frozen=True)
 class Range:
-    """Offsets [start, end) of a topic, and of no other that came to have its name."""
+    """Offsets [start, end) of a topic, and of no other that came to have its name; of all that it keeps, or some."""
 
     topic: bytes
     number: int
@@ -135,24 +127,24 @@ class Slice:
     ranges: tuple[Range, ...]
 
 
-def resolve(now: TopicNow, start: Bound, end: Bound, offset_at: OffsetAt) -> Range:
-    """Return the range that two bounds mean; InvalidRequest where an offset lies beyond the topic's end."""
-    low, high = (_place(now, bound, offset_at) for bound in (start, end))
+def resolve(kept: Range, start: Bound, end: Bound, offset_at: OffsetAt) -> Range:
+    """Return the range that two bounds mean in a topic; InvalidRequest where an offset lies beyond its end."""
+    low, high = (_place(kept, bound, offset_at) for bound in (start, end))
     if isinstance(start, int) and isinstance(end, int) and end < start:
         raise InvalidRequest(f"the end {end} lies before the start {start}")
-    return Range(now.topic, now.number, low, max(low, high))
+    return replace(kept, start=low, end=max(low, high))
 
 
-def _place(now: TopicNow, bound: Bound, offset_at: OffsetAt) -> int:
+def _place(kept: Range, bound: Bound, offset_at: OffsetAt) -> int:
     if bound == EARLIEST:
-        return now.first
+        return kept.start
     if bound == LATEST:
-        return now.end
+        return kept.end
     if isinstance(bound, datetime):
-        return min(offset_at(now.topic, unix_us(bound)), now.end)
+        return min(offset_at(kept.topic, unix_us(bound)), kept.end)
     assert isinstance(bound, int)
-    if bound > now.end:
-        raise InvalidRequest(f"offset {bound} is beyond the end of {to_text(now.topic)}, which is {now.end}")
+    if bound > kept.end:
+        raise InvalidRequest(f"offset {bound} is beyond the end of {to_text(kept.topic)}, which is {kept.end}")
     return bound
 
 
@@ -216,29 +208,17 @@ def split(ranges: Iterable[Range], partitions: int | None, cores: int) -> list[t
         return []
     count = partitions or min(cores, -(-total // LEAST_ROWS))
     count = min(total, max(count, -(-total // MOST_ROWS)))
-    edges = [total * place // count for place in range(1, count + 1)]
-    return _cut(wanted, edges)
+    edges = [total * place // count for place in range(count + 1)]
+    return [tuple(_between(wanted, low, high)) for low, high in pairwise(edges)]
 
 
-def _cut(ranges: Sequence[Range], edges: Sequence[int]) -> list[tuple[Range, ...]]:
-    """Cut ranges, laid one after the other, at places counted from their beginning."""
-    cuts: list[tuple[Range, ...]] = []
-    pieces: list[Range] = []
-    laid = 0
-    places = iter(edges)
-    edge = next(places)
+def _between(ranges: Sequence[Range], low: int, high: int) -> Iterator[Range]:
+    """Return what lies from one place to another of ranges that are laid one after the other."""
     for one in ranges:
-        start = one.start
-        while start < one.end:
-            stop = min(one.end, start + edge - laid)
-            pieces.append(replace(one, start=start, end=stop))
-            laid += stop - start
-            start = stop
-            if laid == edge:
-                cuts.append(tuple(pieces))
-                pieces = []
-                edge = next(places, edge)
-    return cuts
+        start, stop = max(low, 0), min(high, one.rows)
+        if start < stop:
+            yield replace(one, start=one.start + start, end=one.start + stop)
+        low, high = low - one.rows, high - one.rows
 
 
 def share(backlogs: Sequence[int], most: int, turn: int = 0) -> list[int]:
@@ -268,16 +248,14 @@ def share(backlogs: Sequence[int], most: int, turn: int = 0) -> list[int]:
 
 @dataclass(frozen=True)
 class Span:
-    """Whole numbers from `low` on and below `stop`; None: no bound."""
+    """Whole numbers from `low` on and below `stop`: 64-bit ones, unless told."""
 
-    low: int | None = None
-    stop: int | None = None
+    low: int = -(2**63)
+    stop: int = 2**63
 
     def within(self, other: Span) -> Span:
         """Return what is in both."""
-        lows = [one for one in (self.low, other.low) if one is not None]
-        stops = [one for one in (self.stop, other.stop) if one is not None]
-        return Span(max(lows, default=None), min(stops, default=None))
+        return Span(max(self.low, other.low), min(self.stop, other.stop))
 
 
 @dataclass(frozen=True)
@@ -295,10 +273,9 @@ def push_down(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]]:
     left = []
     for one in filters:
         said, wholly = _said(one)
+        found = _both(found, said)
         if not wholly:
             left.append(one)
-        if said is not None:
-            found = _both(found, said)
     return found, left
 
 
@@ -308,13 +285,11 @@ def narrow(ranges: Iterable[Range], pushed: PushedFilters, offset_at: OffsetAt) 
     for one in ranges:
         if pushed.topics is not None and to_text(one.topic) not in pushed.topics:
             continue
-        by_time = Span(
-            None if times.low is None else offset_at(one.topic, times.low),
-            None if times.stop is None else offset_at(one.topic, times.stop),
-        )
-        span = Span(one.start, one.end).within(pushed.offsets).within(by_time)
-        assert span.low is not None
-        assert span.stop is not None
+        span = Span(one.start, one.end).within(pushed.offsets)
+        if times.low > Span.low:
+            span = span.within(Span(low=offset_at(one.topic, times.low)))
+        if times.stop < Span.stop:
+            span = span.within(Span(stop=offset_at(one.topic, times.stop)))
         found.append(replace(one, start=span.low, end=max(span.low, span.stop)))
     return found
 
@@ -328,21 +303,19 @@ def _both(one: PushedFilters, other: PushedFilters) -> PushedFilters:
     )
 
 
-def _said(one: Filter) -> tuple[PushedFilters | None, bool]:
+def _said(one: Filter) -> tuple[PushedFilters, bool]:
     """Return what a filter says, and whether that is all of it."""
     path: tuple[str, ...] = getattr(one, "attribute", ())
     column = path[0] if len(path) == 1 else None
     if isinstance(one, IsNotNull):
-        return None, column in SCHEMA.names and not SCHEMA.field(column).nullable
+        return PushedFilters(), column in SCHEMA.names and not SCHEMA.field(column).nullable
     values: Sequence[Any] = one.value if isinstance(one, In) else [getattr(one, "value", None)]
     if column == "topic":
         if isinstance(one, (EqualTo, EqualNullSafe, In)) and values and all(isinstance(value, str) for value in values):
             return PushedFilters(frozenset(values)), True
-        return None, False
+        return PushedFilters(), False
     numbers = [number for value in values if (number := _number(column, value)) is not None]
-    span, wholly = _span(one, numbers) if numbers and len(numbers) == len(values) else (None, False)
-    if span is None:
-        return None, False
+    span, wholly = _span(one, numbers) if numbers and len(numbers) == len(values) else (Span(), False)
     return (PushedFilters(offsets=span) if column == "offset" else PushedFilters(times_us=span)), wholly
 
 
@@ -352,7 +325,7 @@ def _number(column: str | None, value: Any) -> int | None:
     return value if column == "offset" and type(value) is int else None
 
 
-def _span(one: Filter, numbers: list[int]) -> tuple[Span | None, bool]:
+def _span(one: Filter, numbers: list[int]) -> tuple[Span, bool]:
     low, high = min(numbers), max(numbers)
     if isinstance(one, (EqualTo, EqualNullSafe, In)):
         return Span(low, high + 1), low == high
@@ -361,10 +334,10 @@ def _span(one: Filter, numbers: list[int]) -> tuple[Span | None, bool]:
     if isinstance(one, GreaterThanOrEqual):
         return Span(low), True
     if isinstance(one, LessThan):
-        return Span(None, high), True
+        return Span(stop=high), True
     if isinstance(one, LessThanOrEqual):
-        return Span(None, high + 1), True
-    return None, False
+        return Span(stop=high + 1), True
+    return Span(), False
 
 
 class TopicPosition(NamedTuple):
@@ -387,6 +360,11 @@ class StreamPosition:
     places: Mapping[bytes, TopicPosition]
     fresh: bool = False
 
+    def reached(self, topic: bytes, later: TopicPosition) -> int:
+        """Return how far a topic is read here; where it was not known, or another had its name, from where it joins."""
+        here = self.places.get(topic)
+        return later.begin if here is None or here.number != later.number else here.offset
+
     def to_json(self) -> dict[str, Any]:
         """Return it as Spark stores it."""
         topics = {
@@ -395,8 +373,7 @@ class StreamPosition:
         }
         store = self.store
         seen = {"store": store.uuid, "timeline": store.timeline, "start": store.start, "sequence": store.sequence}
-        written = {**seen, "topics": topics}
-        return written | ({"fresh": True} if self.fresh else {})
+        return {**seen, "topics": topics, **({"fresh": True} if self.fresh else {})}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> StreamPosition:
@@ -422,40 +399,32 @@ class StreamPosition:
             ) from None
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a micro-batch may hold, and what there must be for one. None: whatever there is."""
-
-    most_rows: int | None = None
-    least_rows: int | None = None
-
-
 def begin(
-    store: Store, found: Iterable[TopicNow], start: Bounds, offset_at: OffsetAt, *, fail: bool
+    store: Store, found: Iterable[Range], start: Bounds, offset_at: OffsetAt, *, fail: bool
 ) -> tuple[StreamPosition, list[str]]:
     """Return where a stream without a past begins, and what of that is lost, in words.
 
     Where some topics are named, those that are not begin at their earliest, as topics do that join later."""
     usual = EARLIEST if start.named else LATEST
     places, lost = {}, []
-    for now in found:
-        wanted = resolve(now, start.of(now.topic, usual), LATEST, offset_at)
-        kept, text = without_lost(wanted, now.first, fail=fail)
+    for kept in found:
+        wanted = resolve(kept, start.of(kept.topic, usual), LATEST, offset_at)
+        left, text = without_lost(wanted, kept.start, fail=fail)
         lost.append(text)
-        places[now.topic] = TopicPosition(now.number, kept.start, kept.start)
+        places[kept.topic] = TopicPosition(kept.number, left.start, left.start)
     return StreamPosition(store, places, fresh=True), _told(lost)
 
 
-def end_of(store: Store, found: Iterable[TopicNow]) -> StreamPosition:
+def end_of(store: Store, found: Iterable[Range]) -> StreamPosition:
     """Return the ends of the topics as a position."""
-    return StreamPosition(store, {now.topic: TopicPosition(now.number, now.end, now.end) for now in found})
+    return StreamPosition(store, {kept.topic: TopicPosition(kept.number, kept.end, kept.end) for kept in found})
 
 
 def advance(
     start: StreamPosition,
-    found: Iterable[TopicNow],
+    found: Iterable[Range],
     wanted: Sequence[bytes],
-    limits: Limits,
+    limit: ReadLimit,
     *,
     fail: bool,
     target: StreamPosition | None = None,
@@ -466,28 +435,28 @@ def advance(
     passed, and no topic that it does not know joins. Of a topic that is not among the names
     and patterns `wanted` any more nothing is said.
     """
-    now_by_topic = {now.topic: now for now in found}
+    kept_by_topic = {kept.topic: kept for kept in found}
     lost = [
         check_number(_at(topic, place), None, fail=fail)
         for topic, place in start.places.items()
-        if topic not in now_by_topic and is_wanted(topic, wanted)
+        if topic not in kept_by_topic and is_wanted(topic, wanted)
     ]
     waiting: dict[bytes, Range] = {}
-    for topic, now in now_by_topic.items():
-        one, text = _waiting(start.places.get(topic), now, fail=fail)
+    for topic, kept in kept_by_topic.items():
+        one, text = _waiting(start.places.get(topic), kept, fail=fail)
         lost.append(text)
         if target is not None:
             known = target.places.get(topic)
             if known is None and topic not in start.places:
                 continue
-            stop = known.offset if known is not None and known.number == now.number else one.start
+            stop = known.offset if known is not None and known.number == kept.number else one.start
             one = replace(one, end=max(one.start, min(one.end, stop)))
         waiting[topic] = one
     total = sum(one.rows for one in waiting.values())
-    if limits.least_rows is not None and target is None and total < limits.least_rows:
+    if isinstance(limit, ReadMinRows) and target is None and total < limit.min_rows:
         return start, _told(lost)
     turn = sum(place.offset for place in start.places.values())
-    most = total if limits.most_rows is None else limits.most_rows
+    most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
     shares = share([one.rows for one in waiting.values()], most, turn)
     places = {
         topic: TopicPosition(one.number, one.start + rows, one.start)
@@ -496,19 +465,18 @@ def advance(
     return (StreamPosition(start.store, places) if _differs(start, places) else start), _told(lost)
 
 
-def _waiting(place: TopicPosition | None, now: TopicNow, *, fail: bool) -> tuple[Range, str | None]:
+def _waiting(place: TopicPosition | None, kept: Range, *, fail: bool) -> tuple[Range, str | None]:
     """Return what a topic holds beyond a place, and what is lost, in words."""
-    everything = Range(now.topic, now.number, now.first, now.end)
     if place is None:
-        return everything, None
-    if place.number != now.number:
-        return everything, check_number(_at(now.topic, place), now.number, fail=fail)
-    if place.offset > now.end:
-        text = f"{to_text(now.topic)} ends at offset {now.end}, and the stream is at {place.offset} already"
+        return kept, None
+    if place.number != kept.number:
+        return kept, check_number(_at(kept.topic, place), kept.number, fail=fail)
+    if place.offset > kept.end:
+        text = f"{to_text(kept.topic)} ends at offset {kept.end}, and the stream is at {place.offset} already"
         if fail:
             raise MessagesGone(f"{text}: the broker lost what it had stored. The option failOnDataLoss=false goes on")
-        return replace(everything, start=now.end), text
-    return without_lost(replace(everything, start=place.offset), now.first, fail=fail)
+        return replace(kept, start=kept.end), text
+    return without_lost(replace(kept, start=place.offset), kept.start, fail=fail)
 
 
 def _at(topic: bytes, place: TopicPosition) -> Range:
@@ -529,20 +497,14 @@ def ranges_between(start: StreamPosition, end: StreamPosition) -> list[Range]:
     """Return what a micro-batch reads."""
     found = []
     for topic, place in sorted(end.places.items()):
-        before = start.places.get(topic)
-        known = before is not None and before.number == place.number and not start.fresh
-        low = before.offset if before is not None and known else place.begin
+        low = place.begin if start.fresh else start.reached(topic, place)
         found.append(Range(topic, place.number, low, max(low, place.offset)))
     return found
 
 
 def kept_from(start: StreamPosition, end: StreamPosition) -> dict[bytes, int]:
     """Return from where on a stream still needs each topic, once all before `start` is done for good."""
-    return {
-        topic: place.begin if topic not in start.places or start.places[topic].number != place.number
-        else min(start.places[topic].offset, place.offset)
-        for topic, place in end.places.items()
-    }  # fmt: skip
+    return {topic: min(start.reached(topic, place), place.offset) for topic, place in end.places.items()}
 
 
 def is_wanted(topic: bytes, names: Iterable[bytes]) -> bool:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -85,11 +86,6 @@ class TaskStaged(WriterCommitMessage):
     messages: int
 
 
-class _Target(NamedTuple):
-    topic: bytes
-    batch_bytes: int
-
-
 class RowStager:
     """Stages rows as one part of an epoch. Nobody is connected to before there are any.
 
@@ -104,10 +100,8 @@ class RowStager:
         self._writer, self._epoch = writer, epoch
         self._part = f"{partition:08d}-{uuid4().hex}".encode()
         self._known = known
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, tuple[bytes, int]] = {}  # by its text form, a topic and the bytes of its batches
         self._open = ExitStack()
-        self._stager: Stager | None = None
-        self._admin: Admin | None = None
 
     def stage(self, batches: Iterator[RecordBatch]) -> TaskStaged:
         """Stage all rows, and wait until they are on the broker's disk."""
@@ -121,56 +115,48 @@ class RowStager:
                         self._put(topic, some)
             for topic, some in buffer.rest():
                 self._put(topic, some)
-            messages = self._flush()
+            messages = 0
+            if self._targets:
+                self._stager.flush()
+                messages = self._stager.stats["messages_staged"]
         return TaskStaged(self._writer, self._epoch, self._part, messages)
 
-    def _flush(self) -> int:
-        if self._stager is None:
-            return 0
-        self._stager.flush()
-        staged: int = self._stager.stats["messages_staged"]
-        return staged
-
     def _put(self, topic: str, rows: Rows) -> None:
-        stager = self._connected()
-        target = self._target(topic, stager)
-        for start, stop in cut(packed_sizes(rows), target.batch_bytes):
+        name, batch_bytes = self._target(topic)
+        for start, stop in cut(packed_sizes(rows), batch_bytes):
             payloads, keys, headers = (
                 None if column is None else pack_column(column, start, stop, nullable=column is not rows.payloads)
                 for column in rows.columns()
             )
             assert payloads is not None
-            stager.put_columns(target.topic, stop - start, payloads, keys, headers)
+            self._stager.put_columns(name, stop - start, payloads, keys, headers)
 
-    def _connected(self) -> Stager:
-        if self._stager is None:
-            options = self._options
-            self._stager = self._open.enter_context(
-                Stager(
-                    options.url,
-                    self._writer,
-                    self._epoch,
-                    self._part,
-                    timeout_s=options.timeout_s,
-                    batch_bytes=options.batch_bytes,
-                    compression=options.compression,
-                )
-            )
-        return self._stager
-
-    def _target(self, name: str, stager: Stager) -> _Target:
+    def _target(self, name: str) -> tuple[bytes, int]:
         target = self._targets.get(name)
         if target is None:
-            topic = read_topic(name)
-            most = self._known[topic] if topic in self._known else self._make_ready(topic)
-            fits = min(stager.batch_bytes, most - HEADER_BYTES) if most else stager.batch_bytes
-            target = self._targets[name] = _Target(topic, max(1, fits - PADDING_BYTES))
+            topic, fits = read_topic(name), self._stager.batch_bytes
+            most = self._known[topic] if topic in self._known else make_ready(self._admin, topic)
+            fits = min(fits, most - HEADER_BYTES) if most else fits
+            target = self._targets[name] = topic, max(1, fits - PADDING_BYTES)
         return target
 
-    def _make_ready(self, topic: bytes) -> int:
-        if self._admin is None:
-            self._admin = self._open.enter_context(Admin(self._options.url, timeout_s=self._options.timeout_s))
-        return make_ready(self._admin, topic)
+    @cached_property
+    def _stager(self) -> Stager:
+        options = self._options
+        opened = Stager(
+            options.url,
+            self._writer,
+            self._epoch,
+            self._part,
+            timeout_s=options.timeout_s,
+            batch_bytes=options.batch_bytes,
+            compression=options.compression,
+        )
+        return self._open.enter_context(opened)
+
+    @cached_property
+    def _admin(self) -> Admin:
+        return self._open.enter_context(Admin(self._options.url, timeout_s=self._options.timeout_s))
 
 
 def writer_of_query(query: str) -> bytes:

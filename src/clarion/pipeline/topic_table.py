@@ -46,21 +46,9 @@ _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 def message_columns(names: Sequence[str] = NAMES) -> StructType:
     """Return the columns as Spark names and types them."""
-    from pyspark.sql import types
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    spark_types = {
-        "topic": types.StringType(),
-        "offset": types.LongType(),
-        "time": types.TimestampType(),
-        "publisher": types.LongType(),
-        "id": types.BinaryType(),
-        "key": types.BinaryType(),
-        "headers": types.MapType(types.StringType(), types.BinaryType()),
-        "payload": types.BinaryType(),
-    }
-    return types.StructType([
-        types.StructField(name, spark_types[name], SCHEMA.field(name).nullable) for name in names
-    ])  # fmt: skip
+    return from_arrow_schema(arrow_schema(tuple(names)))
 
 
 def as_utc(time: datetime) -> datetime:

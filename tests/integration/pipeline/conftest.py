@@ -1,13 +1,18 @@
-"""One Spark session for all the tests of the pipeline: starting one takes seconds."""
+"""One Spark session for all the tests of the pipeline, as starting one takes seconds; processes of their own for
+drivers; and a topic of numbers for both."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.integration.broker_process import ROOT
 
+from clarion import Admin, Publisher
 from clarion.pipeline.spark_session import start_session
 
 _QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -34,3 +39,18 @@ def spark(jvms: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     )
     yield session
     session.stop()
+
+
+def own_process(program: str, *words: str) -> dict[str, Any]:
+    """Return what `subprocess` takes to run a module, in a world that is the same for everybody."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CLARION_", "SPARK_"))}
+    world = kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    return {"args": [sys.executable, "-m", program, *words], "cwd": ROOT, "env": world}
+
+
+def put_numbers(url: str, topic: str, count: int) -> None:
+    """Put the numbers from 0 on, as text, on a topic that keeps them."""
+    with Admin(url) as admin, Publisher(url) as publisher:
+        admin.configure_topic(topic, retention="keep")
+        publisher.put_many(topic, [b"%d" % number for number in range(count)])
+        publisher.flush(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,6 +47,11 @@ def table_of_events(spark: SparkSession, events: Sequence[msgspec.Struct | bytes
     """Return the messages whose payloads these events are."""
     payloads = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in events]
     return table_of_messages(spark, [START_US] * len(payloads), topic="clarion/task-events", payloads=payloads)
+
+
+def rows(table: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table."""
+    return [row.asDict() for row in table.collect()]
 
 
 def stamp_of(unix_us: int) -> int:

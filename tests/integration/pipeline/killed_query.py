@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyarrow import RecordBatch
@@ -23,17 +23,39 @@ from clarion.pipeline.spark_session import start_session
 from clarion.pipeline.spark_sink import StreamWriter, TaskStaged
 
 BEFORE, AFTER = "before", "after"
+Befalls = Callable[[int, str], None]  # a micro-batch, BEFORE or AFTER its commit
+
+
+def troubled_source(format_name: str, writer: type[StreamWriter], befalls: Befalls) -> type[ClarionDataSource]:
+    """Return a format whose writers meet something right before, and right after, each commit reaches the broker."""
+
+    class Troubled(writer):  # type: ignore[misc,valid-type]
+        def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+            befalls(batchId, BEFORE)
+            super().commit(messages, batchId)
+            befalls(batchId, AFTER)
+
+    class TroubledSource(ClarionDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+            return Troubled(SinkOptions.read(self.options), schema, overwrite=overwrite)
+
+    return TroubledSource
 
 
 def run(order: dict[str, Any]) -> None:
     """Write what is there now, by micro-batches."""
     driver = os.getpid()
 
-    def die() -> None:
-        os.killpg(driver, signal.SIGKILL)  # the script and its JVM
-        os.kill(os.getpid(), signal.SIGKILL)  # and what commits for them
+    def die(batch: int, when: str) -> None:
+        if [batch, when] == order["dies"]:
+            os.killpg(driver, signal.SIGKILL)  # the script and its JVM
+            os.kill(os.getpid(), signal.SIGKILL)  # and what commits for them
 
-    class Dying(StreamWriter):
+    class Failing(StreamWriter):
         def write(self, iterator: Iterator[RecordBatch]) -> TaskStaged:
             staged = super().write(iterator)
             task = TaskContext.get()
@@ -42,19 +64,8 @@ def run(order: dict[str, Any]) -> None:
                 raise RuntimeError("the first try of this task fails when all of it is staged")
             return staged
 
-        def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-            if [batchId, BEFORE] == order["dies"]:
-                die()
-            super().commit(messages, batchId)
-            if [batchId, AFTER] == order["dies"]:
-                die()
-
-    class DyingSource(ClarionDataSource):
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-            return Dying(SinkOptions.read(self.options), schema, overwrite=overwrite)
-
     spark = start_session("local[2,3]")
-    spark.dataSource.register(DyingSource)
+    spark.dataSource.register(troubled_source("clarion", Failing, die))
     lines = spark.readStream.option("maxFilesPerTrigger", "1").text(order["lines"]).repartition(order["partitions"])
     query = lines.writeStream.format("clarion").options(**order["options"]).trigger(availableNow=True).start()
     query.awaitTermination()

@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.pipeline.conftest import put_numbers
 from tests.integration.waiting import eventually
 
-from clarion import Admin, Publisher
+from clarion import Admin
 from clarion.pipeline import follow
 
 _ROWS = 12_000
@@ -33,10 +34,7 @@ def test_a_query_outlives_its_broker_and_copies_each_row_once(
     trouble: str, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     url = broker.url
-    with Admin(url) as admin, Publisher(url) as publisher:
-        admin.configure_topic("in", retention="keep")
-        publisher.put_many("in", [b"%d" % number for number in range(_ROWS)])
-        publisher.flush(60)
+    put_numbers(url, "in", _ROWS)
     query = _copy(spark, url, tmp_path / "checkpoint")
     with Admin(url) as admin:
         eventually(lambda: _copied(admin) > 0, "it has begun", _WITHIN_S)

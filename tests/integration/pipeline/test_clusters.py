@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,33 +13,27 @@ from pathlib import Path
 import psutil
 import pyspark
 from pyarrow import parquet
-from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.pipeline.conftest import own_process, put_numbers
 from tests.integration.waiting import eventually
 
-from clarion import Admin, Publisher
+from clarion import Admin
 
 _WITHIN_S = 600.0
 _SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.task.maxFailures": "8"}
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CLARION_", "SPARK_"))}
-    return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-
-
 def _start(order: dict[str, object], log: Path) -> subprocess.Popen[str]:
+    process = own_process("tests.integration.pipeline.copying", json.dumps(order))
     with log.open("wb") as said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.pipeline.copying", json.dumps(order)],
-            cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=said, text=True,
-        )  # fmt: skip
+        return subprocess.Popen(**process, stdout=subprocess.PIPE, stderr=said, text=True)
 
 
 @contextmanager
 def _standalone(folder: Path) -> Iterator[str]:
     """Run a master and a worker of Spark's own cluster on loopback; return the master's address."""
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    environment = _environment() | {"SPARK_LOCAL_DIRS": str(folder / "local")}
+    environment = own_process("")["env"] | {"SPARK_LOCAL_DIRS": str(folder / "local")}
     started: list[subprocess.Popen[bytes]] = []
     log = folder / "cluster.log"
 
@@ -81,10 +73,8 @@ def _is_executor(process: psutil.Process) -> bool:
 
 def test_an_executor_killed_in_the_middle_costs_no_row_and_doubles_none(broker: BrokerProcess, tmp_path: Path) -> None:
     rows = 10_000
-    with Admin(broker.url) as admin, Publisher(broker.url) as publisher:
-        admin.configure_topic("in", retention="keep")
-        publisher.put_many("in", [b"%d" % number for number in range(rows)])
-        publisher.flush(60)
+    put_numbers(broker.url, "in", rows)
+    with Admin(broker.url) as admin:
         order = {
             "master": "local-cluster[2,1,1024]", "settings": _SETTINGS, "url": broker.url, "from": "in", "to": "out",
             "max_rows": 1000, "checkpoint": str(tmp_path / "checkpoint"),
@@ -115,20 +105,15 @@ def test_an_executor_killed_in_the_middle_costs_no_row_and_doubles_none(broker: 
 
 def test_a_standalone_cluster_archives_by_one_command(broker: BrokerProcess, tmp_path: Path) -> None:
     rows = 3000
-    with Admin(broker.url) as admin, Publisher(broker.url) as publisher:
-        admin.configure_topic("in", retention="keep")
-        publisher.put_many("in", [b"%d" % number for number in range(rows)])
-        publisher.flush(60)
+    put_numbers(broker.url, "in", rows)
     lake = tmp_path / "lake"
     with _standalone(tmp_path) as master:
         settings = [word for name, value in _SETTINGS.items() for word in ("--spark", f"{name}={value}")]
-        command = [
-            sys.executable, "-m", "clarion", "pipeline", "--master", master, "--ship", *settings,
+        process = own_process(
+            "clarion", "pipeline", "--master", master, "--ship", *settings,
             "archive", "in", "--to", str(lake), "--url", broker.url, "--json",
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=ROOT, env=_environment(), capture_output=True, timeout=_WITHIN_S, check=False
-        )
+        )  # fmt: skip
+        done = subprocess.run(**process, capture_output=True, timeout=_WITHIN_S, check=False)
         assert done.returncode == 0, done.stderr.decode()
         assert json.loads(done.stdout)["rows"] == rows
     found = parquet.read_table(lake, columns=["payload"]).column("payload").to_pylist()

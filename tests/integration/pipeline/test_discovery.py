@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 
-from tests.integration.broker_process import ROOT
+from tests.integration.pipeline.conftest import own_process
 
 _WITHIN_S = 600
 
 
 def test_spark_finds_the_format_by_itself_and_says_in_words_what_is_wrong(url: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLARION_", "SPARK_"))}
-    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.pipeline.unregistered", url],
-        cwd=ROOT, env=environment, capture_output=True, timeout=_WITHIN_S, check=False,
-    )  # fmt: skip
+    process = own_process("tests.integration.pipeline.unregistered", url)
+    done = subprocess.run(**process, capture_output=True, timeout=_WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["rows"], found["filtered"]) == (100, 10)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.integration.conftest import StartBroker
-from tests.integration.pipeline.job_tables import START_US, table_of_events, table_of_messages
+from tests.integration.pipeline.job_tables import START_US, rows, table_of_events, table_of_messages
 from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Admin, Publisher, Subscriber
@@ -32,10 +31,6 @@ from clarion.pipeline.jobs.latency import (
 
 MESSAGES = 150_000  # more than one of the buckets that offsets are joined in
 STEP_US = 1000
-
-
-def rows(table: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in table.collect()]
 
 
 def share(values: list[float], part: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
-from tests.integration.pipeline.job_tables import START_US, table_of_events, table_of_messages
+from tests.integration.pipeline.job_tables import START_US, rows, table_of_events, table_of_messages
 
 from clarion.model.errors import InvalidRequest, PermanentError
 from clarion.model.task_events import JobArrived, TaskDone
@@ -29,10 +29,6 @@ from clarion.sim.traces import read_trace
 
 MESSAGES = 20_000
 MEAN_US = 5_000
-
-
-def rows(table: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in table.collect()]
 
 
 def scv(values: np.ndarray[Any, Any]) -> float:

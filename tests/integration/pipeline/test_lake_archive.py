@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.integration.broker_process import ROOT
 from tests.integration.conftest import StartBroker
 from tests.integration.pipeline.archiving import fill, kept, truth
+from tests.integration.pipeline.conftest import own_process
 
 from clarion import Admin, Publisher
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic
@@ -24,7 +22,7 @@ from clarion.pipeline.jobs import archive as archive_job
 from clarion.pipeline.jobs.archive import archive
 from clarion.pipeline.lake import compact, read_lake
 from clarion.pipeline.lake.lake_layout import escape
-from clarion.pipeline.spark_queries import Progress
+from clarion.pipeline.spark_session import Progress
 
 KILLED_WITHIN_S = 600.0
 
@@ -126,11 +124,8 @@ def test_a_driver_killed_between_two_moves_loses_and_repeats_nothing(
     order = {
         "url": url, "topic": "kills/#", "lake": str(lake), "max_rows": 300, "die_after": "moved", "times": 3,
     }  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-    driver = subprocess.run(
-        [sys.executable, "-m", "tests.integration.pipeline.archiving", json.dumps(order)],
-        cwd=ROOT, env=environment, timeout=KILLED_WITHIN_S, check=False, capture_output=True,
-    )  # fmt: skip
+    process = own_process("tests.integration.pipeline.archiving", json.dumps(order))
+    driver = subprocess.run(**process, timeout=KILLED_WITHIN_S, check=False, capture_output=True)
     assert driver.returncode == -signal.SIGKILL, driver.stderr.decode()[-3000:]
     assert list((lake / "_clarion/intents").glob("*.json")), "it died between two moves"
     seen = kept(read_lake(spark, lake))

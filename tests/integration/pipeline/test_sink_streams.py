@@ -6,22 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.functions import udf
-from pyspark.sql.types import StructType
-from tests.integration.broker_process import ROOT, BrokerProcess
-from tests.integration.pipeline.killed_query import AFTER, BEFORE
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.pipeline.conftest import own_process
+from tests.integration.pipeline.killed_query import AFTER, BEFORE, troubled_source
 
 from clarion import Admin
-from clarion.pipeline.datasource import ClarionDataSource
-from clarion.pipeline.format_options import SinkOptions
 from clarion.pipeline.spark_sink import StreamWriter
 
 _WITHIN_S = 600
@@ -57,35 +52,17 @@ def check_batches(admin: Admin, topic: str, batches: list[set[bytes]]) -> None:
     assert admin.describe_topic(topic).staged_messages == 0
 
 
-def unlucky_source(dies: list[tuple[int, str]]) -> type[ClarionDataSource]:
-    """Return a format whose commits of these batches fail, before or after the broker has done them."""
-
-    class Unlucky(StreamWriter):
-        def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-            if (batchId, "before") in dies:
-                raise RuntimeError("the commit never came")
-            super().commit(messages, batchId)
-            if (batchId, "after") in dies:
-                raise RuntimeError("nobody heard of the commit")
-
-    class UnluckySource(ClarionDataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "unlucky"
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-            return Unlucky(SinkOptions.read(self.options), schema, overwrite=overwrite)
-
-    return UnluckySource
-
-
 def test_a_batch_that_is_run_again_is_written_once_whatever_its_partitioning(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
     batches = write_lines(tmp_path / "lines", 3)
 
     def run(partitions: int, dies: list[tuple[int, str]]) -> None:
-        spark.dataSource.register(unlucky_source(dies))
+        def fail(batch: int, when: str) -> None:
+            if (batch, when) in dies:
+                raise RuntimeError("the commit never came" if when == BEFORE else "nobody heard of the commit")
+
+        spark.dataSource.register(troubled_source("unlucky", StreamWriter, fail))
         options = {"url": url, "topic": "streamed", "checkpointLocation": str(tmp_path / "checkpoint")}
         stream_lines(spark, tmp_path / "lines", partitions, "unlucky", **options)
 
@@ -169,16 +146,12 @@ def test_a_query_killed_around_a_commit_writes_every_batch_once(
     order = {
         "lines": str(tmp_path / "lines"), "options": {"url": broker.url, "topic": "killed", **checkpoint},
     }  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLARION_", "SPARK_"))}
-    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
 
     def run(dies: tuple[int, str], partitions: int) -> int:
         words = json.dumps(order | {"dies": dies, "partitions": partitions})
+        process = own_process("tests.integration.pipeline.killed_query", words)
         with (tmp_path / "driver.log").open("wb") as log:
-            driver = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.pipeline.killed_query", words],
-                cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            driver = subprocess.Popen(**process, stdout=log, stderr=log, start_new_session=True)
             try:
                 return driver.wait(_WITHIN_S)
             finally:

@@ -20,7 +20,7 @@ from tests.integration.waiting import eventually
 from clarion import Admin, Subscriber
 from clarion.model.errors import InvalidRequest, NoSubscriber, PermanentError, TimedOut, TooLarge
 from clarion.model.names import from_text
-from clarion.pipeline.spark_queries import clarion_error_in
+from clarion.pipeline.spark_session import clarion_error_in
 
 Row = tuple[str | None, bytes, bytes | None, dict[str, bytes] | None]
 COLUMNS = (

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.pipeline.conftest import own_process
 from tests.integration.pipeline.noting_query import note_all, read_notes
 
 from clarion import Admin, Publisher
@@ -150,12 +149,8 @@ def test_a_killed_query_and_a_killed_broker_lose_and_repeat_nothing(
         "settings": {"spark.sql.shuffle.partitions": "2"},
         "dies_at": 2,
     }
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CLARION_", "SPARK_"))}
-    killed = subprocess.run(
-        [sys.executable, "-m", "tests.integration.pipeline.noting_query", json.dumps(order)],
-        cwd=ROOT, env=kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}, start_new_session=True,
-        capture_output=True, timeout=_WITHIN_S, check=False,
-    )  # fmt: skip
+    process = own_process("tests.integration.pipeline.noting_query", json.dumps(order))
+    killed = subprocess.run(**process, start_new_session=True, capture_output=True, timeout=_WITHIN_S, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     with Admin(broker.url) as admin:
         # Batch 2 was read and noted, and not recorded: the cursor has not passed it.

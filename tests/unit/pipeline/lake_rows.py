@@ -42,6 +42,9 @@ def rows_of(topic: str, offsets: Iterable[int]) -> list[Row]:
     return [Row(topic, offset) for offset in offsets]
 
 
+ROWS = rows_of("a", range(25)) + rows_of("b", range(5))
+
+
 def stage(rows: Sequence[Row], tasks: int) -> Callable[[str, Mapping[str, int]], None]:
     """Return what writes rows as so many tasks do: a file of each topic and day that a task has."""
 
@@ -110,3 +113,11 @@ def lake_rows(folder: Path) -> list[Row]:
         assert {f"{row.time:%Y-%m-%d}" for row in some} == {file.day}
         found += some
     return found
+
+
+def fill(folder: Path) -> None:
+    """Make a lake of ROWS: files of two tasks and of two days."""
+    writer = open_writer(folder)
+    for start in range(0, 25, 5):
+        writer.add(stage(rows_of("a", range(start, start + 5)), 2))
+    writer.add(stage(rows_of("b", range(5)), 1))

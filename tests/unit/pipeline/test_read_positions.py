@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
     Not,
     StringStartsWith,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
 from clarion.model.errors import InvalidRequest, MessagesGone
 from clarion.pipeline.format_options import SourceOptions
@@ -33,13 +34,11 @@ from clarion.pipeline.read_positions import (
     MOST_ROWS,
     Bound,
     Bounds,
-    Limits,
     PushedFilters,
     Range,
     Span,
     Store,
     StreamPosition,
-    TopicNow,
     TopicPosition,
     advance,
     begin,
@@ -58,7 +57,7 @@ from clarion.pipeline.read_positions import (
 )
 from clarion.pipeline.spark_source import BatchReader
 
-NOW = TopicNow(b"t", 4, 10, 100)
+NOW = Range(b"t", 4, 10, 100)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = datetime(2026, 1, 1, 13, tzinfo=UTC)
 
@@ -193,11 +192,11 @@ NOON_US = 1_767_268_800_000_000
         (EqualNullSafe(OFFSET, 5), PushedFilters(offsets=Span(5, 6))),
         (GreaterThan(OFFSET, 5), PushedFilters(offsets=Span(6))),
         (GreaterThanOrEqual(OFFSET, 5), PushedFilters(offsets=Span(5))),
-        (LessThan(OFFSET, 5), PushedFilters(offsets=Span(None, 5))),
-        (LessThanOrEqual(OFFSET, 5), PushedFilters(offsets=Span(None, 6))),
+        (LessThan(OFFSET, 5), PushedFilters(offsets=Span(stop=5))),
+        (LessThanOrEqual(OFFSET, 5), PushedFilters(offsets=Span(stop=6))),
         (In(OFFSET, (5,)), PushedFilters(offsets=Span(5, 6))),
         (GreaterThan(TIME, NOON), PushedFilters(times_us=Span(NOON_US + 1))),
-        (LessThan(TIME, NOON), PushedFilters(times_us=Span(None, NOON_US))),
+        (LessThan(TIME, NOON), PushedFilters(times_us=Span(stop=NOON_US))),
         (EqualTo(TIME, NOON), PushedFilters(times_us=Span(NOON_US, NOON_US + 1))),
         (EqualTo(TOPIC, "a"), PushedFilters(frozenset({"a"}))),
         (In(TOPIC, ("a", "b")), PushedFilters(frozenset({"a", "b"}))),
@@ -253,7 +252,7 @@ def test_a_reader_pushes_where_asked_and_spark_takes_it_for_its_own() -> None:
 
 
 STORE = Store("ab" * 16, 3)
-ALL = Limits()
+ALL = ReadAllAvailable()
 
 
 def mark(fresh: bool = False, **offsets: int) -> StreamPosition:
@@ -262,18 +261,18 @@ def mark(fresh: bool = False, **offsets: int) -> StreamPosition:
     )
 
 
-def now(name: str, first: int, end: int, number: int = 1) -> TopicNow:
-    return TopicNow(name.encode(), number, first, end)
+def now(name: str, first: int, end: int, number: int = 1) -> Range:
+    return Range(name.encode(), number, first, end)
 
 
 def step(
     start: StreamPosition,
-    *found: TopicNow,
-    limits: Limits = ALL,
+    *found: Range,
+    limit: ReadLimit = ALL,
     fail: bool = True,
     target: StreamPosition | None = None,
 ) -> StreamPosition:
-    return advance(start, found, [b"#"], limits, fail=fail, target=target)[0]
+    return advance(start, found, [b"#"], limit, fail=fail, target=target)[0]
 
 
 def no_time(_topic: bytes, _at_us: int) -> int:
@@ -316,13 +315,13 @@ def test_news_are_read_from_where_the_last_batch_ended() -> None:
 
 
 def test_a_micro_batch_has_as_many_rows_as_it_may() -> None:
-    end = step(mark(a=0, b=0), now("a", 0, 90), now("b", 0, 10), limits=Limits(most_rows=20))
+    end = step(mark(a=0, b=0), now("a", 0, 90), now("b", 0, 10), limit=ReadMaxRows(20))
     assert sum(place.offset for place in end.places.values()) == 20
     assert all(place.offset for place in end.places.values())
     start = mark(a=0)
-    assert step(start, now("a", 0, 9), limits=Limits(least_rows=10)) is start
-    assert step(start, now("a", 0, 10), limits=Limits(least_rows=10)).places[b"a"].offset == 10
-    assert step(start, now("a", 0, 9), limits=Limits(least_rows=10), target=mark(a=9)).places[b"a"].offset == 9
+    assert step(start, now("a", 0, 9), limit=ReadMinRows(10)) is start
+    assert step(start, now("a", 0, 10), limit=ReadMinRows(10)).places[b"a"].offset == 10
+    assert step(start, now("a", 0, 9), limit=ReadMinRows(10), target=mark(a=9)).places[b"a"].offset == 9
 
 
 def test_available_now_goes_to_the_target_and_no_further() -> None:
@@ -390,7 +389,7 @@ def test_every_offset_is_read_once_whatever_the_limits_and_restarts(
     read: dict[bytes, list[int]] = {b"a": [], b"b": []}
     for grown in [*growth, *[[0, 0]] * 700]:
         ends = [end + more for end, more in zip(ends, grown, strict=True)]
-        end = step(start, now("a", 0, ends[0]), now("b", 0, ends[1]), limits=Limits(most_rows=most))
+        end = step(start, now("a", 0, ends[0]), now("b", 0, ends[1]), limit=ALL if most is None else ReadMaxRows(most))
         if end is start:
             continue
         if replayed and start.fresh:  # the query died in its first batch, and begins at the end, which moved

@@ -14,7 +14,7 @@ from clarion.cli.output import console, readable_duration, table_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-    from clarion.pipeline.spark_queries import Progress
+    from clarion.pipeline.spark_session import Progress
 
 Rows = list[dict[str, Any]]
 

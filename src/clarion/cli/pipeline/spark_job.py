@@ -79,9 +79,15 @@ def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> 
     check_extra()
     from pyspark.sql import SparkSession
 
-    from clarion.pipeline.java import NoJava, find_java, install_java
-    from clarion.pipeline.spark_queries import clarion_error_in
-    from clarion.pipeline.spark_session import plain_interrupts, ship, start_session
+    from clarion.pipeline.spark_session import (
+        NoJava,
+        clarion_error_in,
+        find_java,
+        install_java,
+        plain_interrupts,
+        ship,
+        start_session,
+    )
 
     ours_to_stop = SparkSession.getActiveSession() is None
     try:
@@ -135,7 +141,7 @@ def check_input(url: str, topics: list[str], lake: str | None) -> None:
         return
     if not topics:
         raise PermanentError("which topics? Name them, or a lake with --lake")
-    from clarion.pipeline.broker_reader import find_topics
+    from clarion.pipeline.spark_source import find_topics
 
     with admin_client(url, DEFAULT_TIMEOUT_S) as admin:
         find_topics(admin, [from_text(topic) for topic in topics])

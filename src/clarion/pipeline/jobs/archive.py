@@ -16,13 +16,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.model.names import from_text, to_text
-from clarion.pipeline.broker_reader import find_topics, open_admin
-from clarion.pipeline.format_options import SourceOptions
-from clarion.pipeline.lake.lake_compaction import TARGET_BYTES, compact
+from clarion.pipeline.format_options import SourceOptions, given_options
 from clarion.pipeline.lake.lake_folder import LakeFolder, Origin, check_format, remember, remember_checkpoint
 from clarion.pipeline.lake.lake_layout import NOTES, topic_folder
-from clarion.pipeline.lake.lake_writer import LakeWriter, OnStep
-from clarion.pipeline.spark_queries import OnProgress, follow
+from clarion.pipeline.lake.lake_writer import TARGET_BYTES, LakeWriter, OnStep, compact
+from clarion.pipeline.spark_session import OnProgress, follow
+from clarion.pipeline.spark_source import find_topics, open_admin
 
 _MERGE_FROM_FILES = 16  # that came to a topic's day since the last merge, while an archive goes on and on
 _LAST_STEPS_S = 60.0  # that a micro-batch may take to end after its query was stopped
@@ -74,15 +73,14 @@ def archive(
     retention took before are MessagesGone, or with `fail_on_data_loss` False left out.
     `max_rows` bounds a micro-batch. The rest is as the source's options of like names have it.
     """
-    given = {
-        "url": url,
-        "topics": json.dumps([topics] if isinstance(topics, str) else list(topics)),
-        "cursor": cursor,
-        "maxRows": max_rows,
-        "failOnDataLoss": str(fail_on_data_loss).lower(),
-        "timeoutS": timeout_s,
-    }
-    options = {name: str(value) for name, value in given.items() if value is not None}
+    options = given_options(
+        url=url,
+        topics=json.dumps([topics] if isinstance(topics, str) else list(topics)),
+        cursor=cursor,
+        maxRows=max_rows,
+        failOnDataLoss=fail_on_data_loss,
+        timeoutS=timeout_s,
+    )
     archiving = _ArchiveRun(
         LakeFolder(lake),
         SourceOptions.read(options),
@@ -102,9 +100,8 @@ def archive(
         follow(writing.start(), on_progress)
     except KeyboardInterrupt:
         stopped = True
-    except PySparkException:
-        archiving.raise_error()
-        raise
+    except PySparkException as error:
+        raise archiving.error or error from None  # what adding met, rather than what Spark made of it
     finally:
         archiving.wait_for_last_step()
     if not stopped:
@@ -135,7 +132,7 @@ class _ArchiveRun:
         self._step = on_step
         self._checked: set[str] = set()
         self._working = threading.Lock()  # while a micro-batch is added, which may outlive its query
-        self._error: Exception | None = None
+        self.error: Exception | None = None
         self._unmerged: Counter[tuple[str, str]] = Counter()
         self._rows = self._files = self._batches = self._merged = 0
         with open_admin(source) as admin:
@@ -170,7 +167,7 @@ class _ArchiveRun:
                 grown = {topic for (topic, _), files in self._unmerged.items() if files >= _MERGE_FROM_FILES}
                 self._merge(grown)
             except Exception as error:
-                self._error = error
+                self.error = error
                 raise
 
     def merge(self) -> None:
@@ -182,11 +179,6 @@ class _ArchiveRun:
         """Wait until a micro-batch whose query was stopped is through; what is not decided by then never will be."""
         if self._working.acquire(timeout=_LAST_STEPS_S):
             self._working.release()
-
-    def raise_error(self) -> None:
-        """Raise what adding met, rather than what Spark made of it."""
-        if self._error is not None:
-            raise self._error from None
 
     def done(self, stopped: bool) -> Archived:
         """Tell what was done."""

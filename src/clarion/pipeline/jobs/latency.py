@@ -14,6 +14,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -22,27 +23,36 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from clarion.admin import Admin
 from clarion.model.errors import NoTopic, RetryableError
 from clarion.model.names import RESERVED, from_text, to_text
-from clarion.pipeline.broker_reader import matching_topics
 from clarion.pipeline.jobs.deliveries import Cursor, CursorWatch, Delivery, disjoint
-from clarion.pipeline.jobs.time_columns import US_PER_S, all_there, in_order, in_windows, read_events, stamp_us
+from clarion.pipeline.jobs.time_columns import (
+    US_PER_S,
+    all_there,
+    event_fields,
+    in_order,
+    in_windows,
+    read_events,
+    stamp_us,
+)
+from clarion.pipeline.spark_source import matching_topics
 from clarion.pipeline.topic_table import read_topics
 
 _US_PER_MS = US_PER_S // 1000
 _ACCURACY = 10_000
 _BUCKET_BITS = 17  # so many offsets are joined in memory at a time; many tasks share the work of one topic
 _SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
-_JOINED = "topic string, subscription string, offset bigint, id binary, at_us bigint"
-_JOINED_ARROW = pa.schema(
+_JOINED = pa.schema(
     [("topic", pa.string()), ("subscription", pa.string()), ("offset", pa.int64()), ("id", pa.binary()),
      ("at_us", pa.int64())]
 )  # fmt: skip
-_DELIVERY = {
-    "topic": "string", "subscription": "string", "first_offset": "bigint", "end_offset": "bigint", "at_us": "bigint",
-}  # fmt: skip
+_DELIVERY = event_fields(Delivery)
+# First offset, end offset and time of deliveries, one after the other, by topic and subscription: hours of them fit in
+# memory.
+_Deliveries = dict[tuple[str, str], "array[int]"]
 log = logging.getLogger("clarion.pipeline")
 EVERY_S = 0.05
 _KEPT_S = 600.0  # beyond the watching, in which what it saw is read; then the broker lets go of it by itself
@@ -93,7 +103,7 @@ def end_to_end(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
     )
     by_bucket = wanted.groupBy("topic", "bucket").cogroup(ranges.groupBy("topic", "bucket"))
     published_us, acked_us = stamp_us(F.col("id")), F.col("at_us")
-    return by_bucket.applyInArrow(join, _JOINED).select(
+    return by_bucket.applyInArrow(join, from_arrow_schema(_JOINED)).select(
         "topic", "subscription", "offset",
         F.lower(F.hex("id")).alias("id"),
         F.timestamp_micros(published_us).alias("published_at"),
@@ -112,8 +122,8 @@ def join_bucket(messages: pa.Table, ranges: pa.Table, since: Sequence[tuple[str,
         at_us = _acked_us(offsets[chosen], ranges.filter(pc.equal(ranges["subscription"], subscription)))
         these = messages.take(pa.array(chosen))
         names = pa.repeat(pa.scalar(subscription), len(chosen))
-        parts.append(pa.table([these["topic"], names, these["offset"], these["id"], at_us], schema=_JOINED_ARROW))
-    return pa.concat_tables(parts) if parts else _JOINED_ARROW.empty_table()
+        parts.append(pa.table([these["topic"], names, these["offset"], these["id"], at_us], schema=_JOINED))
+    return pa.concat_tables(parts) if parts else _JOINED.empty_table()
 
 
 def _acked_us(offsets: NDArray[np.int64], ranges: pa.Table) -> pa.Array:
@@ -243,90 +253,57 @@ def watch_latency(
     when they are read at the end; then it goes, and if this process dies, within ten minutes of its planned end.
     """
     name = f"clarion-latency-{os.urandom(8).hex()}"
-    seen = _DeliveryColumns()
+    seen: _Deliveries = {}
 
     def keep(news: list[Delivery]) -> None:
-        seen.add(news)
+        for one in news:
+            numbers = seen.setdefault((one.topic, one.subscription), array("q"))
+            numbers.extend((one.first_offset, one.end_offset, one.at_us))
         if on_deliveries is not None:
             on_deliveries(news)
 
+    with _held(url, topics, name, seconds + _KEPT_S) as starts:
+        watched = watch_cursors(
+            url, starts, on_deliveries=keep, stop=stop, every_s=every_s, seconds=seconds, ignoring=[name]
+        )
+        if not seen:  # nobody subscribes
+            return WatchedLatency([], [], [], watched)
+        messages = read_topics(spark, url, list(starts), start=json.dumps(starts), columns="topic,offset,id")
+        measured = end_to_end(messages, spark.createDataFrame(_table_of(seen))).persist()
+        try:
+            windows = [] if window_s is None else summarise(measured, window_s=window_s).collect()
+            slow = slowest(measured, slowest_count).collect()
+            return WatchedLatency(summarise(measured).collect(), windows, slow, watched)
+        finally:
+            measured.unpersist()
+
+
+def _table_of(seen: _Deliveries) -> pa.Table:
+    """Return deliveries as the table that `latency` takes."""
+    rows = [np.frombuffer(numbers, np.int64).reshape(-1, 3) for numbers in seen.values()]
+    places = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
+    names = (pa.array(each, pa.string()).take(pa.array(places)) for each in zip(*seen, strict=True))
+    return pa.table([*names, *np.concatenate(rows).T], names=list(_DELIVERY))
+
+
+@contextmanager
+def _held(url: str, topics: Iterable[str], name: str, expires_s: float) -> Iterator[dict[str, int]]:
+    """Subscribe to every topic from its end on, and yield where that is. Topics made later are not looked at."""
     starts: dict[str, int] = {}
     with Admin(url) as admin:
         try:
-            _hold(admin, topics, name, seconds + _KEPT_S, starts)
-            watched = watch_cursors(
-                url, starts, on_deliveries=keep, stop=stop, every_s=every_s, seconds=seconds, ignoring=[name]
-            )
-            found = _measure(spark, url, starts, seen, window_s, slowest_count)
+            for topic in matching_topics(admin, [from_text(text) for text in topics]):
+                admin.describe_topic(topic)  # one that is not there is not made by watching it
+                admin.subscribe(topic, name, expires_s=expires_s)
+                starts[to_text(topic)] = 0
+                starts[to_text(topic)] = admin.describe_subscription(topic, name).cursor
+            yield starts
         finally:
-            _let_go(admin, starts, name)
-    return WatchedLatency(*found, watched)
-
-
-class _DeliveryColumns:
-    """Deliveries in columns: hours of them fit in memory."""
-
-    def __init__(self) -> None:
-        self._keys: list[tuple[str, str]] = []
-        self._places: dict[tuple[str, str], int] = {}
-        self._columns = [array("q") for _ in range(4)]  # place of the key, first_offset, end_offset, at_us
-
-    def add(self, news: list[Delivery]) -> None:
-        """Keep them."""
-        for one in news:
-            key = one.topic, one.subscription
-            place = self._places.setdefault(key, len(self._keys))
-            if place == len(self._keys):
-                self._keys.append(key)
-            row = place, one.first_offset, one.end_offset, one.at_us
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
-
-    def is_empty(self) -> bool:
-        """Return whether no subscription was seen."""
-        return not self._keys
-
-    def table(self) -> pa.Table:
-        """Return them as the table that `latency` takes."""
-        places, *numbers = (pa.array(memoryview(column), pa.int64()) for column in self._columns)
-        keys = (pa.array([key[at] for key in self._keys], pa.string()).take(places) for at in (0, 1))
-        return pa.table([*keys, *numbers], names=["topic", "subscription", "first_offset", "end_offset", "at_us"])
-
-
-def _hold(admin: Admin, topics: Iterable[str], name: str, expires_s: float, starts: dict[str, int]) -> None:
-    """Subscribe to every topic from its end on; note where that is. Topics made later are not looked at."""
-    for topic in matching_topics(admin, [from_text(text) for text in topics]):
-        admin.describe_topic(topic)  # one that is not there is not made by watching it
-        admin.subscribe(topic, name, expires_s=expires_s)
-        starts[to_text(topic)] = 0
-        starts[to_text(topic)] = admin.describe_subscription(topic, name).cursor
-
-
-def _let_go(admin: Admin, topics: Iterable[str], name: str) -> None:
-    for topic in topics:
-        try:
-            admin.unsubscribe(from_text(topic), name)
-        except RetryableError as error:
-            log.warning("the subscription %s to %s stays until it expires: %s", name, topic, error)
-
-
-def _measure(
-    spark: SparkSession,
-    url: str,
-    starts: dict[str, int],
-    seen: _DeliveryColumns,
-    window_s: float | None,
-    slowest_count: int,
-) -> tuple[list[Row], list[Row], list[Row]]:
-    if not starts or seen.is_empty():  # nobody subscribes
-        return [], [], []
-    messages = read_topics(spark, url, list(starts), start=json.dumps(starts), columns="topic,offset,id")
-    measured = end_to_end(messages, spark.createDataFrame(seen.table())).persist()
-    try:
-        windows = [] if window_s is None else summarise(measured, window_s=window_s).collect()
-        return summarise(measured).collect(), windows, slowest(measured, slowest_count).collect()
-    finally:
-        measured.unpersist()
+            for text in starts:
+                try:
+                    admin.unsubscribe(from_text(text), name)
+                except RetryableError as error:
+                    log.warning("the subscription %s to %s stays until it expires: %s", name, text, error)
 
 
 def _read_cursors(admin: Admin, topics: Iterable[str], ignored: set[str]) -> Iterator[list[Cursor]]:
@@ -334,18 +311,12 @@ def _read_cursors(admin: Admin, topics: Iterable[str], ignored: set[str]) -> Ite
     for text in topics:
         try:
             for topic in matching_topics(admin, [from_text(text)]):
-                yield _cursors(admin, topic, ignored)
+                with suppress(NoTopic):
+                    told = admin.describe_topic(topic)
+                    yield [
+                        Cursor(to_text(topic), told.number, to_text(one.name), one.cursor)
+                        for one in told.subscriptions
+                        if to_text(one.name) not in ignored and not one.name.startswith(RESERVED)
+                    ]
         except RetryableError as error:
             log.warning("cursors of %s were not seen, and are asked for again: %s", text, error)
-
-
-def _cursors(admin: Admin, topic: bytes, ignored: set[str]) -> list[Cursor]:
-    try:
-        described = admin.describe_topic(topic)
-    except NoTopic:
-        return []
-    return [
-        Cursor(to_text(topic), described.number, to_text(one.name), one.cursor)
-        for one in described.subscriptions
-        if to_text(one.name) not in ignored and not one.name.startswith(RESERVED)
-    ]

@@ -16,8 +16,16 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.model.errors import InvalidRequest, PermanentError
-from clarion.model.task_events import JOB_HEADER
-from clarion.pipeline.jobs.time_columns import US_PER_S, all_there, in_order, in_windows, read_events, window_us
+from clarion.model.task_events import JOB_HEADER, JobArrived, TaskDone
+from clarion.pipeline.jobs.time_columns import (
+    US_PER_S,
+    all_there,
+    event_fields,
+    in_order,
+    in_windows,
+    read_events,
+    window_us,
+)
 from clarion.pipeline.jobs.workload import written_whole
 from clarion.sim.traces import PARQUET_SUFFIXES
 
@@ -25,20 +33,8 @@ BY_TOPIC_AND_JOB = ("topic", "job")
 _BUCKET_US = 60 * US_PER_S  # of arrivals that are sorted together
 JOB_ARRIVED = "job-arrived"
 TASK_DONE = "task-done"
-# As in clarion.model.task_events, whose tests hold these to its fields.
-_COMMON = {"event": "string", "job": "string", "job_id": "string"}
-_OF_JOB = {"at_us": "bigint"}
-_OF_TASK = {
-    "task": "string",
-    "message": "string",
-    "attempt": "bigint",
-    "consumer": "string",
-    "arrived_at_us": "bigint",
-    "started_at_us": "bigint",
-    "finished_at_us": "bigint",
-    "outcome": "string",
-}
-FIELDS = {**_COMMON, **_OF_JOB, **_OF_TASK}
+_OF_JOB, _OF_TASK = event_fields(JobArrived), event_fields(TaskDone)
+FIELDS = {"event": "string", **_OF_JOB, **_OF_TASK}
 _Columns = dict[str, NDArray[Any]]
 _FILE = pa.schema([pa.field("time_s", pa.float64(), nullable=False), pa.field("bytes", pa.int64(), nullable=False)])
 
@@ -126,7 +122,9 @@ def _rates(arrivals: DataFrame, by: Sequence[str], window_s: float | None) -> Da
     length_us = None if window_s is None else window_us(window_s)
     timed, keys, windows = in_windows(arrivals.where(F.col("at_us").isNotNull()), by, F.col("at_us"), window_s)
     found = _merged(_in_buckets(timed, keys, length_us), by, keys)
-    span_us, after_first = _span_of_all() if length_us is None else _span_of_windows(by, length_us)
+    span_us, after_first = F.col("last_us") - F.col("first_us"), F.col("count") - 1
+    if length_us is not None:
+        span_us, after_first = _span_of_windows(by, length_us)
     mean_us = F.col("gaps_us") / F.col("gaps")
     found = found.select(
         *keys,
@@ -189,13 +187,9 @@ def _merged(buckets: DataFrame, by: Sequence[str], keys: Sequence[str]) -> DataF
     )
 
 
-def _span_of_all() -> tuple[Column, Column]:
-    """Return the time that was looked at, and how many arrived in it after the first."""
-    return F.col("last_us") - F.col("first_us"), F.col("count") - 1
-
-
 def _span_of_windows(by: Sequence[str], length_us: int) -> tuple[Column, Column]:
-    """As `_span_of_all`, for each window; the first arrival of all only begins the measuring."""
+    """Return the time of each window that was looked at, and how many arrived in it after the first of all, which only
+    begins the measuring."""
     whole = Window.partitionBy(*by)
     first_us, last_us = F.min("first_us").over(whole), F.max("last_us").over(whole)
     start_us = F.greatest("start_us", first_us)
@@ -216,8 +210,7 @@ def read_task_events(messages: DataFrame, *, skip_bad: bool = False) -> DataFram
     job = (F.col("read.event") == JOB_ARRIVED) & all_there(_OF_JOB)
     task = (F.col("read.event") == TASK_DONE) & all_there(_OF_TASK) & F.col("read.outcome").isin("done", "failed")
     where = F.concat(F.lit("of "), "topic", F.lit(" at offset "), F.col("offset").cast("string"))
-    good = all_there(_COMMON) & (job | task)
-    events = read_events(messages, FIELDS, good, where, kind="task event", skip_bad=skip_bad)
+    events = read_events(messages, FIELDS, job | task, where, kind="task event", skip_bad=skip_bad)
     return events.withColumn("time", F.timestamp_micros(F.coalesce("at_us", "finished_at_us")))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from clarion.admin import Admin
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text
-from clarion.pipeline.format_options import SinkOptions
+from clarion.pipeline.format_options import SinkOptions, given_options
 from clarion.pipeline.lake.lake_folder import LakeFolder
 from clarion.pipeline.lake.lake_layout import LakeFile
 from clarion.pipeline.lake.lake_reader import (
@@ -31,7 +31,7 @@ from clarion.pipeline.lake.lake_reader import (
     read_piece,
     select,
 )
-from clarion.pipeline.spark_queries import clarion_error_in
+from clarion.pipeline.spark_session import clarion_error_in
 from clarion.pipeline.spark_sink import make_ready, writer_of_name
 from clarion.pipeline.topic_table import message_columns
 from clarion.publisher import Publisher
@@ -105,10 +105,10 @@ def replay(
         rows = _in_order(spark, folder, select(files, start, end), start, end)
         return _write(rows.withColumn("headers", _marked()) if mark else rows, url, topic, name)
     messages = messages_in_time(folder, files, start, end)
-    broker = SinkOptions.read({"url": url} if url else {}).url
+    broker = SinkOptions.read(given_options(url=url)).url
     with Publisher(broker) as publisher:
-        topic_publisher = _TopicPublisher(publisher, broker, topic)
-        done = play(map(_with_mark, messages) if mark else messages, pace, topic_publisher.put, on_progress=on_progress)
+        put = _put_with(publisher, broker, topic)
+        done = play(map(_with_mark, messages) if mark else messages, pace, put, on_progress=on_progress)
         publisher.flush()
     return done
 
@@ -124,21 +124,35 @@ def play(
 ) -> Replayed:
     """Put messages, which come in order of time, when they are due; those due together go together."""
     wait = wait or threading.Event().wait
-    state = _ReplayState()
+    began_s: float | None = None
+    messages, late_s, told_s = 0, 0.0, 0.0
+    reached: dict[str, int] = {}
+
+    def so_far(*, stopped: bool = False) -> Replayed:
+        return Replayed(messages, 0.0 if began_s is None else now_s() - began_s, late_s, dict(reached), stopped)
+
+    def tell() -> None:
+        nonlocal told_s
+        if on_progress is not None and now_s() - told_s >= _TELL_EVERY_S:
+            told_s = now_s()
+            on_progress(so_far())
+
     try:
         for group in together(rows):
-            state.begin(now_s())
-            due_s = pace.due_s(group[0].at_us)
-            while (ahead_s := state.began_s + due_s - now_s()) > 0:
+            if began_s is None:
+                began_s = told_s = now_s()
+            due_s = began_s + pace.due_s(group[0].at_us)
+            while (ahead_s := due_s - now_s()) > 0:
                 wait(min(ahead_s, _TELL_EVERY_S))
-                _tell(state, now_s(), on_progress)
-            state.late_s = max(state.late_s, -ahead_s)
+                tell()
+            late_s = max(late_s, -ahead_s)
             put(group[0].topic, group)
-            state.add(group)
-            _tell(state, now_s(), on_progress)
+            messages += len(group)
+            reached[group[-1].topic] = group[-1].offset
+            tell()
     except KeyboardInterrupt:
-        return state.told(now_s(), stopped=True)
-    return state.told(now_s())
+        return so_far(stopped=True)
+    return so_far()
 
 
 def together(rows: Iterable[LakeMessage]) -> Iterator[list[LakeMessage]]:
@@ -148,60 +162,25 @@ def together(rows: Iterable[LakeMessage]) -> Iterator[list[LakeMessage]]:
             yield some
 
 
-@dataclass
-class _ReplayState:
-    """How far it has come."""
+def _put_with(publisher: Publisher, url: str, chosen: str | None) -> Put:
+    """Return what puts messages on a topic, or on their own; one that is missing is made, to keep its messages."""
 
-    began_s: float = -1.0
-    messages: int = 0
-    late_s: float = 0.0
-    reached: dict[str, int] = field(default_factory=dict)
-    told_s: float = 0.0
+    @cache
+    def ready(text: str) -> bytes:
+        name = from_text(text)
+        with Admin(url) as admin:
+            make_ready(admin, name)
+        return name
 
-    def begin(self, now_s: float) -> None:
-        if self.began_s < 0:
-            self.began_s = self.told_s = now_s
-
-    def add(self, group: list[LakeMessage]) -> None:
-        self.messages += len(group)
-        self.reached[group[-1].topic] = group[-1].offset
-
-    def told(self, now_s: float, *, stopped: bool = False) -> Replayed:
-        took_s = now_s - self.began_s if self.began_s >= 0 else 0.0
-        return Replayed(self.messages, took_s, self.late_s, dict(self.reached), stopped)
-
-
-def _tell(state: _ReplayState, now_s: float, on_progress: OnReplayed | None) -> None:
-    if on_progress is not None and now_s - state.told_s >= _TELL_EVERY_S:
-        state.told_s = now_s
-        on_progress(state.told(now_s))
-
-
-class _TopicPublisher:
-    """Puts groups of messages on a topic, or on their own; one that is missing is made, to keep its messages."""
-
-    def __init__(self, publisher: Publisher, url: str, topic: str | None) -> None:
-        self._publisher = publisher
-        self._url = url
-        self._topic = topic
-        self._names: dict[str, bytes] = {}
-
-    def put(self, topic: str, group: list[LakeMessage]) -> None:
-        """Put messages of one topic."""
-        self._publisher.put_many(
-            self._name_of(self._topic or topic),
+    def put(topic: str, group: list[LakeMessage]) -> None:
+        publisher.put_many(
+            ready(chosen or topic),
             [one.payload for one in group],
             keys=None if all(one.key is None for one in group) else [one.key for one in group],
             headers=None if all(one.headers is None for one in group) else [one.headers for one in group],
         )
 
-    def _name_of(self, text: str) -> bytes:
-        if text not in self._names:
-            name = from_text(text)
-            with Admin(self._url) as admin:
-                make_ready(admin, name)
-            self._names[text] = name
-        return self._names[text]
+    return put
 
 
 def _write(rows: DataFrame, url: str | None, topic: str | None, name: str | None) -> Replayed:
@@ -212,12 +191,10 @@ def _write(rows: DataFrame, url: str | None, topic: str | None, name: str | None
         rows = rows.drop("topic")
     if name is not None and _is_done(url, name):
         return Replayed(0, 0.0, done_before=True)
-    options = {"url": url, "topic": topic, "writer": name, "epoch": None if name is None else "0"}
+    options = given_options(url=url, topic=topic, writer=name, epoch=None if name is None else 0)
     began_s = time.monotonic()
     try:
-        rows.write.format("clarion").options(**{key: text for key, text in options.items() if text}).mode(
-            "append"
-        ).save()
+        rows.write.format("clarion").options(**options).mode("append").save()
     except PySparkException as error:
         raise clarion_error_in(error) or error from None
     return Replayed(int(counted.get["rows"]), time.monotonic() - began_s)
@@ -225,7 +202,7 @@ def _write(rows: DataFrame, url: str | None, topic: str | None, name: str | None
 
 def _is_done(url: str | None, name: str) -> bool:
     """Return whether the replay of a name was done before; what one that died had staged is dropped."""
-    options = SinkOptions.read({"writer": name, "epoch": "0", **({"url": url} if url else {})})
+    options = SinkOptions.read(given_options(url=url, writer=name, epoch=0))
     with Admin(options.url, timeout_s=options.timeout_s) as admin:
         return admin.drop_staged(writer_of_name(name), 0).already
 

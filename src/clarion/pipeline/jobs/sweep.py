@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from clarion.model.errors import BadSettings
 from clarion.sim.outcome import Outcome
@@ -31,7 +32,6 @@ _OUTCOME = {
     "unfinished": pa.int64(),
 }
 _ARROW = pa.schema([*_GRID.items(), *_OUTCOME.items()])
-_SQL = {pa.float64(): "double", pa.int64(): "bigint", pa.string(): "string"}
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,8 @@ def sweep(spark: SparkSession, grid: Grid, *, tasks: int | None = None) -> DataF
                 row = to_row(cell, simulate(cell.parameters, seed=seed))
                 yield pa.RecordBatch.from_pylist([row], schema=_ARROW)
 
-    columns = ", ".join(f"{known.name} {_SQL[known.type]}" for known in _ARROW)
     numbered = spark.range(0, runs, 1, min(runs, tasks or runs, MOST_TASKS))
-    return numbered.mapInArrow(run, columns)
+    return numbered.mapInArrow(run, from_arrow_schema(_ARROW))
 
 
 def cells_of(grid: Grid) -> list[Cell]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from typing import get_type_hints
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
@@ -50,6 +51,11 @@ def window_us(window_s: float) -> int:
 def in_order(found: DataFrame, by: Sequence[str], windows: Sequence[Column], told: Sequence[str | Column]) -> DataFrame:
     """Return what was found, by name and window."""
     return found.select(*by, *windows, *told).orderBy(*by, *(WINDOW if windows else ()))
+
+
+def event_fields(event: type) -> dict[str, str]:
+    """Return the fields of an event, which are texts and whole numbers, with their types in SQL."""
+    return {name: "bigint" if kind is int else "string" for name, kind in get_type_hints(event).items()}
 
 
 def read_events(

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -13,7 +14,9 @@ from pyarrow import fs, parquet
 
 from clarion.model.errors import InvalidRequest, PermanentError, StoredDataCorrupt
 from clarion.pipeline.lake.lake_layout import (
+    INTENTS,
     NOTES,
+    Intent,
     LakeFile,
     Move,
     Staged,
@@ -66,30 +69,30 @@ class LakeFolder:
         """Return a path as Spark takes it."""
         return f"{self.location}/{path}"
 
-    def exists(self, path: str = "") -> bool:
+    def exists(self, path: str) -> bool:
         """Return whether there is a file or folder at the path."""
-        return bool(self._info(path).type != fs.FileType.NotFound)
+        return bool(self._files.get_file_info(self._at(path)).type != fs.FileType.NotFound)
 
     # Files of rows.
 
     def files(self, topics: Collection[str] | None = None) -> list[LakeFile]:
         """Return the files of rows of all topics, or of some."""
         if topics is None:
-            folders = [path for path in self._names("") if path.startswith("topic=")]
+            folders = [path for path in self.names("") if path.startswith("topic=")]
         else:
             folders = [topic_folder(topic) for topic in topics]
-        return [read_path(path, size) for folder in folders for path, size in self._below(folder) if is_rows(path)]
+        return [file for folder in folders for file in self.files_below(folder)]
 
-    def files_of_day(self, folder: str) -> list[LakeFile]:
-        """Return the files of rows of one topic and day."""
-        return [read_path(path, size) for path, size in self._below(folder) if is_rows(path)]
+    def files_below(self, folder: str) -> list[LakeFile]:
+        """Return the files of rows in the folder of a topic, or of a day of it."""
+        return [read_path(path, size) for path, size in self._rows_below(folder)]
 
     def staged(self, folder: str) -> list[Staged]:
         """Return what Spark wrote into a folder, with what the footers say; files without rows are left out."""
         found = [
             (path, size, place)
-            for path, size in self._below(folder)
-            if is_rows(path) and (place := place_of(path.removeprefix(f"{folder}/"))) is not None
+            for path, size in self._rows_below(folder)
+            if (place := place_of(path.removeprefix(f"{folder}/"))) is not None
         ]
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
             footers = pool.map(self.footer, [path for path, _, _ in found])
@@ -134,10 +137,8 @@ class LakeFolder:
 
     def delete(self, path: str) -> None:
         """Delete a file; one that is gone is fine."""
-        try:
+        with suppress(FileNotFoundError):
             self._files.delete_file(self._at(path))
-        except FileNotFoundError:
-            pass
 
     def delete_folder(self, path: str) -> None:
         """Delete a folder and all below it; one that is gone is fine."""
@@ -155,7 +156,7 @@ class LakeFolder:
 
     def names(self, folder: str) -> list[str]:
         """Return the paths of what lies in a folder, in order."""
-        return sorted(self._names(folder))
+        return sorted(self._relative(info.path) for info in self._list(folder, recursive=False))
 
     def read(self, path: str) -> bytes | None:
         """Return the bytes of a note; None where there is none."""
@@ -177,19 +178,13 @@ class LakeFolder:
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
-    def _info(self, path: str) -> Any:
-        return self._files.get_file_info(self._at(path))
-
     def _list(self, folder: str, *, recursive: bool) -> list[Any]:
         selector = fs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
         return list(self._files.get_file_info(selector))
 
-    def _names(self, folder: str) -> list[str]:
-        return [self._relative(info.path) for info in self._list(folder, recursive=False)]
-
-    def _below(self, folder: str) -> list[tuple[str, int]]:
-        listed = self._list(folder, recursive=True)
-        return [(self._relative(info.path), info.size) for info in listed if info.type == fs.FileType.File]
+    def _rows_below(self, folder: str) -> list[tuple[str, int]]:
+        listed = [info for info in self._list(folder, recursive=True) if info.type == fs.FileType.File]
+        return [(self._relative(info.path), info.size) for info in listed if is_rows(info.path)]
 
     def _relative(self, path: str) -> str:
         return str(path)[len(self._root) :].lstrip("/")
@@ -230,16 +225,15 @@ def check_format(lake: LakeFolder, *, make: bool = False) -> None:
     told = read_note(lake, _LAKE, _LakeNote)
     if told is None and make:
         try:
-            return lake.write(_LAKE, msgspec.json.encode(_LakeNote(_FORMAT)))
+            lake.write(_LAKE, msgspec.json.encode(_LakeNote(_FORMAT)))
         except OSError as error:
             raise PermanentError(f"no lake can be made at {lake}: {error}") from error
-    if told is None:
+    elif told is None:
         raise InvalidRequest(f"there is no lake at {lake}; `archive` makes one")
-    if told.format != _FORMAT:
+    elif told.format != _FORMAT:
         raise InvalidRequest(
             f"the lake at {lake} has format {told.format}, and this version knows {_FORMAT}; upgrade it"
         )
-    return None
 
 
 def remember(lake: LakeFolder, topic: str, origin: Origin) -> None:
@@ -283,6 +277,12 @@ def difference(topic: str, kept: Origin, found: Origin) -> str | None:
     if kept.number != found.number:
         return f"{topic} was deleted and made anew at the broker since then"
     return None
+
+
+def read_intents(lake: LakeFolder) -> dict[str, Intent]:
+    """Return the micro-batches that are decided, and may not be in the lake wholly, by the path of their notes."""
+    told = {path: read_note(lake, path, Intent) for path in lake.names(INTENTS) if path.endswith(".json")}
+    return {path: intent for path, intent in told.items() if intent is not None}
 
 
 def read_note(lake: LakeFolder, path: str, kind: type[Note]) -> Note | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -16,9 +16,8 @@ from pyarrow import parquet
 
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import from_text, is_pattern, matches
-from clarion.pipeline.lake.lake_folder import LakeFolder, check_format, offset_ranges
+from clarion.pipeline.lake.lake_folder import LakeFolder, check_format, offset_ranges, read_intents
 from clarion.pipeline.lake.lake_layout import CurrentFiles, LakeFile, current_files
-from clarion.pipeline.lake.lake_writer import read_intents
 from clarion.pipeline.topic_table import NAMES, as_utc, message_columns
 
 if TYPE_CHECKING:
@@ -65,7 +64,11 @@ def find_files(lake: LakeFolder, topics: Collection[str] | None) -> list[LakeFil
         return found
     names = {file.topic for file in found}
     chosen = {topic: [name for name in names if matches(from_text(topic), from_text(name))] for topic in topics}
-    _check_there(lake, {topic for topic, some in chosen.items() if not some})
+    if missing := sorted(topic for topic, some in chosen.items() if not some):
+        there = sorted({file.topic for file in lake.files()})
+        raise InvalidRequest(
+            f"the lake at {lake} has no {', '.join(missing)}; it has {', '.join(there) or 'no topic at all'}"
+        )
     wanted = {name for some in chosen.values() for name in some}
     return [file for file in found if file.topic in wanted]
 
@@ -115,14 +118,6 @@ def _targets(lake: LakeFolder) -> set[str]:
     return {move.target for intent in read_intents(lake).values() for move in intent.moves}
 
 
-def _check_there(lake: LakeFolder, missing: set[str]) -> None:
-    if missing:
-        there = sorted({file.topic for file in lake.files()})
-        raise InvalidRequest(
-            f"the lake at {lake} has no {', '.join(sorted(missing))}; it has {', '.join(there) or 'no topic at all'}"
-        )
-
-
 class LakeMessage(NamedTuple):
     """A message out of a lake."""
 
@@ -141,7 +136,7 @@ def messages_in_time(
     """Return the messages from `start` on and before `end`, by time, topic and offset.
 
     Within a topic, commit times never go back, so that this is the order of offsets, too: topics are merged as they go.
-    `files` come as `files_now` gives them.
+    `files` come as `find_files` gives them.
     """
     topics = [list(group) for _, group in groupby(select(files, start, end), key=lambda file: file.topic)]
     streams = [_messages_of(lake, group, start, end) for group in topics]
@@ -177,23 +172,20 @@ def read_piece(
     wanted = list(dict.fromkeys([*columns, "offset", "time"]))
     with lake.open_rows(piece.file.path) as opened:
         found = parquet.ParquetFile(opened, pre_buffer=False, buffer_size=_BUFFER_BYTES)
-        for batch in _in_order(found, wanted, piece.groups):
+        groups = range(found.num_row_groups) if piece.groups is None else piece.groups
+        rows = rows_at_once(found.metadata)
+        if is_in_order(found, groups):
+            batches = found.iter_batches(rows, row_groups=groups, columns=wanted)
+        else:
+            batches = found.read_row_groups(groups, wanted).sort_by("offset").to_batches(rows)
+        for batch in batches:
             yield _between(batch, start, end).select(columns)
 
 
-def is_in_order(found: Any, groups: tuple[int, ...] | None = None) -> bool:
-    """Return whether the rows of a Parquet file, or of some of its row groups, lie in order of their offsets."""
-    offsets = found.read(["offset"]) if groups is None else found.read_row_groups(groups, ["offset"])
-    return bool(np.all(np.diff(np.asarray(offsets.column("offset"))) > 0))
-
-
-def _in_order(found: Any, columns: list[str], groups: tuple[int, ...] | None) -> Iterator[Any]:
-    rows = rows_at_once(found.metadata)
-    if is_in_order(found, groups):
-        yield from found.iter_batches(rows, row_groups=groups, columns=columns)
-    else:
-        table = found.read(columns) if groups is None else found.read_row_groups(groups, columns)
-        yield from table.sort_by("offset").to_batches(rows)
+def is_in_order(found: Any, groups: Sequence[int]) -> bool:
+    """Return whether the rows of some row groups of a Parquet file lie in order of their offsets."""
+    offsets = found.read_row_groups(groups, ["offset"]).column("offset")
+    return bool(np.all(np.diff(np.asarray(offsets)) > 0))
 
 
 def rows_at_once(footer: Any) -> int:
@@ -215,7 +207,11 @@ def _messages_of(
 ) -> Iterator[LakeMessage]:
     for file in files:
         for batch in read_piece(lake, Piece(file, None, 0), _COLUMNS, start, end):
-            yield from _messages(file.topic, batch)
+            offsets, times, *others = (batch.column(name) for name in _COLUMNS)
+            columns = (offsets, times.cast(pa.int64()), *others)
+            for offset, at_us, number, key, headers, payload in zip(*map(pa.Array.to_pylist, columns), strict=True):
+                named = None if headers is None else dict(headers)
+                yield LakeMessage(file.topic, offset, at_us, number, key, named, payload)
 
 
 def _between(batch: Any, start: Edge | None, end: Edge | None) -> Any:
@@ -230,10 +226,3 @@ def _sides(batch: Any, edge: Edge) -> tuple[Any, Any]:
     if isinstance(edge, datetime):
         return batch.column("time"), pa.scalar(edge, pa.timestamp("us", "UTC"))
     return batch.column("offset"), pa.scalar(edge, pa.int64())
-
-
-def _messages(topic: str, batch: Any) -> Iterator[LakeMessage]:
-    offsets, times, ids, keys, headers, payloads = (batch.column(name) for name in _COLUMNS)
-    columns = (offsets, times.cast(pa.int64()), ids, keys, headers, payloads)
-    for offset, at_us, number, key, some, payload in zip(*(column.to_pylist() for column in columns), strict=True):
-        yield LakeMessage(topic, offset, at_us, number, key, None if some is None else dict(some), payload)
