@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from clarion.model.arguments import as_headers, whole
 from clarion.model.errors import (
@@ -35,6 +35,9 @@ from clarion.wire.codes import Code, error_of
 from clarion.wire.frames import Kind
 from clarion.wire.messages import Message, MessageBatch, check_message
 from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
+
+if TYPE_CHECKING:
+    from clarion.subscriber.subscriber_core import SubscriberCore
 
 _TextHeaders = Mapping[str, bytes | str]
 _USES_NUMBER = frozenset({
@@ -149,8 +152,13 @@ class Commit(SteppedCall):
 
     def __init__(self, outcome: Outcome, timeout_s: float | None = None, *, first: bool = True) -> None:
         self.of = outcome
-        self.timeout_s = timeout_s
-        self.first = first
+        self._timeout_s = timeout_s
+        self._first = first
+
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
+        """Send it, if that is still to be done, and wait for the answer."""
+        deadline_s = now_s + (core.state.timeout_s if self._timeout_s is None else self._timeout_s)
+        return core.transactions.committing(self.of, deadline_s, now_s, unix_s if self._first else None)
 
 
 class Forgetting:
@@ -180,11 +188,10 @@ class Transactions:
         """Whether one is under way."""
         return self._current is not None
 
-    def committing(self, commit: Commit, now_s: float, unix_s: float) -> Steps:
-        """Send a transaction and wait for the answer; raises where it was refused, and then nothing of it was done."""
-        outcome = commit.of
-        deadline_s = now_s + (self._state.timeout_s if commit.timeout_s is None else commit.timeout_s)
-        if commit.first:
+    def committing(self, outcome: Outcome, deadline_s: float, now_s: float, unix_s: float | None) -> Steps:
+        """Send a transaction, unless that was done before (no `unix_s`), and wait for the answer; raises where it was
+        refused, and then nothing of it was done."""
+        if unix_s is not None:
             try:
                 while self._current is not None:
                     if now_s >= deadline_s:
