@@ -8,7 +8,7 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from clarion.model.errors import ClarionError, MessagesGone, NotSubscribed, Unreachable
+from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
 from clarion.model.names import to_text
 from clarion.session.calls import Call, Requests
 from clarion.session.exchange import Instruction, Reply, Send, hello
@@ -150,13 +150,6 @@ class CoreState:
             f"no broker answered at {self.url}; what was acked is acked, nothing is lost: call again,"
             " or start a broker there with `clarion up`"
         )
-
-
-def gone_error(topic: bytes, start: int, stop: int, text: str) -> MessagesGone:
-    """Return the error that names a gap."""
-    error = MessagesGone(f"{to_text(topic)}: {text}; the next call goes on after them")
-    error.topic, error.start, error.stop = topic, start, stop
-    return error
 
 
 def no_longer_reads(name: bytes, topic: bytes) -> NotSubscribed:

@@ -424,16 +424,17 @@ class Extend(SteppedCall):
     def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Send a sign of life, and wait for the answer."""
         self._lease.check()
-        consumer = self._lease.consumer
-        if not consumer.renew(self, now_s):
+        lent = self._lease.consumer.lent
+        if lent is None:
             return
+        lent.beat(now_s, self)
         deadline_s = now_s + core.state.timeout_s
         while not self.answered and self._lease.error is None:
             if now_s >= deadline_s:
                 raise core.state.no_answer()
             now_s = yield deadline_s
         self._lease.check()
-        consumer.check_held(*self._offsets)
+        lent.check_held(*self._offsets)
 
 
 class Flush(SteppedCall):
@@ -488,10 +489,8 @@ class Close(SteppedCall):
         while forgetting is not None and not forgetting.left and now_s < leave_s:
             now_s = yield leave_s
         for consumer in core.consumers():
-            leaving = consumer.leave()
-            while leaving is not None and not leaving.is_over() and now_s < leave_s:
+            while not consumer.leave() and now_s < leave_s:
                 now_s = yield leave_s
-            if leaving is not None:
-                consumer.detach(leaving)  # though something may still be lent to it
+            consumer.leave(at_once=True)  # though something may still be lent to it
         if failure is not None:
             raise failure

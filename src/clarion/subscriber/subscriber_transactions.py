@@ -312,7 +312,7 @@ class Transactions:
         elif refusal.code == Code.SHOW_HELD:
             for lease, _, _ in outcome.draft.acks():
                 if lease.error is None:
-                    lease.consumer.show(refusal.expected, now_s)
+                    lease.show(refusal.expected, now_s)
             self._again_at_s = now_s + _SHOWN_S
         elif again_s is not None and refusal.code != Code.GAP:
             outcome.refusal = reply.error()
@@ -348,16 +348,17 @@ class Transactions:
         outcome.error = error
         outcome.done = True
         self._end_leases(outcome.draft, error is None)
-        if isinstance(error, LeaseLost):
-            for lease in {lease: None for lease, _, _ in outcome.draft.acks()}:
-                lease.consumer.lose_lease(lease, str(error))
+        for lease, _, _ in outcome.draft.acks() if isinstance(error, LeaseLost) else ():
+            if lease.error is None and lease.consumer.lent is not None:
+                lease.consumer.lose(str(error))  # begin anew, so that nothing is in doubt
         if not keeps_id and self._identity is not None:
             self._state.send(None, None, Kind.FORGET, bodies.Forget(self._identity.publisher))
             self._identity = None
 
     def _end_leases(self, draft: Draft, done: bool) -> None:
         for lease, start, stop in draft.acks():
-            lease.consumer.end_transaction(lease, start, stop, done)
+            if lease.error is None and lease.consumer.lent is not None:
+                lease.consumer.lent.end_transaction(start, stop, done)
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send again what was refused for a time that is over; return when to come back."""
