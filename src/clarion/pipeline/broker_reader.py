@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from clarion.admin import Admin
-from clarion.admin.admin import read_page
-from clarion.admin.descriptions import SubscriptionDescription, TopicDescription, read_description
+from clarion.admin.admin import SubscriptionDescription, TopicDescription, read_description, read_page
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, TimedOut, Unreachable
 from clarion.model.names import is_pattern, to_text
 from clarion.pipeline.format_options import SourceOptions

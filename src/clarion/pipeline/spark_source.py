@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from clarion.admin import Admin
-from clarion.admin.descriptions import TopicDescription
+from clarion.admin.admin import TopicDescription
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic
 from clarion.pipeline.broker_reader import (
     find_topics,
