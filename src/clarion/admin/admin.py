@@ -23,9 +23,16 @@ from clarion.session.connection import broker_url
 from clarion.session.endings import watch
 from clarion.session.exchange import Reply, Seen, hello
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.subscriber_core import AskState, Subscribe, Unsubscribe
+from clarion.subscriber.subscriber_core import (
+    AskState,
+    Order,
+    Start,
+    Subscribe,
+    Unsubscribe,
+    options_of,
+    start_fields,
+)
 from clarion.subscriber.subscriber_transactions import State
-from clarion.subscriber.subscription_options import Order, Start, options_of, start_fields
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.bodies import TopicRow

@@ -154,11 +154,12 @@ class Lease:
     nothing is lent that was not shown.
     """
 
-    __slots__ = ("_later", "_showing", "_until_shown", "consumer", "error", "leaves", "left", "token")
+    __slots__ = ("_later", "_showing", "_until_shown", "consumer", "error", "leaves", "left", "token", "who")
 
     def __init__(self, consumer: Consumer, token: int) -> None:
         self.consumer = consumer
         self.token = token
+        self.who = consumer.topic, consumer.name, token  # as the consumer's requests say it
         self.error: ClarionError | None = None
         self.leaves = self.left = False  # whether the broker is told that it is given up, and knows
         self._showing = False
@@ -338,10 +339,7 @@ class Positions:
         number = next(consumer.state.numbers)
         self._waits[number] = wait_s
         most = max(messages, _MANY) if consumer.settings.prefetch or not messages else messages
-        body = bodies.Get(
-            consumer.topic, consumer.name, self._lease.token,
-            self._position, most, consumer.inbox.fetch_bytes, ceil(wait_s * 1000),
-        )  # fmt: skip
+        body = bodies.Get(*self._lease.who, self._position, most, consumer.inbox.fetch_bytes, ceil(wait_s * 1000))
         self._lease.ask(Kind.GET, body, number, wait_s)
 
     def on_answer(self, number: int) -> None:
@@ -460,9 +458,7 @@ class Consumer:
             self.fail(error)
             return
         as_of = self.state.requests.count.known or 0
-        self._ask_attach(bodies.Attach(self.topic, self.name, self._nonce, self.settings.max_unacked, as_of))
-
-    def _ask_attach(self, body: bodies.Attach) -> None:
+        body = bodies.Attach(self.topic, self.name, self._nonce, self.settings.max_unacked, as_of)
         self.state.send(self, body, Kind.ATTACH, body)
 
     def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
@@ -474,7 +470,7 @@ class Consumer:
         elif about.lease.is_answer(about, reply, now_s):
             if about.kind in (Kind.GET, Kind.TAKE):
                 self._on_fetched(about.about, reply, now_s)
-            elif about.kind == Kind.ACK and about.about is None:
+            elif about.kind == Kind.ACK and about.body.acked:
                 self._on_acked(reply, now_s)
             elif about.kind == Kind.DETACH:
                 about.lease.left = True
@@ -612,7 +608,7 @@ class Consumer:
             self.error = error
 
     def _detach(self, lease: Lease) -> bodies.Detach:
-        return bodies.Detach(self.topic, self.name, lease.token, tuple(merged(self.inbox.ranges())))
+        return bodies.Detach(*lease.who, tuple(merged(self.inbox.ranges())))
 
     def leave(self, *, at_once: bool = False) -> bool:
         """Leave a shared subscription, once nothing is being lent to it any more or `at_once`, giving back what was not
@@ -757,7 +753,7 @@ class Consumer:
         """Do what is due by the clock; return when to come back."""
         if self._put_off is not None and now_s >= self._put_off[0]:
             body, self._put_off = self._put_off[1], None
-            self._ask_attach(body)
+            self.state.send(self, body, Kind.ATTACH, body)
         if self._fetch is None or self.lease is None:
             return None if self._put_off is None else self._put_off[0]
         self._settle()
@@ -769,8 +765,7 @@ class Consumer:
         acked = self.acks.take_next(now_s)
         if acked:
             assert self.lease is not None
-            body = bodies.Ack(self.topic, self.name, self.lease.token, acked)
-            self.lease.ask(Kind.ACK, body, again=False)
+            self.lease.ask(Kind.ACK, bodies.Ack(*self.lease.who, acked), again=False)
         return self.acks.again_at_s
 
     def _on_acked(self, reply: Reply, now_s: float) -> None:

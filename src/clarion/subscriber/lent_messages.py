@@ -75,12 +75,6 @@ class Pace:
         self._each_s = None
 
 
-class Beat(NamedTuple):
-    """What a heartbeat was made for."""
-
-    about: Any
-
-
 class Returned(NamedTuple):
     """What was given back."""
 
@@ -158,10 +152,8 @@ class LentMessages:
         self.under_way = True
         self._take_waits_s = wait_s
         number = self._take_number = next(consumer.state.numbers)
-        body = bodies.Take(
-            consumer.topic, consumer.name, self._lease.token, self._number,
-            min(room, messages), consumer.inbox.fetch_bytes, ceil(wait_s * 1000),
-        )  # fmt: skip
+        most, most_bytes = min(room, messages), consumer.inbox.fetch_bytes
+        body = bodies.Take(*self._lease.who, self._number, most, most_bytes, ceil(wait_s * 1000))
         self._lease.ask(Kind.TAKE, body, number, wait_s)
 
     def _find_out_if_empty(self, now_s: float) -> None:
@@ -282,14 +274,11 @@ class LentMessages:
     def _give_back(self, given: Returned, delay_ms: int = 0, reason: str = "") -> None:
         if not given.spans:
             return
-        consumer = self._consumer
         self._returns += 1
         self.returning[self._returns] = given
         self._releases += not given.tried
-        body = bodies.Return(
-            consumer.topic, consumer.name, self._lease.token, tuple(given.spans), given.tried, delay_ms, reason,
-            0 if given.tried else self._releases,
-        )  # fmt: skip
+        number = 0 if given.tried else self._releases
+        body = bodies.Return(*self._lease.who, tuple(given.spans), given.tried, delay_ms, reason, number)
         self._lease.ask(Kind.RETURN, body, self._returns)
 
     def _on_returned(self, number: int, reply: Reply) -> None:
@@ -325,21 +314,19 @@ class LentMessages:
     def beat(self, now_s: float, about: Any = None) -> None:
         """Tell the broker that this consumer lives, and hear of it when it is too late for that; `about` is who wants
         to know that it was told, or what it finds out."""
-        consumer = self._consumer
         self._beats += 1
         self._beat_at_s = now_s + self._lease_s / 3
-        body = bodies.Ack(consumer.topic, consumer.name, self._lease.token, ())
-        self._lease.ask(Kind.ACK, body, Beat(about))
+        self._lease.ask(Kind.ACK, bodies.Ack(*self._lease.who, ()), about)
 
-    def _on_beaten(self, beat: Beat, reply: Reply) -> None:
+    def _on_beaten(self, about: Any, reply: Reply) -> None:
         self._beats -= 1
         error = reply.error()
         if error is not None:
             self._consumer.fail(error)
-        elif isinstance(beat.about, tuple):
-            self._on_found_out(*beat.about)
-        elif beat.about is not None:
-            beat.about.answered = True
+        elif isinstance(about, tuple):
+            self._on_found_out(*about)
+        elif about is not None:
+            about.answered = True
 
     def show(self, start: int, now_s: float) -> None:
         """Say what is held, which a broker that began anew cannot know; `start` tells it from later starts.
@@ -347,16 +334,13 @@ class LentMessages:
         What was given back untried is not: nothing of that was stored, and it may be lent to another already. What was
         tried is: the broker knows by the attempt whether it came back before, and the request is repeated.
         """
-        consumer = self._consumer
         self.settle_acks()
         self.returning = {number: given for number, given in self.returning.items() if given.tried}
         self._releasing = False
         returning = [span for given in self.returning.values() for span in given.spans]
-        acking = [(start, stop, 0) for start, stop in consumer.acks.ranges()]
+        acking = [(start, stop, 0) for start, stop in self._consumer.acks.ranges()]
         held = (*self._undecided, *self._committing, *returning, *acking)
-        body = bodies.Renew(
-            consumer.topic, consumer.name, self._lease.token, held, start, self._number - 1, self._releases
-        )
+        body = bodies.Renew(*self._lease.who, held, start, self._number - 1, self._releases)
         self._lease.ask(Kind.RENEW, body, at_once=True)
 
     def _on_shown(self, reply: Reply, now_s: float) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from clarion.model.arguments import optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed, TimedOut
@@ -31,15 +31,19 @@ from clarion.subscriber.subscriber_core import (
     Flush,
     Get,
     Next,
+    Order,
+    Start,
     Subscribe,
     SubscriberCore,
     Unsubscribe,
+    options_of,
 )
 from clarion.subscriber.subscriber_transactions import AsyncTransaction, Draft, Outcome, State, Transaction
-from clarion.subscriber.subscription_options import AckMode, Delivery, Order, Start, check_settings, options_of
 from clarion.wire.messages import Message, MessageBatch
 
 log = logging.getLogger("clarion.subscriber")
+AckMode = Literal["auto", "explicit"]
+Delivery = Literal["at-least-once", "at-most-once"]
 
 
 class _Works(Works):
@@ -195,7 +199,11 @@ class _Client:
         max_unacked: int = 10_000,
         heartbeats: bool = True,
     ) -> None:
-        check_settings(name, ack, delivery, max_unacked)
+        if name is None or name in ("", b""):
+            raise ValueError("a subscriber has a name: it is how the broker knows what it has read")
+        if ack not in ("auto", "explicit") or delivery not in ("at-least-once", "at-most-once"):
+            raise ValueError('ack is "auto" or "explicit", delivery "at-least-once" or "at-most-once"')
+        whole(max_unacked, "max_unacked", 1, 1_000_000)
         whole(fetch_bytes, "fetch_bytes", 1)
         self.name = to_bytes(name, "name")
         settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")

@@ -8,21 +8,23 @@ wait go on as far as they get.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
-from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
+from clarion.model.arguments import seconds, whole
+from clarion.model.errors import ClarionError, InvalidRequest, NotSubscribed, Unreachable
 from clarion.model.names import is_pattern, matches, to_bytes, to_text
-from clarion.model.options import SubscriptionOptions
+from clarion.model.options import SubscriptionOptions, check_options
 from clarion.session.calls import Call, Request, Requests
 from clarion.session.exchange import Instruction, Reply, Wake
 from clarion.subscriber.consumer import Consumer, Lease
 from clarion.subscriber.core_state import CoreState, FetchSettings, SteppedCall, Steps, no_longer_reads
 from clarion.subscriber.pattern_reader import PatternReader
 from clarion.subscriber.subscriber_transactions import State, Transactions
-from clarion.subscriber.subscription_options import Start, check_same_use, start_fields
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.messages import Holder, Message, MessageBatch
+from clarion.wire.timestamps import unix_us
 
 log = logging.getLogger("clarion.subscriber")
 MANY = 65_536
@@ -33,6 +35,8 @@ _SETTLED_AT_ONCE = 1000  # topics that are acked together when closing: all of 1
 _LEAVE_S = 2.0  # how long a close waits to tell the broker that this one leaves, at most
 
 Source = Consumer | PatternReader
+Start = Literal["new", "earliest"] | int | datetime
+Order = Literal["key"]
 
 
 class SubscriberCore:
@@ -220,6 +224,49 @@ class SubscriberCore:
 
 
 # Verbs that ask once.
+
+
+def start_fields(start: object) -> tuple[str, int]:
+    """Return a subscription's start as the wire has it."""
+    if isinstance(start, datetime):
+        return "time", unix_us(start)
+    if isinstance(start, str) and start in ("new", "earliest"):
+        return start, 0
+    if hasattr(start, "__index__") and not isinstance(start, bool):
+        return "offset", whole(start, "an offset to start at")
+    raise ValueError(f'start is "new", "earliest", an offset or a datetime, not {start!r}')
+
+
+def options_of(
+    shared: bool, order: str | None, lease_s: float | None, max_attempts: int | None, expires_s: float | None
+) -> SubscriptionOptions:
+    """Return a subscription's options, the usual ones where there is None; TypeError, ValueError or InvalidRequest for
+    what it cannot be."""
+    usual = SubscriptionOptions()
+    options = SubscriptionOptions(
+        bool(shared),
+        "" if order is None else order,
+        usual.lease_s if lease_s is None else seconds(lease_s, "lease_s"),
+        usual.max_attempts if max_attempts is None else whole(max_attempts, "max_attempts"),
+        usual.expires_s if expires_s is None else seconds(expires_s, "expires_s"),
+    )
+    check_options(options)
+    return options
+
+
+def check_same_use(topic: bytes, name: bytes, asked: SubscriptionOptions, found: SubscriptionOptions) -> None:
+    """Raise InvalidRequest where a subscription that is there is used otherwise than asked for."""
+    if (asked.shared, asked.order) != (found.shared, found.order):
+        raise InvalidRequest(
+            f"{to_text(name)} subscribes to {to_text(topic)} already, {_use(found)}, and not {_use(asked)};"
+            " unsubscribe it first, or ask for what it is"
+        )
+
+
+def _use(options: SubscriptionOptions) -> str:
+    if not options.shared:
+        return "for one consumer at a time (shared=False)"
+    return "shared" + (f' with order="{options.order}"' if options.order else " without order")
 
 
 class Subscribe(Request):

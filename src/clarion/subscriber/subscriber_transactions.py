@@ -121,10 +121,7 @@ class Draft:
                 f"a transaction with {len(blob)} bytes to put is larger than this broker takes ({max_bytes});"
                 " nothing of it was done"
             )
-        acks = tuple(
-            (lease.consumer.topic, lease.consumer.name, lease.token, tuple(merged(ranges)))
-            for lease, ranges in self._acks.items()
-        )
+        acks = tuple((*lease.who, tuple(merged(ranges))) for lease, ranges in self._acks.items())
         return bodies.Transact(identity.publisher, number, acks, tuple(puts), tuple(self._sets)), blob, last_stamp
 
     def offsets_of(self, first_offsets: Sequence[int]) -> tuple[int, ...]:

@@ -13,8 +13,7 @@ from clarion.model.errors import (
     PermanentError,
 )
 from clarion.subscriber import consumer as consumer_module
-from clarion.subscriber.subscriber_core import Extend
-from clarion.subscriber.subscription_options import check_same_use, options_of, start_fields
+from clarion.subscriber.subscriber_core import Extend, check_same_use, options_of, start_fields
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
