@@ -42,17 +42,11 @@ _AS_OF = frozenset({Code.STALE, Code.MOVED, Code.LEASE_LOST})  # to an attach: t
 class Inbox:
     """Messages of one topic in the order in which they are handed out, whole batches or one by one."""
 
-    def __init__(self, fetch_bytes: int) -> None:
-        self.fetch_bytes = fetch_bytes  # that a fetch asks for, and that may lie here when the next one is made
+    def __init__(self) -> None:
         self.buffered = 0  # messages
         self.bytes = 0
-        self.empty = 0  # the newest fetch that was answered with nothing
         self._parts: deque[MessageBatch] = deque()
         self._loose: list[Message] = []  # of one batch, being handed out one by one: what is left of it, last first
-
-    def nothing_came(self, number: int) -> None:
-        """A fetch was answered with nothing."""
-        self.empty = max(self.empty, number)
 
     def add(self, part: MessageBatch) -> None:
         """Take in what came."""
@@ -119,12 +113,6 @@ class Inbox:
         """Return the offsets of what lies here."""
         self._gather_loose()
         return [(part.offsets.start, part.offsets.stop) for part in self._parts]
-
-    def clear(self) -> None:
-        """Drop all of it."""
-        self._parts.clear()
-        self._loose = []
-        self.buffered = self.bytes = 0
 
 
 def _open(part: MessageBatch) -> None:
@@ -299,13 +287,6 @@ class Acks:
         self._sent = ()
         self.again_at_s = at_s
 
-    def clear(self) -> None:
-        """Forget them all."""
-        self._noted.clear()
-        self._sent = ()
-        self.again_at_s = None
-        self.total = 0
-
 
 class Positions:
     """Gets what lies at and after a position: one consumer has a subscription to itself, and knows where it is. So the
@@ -339,7 +320,7 @@ class Positions:
         number = next(consumer.state.numbers)
         self._waits[number] = wait_s
         most = max(messages, _MANY) if consumer.settings.prefetch or not messages else messages
-        body = bodies.Get(*self._lease.who, self._position, most, consumer.inbox.fetch_bytes, ceil(wait_s * 1000))
+        body = bodies.Get(*self._lease.who, self._position, most, consumer.fetch_bytes, ceil(wait_s * 1000))
         self._lease.ask(Kind.GET, body, number, wait_s)
 
     def on_answer(self, number: int) -> None:
@@ -384,8 +365,8 @@ class Positions:
 
     def handed_out(self, messages: int, now_s: float) -> None:
         """Ask for more where it is known that there is more, so that it comes while this is worked on."""
-        inbox = self._consumer.inbox
-        if self._consumer.settings.prefetch and self._position < self._end and inbox.bytes < inbox.fetch_bytes:
+        consumer = self._consumer
+        if consumer.settings.prefetch and self._position < self._end and consumer.inbox.bytes < consumer.fetch_bytes:
             self.want(0.0, 1, now_s)
 
     def take_ack(self, start: int, stop: int) -> None:
@@ -409,7 +390,9 @@ class Consumer:
         self.name = state.name
         self.state = state
         self.settings = state.settings
-        self.inbox = Inbox(state.settings.fetch_bytes)
+        self.inbox = Inbox()
+        self.fetch_bytes = state.settings.fetch_bytes  # that a fetch asks for, and that may lie here when it does
+        self.empty = 0  # the newest fetch that was answered with nothing
         self.error: ClarionError | None = None
         self.notice: ClarionError | None = None
         self.of_pattern = False  # whether it goes when its subscription does
@@ -443,7 +426,7 @@ class Consumer:
             self._attach(now_s)
 
     def _attach(self, now_s: float) -> None:
-        self._nonce = self.state.next_nonce()
+        self._nonce = next(self.state.requests.nonces)
         self._attach_sent_twice = False
         if self.state.requests.count.known is None:
             self.state.greet(self, now_s)
@@ -525,13 +508,17 @@ class Consumer:
                 fetch.take_in(reply, now_s)
             else:
                 fetch.on_nothing(reply.read(bodies.NoMessages).end)
-                self.inbox.nothing_came(number)
+                self.nothing_came(number)
         except ClarionError as error:
             if isinstance(error, StoredDataCorrupt) or (refusal is not None and refusal.code in _ASKED_AGAIN):
                 self.notice = error
             else:
                 self.fail(error)
         self.tell_news()
+
+    def nothing_came(self, number: int) -> None:
+        """A fetch was answered with nothing."""
+        self.empty = max(self.empty, number)
 
     def buffer(
         self, batch: Batch, first_offset: int, committed_at_us: int, start: int, stop: int, attempt: int = 1
@@ -573,9 +560,8 @@ class Consumer:
 
     def fail(self, error: ClarionError) -> None:
         """What is fetched and handed out is nobody's any more."""
-        self.end(error)
         self.error = error
-        self.tell_news()
+        self.end(error)
 
     def lose(self, text: str) -> None:
         """What was lent is others' now: forget it, and tell where an ack or nack was promised, or an ack may be."""
@@ -584,19 +570,16 @@ class Consumer:
         lost = [] if self.settings.at_most_once else merged([*self._handed, *self.acks.ranges(), *nacked])
         if self.lease is not None:  # in case the broker still counts anything as held by this one
             self.state.send(None, None, Kind.DETACH, self._detach(self.lease))
-        self.end(LeaseLost(text))
         if lost:
             self.error = LeaseLost(f"{_told(lost)} of {to_text(self.topic)} will go, or went, to others: {text}")
-        self.tell_news()
+        self.end(LeaseLost(text))
 
     def end(self, error: ClarionError) -> None:
         """Let go of everything; whoever still has messages of it gets the error."""
         if self.lease is not None:
             self.lease.error = error
         self.lease = self._fetch = self._nonce = self._put_off = self.last_word = None
-        self.inbox.clear()
-        self._handed = []
-        self.acks.clear()
+        self.inbox, self.acks, self._handed = Inbox(), Acks(), []
         self.notice = None
         self.tell_news()
 
@@ -652,7 +635,7 @@ class Consumer:
     def empty_since(self, mark: object) -> bool:
         """Whether nothing was there when it was asked for after the mark, or nothing more can be had."""
         assert isinstance(mark, int)
-        return self.inbox.empty > mark or (self._fetch is not None and self._fetch.full)
+        return self.empty > mark or (self._fetch is not None and self._fetch.full)
 
     def next_message(self, now_s: float) -> Message | None:
         """Return one message; None when there is none."""

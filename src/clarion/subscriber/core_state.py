@@ -104,10 +104,6 @@ class CoreState:
         """Have a request sent, and its reply handed to the part, with what it is about; to nobody without one."""
         self.instructions.append(Send(kind, body, (part, about), blobs, wait_s))
 
-    def next_nonce(self) -> bytes:
-        """Return random bytes that tell a request from all others."""
-        return next(self.requests.nonces)
-
     def greet(self, part: Consumer | Transactions, now_s: float) -> None:
         """Have a part told once the broker has said who it is and what it counts; at once where it has."""
         if self.welcome is not None:

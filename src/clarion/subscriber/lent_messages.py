@@ -152,7 +152,7 @@ class LentMessages:
         self.under_way = True
         self._take_waits_s = wait_s
         number = self._take_number = next(consumer.state.numbers)
-        most, most_bytes = min(room, messages), consumer.inbox.fetch_bytes
+        most, most_bytes = min(room, messages), consumer.fetch_bytes
         body = bodies.Take(*self._lease.who, self._number, most, most_bytes, ceil(wait_s * 1000))
         self._lease.ask(Kind.TAKE, body, number, wait_s)
 
@@ -164,7 +164,7 @@ class LentMessages:
     def _on_found_out(self, number: int, behind: int) -> None:
         self._finding_out = False
         if self.under_way and self._take_number == behind and not self._lease.puts_off(Kind.TAKE):
-            self._consumer.inbox.nothing_came(number)
+            self._consumer.nothing_came(number)
         self._consumer.tell_news()
 
     def on_reply(self, kind: Kind, about: Any, reply: Reply, now_s: float) -> None:
@@ -237,7 +237,7 @@ class LentMessages:
             self._consumer.settings.prefetch
             and self._more
             and not self.under_way
-            and inbox.bytes < inbox.fetch_bytes
+            and inbox.bytes < self._consumer.fetch_bytes
             and self._pace.is_needed_soon(inbox.buffered, self._wanted or 1)
         ):
             self._take(0.0, self._wanted or self._pace.next_size())

@@ -116,7 +116,7 @@ class PatternReader:
         most = self._state.settings.fetch_bytes
         share = max(_LEAST_FETCH_BYTES, most // max(1, len(self.members)))
         for consumer in self.members.values():
-            consumer.inbox.fetch_bytes = min(most, share)
+            consumer.fetch_bytes = min(most, share)
 
     def _join(self, topic: bytes) -> None:
         consumer = self.members[topic] = self._core.of(topic)

@@ -239,7 +239,7 @@ class Transactions:
     def on_greeted(self, error: ClarionError | None, now_s: float) -> None:
         """Register, as of what the broker counts."""
         if error is None:
-            body = bodies.Register(self._state.next_nonce(), self._state.requests.count.known or 0)
+            body = bodies.Register(next(self._state.requests.nonces), self._state.requests.count.known or 0)
             self._state.send(self, body, Kind.REGISTER, body)
         else:
             self._registering = False
