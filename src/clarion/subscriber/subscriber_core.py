@@ -109,7 +109,7 @@ class SubscriberCore:
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Do what is due; return when to come back."""
-        wanted = [self.state.on_time(now_s), self.transactions.on_time(now_s, unix_s)]
+        wanted = [self.state.on_time(now_s), self.transactions.on_time(now_s)]
         wanted += [pattern.on_time(now_s) for pattern in self._patterns.values()]
         for consumer in list(self._timed):
             moment_s = consumer.on_time(now_s)

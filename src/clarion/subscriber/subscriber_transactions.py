@@ -357,7 +357,7 @@ class Transactions:
             if lease.error is None and lease.consumer.lent is not None:
                 lease.consumer.lent.end_transaction(start, stop, done)
 
-    def on_time(self, now_s: float, unix_s: float) -> float | None:
+    def on_time(self, now_s: float) -> float | None:
         """Send again what was refused for a time that is over; return when to come back."""
         if self._again_at_s is None:
             return None
