@@ -114,7 +114,7 @@ def check_nothing_comes_again(world: World) -> None:
     """Who takes the subscription over after all was acked gets nothing, even after a crash."""
     world._crash()
     second = SubscriberClient(world, TOPIC, b"reader", b"second consumer")
-    run(world, [second], lambda: second.reading.inbox.empty > 0)
+    run(world, [second], lambda: second.reading.empty > 0)
     assert second.got == []
 
 
@@ -226,7 +226,7 @@ def is_all_acked(world: World, count: int) -> bool:
 def check_nothing_is_lent_again(world: World) -> None:
     world._crash()
     second = SharingClient(world, Hands(world), TOPIC, b"reader", 999)
-    run(world, [second], lambda: second.reading.inbox.empty > 0)
+    run(world, [second], lambda: second.reading.empty > 0)
     assert not second.handed
 
 

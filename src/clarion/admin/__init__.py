@@ -1,7 +1,7 @@
 """Asking a broker about itself, and looking after its topics, subscriptions and dead letters."""
 
-from clarion.admin.admin import Admin
-from clarion.admin.descriptions import (
+from clarion.admin.admin import (
+    Admin,
     DeadLetter,
     PublisherReport,
     Replayed,

@@ -1,44 +1,42 @@
-"""The administrator's client: topics, subscriptions, dead letters, and the broker's counters."""
+"""The administrator's client: topics, subscriptions, dead letters, and the broker's counters; and what it is told."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
-from clarion.admin.descriptions import (
-    DeadLetter,
-    Replayed,
-    SubscriptionDescription,
-    TopicChanges,
-    TopicDescription,
-    TopicUsage,
-    read_dead_letter,
-    read_description,
-    read_stats,
-)
 from clarion.model.arguments import as_list, seconds, whole
-from clarion.model.errors import MessagesGone, NoTopic, NotSubscribed, StoredDataCorrupt
-from clarion.model.names import DEAD_READER, dead_letters_of, is_pattern, matches, to_bytes, to_text
-from clarion.model.options import KEEP, TopicSettings, check_settings
-from clarion.model.ranges import AckedRanges
+from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, StoredDataCorrupt
+from clarion.model.ids import MessageId
+from clarion.model.names import DEAD, DEAD_READER, dead_letters_of, is_pattern, matches, to_bytes, to_text
+from clarion.model.options import KEEP, SubscriptionOptions, TopicSettings, check_settings
+from clarion.model.ranges import AckedRanges, merged
 from clarion.publisher.stager import StagedOutcome, commit_staged, drop_staged
 from clarion.session.calls import Requests
 from clarion.session.connection import broker_url
 from clarion.session.endings import watch
 from clarion.session.exchange import Reply, Seen, hello
 from clarion.session.thread_session import ThreadSession
+from clarion.subscriber.subscriber_core import (
+    AskState,
+    Order,
+    Start,
+    Subscribe,
+    Unsubscribe,
+    options_of,
+    start_fields,
+)
 from clarion.subscriber.subscriber_transactions import State
-from clarion.subscriber.subscription_options import Order, Start, check_same_use, options_of, start_fields
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.bodies import TopicRow
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
 from clarion.wire.messages import Message, MessageBatch, unreadable
 from clarion.wire.timestamps import unix_us
 
@@ -47,6 +45,7 @@ PAGE_MESSAGES = 1000
 PAGE_BYTES = 2**20
 AskRead = Callable[[bodies.Read], Reply]
 _RANGES_AT_ONCE = 10_000
+_DEAD_HEADERS = "clarion-dead-"
 
 
 class Admin:
@@ -130,7 +129,7 @@ class Admin:
 
         Where those at the offset are no longer kept, raise MessagesGone with the gap.
         """
-        return take(self.browse(topic, position), whole(max_messages, "max_messages"))
+        return list(islice(self.browse(topic, position), whole(max_messages, "max_messages")))
 
     def offset_at(self, topic: bytes | str, at: datetime) -> int:
         """Return the first offset of a topic that was committed at a time or later; its end where there is none."""
@@ -161,22 +160,14 @@ class Admin:
         """Subscribe somebody, as `Subscriber.subscribe` does; False where that is done already, and stays so."""
         topic, name = to_bytes(topic, "topic"), to_bytes(name, "name")
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
-        kind, at = start_fields("new" if start == "end" else start)
-        reply = self._call(Kind.SUBSCRIBE, bodies.Subscribe(topic, name, kind, at, options))
-        found = reply.read(bodies.Subscribed)
-        if reply.kind == Kind.ALREADY_SUBSCRIBED:
-            check_same_use(topic, name, options, found.options)
-            return False
-        return True
+        begin = "new" if start == "end" else start
+        found: bool = self._session.run(Subscribe(topic, name, begin, options, self._timeout_s))
+        return found
 
     def unsubscribe(self, topic: bytes | str, name: bytes | str) -> bool:
         """End a subscription; what only it still needed is let go. Return False where there was none."""
-        reply = self._call(Kind.UNSUBSCRIBE, bodies.Unsubscribe(to_bytes(topic, "topic"), to_bytes(name, "name")))
-        try:
-            reply.read(bodies.Done)
-        except NotSubscribed:
-            return False
-        return True
+        found: bool = self._session.run(Unsubscribe(topic, to_bytes(name, "name"), self._timeout_s))
+        return found
 
     def subscriptions(self, topic: bytes | str | None = None) -> Iterator[SubscriptionDescription]:
         """Tell every subscription, or those of one topic (NoTopic where there is none), or of a pattern."""
@@ -214,7 +205,7 @@ class Admin:
         is no such topic."""
         topic = to_bytes(topic, "topic")
         try:
-            found = take(self._from_earliest(dead_letters_of(topic), DEAD_READER), whole(limit, "limit"))
+            found = list(islice(self._from_earliest(dead_letters_of(topic), DEAD_READER), whole(limit, "limit")))
         except NoTopic:  # none was ever given up; but is there the topic itself?
             self.describe_topic(topic)
             return []
@@ -233,8 +224,8 @@ class Admin:
 
     def state(self, name: bytes | str) -> State:
         """Return a named state: its value and version; None and 0 where it is not set."""
-        told = self._call(Kind.STATE, bodies.AskState(to_bytes(name, "name"))).read(bodies.StateIs)
-        return State(told.value, told.version)
+        found: State = self._session.run(AskState(name, self._timeout_s))
+        return found
 
     def commit_staged(
         self, writer: bytes | str, epoch: int, parts: Iterable[bytes | str] | None = None
@@ -289,7 +280,7 @@ class Admin:
         ranges = (
             [(0, self._end_of_dead(name))]
             if offsets is None
-            else as_ranges([whole(each, "each of offsets") for each in as_list(offsets, "offsets")])
+            else as_ranges(whole(each, "each of offsets") for each in as_list(offsets, "offsets"))
         )
         done = skipped = 0
         while ranges:  # none named would mean all
@@ -312,6 +303,178 @@ def _checked(settings: TopicChanges, retention: str | None) -> dict[str, Any]:
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise TypeError(f"a topic cannot be set so: {error}") from None
     return changes
+
+
+# What an administrator is told.
+
+
+class TopicChanges(TypedDict, total=False):
+    """What can be set of a topic, beside its retention; what is left out, or None, stays as it is."""
+
+    max_age_s: float | None
+    max_bytes: int | None
+    at_bound: str | None
+    ttl_s: float | None
+    max_batch_bytes: int | None
+    max_subscriptions: int | None
+    temporary: bool | None
+
+
+class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription, now."""
+
+    topic: bytes
+    name: bytes
+    cursor: int  # everything below it is acked
+    lag: int  # messages that are not acked
+    acked_ranges: int  # above the cursor
+    options: SubscriptionOptions
+    consumers: int  # of a shared one, now; else 1 where somebody has attached
+    leased: int  # messages that consumers hold
+    returned: int  # messages given back, to be tried again
+    oldest_unacked_at_us: int
+    seen_at_us: int
+
+    @property
+    def oldest_unacked_at(self) -> datetime | None:
+        """When the oldest message that is not acked was committed; None where all are acked."""
+        return _time(self.oldest_unacked_at_us)
+
+    @property
+    def seen_at(self) -> datetime | None:
+        """About when it was used last, if it is one that expires; when it was made, if not."""
+        return _time(self.seen_at_us)
+
+
+class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic, now."""
+
+    topic: bytes
+    retention: str
+    settings: TopicSettings
+    first_offset: int  # of the oldest message stored
+    next_offset: int  # of the message that is put next
+    stored_bytes: int
+    staged_messages: int  # stored, and not to be seen yet: staged or delayed
+    staged_bytes: int
+    oldest_at_us: int
+    subscriptions: tuple[SubscriptionDescription, ...]
+    number: int = 0  # no other topic ever has it, not one made under the same name later; 0: the broker does not say
+
+    @property
+    def messages(self) -> int:
+        """How many messages are stored, as offsets tell it."""
+        return self.next_offset - self.first_offset
+
+    @property
+    def oldest_at(self) -> datetime | None:
+        """When the oldest message stored was committed; None where there is none."""
+        return _time(self.oldest_at_us)
+
+
+class TopicUsage(NamedTuple):
+    """What a topic takes on the broker's disk."""
+
+    topic: bytes
+    stored_bytes: int
+    staged_bytes: int
+
+
+class PublisherReport(bodies.Report, frozen=True, kw_only=True, array_like=False):  # type: ignore[misc]  # no dataclass
+    """What a publisher told of itself on one topic; brokers forget it when no newer one comes."""
+
+    age_s: float  # since it told this
+
+
+class Replayed(NamedTuple):
+    """What became of dead letters: `done` of them went back; `skipped` ones have no subscription to go back to."""
+
+    done: int
+    skipped: int
+
+
+class DeadLetter(NamedTuple):
+    """A message that was given up. `offset` is its place among the dead letters: replay and drop take that."""
+
+    offset: int
+    topic: bytes
+    subscription: bytes
+    attempts: int
+    reason: str  # of the last attempt
+    at: datetime  # when it was given up
+    id: MessageId
+    key: bytes | None
+    headers: dict[str, bytes]  # its own
+    payload: bytes
+    original_offset: int  # in its topic
+
+
+def _time(unix_us: int) -> datetime | None:
+    """Return a time of the broker's; 0 is none."""
+    return datetime.fromtimestamp(unix_us / 1e6, UTC) if unix_us else None
+
+
+def read_description(values: dict[str, Any]) -> TopicDescription:
+    """Read the answer to a DESCRIBE; settings that a newer broker knows are left out."""
+    try:
+        return msgspec.convert(
+            {
+                **values,
+                "settings": known_fields(values["settings"], TopicSettings),
+                "subscriptions": [
+                    {
+                        **one,
+                        "topic": values["topic"],
+                        "options": known_fields(one["options"], SubscriptionOptions),
+                    }
+                    for one in values["subscriptions"]
+                ],
+            },
+            TopicDescription,
+        )
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise InvalidRequest(f"the broker's description cannot be read: {error!r}") from error
+
+
+def read_stats(values: dict[str, Any]) -> dict[str, Any]:
+    """Read the answer to a STATS: counters as they are, `publishers` as PublisherReports; none from an old broker."""
+    try:
+        reports = [
+            msgspec.convert(known_fields(one, PublisherReport), PublisherReport) for one in values.get("publishers", ())
+        ]
+    except (AttributeError, TypeError, msgspec.ValidationError) as error:
+        raise InvalidRequest(f"what the broker tells of publishers cannot be read: {error!r}") from error
+    return {**values, "publishers": reports}
+
+
+def known_fields(values: dict[str, Any], of: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return those of the values whose names are known here."""
+    return {name: value for name, value in values.items() if name in of.__struct_fields__}
+
+
+def read_dead_letter(message: Message) -> DeadLetter:
+    """Return a message of a dead-letter topic as what it was, with what its headers say about its end."""
+    headers = message.headers
+    own = {name: value for name, value in headers.items() if not name.startswith(_DEAD_HEADERS)}
+    told = {name.removeprefix(_DEAD_HEADERS): value for name, value in headers.items() if name not in own}
+    id_text = told.get("id", b"").decode(errors="replace")
+    return DeadLetter(
+        offset=message.offset,
+        topic=told.get("topic", message.topic.removeprefix(DEAD)),
+        subscription=told.get("subscription", b""),
+        attempts=_number(told.get("attempts")) or 0,
+        reason=told.get("reason", b"").decode(errors="replace"),
+        at=_time(_number(told.get("at")) or 0) or message.committed_at,
+        id=MessageId.parse(id_text) if len(id_text) == 32 else message.id,
+        key=message.key,
+        headers=own,
+        payload=message.payload,
+        original_offset=-1 if (offset := _number(told.get("offset"))) is None else offset,
+    )
+
+
+def _number(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
 
 
 # Reading a topic without a subscription: page after page, leaving out what is not to be seen.
@@ -342,17 +505,14 @@ def browse(ask: AskRead, topic: bytes, position: int, name: bytes = b"") -> Iter
             yield from messages
 
 
-def take(messages: Iterator[Message], most: int) -> list[Message]:
-    """Return the first ones."""
-    return list(islice(messages, most))
-
-
 def read_page(reply: Reply, topic: bytes, position: int, most: int) -> Page:
     """Read the answer to a READ of so many messages from `position` on; of what else comes in its batches, nothing is
     said about what to leave out."""
     refusal = reply.refusal()
     if refusal is not None and refusal.gone is not None:
-        raise gone(topic, refusal)
+        error = MessagesGone(refusal.text)
+        error.topic, (error.start, error.stop) = topic, refusal.gone
+        raise error
     if reply.kind == Kind.NO_MESSAGES:
         return Page([], position, True)
     told = reply.read(bodies.Delivery)
@@ -360,10 +520,14 @@ def read_page(reply: Reply, topic: bytes, position: int, most: int) -> Page:
     parts: list[MessageBatch] = []
     until = position
     for (first_offset, committed_at_us), blob in zip(told.batches, reply.blobs, strict=True):
-        batch = _parse(blob, topic, first_offset)
+        try:
+            batch = Batch.parse(blob)
+        except BadBatch as bad:
+            text = f"the batch of {to_text(topic)} at offset {first_offset} is damaged: {bad}"
+            raise StoredDataCorrupt(text) from bad
         batch_stop = min(first_offset + batch.count, position + most)
         until = max(until, batch_stop)
-        for start, stop in _unskipped(skip, max(position, first_offset), batch_stop):
+        for start, stop in skip.unacked(max(position, first_offset), batch_stop):
             parts.append(
                 MessageBatch(topic, batch, first_offset, committed_at_us, start - first_offset, stop - first_offset)
             )
@@ -371,34 +535,6 @@ def read_page(reply: Reply, topic: bytes, position: int, most: int) -> Page:
     return Page(parts, until, until >= told.end or until == position)
 
 
-def gone(topic: bytes, refusal: bodies.Refused) -> MessagesGone:
-    """Return the error that names the gap."""
-    error = MessagesGone(refusal.text)
-    if refusal.gone is not None:
-        error.topic, (error.start, error.stop) = topic, refusal.gone
-    return error
-
-
-def as_ranges(offsets: Sequence[int]) -> list[tuple[int, int]]:
+def as_ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:
     """Return offsets as half-open ranges, sorted and disjoint."""
-    ranges: list[tuple[int, int]] = []
-    for offset in sorted(set(offsets)):
-        if ranges and ranges[-1][1] == offset:
-            ranges[-1] = (ranges[-1][0], offset + 1)
-        else:
-            ranges.append((offset, offset + 1))
-    return ranges
-
-
-def _unskipped(skip: AckedRanges, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    while (start := skip.next_unacked(start)) < stop:
-        run_stop = skip.acked_until(start, stop)
-        yield start, run_stop
-        start = run_stop
-
-
-def _parse(blob: Buffer, topic: bytes, offset: int) -> Batch:
-    try:
-        return Batch.parse(blob)
-    except BadBatch as error:
-        raise StoredDataCorrupt(f"the batch of {to_text(topic)} at offset {offset} is damaged: {error}") from error
+    return merged((offset, offset + 1) for offset in offsets)

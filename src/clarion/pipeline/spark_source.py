@@ -22,8 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from clarion.admin import Admin
-from clarion.admin.admin import read_page
-from clarion.admin.descriptions import SubscriptionDescription, TopicDescription, read_description
+from clarion.admin.admin import SubscriptionDescription, TopicDescription, read_description, read_page
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, TimedOut, Unreachable
 from clarion.model.names import is_pattern, to_text
 from clarion.pipeline import read_positions

@@ -26,8 +26,7 @@ from clarion.publisher.receipts import AsyncReceipt, Receipt
 from clarion.session.async_session import AsyncSession
 from clarion.session.endings import belongs_to_another
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.async_subscriber import AsyncSubscriber
-from clarion.subscriber.subscriber import Subscriber
+from clarion.subscriber.subscriber import AsyncSubscriber, Subscriber
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch
 from clarion.wire.frames import Kind

@@ -1,11 +1,9 @@
 """The subscribing side: subscriptions, gets that wait at the broker, leases held, acks, transactions.
 
-`subscriber_core.py` has every verb, without I/O; `subscriber.py` and `async_subscriber.py` are its clients for threads
-and for asyncio.
+`subscriber_core.py` has every verb, without I/O; `subscriber.py` has its clients for threads and for asyncio.
 """
 
-from clarion.subscriber.async_subscriber import AsyncSubscriber
-from clarion.subscriber.subscriber import Subscriber
+from clarion.subscriber.subscriber import AsyncSubscriber, Subscriber
 from clarion.subscriber.subscriber_transactions import AsyncTransaction, State, Transaction
 from clarion.wire.messages import Message, MessageBatch
 

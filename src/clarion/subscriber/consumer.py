@@ -4,18 +4,25 @@ wants sent goes to the core's instructions."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clarion.model.errors import ClarionError, LeaseLost, NotSubscribed, PermanentError, StoredDataCorrupt, TakenOver
+from clarion.model.errors import (
+    ClarionError,
+    LeaseLost,
+    MessagesGone,
+    NotSubscribed,
+    PermanentError,
+    StoredDataCorrupt,
+    TakenOver,
+)
 from clarion.model.names import to_text
-from clarion.model.ranges import merged
+from clarion.model.ranges import AckedRanges, merged
 from clarion.session.exchange import Reply
 from clarion.subscriber.core_state import CoreState
 from clarion.subscriber.lent_messages import LentMessages
-from clarion.subscriber.positions import Positions
 from clarion.wire import bodies
-from clarion.wire.batch import BadBatch
+from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Kind
 from clarion.wire.messages import Message, MessageBatch, unreadable
@@ -27,30 +34,19 @@ Range = tuple[int, int]
 _ACK_RANGES_AT_ONCE = 10_000
 _ACK_AGAIN_S = 1.0  # where others must ack first
 _RANGES_TOLD = 10
-_LOST = frozenset({Code.LEASE_LOST, Code.MOVED})
+_MANY = 65_536
+_ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck
 _AS_OF = frozenset({Code.STALE, Code.MOVED, Code.LEASE_LOST})  # to an attach: the subscription has changed meanwhile
 
 
 class Inbox:
     """Messages of one topic in the order in which they are handed out, whole batches or one by one."""
 
-    def __init__(self, fetch_bytes: int, numbers: Iterator[int]) -> None:
-        self._numbers = numbers  # of fetches and marks, the same for all topics of a subscriber
-        self.fetch_bytes = fetch_bytes  # that a fetch asks for, and that may lie here when the next one is made
+    def __init__(self) -> None:
         self.buffered = 0  # messages
         self.bytes = 0
-        self.empty = 0  # the newest fetch that was answered with nothing
         self._parts: deque[MessageBatch] = deque()
-        self._loose_part: MessageBatch | None = None  # being handed out one by one
-        self._loose: list[Message] = []  # what is left of it, last first
-
-    def ask(self) -> int:
-        """Return the number of a new fetch."""
-        return next(self._numbers)
-
-    def nothing_came(self, number: int) -> None:
-        """A fetch was answered with nothing."""
-        self.empty = max(self.empty, number)
+        self._loose: list[Message] = []  # of one batch, being handed out one by one: what is left of it, last first
 
     def add(self, part: MessageBatch) -> None:
         """Take in what came."""
@@ -66,7 +62,6 @@ class Inbox:
             part = self._parts[0]
             _open(part)
             self._parts.popleft()
-            self._loose_part = part
             self._loose = part.messages()
             self._loose.reverse()
             self.bytes -= len(part.batch.raw)
@@ -75,8 +70,7 @@ class Inbox:
 
     def _gather_loose(self) -> None:
         if self._loose:
-            part = self._loose_part
-            assert part is not None
+            part = self._loose[-1].part
             self._parts.appendleft(part.cut(part.stop - len(self._loose), part.stop))
             self.bytes += len(part.batch.raw)
             self._loose = []
@@ -120,13 +114,6 @@ class Inbox:
         self._gather_loose()
         return [(part.offsets.start, part.offsets.stop) for part in self._parts]
 
-    def clear(self) -> None:
-        """Drop all of it."""
-        self._parts.clear()
-        self._loose = []
-        self._loose_part = None
-        self.buffered = self.bytes = 0
-
 
 def _open(part: MessageBatch) -> None:
     try:
@@ -135,57 +122,42 @@ def _open(part: MessageBatch) -> None:
         raise unreadable(part, error) from error
 
 
-class Lease:
-    """One attach of one consumer, by which it holds messages. Once it has an `error`, nothing can be done with its
-    messages any more."""
+class Asked(NamedTuple):
+    """A request of an attached consumer; `about` is what it was asked for."""
 
-    __slots__ = ("consumer", "error", "token")
+    lease: Lease
+    kind: Kind
+    body: bodies.Body
+    about: Any
+    wait_s: float
+    again: bool
+    at_once: bool
+
+
+class Lease:
+    """One attach of one consumer, by which it asks for messages and holds them. Once it has an `error`, nothing can be
+    done with its messages any more, and nothing is heard.
+
+    What is refused for now is asked again. While it is shown to the broker what is held, nothing else is asked, so that
+    nothing is lent that was not shown.
+    """
+
+    __slots__ = ("_later", "_showing", "_until_shown", "consumer", "error", "leaves", "left", "token", "who")
 
     def __init__(self, consumer: Consumer, token: int) -> None:
         self.consumer = consumer
         self.token = token
+        self.who = consumer.topic, consumer.name, token  # as the consumer's requests say it
         self.error: ClarionError | None = None
+        self.leaves = self.left = False  # whether the broker is told that it is given up, and knows
+        self._showing = False
+        self._until_shown: list[Asked] = []
+        self._later: list[tuple[float, Asked]] = []
 
     def check(self) -> None:
         """Raise where the messages were taken away."""
         if self.error is not None:
             raise self.error.again()
-
-
-class Asked:
-    """A request of an attached consumer; `about` is what it was asked for."""
-
-    __slots__ = ("about", "again", "at_once", "body", "channel", "kind", "wait_s")
-
-    def __init__(
-        self,
-        channel: ConsumerChannel,
-        kind: Kind,
-        body: bodies.Body,
-        about: Any,
-        wait_s: float,
-        again: bool,
-        at_once: bool,
-    ) -> None:
-        self.channel = channel
-        self.kind = kind
-        self.body = body
-        self.about = about
-        self.wait_s = wait_s
-        self.again = again
-        self.at_once = at_once
-
-
-class ConsumerChannel:
-    """The requests of one attached consumer: what is refused for now is asked again, and nothing is heard any more once
-    the consumer is lost. While it is shown to the broker what is held, nothing else is asked, so that nothing is lent
-    that was not shown."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._showing = False
-        self._until_shown: list[Asked] = []
-        self._later: list[tuple[float, Asked]] = []
 
     def ask(
         self,
@@ -202,10 +174,11 @@ class ConsumerChannel:
         self._send(Asked(self, kind, body, about, wait_s, again, at_once))
 
     def _send(self, asked: Asked) -> None:
+        """Send a request, unless it is a return that is settled otherwise."""
+        consumer = self.consumer
         if self._showing and not asked.at_once:
             self._until_shown.append(asked)
-        elif self._consumer.wants(asked):
-            consumer = self._consumer
+        elif asked.kind != Kind.RETURN or (consumer.lent is not None and asked.about in consumer.lent.returning):
             consumer.state.send(consumer, asked, asked.kind, asked.body, (), asked.wait_s)
 
     def is_answer(self, asked: Asked, reply: Reply, now_s: float) -> bool:
@@ -213,8 +186,10 @@ class ConsumerChannel:
         refusal = reply.refusal()
         if refusal is None:
             return True
-        if refusal.code in _LOST:
-            self._consumer.on_lost(refusal, now_s)
+        if refusal.code == Code.MOVED:
+            self.consumer.end(LeaseLost(refusal.text))
+        elif refusal.code == Code.LEASE_LOST:
+            self.consumer.lose(refusal.text)
         elif refusal.code == Code.SHOW_HELD and not asked.at_once:
             self._until_shown.append(asked)
             self.show(refusal.expected, now_s)
@@ -226,9 +201,14 @@ class ConsumerChannel:
 
     def show(self, start: int, now_s: float) -> None:
         """Have it shown what is held, to this start of the broker, unless that is under way."""
-        if not self._showing:
-            self._showing = True
-            self._consumer.show_held(start, now_s)
+        if self._showing:
+            return
+        self._showing = True
+        if self.consumer.lent is not None:
+            self.consumer.lent.show(start, now_s)
+        else:
+            text = "the broker asks what is held of a subscription that is not shared"
+            self.consumer.fail(PermanentError(text))
 
     def puts_off(self, kind: Kind) -> bool:
         """Whether a request of a kind was refused for now, and is to be asked again."""
@@ -307,12 +287,95 @@ class Acks:
         self._sent = ()
         self.again_at_s = at_s
 
-    def clear(self) -> None:
-        """Forget them all."""
-        self._noted.clear()
-        self._sent = ()
-        self.again_at_s = None
-        self.total = 0
+
+class Positions:
+    """Gets what lies at and after a position: one consumer has a subscription to itself, and knows where it is. So the
+    broker keeps no state for it, and a repeated get does no harm."""
+
+    full = False
+
+    def __init__(self, lease: Lease, attached: bodies.Attached) -> None:
+        self._consumer = lease.consumer
+        self._lease = lease
+        self._skip = AckedRanges(attached.cursor, attached.acked)  # not for this consumer
+        self._position = attached.cursor
+        self._end = 0
+        self._waits: dict[int, float] = {}  # gets under way, with how long each waits at the broker
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a get is."""
+        return bool(self._waits)
+
+    @property
+    def asked_at_once(self) -> bool:
+        """Whether one is that does not wait."""
+        return 0.0 in self._waits.values()
+
+    def want(self, wait_s: float, messages: int, now_s: float) -> None:
+        """See to it that a get is under way that waits no longer than `wait_s`."""
+        if self._waits and (wait_s > 0 or 0.0 in self._waits.values()):
+            return
+        consumer = self._consumer
+        number = next(consumer.state.numbers)
+        self._waits[number] = wait_s
+        most = max(messages, _MANY) if consumer.settings.prefetch or not messages else messages
+        body = bodies.Get(*self._lease.who, self._position, most, consumer.fetch_bytes, ceil(wait_s * 1000))
+        self._lease.ask(Kind.GET, body, number, wait_s)
+
+    def on_answer(self, number: int) -> None:
+        """A get is not under way any more."""
+        del self._waits[number]
+
+    def on_nothing(self, end: int) -> None:
+        """There is nothing more up to the topic's end."""
+        self._end = end
+
+    def take_in(self, reply: Reply, now_s: float) -> None:
+        """Buffer what came, but for what is not for this consumer."""
+        delivery = reply.read(bodies.Delivery)
+        self._end = max(self._end, delivery.end)
+        for start, stop in delivery.skip:
+            self._skip.add(start, stop)
+        for (first_offset, committed_at_us), blob in zip(delivery.batches, reply.blobs, strict=True):
+            missed = self._skip.next_unacked(self._position)
+            if first_offset > missed:  # what follows is asked for again, once this was told
+                self.pass_over(missed, first_offset, f"offsets {missed} to {first_offset - 1} are gone", now_s)
+                return
+            try:
+                batch = Batch.parse(blob)
+            except BadBatch as error:
+                raise StoredDataCorrupt(f"a batch at offset {first_offset} came damaged: {error}") from error
+            batch_stop = first_offset + batch.count
+            for start, stop in self._skip.unacked(max(self._position, first_offset), batch_stop):
+                self._consumer.buffer(batch, first_offset, committed_at_us, start, stop)
+            self._position = max(self._position, batch_stop)
+        self._position = self._skip.next_unacked(self._position)
+        self._skip.add(0, self._position)
+
+    def pass_over(self, start: int, stop: int, text: str, now_s: float) -> None:
+        """Tell of messages that are gone, take them as done, and go on after them."""
+        if stop > self._position:
+            self._consumer.tell_gone(start, stop, text, now_s)
+            self._position = stop
+            self._skip.add(0, stop)
+
+    def came_back(self, now_s: float) -> None:
+        """The application asks for more; its pace does not matter where nobody waits for what is buffered."""
+
+    def handed_out(self, messages: int, now_s: float) -> None:
+        """Ask for more where it is known that there is more, so that it comes while this is worked on."""
+        consumer = self._consumer
+        if consumer.settings.prefetch and self._position < self._end and consumer.inbox.bytes < consumer.fetch_bytes:
+            self.want(0.0, 1, now_s)
+
+    def take_ack(self, start: int, stop: int) -> None:
+        """Ack a range, whichever it is."""
+        self._consumer.acks.note(start, stop)
+
+    def on_time(self, now_s: float) -> float | None:
+        """There is nothing to be done by the clock."""
+        return None
 
 
 class Consumer:
@@ -327,7 +390,9 @@ class Consumer:
         self.name = state.name
         self.state = state
         self.settings = state.settings
-        self.inbox = Inbox(state.settings.fetch_bytes, state.numbers)
+        self.inbox = Inbox()
+        self.fetch_bytes = state.settings.fetch_bytes  # that a fetch asks for, and that may lie here when it does
+        self.empty = 0  # the newest fetch that was answered with nothing
         self.error: ClarionError | None = None
         self.notice: ClarionError | None = None
         self.of_pattern = False  # whether it goes when its subscription does
@@ -338,10 +403,14 @@ class Consumer:
         self.last_word: ClarionError | None = None  # of a broker that refuses it for now
         self._wanted = (0.0, 0)  # to be fetched once attached
         self.lease: Lease | None = None
-        self.channel: ConsumerChannel | None = None
         self._fetch: Positions | LentMessages | None = None
         self.acks = Acks()
         self._handed: list[Range] = []  # handed out, to be acked by the next call
+
+    @property
+    def lent(self) -> LentMessages | None:
+        """What is lent to it, where it is attached to a shared subscription."""
+        return self._fetch if isinstance(self._fetch, LentMessages) else None
 
     # Attaching.
 
@@ -357,7 +426,7 @@ class Consumer:
             self._attach(now_s)
 
     def _attach(self, now_s: float) -> None:
-        self._nonce = self.state.next_nonce()
+        self._nonce = next(self.state.requests.nonces)
         self._attach_sent_twice = False
         if self.state.requests.count.known is None:
             self.state.greet(self, now_s)
@@ -372,24 +441,24 @@ class Consumer:
             self.fail(error)
             return
         as_of = self.state.requests.count.known or 0
-        self._ask_attach(bodies.Attach(self.topic, self.name, self._nonce, self.settings.max_unacked, as_of))
-
-    def _ask_attach(self, body: bodies.Attach) -> None:
+        body = bodies.Attach(self.topic, self.name, self._nonce, self.settings.max_unacked, as_of)
         self.state.send(self, body, Kind.ATTACH, body)
 
     def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
         """Take in what the broker answered."""
         if isinstance(about, bodies.Attach):
             self._on_attached(about, reply, now_s)
-        elif self.channel is None or self.channel is not about.channel:
-            return  # it was asked by a lease that is lost
-        elif self.channel.is_answer(about, reply, now_s):
-            if about.kind == Kind.ACK and about.about is None:
+        elif about.lease.error is not None:
+            return
+        elif about.lease.is_answer(about, reply, now_s):
+            if about.kind in (Kind.GET, Kind.TAKE):
+                self._on_fetched(about.about, reply, now_s)
+            elif about.kind == Kind.ACK and about.body.acked:
                 self._on_acked(reply, now_s)
             elif about.kind == Kind.DETACH:
-                about.about.left = True
-            elif self._fetch is not None:
-                self._fetch.on_reply(about.kind, about.about, reply, now_s)
+                about.lease.left = True
+            elif self.lent is not None:
+                self.lent.on_reply(about.kind, about.about, reply, now_s)
 
     def _on_attached(self, body: bodies.Attach, reply: Reply, now_s: float) -> None:
         if body.nonce != self._nonce:
@@ -415,12 +484,8 @@ class Consumer:
         except ClarionError as error:
             self.fail(error)
             return
-        self.lease = Lease(self, attached.token)
-        self.channel = ConsumerChannel(self)
-        if attached.options.shared:
-            self._fetch = LentMessages(self, self.channel, self.lease, attached, now_s)
-        else:
-            self._fetch = Positions(self, self.channel, self.lease, attached)
+        self.lease = lease = Lease(self, attached.token)
+        self._fetch = LentMessages(lease, attached, now_s) if attached.options.shared else Positions(lease, attached)
         self._fetch.want(*self._wanted, now_s)
         self.tell_news()
 
@@ -429,28 +494,49 @@ class Consumer:
         for watcher in list(self.watchers):
             watcher.on_news(self)
 
-    def wants(self, asked: Asked) -> bool:
-        """Whether a request is still to be sent: not a return that is settled otherwise."""
-        return asked.kind != Kind.RETURN or (
-            isinstance(self._fetch, LentMessages) and self._fetch.is_returning(asked.about)
-        )
+    # What comes.
 
-    def show_held(self, start: int, now_s: float) -> None:
-        """Say what is held, which a broker that began anew asked for."""
-        if isinstance(self._fetch, LentMessages):
-            self._fetch.show(start, now_s)
-        else:
-            self.fail(PermanentError("the broker asks what is held of a subscription that is not shared"))
+    def _on_fetched(self, number: int, reply: Reply, now_s: float) -> None:
+        fetch = self._fetch
+        assert fetch is not None
+        fetch.on_answer(number)
+        refusal = reply.refusal()
+        try:
+            if refusal is not None and refusal.code == Code.GONE and refusal.gone is not None:
+                fetch.pass_over(*refusal.gone, refusal.text, now_s)
+            elif reply.kind == Kind.MESSAGES:
+                fetch.take_in(reply, now_s)
+            else:
+                fetch.on_nothing(reply.read(bodies.NoMessages).end)
+                self.nothing_came(number)
+        except ClarionError as error:
+            if isinstance(error, StoredDataCorrupt) or (refusal is not None and refusal.code in _ASKED_AGAIN):
+                self.notice = error
+            else:
+                self.fail(error)
+        self.tell_news()
 
-    def show(self, start: int, now_s: float) -> None:
-        """The broker asked a transaction for what is held."""
-        if self.channel is not None:
-            self.channel.show(start, now_s)
+    def nothing_came(self, number: int) -> None:
+        """A fetch was answered with nothing."""
+        self.empty = max(self.empty, number)
 
-    def lose_lease(self, lease: Lease, text: str) -> None:
-        """The broker said, to a transaction, that something of it is lost: begin anew, so that nothing is in doubt."""
-        if lease is self.lease and isinstance(self._fetch, LentMessages):
-            self.lose(text)
+    def buffer(
+        self, batch: Batch, first_offset: int, committed_at_us: int, start: int, stop: int, attempt: int = 1
+    ) -> None:
+        """Have messages at offsets [start, stop) of a batch handed out."""
+        part = MessageBatch(
+            self.topic, batch, first_offset, committed_at_us,
+            start - first_offset, stop - first_offset, self.lease, attempt,
+        )  # fmt: skip
+        self.inbox.add(part)
+
+    def tell_gone(self, start: int, stop: int, text: str, now_s: float) -> None:
+        """Tell the next call, which then goes on, of messages that are gone, and take them as done."""
+        error = MessagesGone(f"{to_text(self.topic)}: {text}; the next call goes on after them")
+        error.topic, error.start, error.stop = self.topic, start, stop
+        self.notice = error
+        self.acks.note(start, stop)
+        self.send_acks(now_s)
 
     # Ends and errors.
 
@@ -472,43 +558,28 @@ class Consumer:
             error, self.error = self.error, None
             raise error
 
-    def tell_once(self, error: ClarionError) -> None:
-        """Tell the next call, which then goes on."""
-        self.notice = error
-
     def fail(self, error: ClarionError) -> None:
         """What is fetched and handed out is nobody's any more."""
-        self.end(error)
         self.error = error
-        self.tell_news()
-
-    def on_lost(self, refusal: bodies.Refused, now_s: float) -> None:
-        """The broker says that the lease is good for nothing any more."""
-        if refusal.code == Code.MOVED:
-            self.end(LeaseLost(refusal.text))
-        else:
-            self.lose(refusal.text)
+        self.end(error)
 
     def lose(self, text: str) -> None:
         """What was lent is others' now: forget it, and tell where an ack or nack was promised, or an ack may be."""
         self._settle()
-        nacked = self._fetch.nacked() if isinstance(self._fetch, LentMessages) else []
+        nacked = [] if self.lent is None else self.lent.nacked()
         lost = [] if self.settings.at_most_once else merged([*self._handed, *self.acks.ranges(), *nacked])
         if self.lease is not None:  # in case the broker still counts anything as held by this one
             self.state.send(None, None, Kind.DETACH, self._detach(self.lease))
-        self.end(LeaseLost(text))
         if lost:
             self.error = LeaseLost(f"{_told(lost)} of {to_text(self.topic)} will go, or went, to others: {text}")
-        self.tell_news()
+        self.end(LeaseLost(text))
 
     def end(self, error: ClarionError) -> None:
         """Let go of everything; whoever still has messages of it gets the error."""
         if self.lease is not None:
             self.lease.error = error
-        self.lease = self.channel = self._fetch = self._nonce = self._put_off = self.last_word = None
-        self.inbox.clear()
-        self._handed = []
-        self.acks.clear()
+        self.lease = self._fetch = self._nonce = self._put_off = self.last_word = None
+        self.inbox, self.acks, self._handed = Inbox(), Acks(), []
         self.notice = None
         self.tell_news()
 
@@ -520,20 +591,19 @@ class Consumer:
             self.error = error
 
     def _detach(self, lease: Lease) -> bodies.Detach:
-        return bodies.Detach(self.topic, self.name, lease.token, tuple(merged(self.inbox.ranges())))
+        return bodies.Detach(*lease.who, tuple(merged(self.inbox.ranges())))
 
-    def leave(self) -> Leaving | None:
-        """Begin to leave a shared subscription, giving back what was not handed out as if it had never been lent."""
-        if not isinstance(self._fetch, LentMessages) or self.lease is None:
-            return None
-        self._fetch.take_no_more()
-        return Leaving(self, self.lease)
-
-    def detach(self, leaving: Leaving) -> None:
-        """Tell the broker that it leaves."""
-        if self.channel is not None and self.lease is leaving.lease and not leaving.told:
-            leaving.told = True
-            self.channel.ask(Kind.DETACH, self._detach(leaving.lease), leaving)
+    def leave(self, *, at_once: bool = False) -> bool:
+        """Leave a shared subscription, once nothing is being lent to it any more or `at_once`, giving back what was not
+        handed out as if it had never been lent; tell whether the broker knows."""
+        lease = self.lease
+        if lease is None or self.lent is None:
+            return True
+        self.lent.take_no_more()
+        if not lease.leaves and (at_once or not self.under_way):
+            lease.leaves = True
+            lease.ask(Kind.DETACH, self._detach(lease))
+        return lease.left
 
     # Handing out.
 
@@ -565,7 +635,7 @@ class Consumer:
     def empty_since(self, mark: object) -> bool:
         """Whether nothing was there when it was asked for after the mark, or nothing more can be had."""
         assert isinstance(mark, int)
-        return self.inbox.empty > mark or (self._fetch is not None and self._fetch.full)
+        return self.empty > mark or (self._fetch is not None and self._fetch.full)
 
     def next_message(self, now_s: float) -> Message | None:
         """Return one message; None when there is none."""
@@ -596,8 +666,8 @@ class Consumer:
         then the dead letters, take it, and otherwise it counts as read, as messages do that are gone."""
         part = self.inbox.drop_first()
         start, stop = part.offsets.start, part.offsets.stop
-        if isinstance(self._fetch, LentMessages):
-            self._fetch.give_back(start, stop, 0.0, reason)
+        if self.lent is not None:
+            self.lent.give_back(start, stop, 0.0, reason)
         elif self._fetch is not None:
             self._fetch.take_ack(start, stop)
             self.send_acks(now_s)
@@ -634,33 +704,21 @@ class Consumer:
     def nack(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
         """Give a range back."""
         lease.check()
-        if not isinstance(self._fetch, LentMessages):
+        if self.lent is None:
             raise PermanentError(
                 f"{to_text(self.name)} on {to_text(self.topic)} is not shared: its messages belong to this consumer"
                 " alone and cannot be given back; leave them unacked, and they come again when it attaches anew"
             )
         self._handed = without(self._handed, start, stop)
-        self._fetch.nack(start, stop, delay_s, reason)
-
-    def renew(self, about: object, now_s: float) -> bool:
-        """Renew the lease, and have `about` told; False where there is none to renew."""
-        if not isinstance(self._fetch, LentMessages):
-            return False
-        self._fetch.beat(now_s, about)
-        return True
-
-    def check_held(self, start: int, stop: int) -> None:
-        """Raise where a range of what is lent, or some of it, is decided already."""
-        if isinstance(self._fetch, LentMessages):
-            self._fetch.check_held(start, stop)
+        self.lent.give_back(start, stop, delay_s, reason, nacked=True)
 
     def _settle(self) -> None:
-        if isinstance(self._fetch, LentMessages):
-            self._fetch.settle_acks()
+        if self.lent is not None:
+            self.lent.settle_acks()
 
     def acks_done(self) -> bool:
         """Whether everything acked or given back is durable."""
-        return self.acks.done() and (not isinstance(self._fetch, LentMessages) or self._fetch.returns_done())
+        return self.acks.done() and (self.lent is None or not self.lent.returning)
 
     def is_settled(self) -> bool:
         """Whether everything acked or given back is durable, or will not be."""
@@ -678,11 +736,11 @@ class Consumer:
         """Do what is due by the clock; return when to come back."""
         if self._put_off is not None and now_s >= self._put_off[0]:
             body, self._put_off = self._put_off[1], None
-            self._ask_attach(body)
-        if self._fetch is None or self.channel is None:
+            self.state.send(self, body, Kind.ATTACH, body)
+        if self._fetch is None or self.lease is None:
             return None if self._put_off is None else self._put_off[0]
         self._settle()
-        wanted = [self.channel.on_time(now_s), self.send_acks(now_s), self._fetch.on_time(now_s)]
+        wanted = [self.lease.on_time(now_s), self.send_acks(now_s), self._fetch.on_time(now_s)]
         return min((moment_s for moment_s in wanted if moment_s is not None), default=None)
 
     def send_acks(self, now_s: float) -> float | None:
@@ -690,9 +748,7 @@ class Consumer:
         acked = self.acks.take_next(now_s)
         if acked:
             assert self.lease is not None
-            assert self.channel is not None
-            body = bodies.Ack(self.topic, self.name, self.lease.token, acked)
-            self.channel.ask(Kind.ACK, body, again=False)
+            self.lease.ask(Kind.ACK, bodies.Ack(*self.lease.who, acked), again=False)
         return self.acks.again_at_s
 
     def _on_acked(self, reply: Reply, now_s: float) -> None:
@@ -704,7 +760,7 @@ class Consumer:
             self.send_acks(now_s)
         elif again_s is not None:
             self.acks.send_again(now_s + again_s)
-        elif refusal.code == Code.LIMIT and isinstance(self._fetch, LentMessages):
+        elif refusal.code == Code.LIMIT and self.lent is not None:
             self.acks.send_again(now_s + _ACK_AGAIN_S)  # an older message, which another consumer has, holds it up
         else:
             self.fail(reply.error() or ClarionError(refusal.text))
@@ -718,18 +774,13 @@ class Consumer:
         if self.settings.at_most_once:
             text = f"offset {start} of {to_text(self.topic)} was acked before it was handed out (at-most-once)"
             raise PermanentError(f"{text}: a transaction cannot ack it again, and need not")
-        if isinstance(self._fetch, LentMessages):
-            self._fetch.lend_to_transaction(start, stop)
+        if self.lent is not None:
+            self.lent.lend_to_transaction(start, stop)
         self._handed = without(self._handed, start, stop)
-
-    def end_transaction(self, lease: Lease, start: int, stop: int, done: bool) -> None:
-        """The transaction is over, and has acked the range or not."""
-        if lease is self.lease and isinstance(self._fetch, LentMessages):
-            self._fetch.end_transaction(start, stop, done)
 
     def stats(self) -> dict[str, Any]:
         """Return what can be seen of the consumer."""
-        lent = self._fetch if isinstance(self._fetch, LentMessages) else None
+        lent = self.lent
         return {
             "buffered": self.inbox.buffered,
             "token": None if self.lease is None else self.lease.token,
@@ -737,23 +788,6 @@ class Consumer:
             "held": 0 if lent is None else lent.held,
             "taken": 0 if lent is None else lent.taken,
         }
-
-
-class Leaving:
-    """A consumer that leaves, and whether the broker knows."""
-
-    __slots__ = ("consumer", "lease", "left", "told")
-
-    def __init__(self, consumer: Consumer, lease: Lease) -> None:
-        self.consumer = consumer
-        self.lease = lease
-        self.told = self.left = False
-
-    def is_over(self) -> bool:
-        """Whether it has left; it does once nothing is being lent to it any more."""
-        if not self.consumer.under_way:
-            self.consumer.detach(self)
-        return self.left or self.lease.error is not None
 
 
 def without(ranges: list[Range], start: int, stop: int) -> list[Range]:

@@ -6,14 +6,20 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from clarion.model.errors import ClarionError, MessagesGone, NotSubscribed, Unreachable
+from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
 from clarion.model.names import to_text
 from clarion.session.calls import Call, Requests
 from clarion.session.exchange import Instruction, Reply, Send, hello
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind
+
+if TYPE_CHECKING:
+    from clarion.subscriber.consumer import Consumer
+    from clarion.subscriber.pattern_reader import PatternReader
+    from clarion.subscriber.subscriber_core import SubscriberCore
+    from clarion.subscriber.subscriber_transactions import Transactions
 
 
 @dataclass(slots=True)
@@ -27,7 +33,7 @@ class FetchSettings:
     at_most_once: bool = False  # what is acked was not handed out yet
 
 
-Steps = Generator[float, float, Any]  # it says until when it waits at most, and is sent the time when it goes on
+Steps = Generator[float, Any, Any]  # it says until when it waits at most, and is sent the time when it goes on
 
 
 class SteppedCall(Call):
@@ -35,22 +41,21 @@ class SteppedCall(Call):
 
     result: Any = None
     until_s = inf  # when it goes on though nothing happens
-    _steps: Steps | None = None
-    _has_begun = False
+    _steps: Steps
 
-    def start(self, steps: Steps) -> None:
-        """Begin with the steps; the first is taken when it is advanced."""
-        self._steps = steps
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
+        """Do it, up to where it has to wait, and go on from there."""
+        raise NotImplementedError
 
-    def advance(self, now_s: float) -> bool:
+    def begin(self, core: SubscriberCore, now_s: float, unix_s: float) -> bool:
+        """Take the first step; tell whether it is done."""
+        self._steps = self.steps(core, now_s, unix_s)
+        return self.advance(None)
+
+    def advance(self, now_s: float | None) -> bool:
         """Go on; tell whether it is done."""
-        assert self._steps is not None
         try:
-            if self._has_begun:
-                self.until_s = self._steps.send(now_s)
-            else:
-                self._has_begun = True
-                self.until_s = next(self._steps)
+            self.until_s = self._steps.send(now_s)
             return False
         except StopIteration as end:
             self.result = end.value
@@ -61,23 +66,15 @@ class SteppedCall(Call):
 
     def stop(self) -> None:
         """Go on no more."""
-        if self._steps is not None:
-            self._steps.close()
+        self._steps.close()
+
+    def undo(self) -> None:
+        """Nobody takes what it brought."""
 
     def outcome(self) -> Any:
         """Return the result, or raise the error."""
         super().outcome()
         return self.result
-
-
-class Part(Protocol):
-    """A part of the core that sends requests of its own, and is their tag."""
-
-    def on_greeted(self, error: ClarionError | None, now_s: float) -> None:
-        """The broker has said who it is and what it counts, or why it does not."""
-
-    def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
-        """A request of this part was answered; `about` is what was said when it was sent."""
 
 
 @dataclass(slots=True)
@@ -92,26 +89,22 @@ class CoreState:
     instructions: list[Instruction]
     numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of fetches, and of marks between them
     welcome: bodies.Welcome | None = None
-    _greeting: list[Part] = field(default_factory=list)  # who waits for the welcome
+    _greeting: list[Consumer | Transactions] = field(default_factory=list)  # who waits for the welcome
     _greet_at_s: float | None = None  # when to greet again a broker that could not answer
 
     def send(
         self,
-        part: Part | None,
+        part: Consumer | PatternReader | Transactions | None,
         about: Any,
         kind: Kind,
         body: bodies.Body,
         blobs: Sequence[Buffer] = (),
         wait_s: float = 0.0,
     ) -> None:
-        """Have a request sent, and its reply handed to the part; to nobody without one."""
+        """Have a request sent, and its reply handed to the part, with what it is about; to nobody without one."""
         self.instructions.append(Send(kind, body, (part, about), blobs, wait_s))
 
-    def next_nonce(self) -> bytes:
-        """Return random bytes that tell a request from all others."""
-        return next(self.requests.nonces)
-
-    def greet(self, part: Part, now_s: float) -> None:
+    def greet(self, part: Consumer | Transactions, now_s: float) -> None:
         """Have a part told once the broker has said who it is and what it counts; at once where it has."""
         if self.welcome is not None:
             part.on_greeted(None, now_s)
@@ -153,13 +146,6 @@ class CoreState:
             f"no broker answered at {self.url}; what was acked is acked, nothing is lost: call again,"
             " or start a broker there with `clarion up`"
         )
-
-
-def gone_error(topic: bytes, start: int, stop: int, text: str) -> MessagesGone:
-    """Return the error that names a gap."""
-    error = MessagesGone(f"{to_text(topic)}: {text}; the next call goes on after them")
-    error.topic, error.start, error.stop = topic, start, stop
-    return error
 
 
 def no_longer_reads(name: bytes, topic: bytes) -> NotSubscribed:

@@ -15,21 +15,18 @@ from clarion.model.errors import ClarionError, LeaseLost, StoredDataCorrupt
 from clarion.model.names import to_text
 from clarion.model.ranges import Span, Spans
 from clarion.session.exchange import Reply
-from clarion.subscriber.core_state import gone_error
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.messages import MessageBatch
 
 if TYPE_CHECKING:
-    from clarion.subscriber.consumer import Consumer, ConsumerChannel, Lease
+    from clarion.subscriber.consumer import Lease
 
 GOAL_S = 1.0  # of work that is borrowed at a time
 SOON_S = 0.25  # of work that is left when more is borrowed ahead
 _UNTOUCHED_S = 1.0  # for which borrowed messages may lie here before others get their chance
 _BEATS_IN_FLIGHT = 3
-_ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck
 
 
 class Pace:
@@ -78,31 +75,26 @@ class Pace:
         self._each_s = None
 
 
-class Beat(NamedTuple):
-    """What a heartbeat was made for."""
+class Returned(NamedTuple):
+    """What was given back."""
 
-    about: Any
+    spans: list[Span]
+    tried: bool  # whether it was worked on
+    nacked: bool = False  # whether the application gave it back, and counts on that
 
 
 class LentMessages:
     """Borrows messages, keeps them while this consumer lives, and gives back what it does not use."""
 
-    shared = True
-
-    def __init__(
-        self, consumer: Consumer, channel: ConsumerChannel, lease: Lease, attached: bodies.Attached, now_s: float
-    ) -> None:
-        self._consumer = consumer
-        self._channel = channel
+    def __init__(self, lease: Lease, attached: bodies.Attached, now_s: float) -> None:
+        self._consumer = consumer = lease.consumer
         self._lease = lease
         self._lease_s = attached.options.lease_s
         self._beat_at_s = now_s + self._lease_s / 3
         self._beats = 0  # in flight
         self._undecided = Spans()  # lent, neither acked nor given back, with the attempt of each
         self._to_ack: list[tuple[int, int]] = []  # of it, acked since the last ack was sent
-        self._returning: dict[int, list[Span]] = {}  # given back, not yet confirmed
-        self._untried: set[int] = set()  # which of these were not worked on
-        self._nacked: set[int] = set()  # which the application gave back, and counts on that
+        self.returning: dict[int, Returned] = {}  # not yet confirmed, by number
         self._returns = 0
         self._releases = 0  # returns of what was not worked on
         self._releasing = False  # what is given back now may be lent to us again for the same attempt
@@ -124,7 +116,7 @@ class LentMessages:
     @property
     def held(self) -> int:
         """How many messages are lent and not known to be done."""
-        returning = sum(stop - start for spans in self._returning.values() for start, stop, _ in spans)
+        returning = sum(stop - start for given in self.returning.values() for start, stop, _ in given.spans)
         return self._undecided.total + self._consumer.acks.total + returning + self._committing.total
 
     @property
@@ -159,59 +151,46 @@ class LentMessages:
             return
         self.under_way = True
         self._take_waits_s = wait_s
-        number = self._take_number = consumer.inbox.ask()
-        body = bodies.Take(
-            consumer.topic, consumer.name, self._lease.token, self._number,
-            min(room, messages), consumer.inbox.fetch_bytes, ceil(wait_s * 1000),
-        )  # fmt: skip
-        self._channel.ask(Kind.TAKE, body, number, wait_s)
+        number = self._take_number = next(consumer.state.numbers)
+        most, most_bytes = min(room, messages), consumer.fetch_bytes
+        body = bodies.Take(*self._lease.who, self._number, most, most_bytes, ceil(wait_s * 1000))
+        self._lease.ask(Kind.TAKE, body, number, wait_s)
 
     def _find_out_if_empty(self, now_s: float) -> None:
         """Ask something behind the take that waits: what could be lent to it would come before the answer to this."""
         self._finding_out = True
-        self.beat(now_s, (self._consumer.inbox.ask(), self._take_number))
+        self.beat(now_s, (next(self._consumer.state.numbers), self._take_number))
 
     def _on_found_out(self, number: int, behind: int) -> None:
         self._finding_out = False
-        if self.under_way and self._take_number == behind and not self._channel.puts_off(Kind.TAKE):
-            self._consumer.inbox.nothing_came(number)
+        if self.under_way and self._take_number == behind and not self._lease.puts_off(Kind.TAKE):
+            self._consumer.nothing_came(number)
         self._consumer.tell_news()
 
     def on_reply(self, kind: Kind, about: Any, reply: Reply, now_s: float) -> None:
         """A request of this consumer was answered."""
-        if kind == Kind.TAKE:
-            self._on_taken(about, reply, now_s)
-        elif kind == Kind.RETURN:
+        if kind == Kind.RETURN:
             self._on_returned(about, reply)
         elif kind == Kind.RENEW:
             self._on_shown(reply, now_s)
         else:
             self._on_beaten(about, reply)
 
-    def _on_taken(self, number: int, reply: Reply, now_s: float) -> None:
+    def on_answer(self, number: int) -> None:
+        """A take is not under way any more."""
         self.under_way = False
-        consumer = self._consumer
-        refusal = reply.refusal()
-        try:
-            if refusal is not None and refusal.code == Code.GONE and refusal.gone is not None:
-                start, stop = refusal.gone
-                consumer.tell_once(gone_error(consumer.topic, start, stop, refusal.text))
-                consumer.acks.note(start, stop)
-                consumer.send_acks(now_s)
-            elif reply.kind == Kind.MESSAGES:
-                self._take_lent(reply.read(bodies.Lent), reply, now_s)
-            else:
-                reply.read(bodies.NoMessages)
-                self._more = False
-                consumer.inbox.nothing_came(number)
-        except ClarionError as error:
-            if refusal is not None and refusal.code in _ASKED_AGAIN:
-                consumer.tell_once(error)
-            else:
-                consumer.fail(error)
-        consumer.tell_news()
 
-    def _take_lent(self, lent_now: bodies.Lent, reply: Reply, now_s: float) -> None:
+    def on_nothing(self, end: int) -> None:
+        """There is nothing more to be lent."""
+        self._more = False
+
+    def pass_over(self, start: int, stop: int, text: str, now_s: float) -> None:
+        """Tell of messages that are gone, and take them as done."""
+        self._consumer.tell_gone(start, stop, text, now_s)
+
+    def take_in(self, reply: Reply, now_s: float) -> None:
+        """Buffer what was lent, but for what is here already."""
+        lent_now = reply.read(bodies.Lent)
         self._number += 1
         self._more = lent_now.waiting > 0
         self._touched_s = now_s
@@ -229,17 +208,13 @@ class LentMessages:
             except BadBatch:
                 continue  # what it should hold is left over
             for start, stop, attempt in lent.take(first_offset, first_offset + batch.count):
-                part = MessageBatch(
-                    self._consumer.topic, batch, first_offset, committed_at_us,
-                    start - first_offset, stop - first_offset, self._lease, attempt,
-                )  # fmt: skip
-                self._consumer.inbox.add(part)
+                self._consumer.buffer(batch, first_offset, committed_at_us, start, stop, attempt)
         if lent.total:
             start, stop, _ = lent[0]
             for low, high, _ in lent:
                 self.give_back(low, high, self._lease_s, "it came damaged")
             text = f"offset {start} of {to_text(self._consumer.topic)} came damaged, and was given back"
-            self._consumer.tell_once(StoredDataCorrupt(text))
+            self._consumer.notice = StoredDataCorrupt(text)
 
     def _leave_out_known(self, lent: Spans) -> None:
         """Take out what is here already: whatever the broker thinks it does, an attempt is handed out once."""
@@ -262,7 +237,7 @@ class LentMessages:
             self._consumer.settings.prefetch
             and self._more
             and not self.under_way
-            and inbox.bytes < inbox.fetch_bytes
+            and inbox.bytes < self._consumer.fetch_bytes
             and self._pace.is_needed_soon(inbox.buffered, self._wanted or 1)
         ):
             self._take(0.0, self._wanted or self._pace.next_size())
@@ -286,57 +261,34 @@ class LentMessages:
                 for low, high, _ in self._undecided.take(start, stop):
                     self._consumer.acks.note(low, high)
 
-    def nack(self, start: int, stop: int, delay_s: float, reason: str) -> None:
-        """Give back, for the application and as tried, what of a range is undecided."""
-        number = self.give_back(start, stop, delay_s, reason)
-        if number is not None:
-            self._nacked.add(number)
-
     def nacked(self) -> list[tuple[int, int]]:
         """Return what the application gave back and is not known to be durable."""
-        return [span[:2] for number in self._nacked for span in self._returning.get(number, ())]
+        return [span[:2] for given in self.returning.values() if given.nacked for span in given.spans]
 
-    def give_back(self, start: int, stop: int, delay_s: float, reason: str) -> int | None:
-        """Give back, as tried, what of a range is undecided; return the number of that, if there is anything."""
+    def give_back(self, start: int, stop: int, delay_s: float, reason: str, *, nacked: bool = False) -> None:
+        """Give back, as tried, what of a range is undecided."""
         self.settle_acks()
-        return self._give_back(self._undecided.take(start, stop), True, max(0, int(delay_s * 1000)), reason)
+        given = Returned(self._undecided.take(start, stop), tried=True, nacked=nacked)
+        self._give_back(given, max(0, int(delay_s * 1000)), reason)
 
-    def _give_back(self, spans: list[Span], counted: bool, delay_ms: int = 0, reason: str = "") -> int | None:
-        if not spans:
-            return None
-        consumer = self._consumer
+    def _give_back(self, given: Returned, delay_ms: int = 0, reason: str = "") -> None:
+        if not given.spans:
+            return
         self._returns += 1
-        number = self._returns
-        self._returning[number] = spans
-        if not counted:
-            self._untried.add(number)
-        self._releases += not counted
-        body = bodies.Return(
-            consumer.topic, consumer.name, self._lease.token, tuple(spans), counted, delay_ms, reason,
-            0 if counted else self._releases,
-        )  # fmt: skip
-
-        self._channel.ask(Kind.RETURN, body, number)
-        return number
+        self.returning[self._returns] = given
+        self._releases += not given.tried
+        number = 0 if given.tried else self._releases
+        body = bodies.Return(*self._lease.who, tuple(given.spans), given.tried, delay_ms, reason, number)
+        self._lease.ask(Kind.RETURN, body, self._returns)
 
     def _on_returned(self, number: int, reply: Reply) -> None:
-        self._returning.pop(number, None)
-        self._nacked.discard(number)
-        if number in self._untried:
-            self._untried.discard(number)
+        given = self.returning.pop(number, None)
+        if given is not None and not given.tried:
             self._releasing = False
         error = reply.error()
         if error is not None:
             self._consumer.fail(error)
         self._consumer.tell_news()
-
-    def is_returning(self, number: int) -> bool:
-        """Whether a return is not settled yet."""
-        return number in self._returning
-
-    def returns_done(self) -> bool:
-        """Whether everything given back is durable."""
-        return not self._returning
 
     def check_held(self, start: int, stop: int) -> None:
         """Raise where a range, or some of it, is decided already."""
@@ -362,21 +314,19 @@ class LentMessages:
     def beat(self, now_s: float, about: Any = None) -> None:
         """Tell the broker that this consumer lives, and hear of it when it is too late for that; `about` is who wants
         to know that it was told, or what it finds out."""
-        consumer = self._consumer
         self._beats += 1
         self._beat_at_s = now_s + self._lease_s / 3
-        body = bodies.Ack(consumer.topic, consumer.name, self._lease.token, ())
-        self._channel.ask(Kind.ACK, body, Beat(about))
+        self._lease.ask(Kind.ACK, bodies.Ack(*self._lease.who, ()), about)
 
-    def _on_beaten(self, beat: Beat, reply: Reply) -> None:
+    def _on_beaten(self, about: Any, reply: Reply) -> None:
         self._beats -= 1
         error = reply.error()
         if error is not None:
             self._consumer.fail(error)
-        elif isinstance(beat.about, tuple):
-            self._on_found_out(*beat.about)
-        elif beat.about is not None:
-            beat.about.answered = True
+        elif isinstance(about, tuple):
+            self._on_found_out(*about)
+        elif about is not None:
+            about.answered = True
 
     def show(self, start: int, now_s: float) -> None:
         """Say what is held, which a broker that began anew cannot know; `start` tells it from later starts.
@@ -384,19 +334,14 @@ class LentMessages:
         What was given back untried is not: nothing of that was stored, and it may be lent to another already. What was
         tried is: the broker knows by the attempt whether it came back before, and the request is repeated.
         """
-        consumer = self._consumer
         self.settle_acks()
-        for number in self._untried:
-            self._returning.pop(number, None)
-        self._untried.clear()
+        self.returning = {number: given for number, given in self.returning.items() if given.tried}
         self._releasing = False
-        returning = [span for spans in self._returning.values() for span in spans]
-        acking = [(start, stop, 0) for start, stop in consumer.acks.ranges()]
+        returning = [span for given in self.returning.values() for span in given.spans]
+        acking = [(start, stop, 0) for start, stop in self._consumer.acks.ranges()]
         held = (*self._undecided, *self._committing, *returning, *acking)
-        body = bodies.Renew(
-            consumer.topic, consumer.name, self._lease.token, held, start, self._number - 1, self._releases
-        )
-        self._channel.ask(Kind.RENEW, body, at_once=True)
+        body = bodies.Renew(*self._lease.who, held, start, self._number - 1, self._releases)
+        self._lease.ask(Kind.RENEW, body, at_once=True)
 
     def _on_shown(self, reply: Reply, now_s: float) -> None:
         refusal = reply.refusal()
@@ -412,7 +357,7 @@ class LentMessages:
         if any(self._counts_on(*lost) for lost in renewed.lost):
             self._consumer.lose("the broker began anew and lent to others what this consumer held")
             return
-        self._channel.shown()
+        self._lease.shown()
         self._consumer.tell_news()
 
     def _counts_on(self, start: int, stop: int) -> bool:
@@ -451,4 +396,4 @@ class LentMessages:
         self._touched_s = now_s
         self._releasing = bool(spans)
         self._more = True
-        self._give_back(spans, False)
+        self._give_back(Returned(spans, tried=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from clarion.model.errors import ClarionError, NotSubscribed, StoredDataCorrupt
 from clarion.session.exchange import Reply
@@ -13,18 +13,11 @@ from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.messages import Message, MessageBatch
 
+if TYPE_CHECKING:
+    from clarion.subscriber.subscriber_core import SubscriberCore
+
 _NEWS_WAIT_S = 30.0
 _LEAST_FETCH_BYTES = 16 * 1024
-
-
-class Consumers(Protocol):
-    """The consumers of a subscriber, by topic."""
-
-    def of(self, topic: bytes) -> Consumer:
-        """Return the consumer of a topic."""
-
-    def on_left(self, consumer: Consumer) -> None:
-        """A pattern no longer reads a topic."""
 
 
 class _Mark:
@@ -45,10 +38,10 @@ class PatternReader:
     what the pattern matches. Only one that may not wait has to ask them all.
     """
 
-    def __init__(self, pattern: bytes, state: CoreState, consumers: Consumers) -> None:
+    def __init__(self, pattern: bytes, state: CoreState, core: SubscriberCore) -> None:
         self.pattern = pattern
         self._state = state
-        self._consumers = consumers
+        self._core = core
         self._version = 0
         self._ended = False
         self._known = False  # whether the broker has said which topics match
@@ -83,9 +76,6 @@ class PatternReader:
         self._asking[number] = wait_s
         body = bodies.Matches(self.pattern, self._state.name, self._version, ceil(wait_s * 1000))
         self._state.send(self, number, Kind.MATCHES, body, (), wait_s)
-
-    def on_greeted(self, error: ClarionError | None, now_s: float) -> None:
-        """It greets nobody."""
 
     def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
         """Take in which topics match."""
@@ -126,10 +116,10 @@ class PatternReader:
         most = self._state.settings.fetch_bytes
         share = max(_LEAST_FETCH_BYTES, most // max(1, len(self.members)))
         for consumer in self.members.values():
-            consumer.inbox.fetch_bytes = min(most, share)
+            consumer.fetch_bytes = min(most, share)
 
     def _join(self, topic: bytes) -> None:
-        consumer = self.members[topic] = self._consumers.of(topic)
+        consumer = self.members[topic] = self._core.of(topic)
         consumer.of_pattern = True
         self._joins += 1
         if isinstance(consumer.error, NotSubscribed):
@@ -147,7 +137,7 @@ class PatternReader:
             consumer.watchers.pop(self, None)
             for group in (self._ready, self._troubled, self._to_ask, self._empty, self._used, self._worked_on):
                 group.pop(consumer, None)
-            self._consumers.on_left(consumer)
+            self._core.on_left(consumer)
 
     def end(self) -> None:
         """Nothing is read by this pattern any more."""

@@ -1,18 +1,22 @@
-"""The subscriber for plain Python: subscribe, get, ack, from any thread."""
+"""The subscriber: subscribe, get, ack. For plain Python, from any thread; for asyncio the same verbs, awaited, on the
+caller's event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from clarion.model.arguments import optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes
+from clarion.session.async_session import AsyncSession
 from clarion.session.calls import Call
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
@@ -27,18 +31,213 @@ from clarion.subscriber.subscriber_core import (
     Flush,
     Get,
     Next,
+    Order,
+    Start,
     Subscribe,
     SubscriberCore,
     Unsubscribe,
+    options_of,
 )
-from clarion.subscriber.subscriber_transactions import Draft, Outcome, State, Transaction
-from clarion.subscriber.subscription_options import AckMode, Delivery, Order, Start, check_settings, options_of
+from clarion.subscriber.subscriber_transactions import AsyncTransaction, Draft, Outcome, State, Transaction
 from clarion.wire.messages import Message, MessageBatch
 
 log = logging.getLogger("clarion.subscriber")
+AckMode = Literal["auto", "explicit"]
+Delivery = Literal["at-least-once", "at-most-once"]
 
 
-class Subscriber:
+class _Works(Works):
+    """What works behind a subscriber. It does not hold the subscriber (see `endings`); messages do."""
+
+    session: Any
+    lock: AbstractContextManager[Any]  # held by whoever uses the core
+    do: Callable[[Callable[[float], None]], None]  # see `ThreadSession.do`
+
+    def __init__(self, core: SubscriberCore) -> None:
+        self.core = core
+
+    def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
+        """Say that messages are done."""
+        self.do(lambda now_s: lease.consumer.ack(lease, start, stop, now_s))
+
+    def nack_offsets(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
+        """Give messages back."""
+        self.do(lambda _now_s: lease.consumer.nack(lease, start, stop, delay_s, reason))
+
+    def extend_offsets(self, lease: Lease, start: int, stop: int) -> Any:
+        """Keep messages for longer, and wait for the answer; for asyncio, return what is to be awaited."""
+        return self.session.run(Extend(lease, start, stop))
+
+    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
+        """Have a transaction decide about messages."""
+        lease, start, stop = part.lease, part.offsets.start, part.offsets.stop
+
+        def lend(_now_s: float) -> None:
+            lease.consumer.lend_to_transaction(lease, start, stop)
+            draft.ack(lease, start, stop)
+
+        self.do(lend)
+
+    def abandon(self, outcome: Outcome) -> None:
+        """A transaction is not committed."""
+        self.do(lambda _now_s: self.core.transactions.abandon(outcome))
+
+    def run(self, call: Call) -> Any:
+        """Wait for a call of a transaction; for asyncio, return what is to be awaited."""
+        return self.session.run(call)
+
+    def check_usable(self) -> None:
+        """Raise where it is closed or broken."""
+        self.session.check_usable()
+
+    def drop_all(self) -> None:
+        """The connection is gone: let go of everything."""
+        with self.lock:
+            self.core.drop_all(Closed("this client is closed"))
+
+
+class _ThreadWorks(_Works):
+    session: ThreadSession
+
+    def __init__(self, core: SubscriberCore) -> None:
+        super().__init__(core)
+        self.session = ThreadSession(core.url, core)
+        self.lock = self.session.lock
+        self.do = self.session.do
+        self._closing = threading.Lock()  # held by who closes it
+        self._closed = False
+
+    def close(self, ack: bool, timeout_s: float | None) -> None:
+        """Leave and let go; whoever closes it second waits for the first."""
+        self.session.check_process()
+        if not self._closing.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise TimedOut("another thread is closing this subscriber, and has not done so yet")
+        try:
+            if not self._closed:
+                self.session.run(Close(ack, timeout_s))
+        finally:
+            self._closed = True
+            closed(self)
+            self.session.close()
+            self.drop_all()
+            self._closing.release()
+
+    def end(self, timeout_s: float) -> None:
+        """Leave and let go, as nobody closed it: what was handed out and not acked is not acked now."""
+        self.close(False, min(timeout_s, self.core.state.timeout_s))
+
+
+class _AsyncWorks(_Works):
+    session: AsyncSession
+
+    def __init__(self, core: SubscriberCore) -> None:
+        super().__init__(core)
+        self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
+        self.session = AsyncSession(core.url, core)
+        self.loop = self.session.loop
+        self.lock = nullcontext()
+
+    def do(self, change: Callable[[float], None]) -> None:
+        """Change something of the core, now, unless the client is not usable any more."""
+        self.session.check_usable()
+        change(self.session.now_s())
+        if self.core.wants_turn():
+            self.session.perform()
+
+    def leave_loop(self) -> None:
+        """Have the loop do nothing more."""
+        self.session.leave_loop()
+
+    async def end(self, timeout_s: float) -> None:
+        """Leave and let go, as nobody closed it, on this loop or, once it has left it, on another: what was handed out
+        and not acked is not acked now."""
+        if asyncio.get_running_loop() is not self.loop:
+            self.loop = asyncio.get_running_loop()
+            self.session.join_loop()
+            self._closed = None  # whoever was closing it is gone with the other loop
+        await self.close(False, min(timeout_s, self.core.state.timeout_s))
+
+    async def close(self, ack: bool, timeout_s: float | None) -> None:
+        """Leave and let go; whoever closes it second waits for the first."""
+        self.session.check_process()
+        if self._closed is not None:
+            await asyncio.wait([self._closed])
+            return
+        self._closed = asyncio.get_running_loop().create_future()
+        try:
+            await self.session.run(Close(ack, timeout_s))
+        except GeneratorExit:  # its loop is over before it is: the end of the program finishes it
+            raise
+        except BaseException:
+            self._let_go()
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.session.close()
+        closed(self)
+        assert self._closed is not None
+        self._closed.set_result(None)
+        self.drop_all()
+
+
+class _Client:
+    """What is the same for threads and asyncio: all but waiting."""
+
+    _works_type: type[_Works]
+
+    def __init__(
+        self,
+        url: str | None = None,
+        name: bytes | str = "",
+        *,
+        ack: AckMode = "auto",
+        delivery: Delivery = "at-least-once",
+        timeout_s: float = 10.0,
+        fetch_bytes: int = 2**20,
+        prefetch: bool = True,
+        max_unacked: int = 10_000,
+        heartbeats: bool = True,
+    ) -> None:
+        if name is None or name in ("", b""):
+            raise ValueError("a subscriber has a name: it is how the broker knows what it has read")
+        if ack not in ("auto", "explicit") or delivery not in ("at-least-once", "at-most-once"):
+            raise ValueError('ack is "auto" or "explicit", delivery "at-least-once" or "at-most-once"')
+        whole(max_unacked, "max_unacked", 1, 1_000_000)
+        whole(fetch_bytes, "fetch_bytes", 1)
+        self.name = to_bytes(name, "name")
+        settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")
+        timeout_s, url = seconds(timeout_s, "timeout_s"), broker_url(url)
+        self._core = SubscriberCore(self.name, url, timeout_s, settings, auto_ack=ack == "auto", seed=os.urandom(16))
+        self._works: Any = self._works_type(self._core)
+        self._session: Any = self._works.session
+        watch(self, self._works, url)
+
+    def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
+        most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
+        return Get(
+            to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self._works, keeper=self
+        )
+
+    @contextmanager
+    def _closing(self, error: BaseException | None) -> Iterator[None]:
+        """What goes wrong while it is closed after an error is logged, and not raised in its place."""
+        try:
+            yield
+        except ClarionError as failure:
+            if error is None:
+                raise
+            log.info("while closing the subscriber after an error: %s", failure)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What is buffered and held, in all and by topic, and whether a broker is connected."""
+        self._session.check_process()
+        with self._works.lock:
+            return {**self._core.stats(), "connected": self._session.connected}
+
+
+class Subscriber(_Client):
     """Reads topics of the broker at `url` under a durable name. Safe from many threads; close it, or use `with`.
     Without a `url` it is the one in the environment, CLARION_URL, or the usual address.
 
@@ -55,27 +254,9 @@ class Subscriber:
     taken away: once from the next get (ack="auto") or `flush_acks`, and from every ack or nack of them.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        name: bytes | str = "",
-        *,
-        ack: AckMode = "auto",
-        delivery: Delivery = "at-least-once",
-        timeout_s: float = 10.0,
-        fetch_bytes: int = 2**20,
-        prefetch: bool = True,
-        max_unacked: int = 10_000,
-        heartbeats: bool = True,
-    ) -> None:
-        check_settings(name, ack, delivery, max_unacked)
-        whole(fetch_bytes, "fetch_bytes", 1)
-        self.name = to_bytes(name, "name")
-        settings = FetchSettings(fetch_bytes, prefetch, max_unacked, heartbeats, delivery == "at-most-once")
-        self._works = _Works(url, self.name, seconds(timeout_s, "timeout_s"), settings, auto_ack=ack == "auto")
-        self._session = self._works.session
-        self._core = self._works.core
-        watch(self, self._works, self._session.url)
+    _works_type = _ThreadWorks
+    _works: _ThreadWorks
+    _session: ThreadSession
 
     def subscribe(
         self,
@@ -117,12 +298,6 @@ class Subscriber:
         found: list[MessageBatch] = self._session.run(self._get(topic, max_messages, wait_s))
         return found
 
-    def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
-        most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
-        return Get(
-            to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self._works, keeper=self
-        )
-
     def stream(self, topic: bytes | str, wait_s: float | None = None) -> Iterator[Message]:
         """Return messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
         when the next one is asked for. Leave it when you like: the next get goes on where it was left."""
@@ -130,7 +305,7 @@ class Subscriber:
         patience_s = optional_seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
-            with self._session.lock:
+            with self._works.lock:
                 message = self._core.next_now(topic, self._works, time.monotonic())
                 wants_turn = self._core.wants_turn()
             if wants_turn:
@@ -167,90 +342,88 @@ class Subscriber:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._closing(error):
             self.close(ack=error is None)
-        except ClarionError as failure:
-            if error is None:
-                raise
-            log.info("while closing the subscriber after an error: %s", failure)
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        """What is buffered and held, in all and by topic, and whether a broker is connected."""
-        self._session.check_process()
-        with self._session.lock:
-            return {**self._core.stats(), "connected": self._session.connected}
 
 
-class _Works(Works):
-    """What works behind a subscriber. It does not hold the subscriber (see `endings`); messages do."""
+class AsyncSubscriber(_Client):
+    """Reads topics of the broker at `url` under a durable name; made and used on one event loop. See Subscriber."""
 
-    def __init__(
-        self, url: str | None, name: bytes, timeout_s: float, settings: FetchSettings, *, auto_ack: bool
+    _works_type = _AsyncWorks
+    _works: _AsyncWorks
+    _session: AsyncSession
+
+    async def subscribe(
+        self,
+        topic: bytes | str,
+        start: Start = "new",
+        *,
+        shared: bool = False,
+        order: Order | None = None,
+        lease_s: float | None = None,
+        max_attempts: int | None = None,
+        expires_s: float | None = None,
+    ) -> bool:
+        """Make a durable subscription; see Subscriber.subscribe."""
+        options = options_of(shared, order, lease_s, max_attempts, expires_s)
+        found: bool = await self._session.run(Subscribe(topic, self.name, start, options, self._core.state.timeout_s))
+        return found
+
+    async def unsubscribe(self, topic: bytes | str) -> bool:
+        """End the subscription; see Subscriber.unsubscribe."""
+        found: bool = await self._session.run(Unsubscribe(topic, self.name, self._core.state.timeout_s))
+        return found
+
+    async def get(self, topic: bytes | str, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
+        """Return up to `max_messages`; wait up to `wait_s` for the first. [] when that is over."""
+        found: list[Message] = await self._session.run(self._get(topic, max_messages, wait_s, single=True))
+        return found
+
+    async def get_batches(
+        self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0
+    ) -> list[MessageBatch]:
+        """As `get`, but in columns as they are stored, with no object for each message."""
+        found: list[MessageBatch] = await self._session.run(self._get(topic, max_messages, wait_s))
+        return found
+
+    async def stream(self, topic: bytes | str, wait_s: float | None = None) -> AsyncIterator[Message]:
+        """Return messages one by one, for ever, or until none came for `wait_s`; see Subscriber.stream."""
+        topic = to_bytes(topic, "topic")
+        patience_s = optional_seconds(wait_s, "wait_s")
+        while True:
+            self._session.check_usable()
+            message = self._core.next_now(topic, self._works, self._session.now_s())
+            if self._core.wants_turn():
+                self._session.perform()
+            if message is None:
+                message = await self._session.run(Next(topic, patience_s, holder=self._works))
+                if message is None:
+                    return
+            yield message
+
+    def transaction(self) -> AsyncTransaction:
+        """Begin a transaction: `async with subscriber.transaction() as tx`; see Transaction."""
+        self._session.check_usable()
+        return AsyncTransaction(self._works, keeper=self)
+
+    async def state(self, name: bytes | str) -> State:
+        """Return a named state, as transactions set it: its value and version."""
+        found: State = await self._session.run(AskState(name, self._core.state.timeout_s))
+        return found
+
+    async def flush_acks(self, timeout_s: float | None = None) -> None:
+        """Wait until every ack and nack made so far is durable."""
+        await self._session.run(Flush(optional_seconds(timeout_s, "timeout_s")))
+
+    async def close(self, *, ack: bool = True, timeout_s: float | None = None) -> None:
+        """Let go of the connection; see Subscriber.close."""
+        await self._works.close(ack, optional_seconds(timeout_s, "timeout_s"))
+
+    async def __aenter__(self) -> AsyncSubscriber:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        url = broker_url(url)
-        self.core = SubscriberCore(name, url, timeout_s, settings, auto_ack=auto_ack, seed=os.urandom(16))
-        self.session = ThreadSession(url, self.core)
-        self._closing = threading.Lock()  # held by who closes it
-        self._closed = False
-
-    # What messages and transactions need of it.
-
-    def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
-        """Say that messages are done."""
-        self.session.do(lambda now_s: lease.consumer.ack(lease, start, stop, now_s))
-
-    def nack_offsets(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
-        """Give messages back."""
-        self.session.do(lambda _now_s: lease.consumer.nack(lease, start, stop, delay_s, reason))
-
-    def extend_offsets(self, lease: Lease, start: int, stop: int) -> None:
-        """Keep messages for longer, and wait for the answer."""
-        self.session.run(Extend(lease, start, stop))
-
-    def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
-        """Have a transaction decide about messages."""
-        lease, start, stop = part.lease, part.offsets.start, part.offsets.stop
-
-        def lend(_now_s: float) -> None:
-            lease.consumer.lend_to_transaction(lease, start, stop)
-            draft.ack(lease, start, stop)
-
-        self.session.do(lend)
-
-    def abandon(self, outcome: Outcome) -> None:
-        """A transaction is not committed."""
-        self.session.do(lambda _now_s: self.core.transactions.abandon(outcome))
-
-    def run(self, call: Call) -> Any:
-        """Wait for a call of a transaction."""
-        return self.session.run(call)
-
-    def check_usable(self) -> None:
-        """Raise where it is closed or broken."""
-        self.session.check_usable()
-
-    # Ending.
-
-    def close(self, ack: bool, timeout_s: float | None) -> None:
-        """Leave and let go; whoever closes it second waits for the first."""
-        self.session.check_process()
-        if not self._closing.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            raise TimedOut("another thread is closing this subscriber, and has not done so yet")
-        try:
-            if not self._closed:
-                self.session.run(Close(ack, timeout_s))
-        finally:
-            self._let_go()
-            self._closing.release()
-
-    def _let_go(self) -> None:
-        self._closed = True
-        closed(self)
-        self.session.close()
-        with self.session.lock:
-            self.core.drop_all(Closed("this client is closed"))
-
-    def end(self, timeout_s: float) -> None:
-        """Leave and let go, as nobody closed it: what was handed out and not acked is not acked now."""
-        self.close(False, min(timeout_s, self.core.state.timeout_s))
+        with self._closing(error):
+            await self.close(ack=error is None)

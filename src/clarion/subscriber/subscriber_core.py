@@ -8,21 +8,23 @@ wait go on as far as they get.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
-from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
+from clarion.model.arguments import seconds, whole
+from clarion.model.errors import ClarionError, InvalidRequest, NotSubscribed, Unreachable
 from clarion.model.names import is_pattern, matches, to_bytes, to_text
-from clarion.model.options import SubscriptionOptions
+from clarion.model.options import SubscriptionOptions, check_options
 from clarion.session.calls import Call, Request, Requests
 from clarion.session.exchange import Instruction, Reply, Wake
 from clarion.subscriber.consumer import Consumer, Lease
 from clarion.subscriber.core_state import CoreState, FetchSettings, SteppedCall, Steps, no_longer_reads
 from clarion.subscriber.pattern_reader import PatternReader
-from clarion.subscriber.subscriber_transactions import Commit, State, Transactions
-from clarion.subscriber.subscription_options import Start, check_same_use, start_fields
+from clarion.subscriber.subscriber_transactions import State, Transactions
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 from clarion.wire.messages import Holder, Message, MessageBatch
+from clarion.wire.timestamps import unix_us
 
 log = logging.getLogger("clarion.subscriber")
 MANY = 65_536
@@ -33,6 +35,8 @@ _SETTLED_AT_ONCE = 1000  # topics that are acked together when closing: all of 1
 _LEAVE_S = 2.0  # how long a close waits to tell the broker that this one leaves, at most
 
 Source = Consumer | PatternReader
+Start = Literal["new", "earliest"] | int | datetime
+Order = Literal["key"]
 
 
 class SubscriberCore:
@@ -63,23 +67,18 @@ class SubscriberCore:
         if isinstance(call, Request):
             self._requests.begin(call, now_s, unix_s)
             return
-        if isinstance(call, Commit):
-            call.start(self.transactions.committing(call, now_s, unix_s))
-        else:
-            assert isinstance(call, _Verb)
-            call.start(call.steps(self, now_s))
-        if not call.advance(now_s):
+        assert isinstance(call, SteppedCall)
+        if not call.begin(self, now_s, unix_s):
             self._calls[call] = None
 
     def cancel(self, call: Call, now_s: float) -> None:
         """Nobody waits for a call any more, or takes what it brought: that is put back."""
         if isinstance(call, Request):
             self._requests.cancel(call, now_s)
-        elif call in self._calls:
-            assert isinstance(call, SteppedCall)
+        elif isinstance(call, SteppedCall) and call in self._calls:
             del self._calls[call]
             call.stop()
-        elif isinstance(call, _Verb) and call.done and call.error is None:
+        elif isinstance(call, SteppedCall) and call.done and call.error is None:
             call.undo()
         self.advance(now_s)
 
@@ -110,7 +109,7 @@ class SubscriberCore:
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Do what is due; return when to come back."""
-        wanted = [self.state.on_time(now_s), self.transactions.on_time(now_s, unix_s)]
+        wanted = [self.state.on_time(now_s), self.transactions.on_time(now_s)]
         wanted += [pattern.on_time(now_s) for pattern in self._patterns.values()]
         for consumer in list(self._timed):
             moment_s = consumer.on_time(now_s)
@@ -227,6 +226,49 @@ class SubscriberCore:
 # Verbs that ask once.
 
 
+def start_fields(start: object) -> tuple[str, int]:
+    """Return a subscription's start as the wire has it."""
+    if isinstance(start, datetime):
+        return "time", unix_us(start)
+    if isinstance(start, str) and start in ("new", "earliest"):
+        return start, 0
+    if hasattr(start, "__index__") and not isinstance(start, bool):
+        return "offset", whole(start, "an offset to start at")
+    raise ValueError(f'start is "new", "earliest", an offset or a datetime, not {start!r}')
+
+
+def options_of(
+    shared: bool, order: str | None, lease_s: float | None, max_attempts: int | None, expires_s: float | None
+) -> SubscriptionOptions:
+    """Return a subscription's options, the usual ones where there is None; TypeError, ValueError or InvalidRequest for
+    what it cannot be."""
+    usual = SubscriptionOptions()
+    options = SubscriptionOptions(
+        bool(shared),
+        "" if order is None else order,
+        usual.lease_s if lease_s is None else seconds(lease_s, "lease_s"),
+        usual.max_attempts if max_attempts is None else whole(max_attempts, "max_attempts"),
+        usual.expires_s if expires_s is None else seconds(expires_s, "expires_s"),
+    )
+    check_options(options)
+    return options
+
+
+def check_same_use(topic: bytes, name: bytes, asked: SubscriptionOptions, found: SubscriptionOptions) -> None:
+    """Raise InvalidRequest where a subscription that is there is used otherwise than asked for."""
+    if (asked.shared, asked.order) != (found.shared, found.order):
+        raise InvalidRequest(
+            f"{to_text(name)} subscribes to {to_text(topic)} already, {_use(found)}, and not {_use(asked)};"
+            " unsubscribe it first, or ask for what it is"
+        )
+
+
+def _use(options: SubscriptionOptions) -> str:
+    if not options.shared:
+        return "for one consumer at a time (shared=False)"
+    return "shared" + (f' with order="{options.order}"' if options.order else " without order")
+
+
 class Subscribe(Request):
     """Make a subscription; False where there was one already."""
 
@@ -281,44 +323,25 @@ class AskState(Request):
 # Verbs that wait.
 
 
-class _Verb(SteppedCall):
-    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
-        """Do it, up to where it has to wait, and go on from there."""
-        raise NotImplementedError
-
-    def undo(self) -> None:
-        """Nobody takes what it brought."""
-
-
-class _Arrival:
-    """Messages that a call waits for, until a deadline."""
-
-    def __init__(self, source: Source, state: CoreState, most: int, deadline_s: float, now_s: float) -> None:
-        self._source = source
-        self._state = state
-        self._most = most
-        self._mark = source.mark(now_s)
-        self._deadline_s = deadline_s
-        self._give_up_s = deadline_s + state.timeout_s
-        self._ask_again_s = deadline_s + _GRACE_S
-        self._waits = now_s < deadline_s
-
-    def until_s(self, now_s: float) -> float | None:
-        """Return until when to wait: None when there are some, or were none until the deadline."""
-        source = self._source
+def _arrival(source: Source, state: CoreState, most: int, deadline_s: float, now_s: float) -> Steps:
+    """Wait for messages until a deadline; return the time when there are some, or were none until then."""
+    mark = source.mark(now_s)
+    waits = now_s < deadline_s
+    ask_again_s, give_up_s = deadline_s + _GRACE_S, deadline_s + state.timeout_s
+    while True:
         source.raise_error()
-        if source.buffered or (now_s >= self._deadline_s and source.empty_since(self._mark)):
-            return None
-        if now_s >= self._give_up_s:
-            raise source.last_word or self._state.no_answer()
+        if source.buffered or (now_s >= deadline_s and source.empty_since(mark)):
+            return now_s
+        if now_s >= give_up_s:
+            raise source.last_word or state.no_answer()
         # What is under way may be another caller's that waits longer: then an own one asks when time is up, but not
         # before what waited no longer than this had the time to come.
-        if not (self._waits and self._deadline_s <= now_s < self._ask_again_s):
-            source.want(max(0.0, self._deadline_s - now_s), self._most, now_s)
-        return self._ask_again_s if now_s < self._ask_again_s else self._give_up_s
+        if not (waits and deadline_s <= now_s < ask_again_s):
+            source.want(max(0.0, deadline_s - now_s), most, now_s)
+        now_s = yield ask_again_s if now_s < ask_again_s else give_up_s
 
 
-class Get(_Verb):
+class Get(SteppedCall):
     """Get up to `most` messages, waiting up to `wait_s` for the first; as batches, or one by one."""
 
     def __init__(
@@ -343,25 +366,19 @@ class Get(_Verb):
         self._keeper = keeper
         self.result: list[MessageBatch] = []
 
-    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Ack what was handed out, wait for messages, and hand them out."""
         deadline_s = now_s + self._wait_s
         source = core.source(self.topic)
         if core.auto_ack:
             source.ack_handed(now_s)
         while True:
-            arrival = _Arrival(source, core.state, self._most, deadline_s, now_s)
-            while (until_s := arrival.until_s(now_s)) is not None:
-                now_s = yield until_s
+            now_s = yield from _arrival(source, core.state, self._most, deadline_s, now_s)
             if not source.buffered:
                 return []
             parts = source.take(self._most, now_s, opened=self._opened)
-            if core.state.settings.at_most_once:
-                parts = yield from _acked_first(parts, core, now_s)
-            elif core.auto_ack:
-                _note_handed(parts)
-            if parts:
-                return parts
+            if handed := (yield from _handed_out(parts, core, now_s)):
+                return handed
 
     def undo(self) -> None:
         """Take the messages back; the next call gets them."""
@@ -375,7 +392,7 @@ class Get(_Verb):
         return [message for part in self.result for message in part.messages()] if self._single else self.result
 
 
-class Next(_Verb):
+class Next(SteppedCall):
     """Get the next message; None where none came for `wait_s`."""
 
     def __init__(self, topic: bytes, wait_s: float | None, *, holder: Holder | None = None) -> None:
@@ -383,17 +400,15 @@ class Next(_Verb):
         self._wait_s = wait_s
         self._holder = holder
 
-    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Ack the one before, and wait for the next; for ever, if that is wanted, also for a broker."""
         while True:
             source = core.source(self.topic)
             if core.auto_ack:
                 source.ack_handed(now_s)
             deadline_s = now_s + (_LONG_WAIT_S if self._wait_s is None else self._wait_s)
-            arrival = _Arrival(source, core.state, _AS_MANY_AS_SUITS, deadline_s, now_s)
             try:
-                while (until_s := arrival.until_s(now_s)) is not None:
-                    now_s = yield until_s
+                now_s = yield from _arrival(source, core.state, _AS_MANY_AS_SUITS, deadline_s, now_s)
             except Unreachable:
                 if self._wait_s is not None:
                     raise
@@ -401,14 +416,8 @@ class Next(_Verb):
                 continue
             came = bool(source.buffered)
             message = source.next_message(now_s) if came else None
-            if message is not None:
-                parts = [message.alone()]
-                if core.state.settings.at_most_once:
-                    parts = yield from _acked_first(parts, core, now_s)
-                elif core.auto_ack:
-                    _note_handed(parts)
-                if parts:
-                    return message
+            if message is not None and (yield from _handed_out([message.alone()], core, now_s)):
+                return message
             if self._wait_s is not None and not came:
                 return None
 
@@ -425,18 +434,18 @@ class Next(_Verb):
         return message
 
 
-def _note_handed(parts: list[MessageBatch]) -> None:
-    for part in parts:
-        part.lease.consumer.hand_out(part.offsets.start, part.offsets.stop)
-
-
 def _put_back(parts: list[MessageBatch]) -> None:
     for part in reversed(parts):
         part.lease.consumer.put_back(part)
 
 
-def _acked_first(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -> Steps:
-    """At most once: ack messages before they are handed out, and hand out only what could be acked."""
+def _handed_out(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -> Steps:
+    """Return messages that the next call acks, with ack="auto". At most once: ack them now, and return only what could
+    be acked."""
+    if not core.state.settings.at_most_once:
+        for part in parts if core.auto_ack else ():
+            part.lease.consumer.hand_out(part.offsets.start, part.offsets.stop)
+        return parts
     try:
         for part in parts:
             part.lease.consumer.ack(part.lease, part.offsets.start, part.offsets.stop, now_s)
@@ -451,7 +460,7 @@ def _acked_first(parts: list[MessageBatch], core: SubscriberCore, now_s: float) 
     return [part for part in parts if part.lease.error is None]
 
 
-class Extend(_Verb):
+class Extend(SteppedCall):
     """Renew the lease on messages, and wait until the broker says that it did."""
 
     def __init__(self, lease: Lease, start: int, stop: int) -> None:
@@ -459,28 +468,29 @@ class Extend(_Verb):
         self._offsets = start, stop
         self.answered = False
 
-    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Send a sign of life, and wait for the answer."""
         self._lease.check()
-        consumer = self._lease.consumer
-        if not consumer.renew(self, now_s):
+        lent = self._lease.consumer.lent
+        if lent is None:
             return
+        lent.beat(now_s, self)
         deadline_s = now_s + core.state.timeout_s
         while not self.answered and self._lease.error is None:
             if now_s >= deadline_s:
                 raise core.state.no_answer()
             now_s = yield deadline_s
         self._lease.check()
-        consumer.check_held(*self._offsets)
+        lent.check_held(*self._offsets)
 
 
-class Flush(_Verb):
+class Flush(SteppedCall):
     """Wait until every ack made so far is durable."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
 
-    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Wait for one consumer after the other."""
         deadline_s = now_s + (core.state.timeout_s if self._timeout_s is None else self._timeout_s)
         for consumer in core.consumers():
@@ -489,14 +499,14 @@ class Flush(_Verb):
             consumer.raise_unless_settled()
 
 
-class Close(_Verb):
+class Close(SteppedCall):
     """Ack what was handed out, if that is wanted, and leave; within the time that any call has, or another."""
 
     def __init__(self, ack: bool, timeout_s: float | None = None) -> None:
         self._ack = ack
         self._timeout_s = timeout_s
 
-    def steps(self, core: SubscriberCore, now_s: float) -> Steps:
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Settle what was acked, then transactions, then leave what is shared."""
         deadline_s = now_s + (core.state.timeout_s if self._timeout_s is None else self._timeout_s)
         failure: ClarionError | None = None
@@ -526,10 +536,8 @@ class Close(_Verb):
         while forgetting is not None and not forgetting.left and now_s < leave_s:
             now_s = yield leave_s
         for consumer in core.consumers():
-            leaving = consumer.leave()
-            while leaving is not None and not leaving.is_over() and now_s < leave_s:
+            while not consumer.leave() and now_s < leave_s:
                 now_s = yield leave_s
-            if leaving is not None:
-                consumer.detach(leaving)  # though something may still be lent to it
+            consumer.leave(at_once=True)  # though something may still be lent to it
         if failure is not None:
             raise failure

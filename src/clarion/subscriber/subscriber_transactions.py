@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from clarion.model.arguments import as_headers, whole
 from clarion.model.errors import (
@@ -35,6 +35,9 @@ from clarion.wire.codes import Code, error_of
 from clarion.wire.frames import Kind
 from clarion.wire.messages import Message, MessageBatch, check_message
 from clarion.wire.timestamps import Timestamp, due_us, ttl_ms
+
+if TYPE_CHECKING:
+    from clarion.subscriber.subscriber_core import SubscriberCore
 
 _TextHeaders = Mapping[str, bytes | str]
 _USES_NUMBER = frozenset({
@@ -118,10 +121,7 @@ class Draft:
                 f"a transaction with {len(blob)} bytes to put is larger than this broker takes ({max_bytes});"
                 " nothing of it was done"
             )
-        acks = tuple(
-            (lease.consumer.topic, lease.consumer.name, lease.token, tuple(merged(ranges)))
-            for lease, ranges in self._acks.items()
-        )
+        acks = tuple((*lease.who, tuple(merged(ranges))) for lease, ranges in self._acks.items())
         return bodies.Transact(identity.publisher, number, acks, tuple(puts), tuple(self._sets)), blob, last_stamp
 
     def offsets_of(self, first_offsets: Sequence[int]) -> tuple[int, ...]:
@@ -149,8 +149,13 @@ class Commit(SteppedCall):
 
     def __init__(self, outcome: Outcome, timeout_s: float | None = None, *, first: bool = True) -> None:
         self.of = outcome
-        self.timeout_s = timeout_s
-        self.first = first
+        self._timeout_s = timeout_s
+        self._first = first
+
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
+        """Send it, if that is still to be done, and wait for the answer."""
+        deadline_s = now_s + (core.state.timeout_s if self._timeout_s is None else self._timeout_s)
+        return core.transactions.committing(self.of, deadline_s, now_s, unix_s if self._first else None)
 
 
 class Forgetting:
@@ -180,11 +185,10 @@ class Transactions:
         """Whether one is under way."""
         return self._current is not None
 
-    def committing(self, commit: Commit, now_s: float, unix_s: float) -> Steps:
-        """Send a transaction and wait for the answer; raises where it was refused, and then nothing of it was done."""
-        outcome = commit.of
-        deadline_s = now_s + (self._state.timeout_s if commit.timeout_s is None else commit.timeout_s)
-        if commit.first:
+    def committing(self, outcome: Outcome, deadline_s: float, now_s: float, unix_s: float | None) -> Steps:
+        """Send a transaction, unless that was done before (no `unix_s`), and wait for the answer; raises where it was
+        refused, and then nothing of it was done."""
+        if unix_s is not None:
             try:
                 while self._current is not None:
                     if now_s >= deadline_s:
@@ -235,7 +239,7 @@ class Transactions:
     def on_greeted(self, error: ClarionError | None, now_s: float) -> None:
         """Register, as of what the broker counts."""
         if error is None:
-            body = bodies.Register(self._state.next_nonce(), self._state.requests.count.known or 0)
+            body = bodies.Register(next(self._state.requests.nonces), self._state.requests.count.known or 0)
             self._state.send(self, body, Kind.REGISTER, body)
         else:
             self._registering = False
@@ -305,7 +309,7 @@ class Transactions:
         elif refusal.code == Code.SHOW_HELD:
             for lease, _, _ in outcome.draft.acks():
                 if lease.error is None:
-                    lease.consumer.show(refusal.expected, now_s)
+                    lease.show(refusal.expected, now_s)
             self._again_at_s = now_s + _SHOWN_S
         elif again_s is not None and refusal.code != Code.GAP:
             outcome.refusal = reply.error()
@@ -341,18 +345,19 @@ class Transactions:
         outcome.error = error
         outcome.done = True
         self._end_leases(outcome.draft, error is None)
-        if isinstance(error, LeaseLost):
-            for lease in {lease: None for lease, _, _ in outcome.draft.acks()}:
-                lease.consumer.lose_lease(lease, str(error))
+        for lease, _, _ in outcome.draft.acks() if isinstance(error, LeaseLost) else ():
+            if lease.error is None and lease.consumer.lent is not None:
+                lease.consumer.lose(str(error))  # begin anew, so that nothing is in doubt
         if not keeps_id and self._identity is not None:
             self._state.send(None, None, Kind.FORGET, bodies.Forget(self._identity.publisher))
             self._identity = None
 
     def _end_leases(self, draft: Draft, done: bool) -> None:
         for lease, start, stop in draft.acks():
-            lease.consumer.end_transaction(lease, start, stop, done)
+            if lease.error is None and lease.consumer.lent is not None:
+                lease.consumer.lent.end_transaction(start, stop, done)
 
-    def on_time(self, now_s: float, unix_s: float) -> float | None:
+    def on_time(self, now_s: float) -> float | None:
         """Send again what was refused for a time that is over; return when to come back."""
         if self._again_at_s is None:
             return None

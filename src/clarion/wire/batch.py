@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -36,21 +36,12 @@ _KNOWN_FLAGS = HAS_KEYS | HAS_HEADERS | COMPRESSED
 # magic, version, flags, first counter | checksum | count, broker, publisher, payload bytes | stamp, number
 # | key bytes, headers bytes, body bytes as they follow, and, if compressed, as they were before
 _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
-_CHECKSUM = struct.Struct("<Q")
-_NUMBER = struct.Struct("<Q")
-_NUMBER_AT = 40
-_IDENTITY = struct.Struct("<II")  # broker, publisher
-_IDENTITY_AT = 20
-_STAMP = struct.Struct("<Q")
-_STAMP_AT = 32
+_WIDE = struct.Struct("<Q")
+_CHECKSUM_AT, _STAMP_AT, _NUMBER_AT = 8, 32, 40
+_OWNER = struct.Struct("<II")  # broker, publisher
+_OWNER_AT = 20
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 
 MAX_PLAIN_BYTES = 64 * 2**20  # that a frame may hold; more is never made and never opened
 _WORTH_TRYING_BYTES = 128
@@ -71,21 +62,29 @@ class BadBatch(ValueError):
     """These bytes are not a batch, or are damaged."""
 
 
+class Identity(TypedDict):
+    """Whose batch it is, and which."""
+
+    broker: int
+    publisher: int
+    stamp: int
+    number: int
+
+
 def encode_batch(
     payloads: Sequence[bytes],
     *,
     keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Headers | None] | None = None,
+    headers: Sequence[Headers | bytes | None] | None = None,
+    first_counter: int = 0,
+    compressed: bool = False,
     broker: int,
     publisher: int,
     stamp: int,
     number: int,
-    compressed: bool = False,
 ) -> bytearray:
-    """Pack messages into one batch; `keys` and `headers`, where given, are as long as `payloads`.
-
-    `compressed` compresses it where that makes it smaller.
-    """
+    """Pack messages into one batch; `keys` and `headers`, where given, are as long as `payloads`. Headers may be packed
+    already. `compressed` compresses the batch where that makes it smaller."""
     assert 0 < len(payloads) <= MAX_BATCH_MESSAGES
     parts: list[Buffer] = [bytes(HEADER_BYTES)]
     payload_bytes = add_column(parts, payloads)
@@ -95,32 +94,36 @@ def encode_batch(
         key_bytes = add_nullable_column(parts, keys)
     if headers is not None:
         flags |= HAS_HEADERS
-        header_bytes = add_nullable_column(parts, [None if h is None else encode_headers(h) for h in headers])
-    return _seal(
-        parts,
-        compressed=compressed,
-        flags=flags,
-        first_counter=0,
-        count=len(payloads),
-        broker=broker,
-        publisher=publisher,
-        stamp=stamp,
-        number=number,
-        sizes=(payload_bytes, key_bytes, header_bytes),
+        packed = [encode_headers(some) if isinstance(some, dict) else some for some in headers]
+        header_bytes = add_nullable_column(parts, packed)
+    sizes = payload_bytes, key_bytes, header_bytes
+    return _seal(parts, len(payloads), sizes, flags, first_counter, compressed, broker, publisher, stamp, number)
+
+
+def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
+    """Return messages [start, stop) of a batch as a batch of its own, not compressed; ids stay what they were."""
+    assert 0 <= start < stop <= batch.count
+    places = range(start, stop)
+    return encode_batch(
+        batch.payloads(start, stop),
+        keys=[batch.key(place) for place in places] if batch.flags & HAS_KEYS else None,
+        headers=[batch.packed_headers(place) for place in places] if batch.flags & HAS_HEADERS else None,
+        first_counter=batch.first_counter + start,
+        broker=batch.broker,
+        publisher=batch.publisher,
+        stamp=batch.stamp,
+        number=batch.number,
     )
 
 
 def encode_columns(
     count: int,
     payloads: PackedColumn,
-    *,
     keys: PackedColumn | None = None,
     headers: PackedColumn | None = None,
-    broker: int,
-    publisher: int,
-    stamp: int,
-    number: int,
+    *,
     compressed: bool = False,
+    **identity: Unpack[Identity],
 ) -> bytearray:
     """Pack columns of `count` values that are ready as they are into one batch; headers are packed msgpack each.
 
@@ -137,56 +140,20 @@ def encode_columns(
             assert column is payloads or (column.bitmap is not None and len(column.bitmap) == (count + 7) // 8)
             flags |= flag
         sizes.append(0 if column is None else add_packed_column(parts, column))
-    return _seal(
-        parts,
-        compressed=compressed,
-        flags=flags,
-        first_counter=0,
-        count=count,
-        broker=broker,
-        publisher=publisher,
-        stamp=stamp,
-        number=number,
-        sizes=(sizes[0], sizes[1], sizes[2]),
-    )
-
-
-def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
-    """Return messages [start, stop) of a batch as a batch of its own, not compressed; ids stay what they were."""
-    assert 0 <= start < stop <= batch.count
-    parts: list[Buffer] = [bytes(HEADER_BYTES)]
-    payload_bytes = add_column(parts, batch.payloads(start, stop))
-    key_bytes = header_bytes = 0
-    if batch.flags & HAS_KEYS:
-        key_bytes = add_nullable_column(parts, [batch.key(i) for i in range(start, stop)])
-    if batch.flags & HAS_HEADERS:
-        header_bytes = add_nullable_column(parts, [batch.packed_headers(i) for i in range(start, stop)])
-    return _seal(
-        parts,
-        compressed=False,
-        flags=batch.flags & ~COMPRESSED,
-        first_counter=batch.first_counter + start,
-        count=stop - start,
-        broker=batch.broker,
-        publisher=batch.publisher,
-        stamp=batch.stamp,
-        number=batch.number,
-        sizes=(payload_bytes, key_bytes, header_bytes),
-    )
+    return _seal(parts, count, sizes, flags, 0, compressed, **identity)
 
 
 def _seal(
     parts: list[Buffer],
-    *,
-    compressed: bool,
+    count: int,
+    sizes: Sequence[int],
     flags: int,
     first_counter: int,
-    count: int,
+    compressed: bool,
     broker: int,
     publisher: int,
     stamp: int,
     number: int,
-    sizes: tuple[int, int, int],
 ) -> bytearray:
     packed = bytearray().join(parts)  # the only copy of the payloads
     payload_bytes, key_bytes, header_bytes = sizes
@@ -200,15 +167,15 @@ def _seal(
         packed, 0, MAGIC, LAYOUT_VERSION, flags, first_counter, 0, count, broker, publisher,
         payload_bytes, stamp, number, key_bytes, header_bytes, len(packed) - HEADER_BYTES, plain_bytes,
     )  # fmt: skip
-    _CHECKSUM.pack_into(packed, 8, _checksum(packed))
+    _WIDE.pack_into(packed, _CHECKSUM_AT, _checksum(packed))
     return packed
 
 
 def renumber_batch(packed: Buffer, number: int) -> bytearray:
     """Return the batch with another number; everything else, ids too, stays."""
     renumbered = bytearray(packed)
-    _NUMBER.pack_into(renumbered, _NUMBER_AT, number)
-    _CHECKSUM.pack_into(renumbered, 8, _checksum(renumbered))
+    _WIDE.pack_into(renumbered, _NUMBER_AT, number)
+    _WIDE.pack_into(renumbered, _CHECKSUM_AT, _checksum(renumbered))
     return renumbered
 
 
@@ -216,8 +183,8 @@ def readdress_batch(packed: Buffer, *, broker: int, publisher: int, stamp: int, 
     """Return the batch as this publisher's, with this stamp and number. The same arguments give the same bytes."""
     assert len(packed) >= HEADER_BYTES
     readdressed = bytearray(packed)
-    _IDENTITY.pack_into(readdressed, _IDENTITY_AT, broker, publisher)
-    _STAMP.pack_into(readdressed, _STAMP_AT, stamp)
+    _OWNER.pack_into(readdressed, _OWNER_AT, broker, publisher)
+    _WIDE.pack_into(readdressed, _STAMP_AT, stamp)
     readdressed = renumber_batch(readdressed, number)  # with a new checksum
     made = Batch(readdressed)
     assert (made.broker, made.publisher, made.stamp, made.number) == (broker, publisher, stamp, number)
@@ -227,6 +194,28 @@ def readdress_batch(packed: Buffer, *, broker: int, publisher: int, stamp: int, 
 def _checksum(packed: Buffer) -> int:
     view = memoryview(packed)
     return xxh3_64_intdigest(view[_CHECKED_FROM:], seed=int.from_bytes(view[:8], "little"))
+
+
+class ColumnPlace:
+    """Where a column's sections begin inside the bytes that hold it."""
+
+    __slots__ = ("bitmap_at", "data_at", "offsets_at", "size")
+
+    def __init__(self, at: int, count: int, size: int, *, nullable: bool) -> None:
+        self.bitmap_at = at
+        if nullable:
+            at += padded((count + 7) // 8)
+        self.offsets_at = at
+        self.data_at = at + padded(4 * (count + 1))
+        self.size = size
+
+    @property
+    def end(self) -> int:
+        """Where the next column begins."""
+        return self.data_at + padded(self.size)
+
+
+_Columns: TypeAlias = tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]  # payload, key, headers
 
 
 class Batch:
@@ -246,7 +235,7 @@ class Batch:
         self._header = header = header or _HEADER.unpack_from(raw)
         _, _, self.flags, self.first_counter, _, self.count, self.broker, self.publisher, *_ = header
         self.stamp, self.number = header[9], header[10]
-        self._columns: tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None] | None = None
+        self._columns: _Columns | None = None
         self._holder = raw  # the bytes the columns lie in, once they are laid out
 
     @classmethod
@@ -299,7 +288,7 @@ class Batch:
         if self._lay_out(0)[1] != body_bytes:
             raise BadBatch("the batch's columns do not fill its body")
 
-    def _check_columns(self, columns: tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]) -> None:
+    def _check_columns(self, columns: _Columns) -> None:
         present = [column for column in columns if column is not None]
         if present[-1].end != len(self._holder):
             raise BadBatch("the batch's columns do not fill its body")
@@ -322,7 +311,7 @@ class Batch:
         """Decompress and check a compressed batch now, and not when it is first looked into."""
         self._layout()
 
-    def _check_order(self, columns: tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]) -> None:
+    def _check_order(self, columns: _Columns) -> None:
         tops = int.from_bytes(b"\0\0\0\x80" * self.count, "little")
         for column in columns:
             if column is None:
@@ -333,14 +322,14 @@ class Batch:
             if (lows | highs) & tops or ((highs | tops) - lows) & tops != tops:
                 raise BadBatch("a column's offsets go back")
 
-    def _layout(self) -> tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]:
+    def _layout(self) -> _Columns:
         if self._columns is None:
             if self.is_compressed:
                 return self._open()
             self._columns, _ = self._lay_out(HEADER_BYTES)
         return self._columns
 
-    def _open(self) -> tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None]:
+    def _open(self) -> _Columns:
         try:
             self._holder = decompress(memoryview(self.raw)[HEADER_BYTES:], self.plain_bytes - HEADER_BYTES)
         except ValueError as error:
@@ -351,7 +340,7 @@ class Batch:
         self._columns = columns
         return columns
 
-    def _lay_out(self, at: int) -> tuple[tuple[ColumnPlace, ColumnPlace | None, ColumnPlace | None], int]:
+    def _lay_out(self, at: int) -> tuple[_Columns, int]:
         """Return the columns that begin at a place, and where they end."""
         header = self._header
         payload = ColumnPlace(at, self.count, header[8], nullable=False)
@@ -376,9 +365,7 @@ class Batch:
 
     def payload(self, index: int) -> bytes:
         """Return one message's payload."""
-        column = self._layout()[0]
-        low, high = self._offsets(column)[index : index + 2].tolist()
-        return bytes(self._holder[column.data_at + low : column.data_at + high])
+        return self._value(self._layout()[0], index)
 
     def key(self, index: int) -> bytes | None:
         """Return one message's key."""
@@ -399,6 +386,9 @@ class Batch:
     def _nullable(self, column: ColumnPlace | None, index: int) -> bytes | None:
         if column is None or not self._holder[column.bitmap_at + (index >> 3)] >> (index & 7) & 1:
             return None
+        return self._value(column, index)
+
+    def _value(self, column: ColumnPlace, index: int) -> bytes:
         low, high = self._offsets(column)[index : index + 2].tolist()
         return bytes(self._holder[column.data_at + low : column.data_at + high])
 
@@ -477,25 +467,6 @@ def add_packed_column(parts: list[Buffer], column: PackedColumn) -> int:
             parts.append(section)
             parts.append(_padding(len(section)))
     return len(column.data)
-
-
-class ColumnPlace:
-    """Where a column's sections begin inside the bytes that hold it."""
-
-    __slots__ = ("bitmap_at", "data_at", "offsets_at", "size")
-
-    def __init__(self, at: int, count: int, size: int, *, nullable: bool) -> None:
-        self.bitmap_at = at
-        if nullable:
-            at += padded((count + 7) // 8)
-        self.offsets_at = at
-        self.data_at = at + padded(4 * (count + 1))
-        self.size = size
-
-    @property
-    def end(self) -> int:
-        """Where the next column begins."""
-        return self.data_at + padded(self.size)
 
 
 def cut_column(holder: Buffer, place: ColumnPlace, count: int, start: int, stop: int) -> list[bytes]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, Unpack
 
 from clarion.model.arguments import whole
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.wire.batch import Headers, PackedColumn, column_bytes, encode_batch, encode_columns
+from clarion.wire.batch import Headers, Identity, PackedColumn, column_bytes, encode_batch, encode_columns
 from clarion.wire.timestamps import pack_due
 
 OVERHEAD_BYTES = 16  # of a message in the packed batch, at most, without key and headers
@@ -122,15 +122,15 @@ class BatchBuilder:
         """Whether so much more still fits below the bounds of a batch."""
         return len(self.payloads) + messages <= self.most and self.size + size <= batch_bytes
 
-    def pack(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> PackedBatch:
+    def pack(self, *, compressed: bool = False, **identity: Unpack[Identity]) -> PackedBatch:
         """Return the batch with this identity and number.
 
         A delayed one is never compressed: the broker takes it apart, and shall not have to open it.
         """
         payloads, keys, headers, due = self.payloads, self.keys, self.headers, b""
-        order = None if self.due is None else sorted(range(len(self.due)), key=self.due.__getitem__)
         places = None
-        if order is not None and self.due is not None:
+        if self.due is not None:
+            order = sorted(range(len(self.due)), key=self.due.__getitem__)
             due = pack_due([self.due[place] for place in order])
             if order != list(range(len(order))):
                 payloads = [payloads[place] for place in order]
@@ -139,16 +139,8 @@ class BatchBuilder:
                 places = [0] * len(order)
                 for position, place in enumerate(order):
                     places[place] = position
-        data = encode_batch(
-            payloads,
-            keys=keys,
-            headers=headers,
-            broker=broker,
-            publisher=publisher,
-            stamp=stamp,
-            number=number,
-            compressed=compressed and self.due is None,
-        )
+        compressed = compressed and self.due is None
+        data = encode_batch(payloads, keys=keys, headers=headers, compressed=compressed, **identity)
         return PackedBatch(data, due, places)
 
 
@@ -174,21 +166,9 @@ class ColumnBatchBuilder:
         self.size = column_bytes(payloads) + column_bytes(keys) + column_bytes(headers)
         self._columns = (payloads, keys, headers)
 
-    def pack(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> PackedBatch:
+    def pack(self, *, compressed: bool = False, **identity: Unpack[Identity]) -> PackedBatch:
         """Return the batch with this identity and number."""
-        payloads, keys, headers = self._columns
-        data = encode_columns(
-            self.count,
-            payloads,
-            keys=keys,
-            headers=headers,
-            broker=broker,
-            publisher=publisher,
-            stamp=stamp,
-            number=number,
-            compressed=compressed,
-        )
-        return PackedBatch(data)
+        return PackedBatch(encode_columns(self.count, *self._columns, compressed=compressed, **identity))
 
 
 def _check_column(column: object, name: str, count: int) -> None:

@@ -20,6 +20,14 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     """A msgpack array whose places have names."""
 
 
+class ByConsumer(Body):
+    """A request of an attached consumer begins with who that is."""
+
+    topic: bytes
+    name: bytes
+    token: int
+
+
 # Requests.
 
 
@@ -103,25 +111,19 @@ class Attach(Body):
     as_of: int = 0
 
 
-class Get(Body):
+class Get(ByConsumer):
     """Return messages at or after `position`, waiting for them up to `wait_ms`."""
 
-    topic: bytes
-    name: bytes
-    token: int
     position: int
     max_messages: int
     max_bytes: int
     wait_ms: int
 
 
-class Ack(Body):
+class Ack(ByConsumer):
     """These half-open ranges of offsets are done; answered once that is on disk."""
 
-    topic: bytes
-    name: bytes
-    token: int
-    acked: tuple[tuple[int, int], ...]
+    acked: Ranges
 
 
 class Configure(Body):
@@ -148,42 +150,33 @@ class AskStats(Body):
     """Ask for the broker's counters."""
 
 
-class Take(Body):
+class Take(ByConsumer):
     """Borrow messages of a shared subscription. A consumer numbers its takes; the same number gives the same loan."""
 
-    topic: bytes
-    name: bytes
-    token: int
     number: int
     max_messages: int
     max_bytes: int
     wait_ms: int
 
 
-class Renew(Body):
+class Renew(ByConsumer):
     """The consumer lives, and holds these offsets; after a restart of the broker that is how it keeps them.
 
     Each range names the attempt it was lent for, or 0. What is being given back is named, too.
     """
 
-    topic: bytes
-    name: bytes
-    token: int
     held: tuple[tuple[int, int, int], ...]  # start, stop, attempt
     start: int = 0  # which start of the broker asked for this: `expected` of its SHOW_HELD; 0: whichever
     taken: int = 0  # the last take that brought messages
     released: int = 0  # the last Return that was not counted
 
 
-class Return(Body):
+class Return(ByConsumer):
     """Return messages back. Each range names the attempt it was lent for; what is lent otherwise by now is left alone.
 
     `counted` ones were tried, and come again after `delay_ms` as the next attempt, or go to the dead letters.
     """
 
-    topic: bytes
-    name: bytes
-    token: int
     returned: tuple[tuple[int, int, int], ...]  # start, stop, attempt
     counted: bool
     delay_ms: int = 0
@@ -191,12 +184,9 @@ class Return(Body):
     number: int = 0  # of those that are not counted, 1, 2, 3, …: the same again is done already
 
 
-class Detach(Body):
+class Detach(ByConsumer):
     """The consumer leaves: what it holds is given back, `untouched` ranges as if they had never been lent."""
 
-    topic: bytes
-    name: bytes
-    token: int
     untouched: Ranges
 
 
@@ -387,7 +377,7 @@ class Attached(Body):
 
     token: int
     cursor: int
-    acked: tuple[tuple[int, int], ...]
+    acked: Ranges
     options: SubscriptionOptions = SubscriptionOptions()
     sequence: int = 0
 

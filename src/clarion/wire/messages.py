@@ -147,7 +147,14 @@ class MessageBatch:
             import pyarrow as pa
         except ImportError:
             raise PermanentError("to_arrow needs pyarrow: install it, or Clarion with its extra `arrow`") from None
-        return _to_arrow(self, pa)
+        payload, key, headers = arrow_columns(self, pa)
+        offsets = pa.array(self.offsets, pa.int64())
+        committed_at = pa.repeat(pa.scalar(self.committed_at_us, pa.timestamp("us", "UTC")), len(self))
+        ids = pa.Array.from_buffers(pa.binary(16), len(self), [None, pa.py_buffer(packed_ids(self))])
+        return pa.record_batch(
+            [offsets, committed_at, ids, key, headers, payload],
+            names=["offset", "committed_at", "id", "key", "headers", "payload"],
+        )
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
@@ -283,14 +290,3 @@ def arrow_columns(part: MessageBatch, pa: Any) -> list[pyarrow.Array]:
 def packed_ids(part: MessageBatch) -> bytearray:
     """Return the ids of the messages, 16 bytes each."""
     return pack_ids(part.batch.message_id(part.start), len(part))
-
-
-def _to_arrow(part: MessageBatch, pa: Any) -> pyarrow.RecordBatch:
-    payload, key, headers = arrow_columns(part, pa)
-    offsets = pa.array(part.offsets, pa.int64())
-    committed_at = pa.repeat(pa.scalar(part.committed_at_us, pa.timestamp("us", "UTC")), len(part))
-    ids = pa.Array.from_buffers(pa.binary(16), len(part), [None, pa.py_buffer(packed_ids(part))])
-    return pa.record_batch(
-        [offsets, committed_at, ids, key, headers, payload],
-        names=["offset", "committed_at", "id", "key", "headers", "payload"],
-    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from clarion.session.calls import Request
 from clarion.session.endings import Works, closed
 from clarion.session.exchange import Reply
 from clarion.wire import bodies
@@ -43,6 +44,10 @@ class Answers(Works):
     def call(self, kind: Kind, body: bodies.Body, *, timeout_s: float, retry: bool = False) -> Reply:
         self.asked.append((kind, body))
         return self._replies.popleft()
+
+    def run(self, request: Request) -> Any:
+        request.reply = self.call(request.kind, request.body, timeout_s=request.timeout_s, retry=request.retry)
+        return request.outcome()
 
     def close(self) -> None:
         closed(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from clarion.admin.descriptions import DeadLetter
+from clarion.admin.admin import DeadLetter
 from clarion.cli.dead_letter_commands import letter_json
 from clarion.model.ids import MessageId
 

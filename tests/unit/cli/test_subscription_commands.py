@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.admin.answering import subscription_values, topic_values
 
-from clarion.admin.descriptions import read_description
+from clarion.admin.admin import read_description
 from clarion.cli.output import console
 from clarion.cli.subscription_commands import kind_of, subscriptions_table, told_options
 from clarion.model.options import SubscriptionOptions

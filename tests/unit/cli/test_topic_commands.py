@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.unit.admin.answering import subscription_values, topic_values
 
-from clarion.admin.descriptions import read_description
+from clarion.admin.admin import read_description
 from clarion.cli.topic_commands import keeps, row_json, settings_words, topic_json
 from clarion.model.options import TopicSettings
 from clarion.wire.bodies import TopicRow

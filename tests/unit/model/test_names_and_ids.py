@@ -1,4 +1,4 @@
-"""The text of names, the bytes of ids, the time in stamps."""
+"""The text of names, patterns over paths, the bytes of ids, the time in stamps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from clarion.model import AckedRanges, MessageId, from_text, stamp_from_unix_s, stamp_to_unix_s, to_bytes, to_text
 from clarion.model.errors import ClarionError, FatalError, PermanentError, RetryableError
 from clarion.model.ids import pack_ids
+from clarion.model.names import is_good_pattern, is_pattern, matches
 from clarion.wire.codes import RETRIED, Code, error_of
 
 
@@ -91,3 +92,36 @@ def test_every_error_can_be_told_again_without_the_traceback_of_who_heard_it_fir
             again = error.again()
         assert (type(again), again.args, again.__dict__) == (kind, ("because",), {"accepted": 3})
         assert (again.__traceback__, again.__cause__) == (None, told.__cause__)
+
+
+# Patterns over topics that look like paths.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "due"),
+    [
+        (b"alerts/*", b"alerts/fire", True),
+        (b"alerts/*", b"alerts/fire/north", False),
+        (b"alerts/*", b"alerts", False),
+        (b"alerts/#", b"alerts", True),
+        (b"alerts/#", b"alerts/fire/north", True),
+        (b"alerts/#", b"alertsx/fire", False),
+        (b"*/north", b"fire/north", True),
+        (b"*/north", b"fire/south", False),
+        (b"#", b"anything/at/all", True),
+        (b"#", b"$dead/alerts", False),
+        (b"*/alerts", b"$dead/alerts", False),
+        (b"$dead/#", b"$dead/alerts", True),
+        (b"alerts/*", b"alerts/", True),
+    ],
+)
+def test_which_topics_a_pattern_stands_for(pattern: bytes, topic: bytes, due: bool) -> None:
+    assert matches(pattern, topic) is due
+
+
+def test_only_whole_parts_are_wild() -> None:
+    assert is_pattern(b"alerts/*")
+    assert is_pattern(b"#")
+    assert not is_pattern(b"c#/alerts*")
+    assert is_good_pattern(b"alerts/#")
+    assert not is_good_pattern(b"alerts/#/north")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from inspect import signature
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -12,10 +12,10 @@ from clarion.model.options import SubscriptionOptions
 from clarion.session.calls import Call
 from clarion.session.exchange import Reply, Send
 from clarion.subscriber.core_state import FetchSettings, SteppedCall
-from clarion.subscriber.subscriber_core import Extend, SubscriberCore
-from clarion.subscriber.subscriber_transactions import Draft, Outcome
+from clarion.subscriber.subscriber_core import Extend, Flush, Get, SubscriberCore
+from clarion.subscriber.subscriber_transactions import Draft, Outcome, Transaction
 from clarion.wire import bodies
-from clarion.wire.batch import encode_batch
+from clarion.wire.batch import Batch, encode_batch
 from clarion.wire.frames import Buffer, Kind
 from clarion.wire.messages import Message, MessageBatch
 
@@ -267,3 +267,150 @@ def packed(*payloads: bytes) -> bytes:
 
 def payloads_of(parts: list[MessageBatch]) -> list[bytes]:
     return [payload for part in parts for payload in part.payloads()]
+
+
+# A subscriber without its thread, whose requests are answered by the test.
+
+
+SHARED = SubscriptionOptions(shared=True)
+
+
+class Reads(World):
+    """A subscriber without its thread."""
+
+    def __init__(
+        self, *, ack: Literal["auto", "explicit"] = "auto", at_most_once: bool = False, shared: bool = False
+    ) -> None:
+        super().__init__(FetchSettings(1000, True, 10, True, at_most_once), auto_ack=ack == "auto")
+        self.options = SubscriptionOptions(shared=shared)
+
+    def get(self, most: int = 10, wait_s: float = 0.0, *, opened: bool = False) -> Walk[list[MessageBatch]]:
+        return self.run(Get(b"news", most, wait_s, opened=opened, holder=self))
+
+    def attach(self, token: int = 7) -> None:
+        self.one(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(token, 0, (), self.options))
+
+    def got(self, *offsets: int) -> list[MessageBatch]:
+        """Get the first messages, attaching for them."""
+        walk = self.get()
+        self.attach()
+        bring(self.take_asked()[0], *offsets)
+        return walk.end()
+
+
+def bring(asked: Asked, *offsets: int) -> None:
+    if asked.kind == Kind.TAKE:
+        asked.lend(*offsets)
+    else:
+        asked.deliver(offsets[0], *(b"%d" % offset for offset in offsets))
+
+
+# A subscriber to a pattern, and the broker's side of the talk.
+
+
+PATTERN = b"alerts/*"
+
+
+class Watch(World):
+    """A subscriber to a pattern."""
+
+    def __init__(self, *, shared: bool = False, fetch_bytes: int = 100_000) -> None:
+        super().__init__(FetchSettings(fetch_bytes))
+        self.options = SubscriptionOptions(shared=shared)
+        self.tokens: dict[bytes, int] = {}
+        self.version = 0
+
+    def get(self, most: int = 10, wait_s: float = 0.0) -> Walk[list[MessageBatch]]:
+        return self.run(Get(PATTERN, most, wait_s, holder=self))
+
+    def match(self, *topics: bytes, pattern: bytes = PATTERN) -> None:
+        """Answer who asks which topics there are, as the broker does: everybody, once it has to answer one."""
+        asking = [asked for asked in self.asked if asked.kind == Kind.MATCHES and asked.body.pattern == pattern]
+        assert asking
+        self.version += 1
+        for asked in asking:
+            self.asked.remove(asked)
+            asked.answer(Kind.ACK, bodies.Matched(self.version, topics))
+
+    def attach_all(self) -> None:
+        attaching = [asked for asked in self.asked if asked.kind == Kind.ATTACH]
+        for asked in attaching:
+            self.asked.remove(asked)
+            self.tokens[asked.body.topic] = len(self.tokens) + 1
+            asked.answer(Kind.ACK, bodies.Attached(len(self.tokens), 0, (), self.options))
+
+    def fetches(self) -> dict[bytes, Asked]:
+        """Take the gets and takes that are under way, by topic."""
+        found = {asked.body.topic: asked for asked in self.asked if asked.kind in (Kind.GET, Kind.TAKE)}
+        self.asked = [asked for asked in self.asked if asked.kind not in (Kind.GET, Kind.TAKE)]
+        return found
+
+    def begin(self, *topics: bytes, most: int = 10, wait_s: float = 0.0) -> Walk[list[MessageBatch]]:
+        """Begin to get, up to the point where every topic was asked."""
+        walk = self.get(most, wait_s)
+        self.match(*topics)
+        walk.go_on()
+        self.attach_all()
+        return walk
+
+
+# Transactions beside a reading, whose requests are answered by the test.
+
+
+BROKER, PUBLISHER = 11, 22
+
+
+class Business(Talk):
+    """A reading with messages 0 to 4 handed out, and transactions beside it."""
+
+    def __init__(self, *, shared: bool = True) -> None:
+        super().__init__(shared=shared)
+        if shared:
+            self.messages = self.lent(0, 1, 2, 3, 4)
+        else:
+            self.one(Kind.GET).deliver(0, *(b"%d" % place for place in range(5)))
+            self.messages = self.hand_out()
+
+    def begin(self) -> Transaction:
+        return Transaction(self)
+
+    def commit(self, transaction: Transaction) -> Walk[None]:
+        return self.run(transaction._commit() or Flush(None))
+
+    def register(self, publisher: int = PUBLISHER, max_batch_bytes: int = 10_000) -> None:
+        """Answer what is asked before the first transaction."""
+        for kind, body in (
+            (Kind.HELLO, bodies.Welcome(1, BROKER, b"", 0, max_batch_bytes, 1, 1, count=COUNT)),
+            (Kind.REGISTER, bodies.Registered(BROKER, publisher)),
+        ):
+            for asked in [asked for asked in self.asked if asked.kind == kind]:
+                self.asked.remove(asked)
+                asked.answer(Kind.ACK, body)
+
+    def send(self, transaction: Transaction) -> tuple[Walk[None], Asked]:
+        """Commit it; give the request that is under way."""
+        walk = self.commit(transaction)
+        if not self.asked or self.asked[0].kind != Kind.TRANSACT:
+            self.register()
+            walk.go_on()
+        return walk, self.one(Kind.TRANSACT)
+
+
+def batches_of(asked: Asked) -> list[Batch]:
+    found, at = [], 0
+    for _, size, _, _ in asked.body.puts:
+        found.append(Batch.parse(bytes(asked.blobs[0])[at : at + size]))
+        at += size
+    assert at == len(asked.blobs[0])
+    return found
+
+
+def answer(asked: Asked, *offsets: int, versions: tuple[int, ...] = ()) -> None:
+    asked.answer(Kind.ACK, bodies.Transacted(0, "", offsets, versions, 5))
+
+
+def fail_in(transaction: Transaction, message: Message) -> None:
+    with transaction as tx:
+        tx.put("a", b"x")
+        tx.ack(message)
+        raise ZeroDivisionError
