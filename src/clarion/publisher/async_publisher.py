@@ -34,8 +34,7 @@ from clarion.publisher.publisher import FORGET_S, LET_GO_S, Until, buffer_full, 
 from clarion.publisher.publisher_core import PublisherCore
 from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts
 from clarion.publisher.requests import AsyncRequests
-from clarion.publisher.tuner import LAN, Sample, TunerSettings
-from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
+from clarion.publisher.tuner import LAN, Sample, TunerSettings, Tuning, with_batch_size
 from clarion.session.async_session import AsyncSession
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch

@@ -36,8 +36,7 @@ from clarion.publisher.publisher_core import PublisherCore
 from clarion.publisher.receipts import Receipt, Receipts
 from clarion.publisher.requests import Requests
 from clarion.publisher.topic_queue import Gathering
-from clarion.publisher.tuner import LAN, Sample, TunerSettings
-from clarion.publisher.tuner.tuner_policies import Tuning, with_batch_size
+from clarion.publisher.tuner import LAN, Sample, TunerSettings, Tuning, with_batch_size
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch, watch_forks
 from clarion.session.thread_session import ThreadSession

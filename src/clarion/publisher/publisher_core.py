@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from heapq import nlargest
 from math import inf
 from typing import Any, NamedTuple, Protocol
@@ -19,8 +18,7 @@ from clarion.model.names import REPLIES, is_pattern, to_text
 from clarion.publisher.memory_source import MemorySource
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part
 from clarion.publisher.topic_queue import Gathering, TopicQueue
-from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
-from clarion.publisher.tuner.tuner_trace import Trace
+from clarion.publisher.tuner import LAN, Sample, Trace, TunerSettings, make_tuner
 from clarion.session.calls import Call, Request, Requests
 from clarion.session.exchange import AGAIN_S, Instruction, Reply, Seen, Send, Wake, hello
 from clarion.wire import bodies
@@ -116,12 +114,14 @@ class PublisherCore:
         self.tuning = tuning
         self._tuner_settings = replace(tuner, publishes_in_transfer=in_flight)
         self.trace = Trace(trace_samples)
-        self._traces = trace_samples > 0
+        self._queue_trace = self.trace if trace_samples else None
         self.batch_bytes = batch_bytes  # that a batch gathers, at most, unless one message is larger
         self._usual_batch_bytes = batch_bytes
         self._waits_for_welcome = False
         self.max_batch_bytes = _DEFAULT_MAX_BATCH_BYTES
-        self._gathers = self.new_tuner(b"", 0.0).gathers  # messages in a batch, until the queue's tuner has a say
+        self._gathers = make_tuner(
+            tuning, self._tuner_settings, 0.0
+        ).gathers  # messages in a batch, until the queue's tuner has a say
         self.queues: dict[bytes, TopicQueue] = {}
         self.queues_bound = _QUEUES_MAX
         self._busy: dict[TopicQueue, None] = {}  # queues with something to send or send again
@@ -209,7 +209,7 @@ class PublisherCore:
                 f"{size} bytes with key and headers do not fit into a batch of {self.max_batch_bytes} bytes,"
                 " the most this broker takes; it was not queued"
             )
-        queue = self.queues.get(topic) or self._new_queue(topic, now_s)
+        queue = self.queues.get(topic) or self._first_put(topic, now_s)
         gathering = self.source.gathering(queue)
         full = gathering.full_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
         if full is not None:
@@ -223,20 +223,20 @@ class PublisherCore:
         self.source.on_added(queue)
         return batch
 
-    def _new_queue(self, topic: bytes, now_s: float) -> TopicQueue:
+    def _first_put(self, topic: bytes, now_s: float) -> TopicQueue:
         if is_pattern(topic):
             raise InvalidRequest(
                 f"{to_text(topic)} stands for many topics; a message is put on one. Nothing was queued"
             )
         if len(self.queues) >= self.queues_bound:
             self._let_go_of_idle_queues()
-        queue = self.queues[topic] = TopicQueue(topic, self.new_tuner(topic, now_s))
-        return queue
+        return self.new_queue(topic, now_s)
 
-    def new_tuner(self, topic: bytes, now_s: float) -> Tuner:
-        """Return a tuner for a topic."""
-        on_sample = partial(self.trace.add, topic) if self._traces else None
-        return make_tuner(self.tuning, self._tuner_settings, now_s, on_sample)
+    def new_queue(self, topic: bytes, now_s: float) -> TopicQueue:
+        """Return the queue of a topic that there was none for."""
+        tuner = make_tuner(self.tuning, self._tuner_settings, now_s)
+        queue = self.queues[topic] = TopicQueue(topic, tuner, self._queue_trace)
+        return queue
 
     def _let_go_of_idle_queues(self) -> None:
         """Their numbers go with them: whatever is put there again is put by a new publisher, which begins with 1."""

@@ -6,7 +6,7 @@ from collections import deque
 
 from clarion.model.errors import ClarionError
 from clarion.publisher.outgoing_batch import OutgoingBatch
-from clarion.publisher.tuner import Publish, Sample, Tuner
+from clarion.publisher.tuner import Publish, Sample, Trace, Tuner
 from clarion.wire import bodies
 
 
@@ -82,12 +82,13 @@ class TopicQueue:
     __slots__ = (
         "_polled_s", "_publishing", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering",
         "identity", "next_number", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent", "stored",
-        "topic", "topic_number", "tuner",
+        "topic", "topic_number", "trace", "tuner",
     )  # fmt: skip
 
-    def __init__(self, topic: bytes, tuner: Tuner) -> None:
+    def __init__(self, topic: bytes, tuner: Tuner, trace: Trace | None = None) -> None:
         self.topic = topic
         self.tuner = tuner
+        self.trace = trace  # of the tuner's polls, where one is kept
         self._publishing = 0  # messages that the publish under way still has to send
         self._polled_s = 0.0  # when it began
         self.gathering = Gathering()
@@ -169,6 +170,9 @@ class TopicQueue:
         if due_s > now_s:
             return due_s
         decision = self.tuner.on_poll(pending=pending, now_s=now_s, credit=self.credit_left(now_s))
+        if self.trace is not None:
+            published = decision.messages if isinstance(decision, Publish) else 0
+            self.trace.add(self.topic, self.tuner.sample(now_s, pending, published))
         if not isinstance(decision, Publish):
             return decision.until_s
         self._publishing = decision.messages

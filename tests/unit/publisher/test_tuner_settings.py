@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from clarion.publisher.tuner import LAN, PAPER, POLICIES, Sample, TunerSettings, make_tuner
-from clarion.publisher.tuner.tuner_policies import with_batch_size
-from clarion.publisher.tuner.tuner_trace import Trace
+from clarion.publisher.tuner import (
+    LAN,
+    PAPER,
+    POLICIES,
+    Publish,
+    Sample,
+    Trace,
+    TunerSettings,
+    Wait,
+    make_tuner,
+    with_batch_size,
+)
 
 
 def test_the_defaults_are_those_of_table_i() -> None:
@@ -78,12 +87,13 @@ def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_poll_can_be_seen_with_what_it_found_and_did(policy: str) -> None:
-    seen: list[Sample] = []
-    tuner = make_tuner(policy, PAPER, 0.0, seen.append)
+    tuner = make_tuner(policy, PAPER, 0.0)
     tuner.on_transferred(took_s=0.125, in_transfer=3)
-    tuner.on_poll(pending=1, now_s=0.5, credit=9)
-    tuner.on_poll(pending=0, now_s=0.6)
-    first, second = seen
+    published = tuner.on_poll(pending=1, now_s=0.5, credit=9)
+    assert isinstance(published, Publish)
+    first = tuner.sample(0.5, 1, published.messages)
+    assert isinstance(tuner.on_poll(pending=0, now_s=0.6), Wait)
+    second = tuner.sample(0.6, 0, 0)
     assert first == Sample(0.5, 1, tuner.poll_interval_s, 1.0, 24.0, 9, 1, 1)
     assert (second.at_s, second.credit, second.pending, second.published) == (0.6, -1, 0, 0)
     assert tuner.polls == 2

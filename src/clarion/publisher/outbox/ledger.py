@@ -94,8 +94,7 @@ class Ledger:
             core.last_seen = Seen(found.home.store_uuid, found.home.timeline, found.start, found.sequence)
             core.last_seen.is_of_before = True
         for found_topic in found.topics:
-            queue = TopicQueue(found_topic.row.topic, core.new_tuner(found_topic.row.topic, now_s))
-            core.queues[queue.topic] = queue
+            queue = core.new_queue(found_topic.row.topic, now_s)
             topic = LedgerTopic.found(found_topic, queue, found.home.broker if found.home else 0)
             self._last_lane = max(self._last_lane, topic.number)
             self.topics[queue] = topic
