@@ -28,8 +28,7 @@ from clarion.model.errors import (
     TimedOut,
     UsedAfterFork,
 )
-from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.quarantine import look, resend
+from clarion.publisher.outbox.outbox_file import OutboxFile, look, resend
 from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.frames import Kind

@@ -15,8 +15,7 @@ from tests.property.test_lossy_network import NOBODY, TOPIC, make_world, subscri
 from clarion.model.errors import ClarionError, OutboxFull
 from clarion.publisher.outbox.ledger import Ledger
 from clarion.publisher.outbox.ledger_topics import Plan, is_saved
-from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.quarantine import look, resend
+from clarion.publisher.outbox.outbox_file import OutboxFile, look, resend
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
 from clarion.session.exchange import Exchange

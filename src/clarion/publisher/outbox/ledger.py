@@ -76,12 +76,12 @@ class Ledger:
         self._loading: LedgerTopic | None = None
         self._save_again_s = self._commit_again_s = 0.0  # while the disk is full
         self.disk_error: OutboxFull | None = None
-        self._gone_lanes: list[int] = []
+        self._gone_topics: list[int] = []
         self._forgets: set[int] = set()
         self._old_publishers = {found_topic.row.publisher for found_topic in found.topics if found_topic.row.publisher}
         self._retiring = False
         self.retired = False
-        self._last_lane = 0
+        self._last_number = 0
 
     def open(self, core: PublisherCore, now_s: float) -> None:
         """Have a publisher, made with this ledger, go on with what was found on disk; before it greets."""
@@ -96,7 +96,7 @@ class Ledger:
         for found_topic in found.topics:
             queue = core.new_queue(found_topic.row.topic, now_s)
             topic = LedgerTopic.found(found_topic, queue, found.home.broker if found.home else 0)
-            self._last_lane = max(self._last_lane, topic.number)
+            self._last_number = max(self._last_number, topic.number)
             self.topics[queue] = topic
             if topic.last is not None:
                 self._live[topic.last.stamp] = topic.last
@@ -114,8 +114,8 @@ class Ledger:
     def _topic(self, queue: TopicQueue) -> LedgerTopic:
         topic = self.topics.get(queue)
         if topic is None:
-            self._last_lane += 1
-            topic = self.topics[queue] = LedgerTopic(queue, self._last_lane)
+            self._last_number += 1
+            topic = self.topics[queue] = LedgerTopic(queue, self._last_number)
         return topic
 
     def take_full(self, queue: TopicQueue, batch: OutgoingBatch) -> None:
@@ -172,13 +172,13 @@ class Ledger:
             if topic.unsaved():
                 self._dirty[topic] = None
         changes = plan.changes
-        changes.gone_topics = self._gone_lanes
+        changes.gone_topics = self._gone_topics
         if changes and (self._settled or changes.home is not None):
             changes.start, changes.sequence = self.core.last_seen.start, self.core.last_seen.sequence
         if not changes and not self._forgets:
             return self._plan_retiring(plan)
         plan.forgets = self._forgets
-        self._gone_lanes, self._forgets = [], set()
+        self._gone_topics, self._forgets = [], set()
         return plan
 
     def _plan_settling(self, plan: Plan) -> None:
@@ -256,7 +256,7 @@ class Ledger:
         if self._loading is not None:
             self._hungry[self._loading] = None
         if isinstance(job, Plan):
-            self._gone_lanes += [] if job.retires else job.changes.gone_topics
+            self._gone_topics += [] if job.retires else job.changes.gone_topics
             self._forgets |= job.forgets
             for part in job.topics:
                 self._dirty[part.topic] = None
@@ -519,7 +519,7 @@ class Ledger:
         for queue in queues:
             topic = self.topics.pop(queue, None)
             if topic is not None:
-                self._gone_lanes += [topic.number] if topic.is_on_disk else []
+                self._gone_topics += [topic.number] if topic.is_on_disk else []
                 self._dirty.pop(topic, None)
         self._forgets |= publishers
 

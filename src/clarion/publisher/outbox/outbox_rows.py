@@ -52,17 +52,6 @@ class FoundTopic(NamedTuple):
     last_stamp: int
 
 
-class Quarantined(NamedTuple):
-    """Messages that are not sent by themselves: what they are, and why."""
-
-    stamp: int
-    topic: bytes
-    messages: int
-    size: int
-    reason: str
-    at_us: int
-
-
 @dataclass(slots=True)
 class Found:
     """What an outbox held when it was opened."""

@@ -146,8 +146,8 @@ class OutboxClient:
             return str(self.ledger.disk_error)
         if self.has_room():
             return None
-        aside = self.ledger.quarantined_messages
-        also = f", among them {aside} messages set aside (`clarion outbox show {self.file}`)" if aside else ""
+        kept = self.ledger.quarantined_messages
+        also = f", among them {kept} messages set aside (`clarion outbox show {self.file}`)" if kept else ""
         return f"the outbox {self.file} holds its {self._outbox_bytes} bytes{also}"
 
     def left_behind(self, url: str, within: str) -> TimedOut:
