@@ -263,17 +263,15 @@ class _Works(Works):
         self.outbox: OutboxClient | None = None
         file = open_outbox(outbox, outbox_bytes)
         ledger = None if file is None else read_ledger(file, memory_bytes)
-        self._hand_over = LoopHandOver(self._wake)
         try:
             self.core = PublisherCore(broker_url(url), os.urandom(16), ledger, **settings)
             if file is not None and ledger is not None:
                 ledger.open(self.core, self._now_s())
-                self.outbox = self._hand_over.client = OutboxClient(
-                    file, ledger, self.core, outbox_bytes, self._now_s, self._hand_over
-                )
+                self.outbox = OutboxClient(file, ledger, self.core, outbox_bytes, self._now_s)
             else:
                 self.core.greet()
             self.session = AsyncSession(url, self.outbox or self.core, seen=self.core.last_seen)
+            self._hand_over = None if self.outbox is None else LoopHandOver(self.outbox, self.session.wake)
         except BaseException:
             if self.outbox is not None:
                 self.outbox.close()
@@ -285,9 +283,6 @@ class _Works(Works):
     def _now_s(self) -> float:
         assert self.loop is not None
         return self.loop.time()
-
-    def _wake(self) -> None:
-        self.session.wake()
 
     def set_going(self) -> None:
         """See to what was just put. What is to be saved does not concern the session yet."""
@@ -372,7 +367,7 @@ class _Works(Works):
         if asyncio.get_running_loop() is not self.loop:
             self.loop = asyncio.get_running_loop()
             self.session.join_loop()
-            if self.outbox is not None:
+            if self._hand_over is not None:
                 self._hand_over.join_loop()
             self._closed = None  # whoever was closing it is gone with the other loop
         await self.close(timeout_s)

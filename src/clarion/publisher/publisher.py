@@ -381,12 +381,12 @@ class _Works(Works):
             self.core = PublisherCore(broker_url(url), os.urandom(16), ledger, **settings)
             if file is not None and ledger is not None:
                 ledger.open(self.core, time.monotonic())
-                self.outbox = OutboxClient(
-                    file, ledger, self.core, outbox_bytes, time.monotonic, self._take_in_outcomes
-                )
+                self.outbox = OutboxClient(file, ledger, self.core, outbox_bytes, time.monotonic)
             else:
                 self.core.greet()
             self.session = ThreadSession(url, self.outbox or self.core, seen=self.core.last_seen)
+            if self.outbox is not None:
+                self.outbox.hand_over_by(self._take_in_outcomes)
         except BaseException:
             if self.outbox is not None:
                 self.outbox.close()

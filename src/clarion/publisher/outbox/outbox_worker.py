@@ -1,4 +1,4 @@
-"""An outbox at work: the thread that does its disk work, and what a client does with it, for threads and asyncio."""
+"""An outbox at work: what a client does with it, for threads and asyncio, and the thread that does its disk work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from clarion.model.arguments import whole
 from clarion.model.errors import ClarionError, NoOutbox, OutboxUnusable, TimedOut
@@ -20,63 +19,19 @@ from clarion.publisher.outbox.ledger_topics import Plan, is_saved
 from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
-from clarion.session.calls import Call
-from clarion.session.exchange import Instruction, Reply
 
 log = logging.getLogger("clarion.publisher")
 LEAST_BYTES = 2**20  # of an outbox
 _LET_GO_S = 10.0  # how long a close waits for the job under way
 
 
-class DiskWorker:
-    """Performs jobs on a thread of its own. `on_done(job, outcome)` is called there, and returns the next job, if any.
-
-    Which job comes first is decided elsewhere (`Ledger.next_job`): whoever saves goes before whoever reads, but nobody
-    is interrupted. While one commit runs everything else gathers, and goes into the next. There is one worker, since
-    SQLite has one writer.
-    """
-
-    def __init__(self, file: OutboxFile, on_done: Callable[[Job, Outcome], Job | None]) -> None:
-        self._file = file
-        self._on_done = on_done
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"clarion outbox {file.file}", daemon=True)
-        self._thread.start()
-
-    def submit(self, job: Job) -> None:
-        """Have a job done."""
-        self._jobs.put(job)
-
-    def close(self) -> None:
-        """Let the job under way end, and let go of the file."""
-        self._jobs.put(None)
-        self._thread.join(_LET_GO_S)
-        if self._thread.is_alive():
-            log.warning("the disk under the outbox %s does not answer; it is left alone", self._file.file)
-        else:
-            self._file.close()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            following: Job | None = job
-            while following is not None:
-                following = self._on_done(following, self._perform(following))
-
-    def _perform(self, job: Job) -> Outcome:
-        try:
-            return self._file.commit(job.changes) if isinstance(job, Plan) else self._file.load(job)
-        except ClarionError as error:
-            return error
-        except Exception as error:  # whatever it is, nothing more may be taken for saved
-            log.critical("the outbox %s broke", self._file.file, exc_info=True)
-            return OutboxUnusable(f"the outbox {self._file.file} broke, and cannot go on: {error!r}")
-
-
 class OutboxClient:
-    """A publisher's core with an outbox, and the worker on it: a core for the session, which feeds the worker after
-    each turn. All but `close` is called by who may touch the core.
+    """A publisher's core with an outbox: a core for the session, which gives the disk something to do after each turn.
+    All but `close` is called by who may touch the core.
 
-    `hand_over()` is called on the worker's thread when a job is done, and has `take_in` called by who may.
+    Jobs are done on a thread of its own, one after the other, since SQLite has one writer; which comes first is decided
+    elsewhere (`Ledger.next_job`). While one commit runs everything else gathers, and goes into the next.
+    `hand_over()` is called on that thread when a job is done, and has `take_in` called by who may.
     """
 
     def __init__(
@@ -86,40 +41,64 @@ class OutboxClient:
         core: PublisherCore,
         outbox_bytes: int,
         clock_s: Callable[[], float],
-        hand_over: Callable[[], None],
     ) -> None:
         self.file = file.file
+        self._file = file
+        # The core, as the session drives it.
         self.url, self.count = core.url, core.count
+        self.begin, self.cancel = core.begin, core.cancel
+        self.on_reply, self.on_lost, self.on_failed = core.on_reply, core.on_lost, core.on_failed
+        self.wants_turn, self.take_instructions = core.wants_turn, core.take_instructions
         self.ledger = ledger
         self._core = core
         self._outbox_bytes = outbox_bytes
-        self.clock_s = clock_s
-        self._hand_over = hand_over
+        self._clock_s = clock_s
+        self._hand_over: Callable[[], None] | None = None
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._outcomes: deque[tuple[Job, Outcome]] = deque()  # of jobs that are done, to be taken in
-        self._worker = DiskWorker(file, self._on_done)
+        self._thread = threading.Thread(target=self._run, name=f"clarion outbox {self.file}", daemon=True)
+        self._thread.start()
 
-    def _on_done(self, job: Job, outcome: Outcome) -> None:
-        self._outcomes.append((job, outcome))
-        self._hand_over()
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._outcomes.append((job, self._perform(job)))
+            if self._hand_over is not None:
+                self._hand_over()
+
+    def _perform(self, job: Job) -> Outcome:
+        try:
+            return self._file.commit(job.changes) if isinstance(job, Plan) else self._file.load(job)
+        except ClarionError as error:
+            return error
+        except Exception as error:  # whatever it is, nothing more may be taken for saved
+            log.critical("the outbox %s broke", self.file, exc_info=True)
+            return self._broke(error)
+
+    def _broke(self, error: Exception) -> OutboxUnusable:
+        return OutboxUnusable(f"the outbox {self.file} broke, and cannot go on: {error!r}")
+
+    def hand_over_by(self, hand_over: Callable[[], None]) -> None:
+        """Have outcomes taken in so from now on; those of jobs that are done already, too."""
+        self._hand_over = hand_over
+        hand_over()
 
     def take_in(self) -> None:
-        """Take in what came of jobs, and give the worker the next."""
+        """Take in what came of jobs, and give the disk the next."""
         while self._outcomes:
             job, outcome = self._outcomes.popleft()
-            now_s = self.clock_s()
+            now_s = self._clock_s()
             try:
                 self.ledger.done(job, outcome, now_s)
                 self.feed()
             except Exception as error:  # nobody else would hear of it; what is on disk stays as it is
                 log.critical("the outbox %s broke", self.file, exc_info=True)
-                broke = OutboxUnusable(f"the outbox {self.file} broke, and cannot go on: {error!r}")
-                self._core.on_broken(broke, now_s)
+                self._core.on_broken(self._broke(error), now_s)
 
     def feed(self) -> None:
-        """Give the worker something to do, if it has nothing and there is something."""
-        job = self.ledger.next_job(self.clock_s(), time.time())
+        """Give the disk something to do, if it has nothing and there is something."""
+        job = self.ledger.next_job(self._clock_s(), time.time())
         if job is not None:
-            self._worker.submit(job)
+            self._jobs.put(job)
 
     def retire(self) -> None:
         """Have names and numbers removed from an outbox that has nothing else left."""
@@ -180,34 +159,13 @@ class OutboxClient:
         return TimedOut(f"everything was sent, but {self.file} could not be emptied; opening it again does that")
 
     def close(self) -> None:
-        """Let go of the file; what is saved stays there."""
-        self._worker.close()
-
-    # The core, as the session drives it.
-
-    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
-        """See PublisherCore."""
-        self._core.begin(call, now_s, unix_s)
-
-    def cancel(self, call: Call, now_s: float) -> None:
-        """See PublisherCore."""
-        self._core.cancel(call, now_s)
-
-    def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
-        """See PublisherCore."""
-        self._core.on_reply(tag, reply, now_s)
-
-    def on_lost(self, error: ClarionError, now_s: float) -> None:
-        """See PublisherCore."""
-        self._core.on_lost(error, now_s)
-
-    def on_failed(self, error: ClarionError) -> None:
-        """See PublisherCore."""
-        self._core.on_failed(error)
-
-    def wants_turn(self) -> bool:
-        """See PublisherCore."""
-        return self._core.wants_turn()
+        """Let the job under way end, and let go of the file; what is saved stays there."""
+        self._jobs.put(None)
+        self._thread.join(_LET_GO_S)
+        if self._thread.is_alive():
+            log.warning("the disk under the outbox %s does not answer; it is left alone", self.file)
+        else:
+            self._file.close()
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, and have saved what is not."""
@@ -215,21 +173,18 @@ class OutboxClient:
         self.feed()
         return wanted_s
 
-    def take_instructions(self) -> list[Instruction]:
-        """See PublisherCore."""
-        return self._core.take_instructions()
-
 
 class LoopHandOver:
     """Has the outcomes of jobs taken in on the event loop that the publisher is on, whichever that is."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, client: OutboxClient, wake: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
+        self._client = client
         self._wake = wake
-        self.client: OutboxClient | None = None
+        client.hand_over_by(self)
 
     def __call__(self) -> None:
-        """Called on the worker's thread."""
+        """Called on the thread of the outbox."""
         loop: asyncio.AbstractEventLoop | None = None
         while loop is not self._loop:
             loop = self._loop
@@ -239,8 +194,7 @@ class LoopHandOver:
                 log.info("an event loop ended before its publisher was closed; what was saved is in the outbox")
 
     def _take_in(self) -> None:
-        assert self.client is not None
-        self.client.take_in()
+        self._client.take_in()
         self._wake()
 
     def join_loop(self) -> None:
