@@ -204,6 +204,7 @@ class AsyncPublisher:
         self._session.check_process()
         return {
             **self._core.stats(),
+            **({} if self._works.outbox is None else self._works.outbox.ledger.stats()),
             "late_replies": self._works.requests.late,
             "connected": self._session.connected,
         }

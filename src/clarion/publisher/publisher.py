@@ -176,7 +176,7 @@ class Publisher:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             if isinstance(topic, (bytes, str)):
-                self._known[topic] = self._core.source.gathering(self._core.queues[name])
+                self._known[topic] = self._core.queues[name].gathering
         self._works.set_going()
         return Receipt(self, part[0], part[1])
 
@@ -295,6 +295,7 @@ class Publisher:
         with self._lock:
             return {
                 **self._core.stats(),
+                **({} if self._works.outbox is None else self._works.outbox.ledger.stats()),
                 "late_replies": self._works.requests.late,
                 "connected": self._session.connected,
             }

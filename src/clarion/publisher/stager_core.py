@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.ids import next_stamp
-from clarion.session.calls import Call, Request, Requests
-from clarion.session.exchange import Instruction, Reply, Send, Wake
+from clarion.publisher.publisher_core import CallersCore
+from clarion.session.calls import Request
+from clarion.session.exchange import Reply, Send
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.batch_builder import HEADER_BYTES, BatchBuilder, ColumnBatchBuilder, message_bytes, packed_bytes
@@ -45,7 +46,7 @@ class _TopicTag(NamedTuple):
     place: int
 
 
-class StagerCore:
+class StagerCore(CallersCore):
     """Gathers messages by topic, numbers full batches by place, and sends them in order, once it is `open`.
 
     A batch that cannot be stored ends the part: `error` says why, and nothing more is sent.
@@ -63,11 +64,7 @@ class StagerCore:
         batch_bytes: int,
         compressed: bool,
     ) -> None:
-        self.url = url
-        self._instructions: list[Instruction] = []
-        self._requests = Requests(url, seed, self._instructions)
-        self.count = self._requests.count
-        self._watching: dict[Any, None] = {}  # calls that may be done whenever something changes
+        super().__init__(url, seed)
         self.identity: bodies.Registered | None = None
         self._writer, self._epoch, self._part = writer, epoch, part
         self._in_flight = in_flight
@@ -163,30 +160,7 @@ class StagerCore:
         """Whether all batches with places below this one are stored; callers ask without the lock, too."""
         return self._first_unfinished >= place
 
-    def watch(self, call: Any) -> None:
-        """Have a call woken as soon as it is done, which it may be whenever something changes."""
-        self._watching[call] = None
-
-    def unwatch(self, call: Any) -> None:
-        """Nobody waits for the call any more."""
-        self._watching.pop(call, None)
-
-    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
-        """Take up a request that somebody waits for, beside what is staged."""
-        self._requests.begin(call, now_s, unix_s)
-
-    def cancel(self, call: Call, now_s: float) -> None:
-        """Have a request not sent again."""
-        self._requests.cancel(call, now_s)
-
     # What the driver does.
-
-    def take_instructions(self) -> list[Instruction]:
-        """Return what is to be done, once."""
-        self._instructions += [Wake(call) for call in self._watching if call.done]
-        taken = self._instructions[:]
-        self._instructions.clear()
-        return taken
 
     def wants_turn(self) -> bool:
         """Whether there is something to be sent."""

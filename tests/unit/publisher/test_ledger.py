@@ -101,7 +101,7 @@ class Keep(KeptRequests):
     def ask_numbers(self) -> None:
         """Have the broker asked for the numbers of topics, and nothing sent."""
         core = self.core
-        if core._unopened and self.ledger.opens() and not core._opening:
+        if core._unopened and self.ledger.settled and not core._opening:
             core._open(self.now_s)
             self.perform()
 

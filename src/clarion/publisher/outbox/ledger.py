@@ -32,8 +32,8 @@ from clarion.publisher.outbox.ledger_topics import (
 )
 from clarion.publisher.outbox.outbox_rows import Found, Home, Load, Row
 from clarion.publisher.outgoing_batch import OutgoingBatch
-from clarion.publisher.publisher_core import USES_NUMBER, PublisherCore, is_unread_reply
-from clarion.publisher.topic_queue import Gathering, TopicQueue
+from clarion.publisher.publisher_core import PublisherCore, is_unread_reply
+from clarion.publisher.topic_queue import TopicQueue
 from clarion.session.exchange import Seen
 from clarion.wire import bodies
 from clarion.wire.codes import RETRIED, Code
@@ -59,12 +59,12 @@ class Ledger:
         self._memory_bytes = memory_bytes  # of saved batches in memory
         self._home = found.home
         self._here: Home | None = None  # who answers
-        self._settled = False  # the numbers on disk belong to who answers
+        self.settled = False  # the numbers on disk belong to who answers
         self._last_stamp = self._found_until = found.last_stamp
         self.stored_bytes = found.stored_bytes
         self.stored_messages = sum(found_topic.messages for found_topic in found.topics)  # without those in quarantine
         self.quarantined_messages = found.quarantined_messages
-        self._untold_uncertain = 0  # messages that went to quarantine, and nobody was told of
+        self._untold_uncertain = 0  # messages that went to quarantine, and nobody was told of yet
         self.topics: dict[TopicQueue, LedgerTopic] = {}
         self.loaded_bytes = 0
         # Those that nobody asks about are let go of while their row waits on disk.
@@ -107,10 +107,6 @@ class Ledger:
 
     # What is put.
 
-    def gathering(self, queue: TopicQueue) -> Gathering:
-        """Return where messages of a topic gather."""
-        return self._topic(queue).gathering
-
     def _topic(self, queue: TopicQueue) -> LedgerTopic:
         topic = self.topics.get(queue)
         if topic is None:
@@ -118,13 +114,12 @@ class Ledger:
             topic = self.topics[queue] = LedgerTopic(queue, self._last_number)
         return topic
 
-    def take_full(self, queue: TopicQueue, batch: OutgoingBatch) -> None:
-        """Have a batch saved that is full."""
-        self._topic(queue).full.append(batch)
-
-    def on_added(self, queue: TopicQueue) -> None:
+    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
         """Have what is put saved by the next commit."""
-        self._dirty[self._topic(queue)] = None
+        topic = self._topic(queue)
+        if full is not None:
+            topic.full.append(full)
+        self._dirty[topic] = None
 
     def newest(self, queue: TopicQueue) -> list[OutgoingBatch]:
         """Return batches that, once done, leave none before them undone."""
@@ -161,7 +156,7 @@ class Ledger:
             return None
         plan = Plan()
         self._plan_settling(plan)
-        identity = self.core.identity if self._settled else None
+        identity = self.core.identity if self.settled else None
         saves = self.disk_error is None or now_s >= self._save_again_s  # what was sent may make room; it needs none
         size = 0
         for topic in list(self._dirty):
@@ -173,7 +168,7 @@ class Ledger:
                 self._dirty[topic] = None
         changes = plan.changes
         changes.gone_topics = self._gone_topics
-        if changes and (self._settled or changes.home is not None):
+        if changes and (self.settled or changes.home is not None):
             changes.start, changes.sequence = self.core.last_seen.start, self.core.last_seen.sequence
         if not changes and not self._forgets:
             return self._plan_retiring(plan)
@@ -183,7 +178,7 @@ class Ledger:
 
     def _plan_settling(self, plan: Plan) -> None:
         """Have the numbers belong to who answers, once none is left that belongs to somebody else."""
-        if self._settled or self._here is None:
+        if self.settled or self._here is None:
             return
         numbered = [topic for topic in self.topics.values() if topic.has_numbers()]
         if self._home == self._here or all(topic.trouble is not None and topic.is_answered() for topic in numbered):
@@ -220,7 +215,7 @@ class Ledger:
         return size
 
     def _next_load(self) -> Load | None:
-        if not self._settled:
+        if not self.settled:
             return None
         for topic in list(self._hungry):
             if not topic.on_disk:
@@ -295,7 +290,7 @@ class Ledger:
             self.disk_error = None
         if changes.home is not None:
             self._home = changes.home
-            self._settled = self._here == self._home
+            self.settled = self._here == self._home
             self._look_at_all()
         if plan.retires:
             self.retired, self._retiring = True, False
@@ -307,7 +302,7 @@ class Ledger:
         if quarantined_messages:
             self.quarantined_messages += quarantined_messages
             self.stored_messages -= quarantined_messages
-            self._untold_uncertain += quarantined_messages
+            self._note_uncertain(quarantined_messages)
         self.core.forget(plan.forgets)
 
     def _apply(self, part: TopicPlan) -> None:
@@ -374,17 +369,9 @@ class Ledger:
 
     # What leaves.
 
-    def is_ready(self, queue: TopicQueue) -> bool:
-        """Whether batches of a topic may leave: their numbers are good."""
-        return self._settled and self._topic(queue).trouble is None
-
     def needs_identity(self) -> bool:
         """Whether to register though nothing is to be sent: what is saved can be numbered then."""
-        return self._settled and self.core.identity is None
-
-    def opens(self) -> bool:
-        """Whether the broker may be asked for the numbers of topics."""
-        return self._settled
+        return self.settled and self.core.identity is None
 
     def is_unopened(self, queue: TopicQueue) -> bool:
         """Whether something waits for the number of its topic."""
@@ -400,12 +387,6 @@ class Ledger:
         batch = queue.take_next()
         queue.next_number = batch.number
         return batch
-
-    def on_sent(self, batch: OutgoingBatch) -> None:
-        """A request with the number of the batch is under way."""
-        entry = entry_of(batch)
-        entry.was_sent = True
-        entry.answered = entry.surely_out = False
 
     def due_s(self, now_s: float) -> float | None:
         """Return when a full disk is tried again."""
@@ -436,11 +417,9 @@ class Ledger:
             self._greet_again()
         self._look_at_all()
 
-    def on_opened(self, queue: TopicQueue) -> None:
-        """What is saved can be numbered now."""
-        topic = self._topic(queue)
-        topic.on_opened()
-        self._look_at(topic)
+    def on_answered(self, queue: TopicQueue) -> None:
+        """What is saved can be numbered now, or removed."""
+        self._dirty[self._topic(queue)] = None
 
     def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None:
         """Nothing can be put on a topic: have what waits for it removed."""
@@ -450,22 +429,13 @@ class Ledger:
             entry_of(batch).quarantine = self._why_quarantine(batch, error)
         self._look_at(topic)
 
-    def on_answer(self, queue: TopicQueue, batch: OutgoingBatch, refusal: bodies.Refused | None) -> None:
-        """Note what the answer to a batch says of where it is."""
-        self._dirty[self._topic(queue)] = None
-        if refusal is not None and refusal.code not in USES_NUMBER:
-            entry = entry_of(batch)
-            entry.answered = True
-            entry.surely_out = refusal.code in _SURELY_OUT
-
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
-        """The numbers of a topic do not fit the broker's any more."""
+        """See BatchSource; whether the batch was taken before cannot be told, but after some refusals."""
+        batch.refused = True
+        batch.uncertain |= code not in _SURELY_OUT
         if code != Code.NO_TOPIC:  # in the topic that has the name next, its numbers begin with 1
             self._leave_identity(queue.identity)
         self._trouble(self._topic(queue), error)
-
-    def after_answer(self, queue: TopicQueue) -> None:
-        """A topic with trouble waits for the disk."""
 
     def _leave_identity(self, identity: bodies.Registered | None) -> None:
         """Number nothing more as this publisher, which the broker does not know any more, or not as we do."""
@@ -478,13 +448,14 @@ class Ledger:
     def _trouble(self, topic: LedgerTopic, error: ClarionError) -> None:
         """The topic's numbers do not fit the broker's any more: nothing is sent until it is numbered anew."""
         topic.trouble = topic.trouble or error
+        topic.queue.astray = True
         self._dirty[topic] = None
         self._greet_again()
 
     def _greet_again(self) -> None:
         """Ask who is there before anything more is numbered or sent."""
-        if self._settled:
-            self._settled = False
+        if self.settled:
+            self.settled = False
             self._here = None
             self.core.greet_again()
 
@@ -523,16 +494,15 @@ class Ledger:
                 self._dirty.pop(topic, None)
         self._forgets |= publishers
 
-    def release(self, batch: OutgoingBatch) -> None:
-        """Let go of a batch's place in memory."""
-        if entry_of(batch).saved:
+    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
+        """See BatchSource; what is refused for good may be kept in quarantine."""
+        entry = entry_of(batch)
+        if entry.saved:
             self._unload(self.topics[self.core.queues[batch.topic]], batch)
         else:
             self.core.buffered_bytes -= batch.memory_bytes
-
-    def error_of(self, batch: OutgoingBatch, error: ClarionError) -> ClarionError:
-        """Return what those who wait for a batch are told that is refused for good; it may be kept in quarantine."""
-        entry = entry_of(batch)
+        if error is None:
+            return None
         entry.quarantine = self._why_quarantine(batch, error)
         if entry.quarantine is None:
             return error
@@ -543,12 +513,11 @@ class Ledger:
         """Return why a batch that is refused for good is kept: where nobody has a receipt that could say so."""
         return str(error) if entry_of(batch).is_found and not is_unread_reply(batch, error) else None
 
-    def take_error(self) -> ClarionError | None:
-        """Return what to tell of messages that went to quarantine, and nobody was told of."""
-        count, self._untold_uncertain = self._untold_uncertain, 0
-        if not count:
-            return None
-        return OutboxInDoubt(
+    def _note_uncertain(self, messages: int) -> None:
+        """Have the next who asks told of messages that went to quarantine."""
+        failures = self.core.failures
+        count = self._untold_uncertain = messages + (0 if failures.first is None else self._untold_uncertain)
+        failures.first = OutboxInDoubt(
             f"{count} message{'s' if count > 1 else ''} that the broker may have, or may not,"
             f" {'are' if count > 1 else 'is'} kept aside in"
             f" {self.name} and not sent; {_WAY_OUT.format(self.name)}"
@@ -560,7 +529,7 @@ class Ledger:
 
     def wind_down(self) -> None:
         """Number, send and read nothing more; what is not saved still is, and what was sent still goes."""
-        self._settled = False
+        self.settled = False
         self._here = None
 
     @property

@@ -21,16 +21,13 @@ SAVED_MAX = 1024  # batches of a topic that wait for a number in memory: small o
 class Entry:
     """What the ledger notes of one batch."""
 
-    __slots__ = ("answered", "is_found", "quarantine", "refusal", "saved", "surely_out", "was_sent")
+    __slots__ = ("is_found", "quarantine", "refusal", "saved")
 
     def __init__(self, *, is_found: bool = False) -> None:
         self.saved = False  # it is on this machine's disk
         self.is_found = is_found  # it was in the outbox when that was opened: nobody has a receipt
         self.quarantine: str | None = None  # why it is kept, although the broker refused it for good
         self.refusal: ClarionError | None = None  # why it is not to be sent: told once its row is removed
-        self.was_sent = False
-        self.answered = False  # that was refused: no request with its number is under way any more,
-        self.surely_out = False  # and it was not taken then
 
 
 def entry_of(batch: OutgoingBatch) -> Entry:
@@ -55,7 +52,8 @@ class LedgerTopic:
         self.queue = queue
         self.number = number
         self.is_on_disk = False  # its row is
-        self.gathering = Gathering()
+        self.gathering = queue.gathering
+        queue.leaving = Gathering()
         self.full: deque[OutgoingBatch] = deque()
         self.sealed: deque[OutgoingBatch] = deque()
         self.unnumbered: deque[OutgoingBatch] = deque()  # saved, and in memory
@@ -104,11 +102,6 @@ class LedgerTopic:
         """Whether something waits for the number of its topic, and nothing has a number that belongs to another."""
         waits = self.unnumbered or self.on_disk or self.unsaved()
         return self.queue.topic_number is None and self.trouble is None and not self.has_numbers() and bool(waits)
-
-    def on_opened(self) -> None:
-        """The number of the topic is known: rows may be numbered, from 1 on."""
-        assert not self.has_numbers()
-        self.first_number, self.stored_before = 1, 0
 
     def refuse(self, error: ClarionError) -> None:
         """Have the rows in memory that have no number removed without one."""
@@ -179,14 +172,14 @@ class LedgerTopic:
 
     def is_answered(self) -> bool:
         """Whether no request with a number of this topic is under way any more."""
-        return all(entry_of(batch).answered for batch in self.queue.flying.values())
+        return all(batch.refused for batch in self.queue.flying.values())
 
     def uncertain(self) -> int:
         """Return up to which place the numbered batches may be stored, or were; those behind surely are not."""
         for place in range(len(self.numbered), 0, -1):
             batch = self.numbered[place - 1]
-            entry = entry_of(batch)
-            if batch.uncertain or ((batch.done or entry.was_sent) and not entry.surely_out):
+            under_way = self.queue.flying.get(batch.number) is batch and not batch.refused
+            if batch.uncertain or batch.done or under_way:
                 return place
         return 0
 
@@ -305,7 +298,7 @@ def apply_topic(part: TopicPlan, fits: Fits) -> None:
     else:
         for batch in part.gone:
             _take_first(topic.numbered, batch)
-        topic.first_number += len(part.gone)
+        topic.first_number += sum(entry_of(batch).refusal is None for batch in part.gone)
         topic.stored_before += _stored(part.gone)
     numbered = set(part.numbered)
     while topic.unnumbered and topic.unnumbered[0] in numbered:
@@ -340,8 +333,7 @@ def _apply_trouble(part: TopicPlan) -> None:
     queue.ready_messages = 0
     topic.unnumbered.extendleft(reversed(part.freed))
     for batch in part.freed:
-        entry = entry_of(batch)
-        entry.answered = entry.surely_out = entry.was_sent = batch.refused = False
+        batch.refused = False
     if topic.unread_numbered:
         topic.on_disk -= topic.unread_numbered
         topic.unread_found -= topic.unread_numbered

@@ -169,9 +169,9 @@ class OutboxClient:
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, and have saved what is not."""
-        wanted_s = self._core.on_time(now_s, unix_s)
+        times_s = [self._core.on_time(now_s, unix_s), self.ledger.due_s(now_s)]
         self.feed()
-        return wanted_s
+        return min((at_s for at_s in times_s if at_s is not None), default=None)
 
 
 class LoopHandOver:
