@@ -11,8 +11,7 @@ from clarion.model.names import to_text
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part
 
 if TYPE_CHECKING:
-    from clarion.publisher.async_publisher import AsyncPublisher
-    from clarion.publisher.publisher import Publisher
+    from clarion.publisher.publisher import AsyncPublisher, Publisher
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):

@@ -24,8 +24,9 @@ from clarion.model.arguments import (
 from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes, to_text
 from clarion.publisher.outgoing_batch import check_settings
-from clarion.publisher.publisher import FORGET_S, Until
+from clarion.publisher.publisher_works import FORGET_S
 from clarion.publisher.stager_core import StagerCore
+from clarion.publisher.waiting import Until
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import Reply, hello

@@ -9,13 +9,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from clarion.model.arguments import whole
-from clarion.model.errors import ClarionError, NoOutbox, OutboxUnusable, TimedOut
+from clarion.model.errors import ClarionError, OutboxUnusable, TimedOut
 from clarion.publisher.outbox.ledger import Job, Ledger, Outcome
-from clarion.publisher.outbox.ledger_topics import Plan, is_saved
+from clarion.publisher.outbox.ledger_topics import Plan
 from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
@@ -221,20 +221,3 @@ def read_ledger(file: OutboxFile, memory_bytes: int) -> Ledger:
     if found.quarantined_messages:
         log.warning("%d messages are set aside in %s: clarion outbox show", found.quarantined_messages, file.file)
     return Ledger(found, str(file.file), memory_bytes)
-
-
-def no_outbox() -> NoOutbox:
-    """Return what to raise where there is no disk to save on."""
-    return NoOutbox("this publisher keeps messages in memory only; Publisher(url, outbox=PATH) saves them on disk")
-
-
-def are_saved(batches: Sequence[OutgoingBatch]) -> bool:
-    """Whether all of it is on this machine's disk, or beyond it."""
-    return all(batch.done or is_saved(batch) for batch in batches)
-
-
-def raise_unsaved(batches: Sequence[OutgoingBatch]) -> None:
-    """Raise what kept one of them from being saved, if something did."""
-    for batch in batches:
-        if not is_saved(batch):
-            batch.raise_error()
