@@ -319,7 +319,7 @@ class Publisher(_AnyPublisher):
         """Put a request on a topic and return the reply to it (see `reply`). Raises NoSubscriber where nobody serves
         the topic, TimedOut where no reply came within `wait_s`: whoever serves it may still work on it then."""
         wait_s = seconds(wait_s, "wait_s")
-        return self._works.requests.request(self.put, topic, payload, key, headers, wait_s)
+        return run_now(self._works.requests.request(self.put, topic, payload, key, headers, wait_s))
 
     def reply(
         self,

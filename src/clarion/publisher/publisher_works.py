@@ -206,7 +206,7 @@ class PublisherWorks(Works):
 
     async def _let_go(self, timeout_s: float | None, in_time: bool) -> TimedOut | None:
         """End everything; return what to raise where something is left."""
-        await given(self.requests.close(tell=in_time))
+        await self.requests.close(tell=in_time)
         await self._wind_down()
         self.session.close()
         with self.lock:
