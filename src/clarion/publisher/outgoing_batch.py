@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from clarion.model.arguments import whole
@@ -32,7 +31,6 @@ class OutgoingBatch:
         "first_offset",
         "number",
         "observed",
-        "on_done",
         "packed",
         "packed_due",
         "publisher",
@@ -60,7 +58,6 @@ class OutgoingBatch:
         self.first_offset = -1
         self.error: ClarionError | None = None
         self.observed = False  # somebody was told of the error
-        self.on_done: list[Callable[[], None]] | None = None
         self.entry: Any = None  # what the ledger of an outbox notes of it
 
     @property
@@ -127,15 +124,12 @@ class OutgoingBatch:
         self.packed = renumber_batch(self.packed, number)
 
     def end(self, *, first_offset: int = -1, error: ClarionError | None = None) -> None:
-        """Note what became of it, and tell who asked to be told."""
+        """Note what became of it."""
         self.first_offset = first_offset
         self.error = error
         self._let_messages_go()
         self.packed = None
         self.done = True
-        for tell in self.on_done or ():
-            tell()
-        self.on_done = None
 
     def raise_error(self) -> None:
         """Raise what went wrong, if something did."""
