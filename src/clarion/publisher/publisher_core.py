@@ -56,58 +56,28 @@ _HELLO, _REGISTER, _REPORT, _FORGET = "hello", "register", "report", "forget"
 
 
 class BatchSource(Protocol):
-    """Where batches come from, and where those go that are answered. `core` is set before anything else is asked."""
+    """Where batches come from, and where those go that are answered: memory, or the ledger of an outbox. `core` is set
+    before anything else is asked."""
 
     core: PublisherCore
     settled: bool  # whether it is known who answers, so that topics may be opened and batches may leave
 
-    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
-        """Something was put, and what gathered before it may be full, and gathers no more."""
-
-    def newest(self, queue: TopicQueue) -> list[OutgoingBatch]:
-        """Return batches that, once done, leave none before them undone."""
-
-    def unconfirmed(self) -> int:
-        """Return how many messages were accepted, and neither confirmed nor refused."""
-
-    def is_idle(self, queue: TopicQueue) -> bool:
-        """Whether a topic may be let go of."""
-
-    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None:
-        """Topics were let go of, with their numbers: have the broker forget publishers that none uses any more."""
-
-    def is_unopened(self, queue: TopicQueue) -> bool:
-        """Whether something waits for the number of its topic."""
-
-    def needs_identity(self) -> bool:
-        """Whether to register though nothing is to be sent."""
-
-    def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch:
-        """Take out the next batch, with its number; one that cannot be packed is refused, and done."""
-
-    def on_welcome(self, welcome: bodies.Welcome) -> None:
-        """The broker told who it is, and how much it takes."""
-
-    def on_registered(self) -> None:
-        """The core has an identity, or could not get one."""
-
-    def on_answered(self, queue: TopicQueue) -> None:
-        """A topic has its number, or a batch of it was answered; this comes after whatever that means."""
-
-    def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None:
-        """Nothing can be put on a topic."""
-
-    def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
-        """The numbers of a topic do not fit the broker's any more, as the answer to a batch says."""
-
-    def on_lost(self, error: ClarionError) -> None:
-        """The store is not the one that was spoken with."""
-
-    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
-        """Let go of a batch's place in memory; return the error as those who wait for the batch are told it."""
-
-    def give_up(self, error: ClarionError, now_s: float) -> None:
-        """Nothing can be sent, now or any more: tell who waits."""
+    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None: ...
+    def newest(self, queue: TopicQueue) -> list[OutgoingBatch]: ...
+    def unconfirmed(self) -> int: ...
+    def is_idle(self, queue: TopicQueue) -> bool: ...
+    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None: ...
+    def is_unopened(self, queue: TopicQueue) -> bool: ...
+    def needs_identity(self) -> bool: ...
+    def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
+    def on_welcome(self, welcome: bodies.Welcome) -> None: ...
+    def on_registered(self) -> None: ...
+    def on_answered(self, queue: TopicQueue) -> None: ...
+    def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
+    def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None: ...
+    def on_lost(self, error: ClarionError) -> None: ...
+    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None: ...
+    def give_up(self, error: ClarionError, now_s: float) -> None: ...
 
 
 class MemorySource:
@@ -120,12 +90,12 @@ class MemorySource:
         self._last_stamp = 0
 
     def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
-        """Have a batch leave that is full."""
+        """Something was put; have what gathered before it leave, if that is full."""
         if full is not None:
             queue.make_ready(full)
 
     def newest(self, queue: TopicQueue) -> list[OutgoingBatch]:
-        """See BatchSource."""
+        """Return batches that, once done, leave none before them undone."""
         if queue.gathering:
             return queue.gathering.batches
         if queue.ready:
@@ -133,19 +103,19 @@ class MemorySource:
         return [next(reversed(queue.flying.values()))] if queue.flying else []
 
     def unconfirmed(self) -> int:
-        """See BatchSource."""
+        """Return how many messages were accepted, and neither confirmed nor refused."""
         return sum(queue.pending() + queue.flying_messages for queue in self.core.queues.values())
 
     def is_idle(self, queue: TopicQueue) -> bool:
-        """See BatchSource."""
+        """Whether a topic may be let go of."""
         return queue.idle()
 
     def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None:
-        """See BatchSource."""
+        """Topics were let go of, with their numbers: have the broker forget publishers that none uses any more."""
         self.core.forget(publishers)
 
     def is_unopened(self, queue: TopicQueue) -> bool:
-        """See BatchSource."""
+        """Whether something waits for the number of its topic."""
         return queue.topic_number is None and not queue.idle()
 
     def needs_identity(self) -> bool:
@@ -153,7 +123,7 @@ class MemorySource:
         return False
 
     def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch:
-        """See BatchSource."""
+        """Take out the next batch, with its number; one that cannot be packed is refused, and done."""
         if queue.identity is None:
             queue.identity = self.core.identity
         assert queue.identity is not None
@@ -184,8 +154,8 @@ class MemorySource:
         """The next batch is sealed with the identity."""
 
     def on_answered(self, queue: TopicQueue) -> None:
-        """Start over once no request for a topic that was deleted is under way any more: what the topic surely never
-        had goes to the one that has the name next, numbered from 1."""
+        """A topic has its number, or a batch of it was answered. Start over once no request for one that was deleted is
+        under way any more: what the topic surely never had goes to the one that has the name next, from 1 on."""
         if not queue.astray or not all(flying.refused for flying in queue.flying.values()):
             return
         for batch in [batch for batch in queue.flying.values() if batch.uncertain]:
@@ -202,7 +172,7 @@ class MemorySource:
             self.core.fail(batch, error)
 
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
-        """See BatchSource."""
+        """The numbers of a topic do not fit the broker's any more, as the answer to a batch says."""
         if code == Code.NO_TOPIC:
             batch.refused = queue.astray = True
         else:
@@ -224,7 +194,7 @@ class MemorySource:
         self.core.reopen(queue)
 
     def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
-        """See BatchSource."""
+        """Let go of a batch's place in memory; return the error as those who wait for the batch are told it."""
         self.core.buffered_bytes -= batch.memory_bytes
         return error
 

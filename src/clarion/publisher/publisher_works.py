@@ -13,7 +13,7 @@ from typing import Any
 
 from clarion.model.errors import ClarionError, Closed, NoOutbox, TimedOut
 from clarion.publisher.outbox.ledger_topics import is_saved
-from clarion.publisher.outbox.outbox_worker import LoopHandOver, OutboxClient, open_outbox, read_ledger
+from clarion.publisher.outbox.outbox_worker import OutboxClient, open_outbox
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
 from clarion.publisher.requests import AsyncRequests, Requests
@@ -49,22 +49,20 @@ class PublisherWorks(Works):
     ) -> None:
         self.known: dict[bytes | str, Gathering] = {}  # by the topic as callers write it; empty when unusable
         self._ending = False  # nothing more is accepted
-        self.outbox: OutboxClient | None = None
-        file = open_outbox(outbox, outbox_bytes)
-        ledger = None if file is None else read_ledger(file, memory_bytes)
+        self.outbox = open_outbox(outbox, outbox_bytes, memory_bytes, self.now_s)
+        ledger = None if self.outbox is None else self.outbox.ledger
         try:
             self.core = PublisherCore(broker_url(url), os.urandom(16), ledger, **settings)
-            if file is not None and ledger is not None:
-                ledger.open(self.core, self.now_s())
-                self.outbox = OutboxClient(file, ledger, self.core, outbox_bytes, self.now_s)
-            else:
+            if self.outbox is None:
                 self.core.greet()
+            else:
+                self.outbox.open(self.core)
             self._connect(url)
+            if self.outbox is not None:
+                self.outbox.hand_over_by(self._hand_over)
         except BaseException:
             if self.outbox is not None:
                 self.outbox.close()
-            elif file is not None:
-                file.close()
             raise
 
     def now_s(self) -> float:
@@ -74,6 +72,17 @@ class PublisherWorks(Works):
     def _connect(self, url: str | None) -> None:
         """Make the session, and what needs it."""
         raise NotImplementedError
+
+    def _hand_over(self) -> None:
+        """Have what the disk did taken in, by who may; called on the thread of the outbox."""
+        raise NotImplementedError
+
+    def _take_in(self) -> None:
+        outbox = self.outbox
+        if outbox is not None:
+            with self.lock:
+                outbox.take_in()
+            self.session.wake()
 
     def set_going(self) -> None:
         """See to what was just put. What is to be saved does not concern the session yet."""
@@ -255,15 +264,9 @@ class ThreadWorks(PublisherWorks):
         self.session = ThreadSession(url, self.outbox or self.core, seen=self.core.last_seen)
         self.lock = self.session.lock
         self.requests = Requests(self.session)
-        if self.outbox is not None:
-            self.outbox.hand_over_by(self._take_in_outcomes)
 
-    def _take_in_outcomes(self) -> None:
-        outbox = self.outbox
-        if outbox is not None:
-            with self.session.lock:
-                outbox.take_in()
-            self.session.wake()
+    def _hand_over(self) -> None:
+        self._take_in()
 
     def after_fork(self) -> None:
         """In a child process there is nothing behind the publisher: the outbox is the parent's."""
@@ -312,7 +315,15 @@ class LoopWorks(PublisherWorks):
         self.session = AsyncSession(url, self.outbox or self.core, seen=self.core.last_seen)
         self.lock = nullcontext()
         self.requests = AsyncRequests(self.session)
-        self._hand_over = None if self.outbox is None else LoopHandOver(self.outbox, self.session.wake)
+
+    def _hand_over(self) -> None:
+        loop: asyncio.AbstractEventLoop | None = None
+        while loop is not self.loop:  # which may be another by now
+            loop = self.loop
+            try:
+                loop.call_soon_threadsafe(self._take_in)
+            except RuntimeError:
+                log.info("an event loop ended before its publisher was closed; what was saved is in the outbox")
 
     def leave_loop(self) -> None:
         """Have the loop do nothing more."""
@@ -324,8 +335,7 @@ class LoopWorks(PublisherWorks):
         if asyncio.get_running_loop() is not self.loop:
             self.loop = asyncio.get_running_loop()
             self.session.join_loop()
-            if self._hand_over is not None:
-                self._hand_over.join_loop()
+            self._take_in()
             self._closed = None  # whoever was closing it is gone with the other loop
         await self.close(timeout_s)
 

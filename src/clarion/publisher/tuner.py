@@ -426,8 +426,5 @@ def trace_from_csv(text: str) -> dict[str, list[Sample]]:
 
 
 def _read_sample(values: Sequence[str]) -> Sample:
-    at_s, batch_size, poll_interval_s, load_per_s, capacity_per_s, credit, pending, published = values
-    return Sample(
-        float(at_s), int(batch_size), float(poll_interval_s), float(load_per_s), float(capacity_per_s),
-        int(credit), int(pending), int(published),
-    )  # fmt: skip
+    kinds = (float, int, float, float, float, int, int, int)
+    return Sample(*(kind(value) for kind, value in zip(kinds, values, strict=True)))

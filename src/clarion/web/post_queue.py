@@ -132,7 +132,7 @@ class GatewayPublisher(AsyncPublisher):
 class AcceptedPost:
     """Messages of one request, from when they are queued until it is known what became of them."""
 
-    __slots__ = ("_waiting", "count", "ended", "many", "outcome", "receipts", "refusal", "reservation", "size", "topic")
+    __slots__ = ("count", "ended", "many", "outcome", "receipts", "refusal", "reservation", "size", "topic", "waiting")
 
     def __init__(self, topic: bytes, count: int, many: bool, reservation: Reservation) -> None:
         self.topic = topic
@@ -144,30 +144,17 @@ class AcceptedPost:
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
         self.receipts: AsyncReceipts | None = None  # while it is under way
-        self._waiting: list[asyncio.Future[None]] = []
+        self.waiting: set[asyncio.Future[None]] = set()  # of those who wait for the answer
 
     def end(self) -> None:
         """Tell who waits that it is known what became of it."""
         self.ended = True
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
+        self.wake()
+
+    def wake(self) -> None:
+        """Have nobody wait any longer."""
+        for future in self.waiting:
             _wake(future)
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether somebody waits for the answer."""
-        return bool(self._waiting)
-
-    def watch(self) -> asyncio.Future[None]:
-        """Return a future that is done when that is known."""
-        known = asyncio.get_running_loop().create_future()
-        self._waiting.append(known)
-        return known
-
-    def unwatch(self, known: asyncio.Future[None]) -> None:
-        """Forget a future of `watch`."""
-        if not self.ended:
-            self._waiting.remove(known)
 
 
 class TakenPost(NamedTuple):
@@ -194,7 +181,6 @@ class PostQueue:
         self.repeated = 0
         self.last_failure: str | None = None
         self._under_way: set[AcceptedPost] = set()  # whose receipts have to be held
-        self._watched: set[asyncio.Future[None]] = set()
         self._abandoned = False
         self._untold: dict[tuple[bytes, str], int] = {}  # failed messages that no answer and no log has told of
         self._untold_more = 0
@@ -234,23 +220,22 @@ class PostQueue:
     async def wait(self, accepted: AcceptedPost) -> bool:
         """Wait until it is known what became of messages; False if it is not in time."""
         if not accepted.ended:
-            known = accepted.watch()
-            self._watched.add(known)
+            known = self._loop.create_future()
+            accepted.waiting.add(known)
             timer = self._loop.call_later(self._settings.timeout_s, _wake, known)
             try:
                 if not self._abandoned:
                     await known
             finally:
                 timer.cancel()
-                self._watched.discard(known)
-                accepted.unwatch(known)
+                accepted.waiting.discard(known)
         return accepted.ended
 
     def abandon(self) -> None:
         """Let nobody wait any longer: the process is about to end."""
         self._abandoned = True
-        for known in self._watched:
-            _wake(known)
+        for accepted in self._under_way:
+            accepted.wake()
 
     def _check(self, payloads: list[bytes], options: PostOptions, reservation: Reservation) -> None:
         """See to it that putting cannot fail half way: everything fits, each into a batch and all into the buffer."""
@@ -319,7 +304,7 @@ class PostQueue:
             accepted.refusal = refusal_of(outcome.error, accepted.topic, stored=outcome.stored, count=accepted.count)
             certain = not outcome.stored and is_certain(outcome.error)
             self.last_failure = f"{to_text(accepted.topic)}: {outcome.error}"
-            if not accepted.waited_for:
+            if not accepted.waiting:
                 self._note_untold((accepted.topic, str(outcome.error)), failed)
         if options.idempotency_key is not None and certain:
             self._keys.forget(options.idempotency_key)

@@ -430,7 +430,8 @@ class Ledger:
         self._look_at(topic)
 
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
-        """See BatchSource; whether the batch was taken before cannot be told, but after some refusals."""
+        """The numbers of a topic do not fit the broker's any more. Whether the batch was taken cannot be told, unless
+        the refusal says so."""
         batch.refused = True
         batch.uncertain |= code not in _SURELY_OUT
         if code != Code.NO_TOPIC:  # in the topic that has the name next, its numbers begin with 1
@@ -495,7 +496,8 @@ class Ledger:
         self._forgets |= publishers
 
     def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
-        """See BatchSource; what is refused for good may be kept in quarantine."""
+        """Let go of a batch's place in memory; return the error as those who wait for the batch are told it. What is
+        refused for good may be kept in quarantine."""
         entry = entry_of(batch)
         if entry.saved:
             self._unload(self.topics[self.core.queues[batch.topic]], batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import queue
@@ -34,23 +33,17 @@ class OutboxClient:
     `hand_over()` is called on that thread when a job is done, and has `take_in` called by who may.
     """
 
-    def __init__(
-        self,
-        file: OutboxFile,
-        ledger: Ledger,
-        core: PublisherCore,
-        outbox_bytes: int,
-        clock_s: Callable[[], float],
-    ) -> None:
+    def __init__(self, file: OutboxFile, outbox_bytes: int, memory_bytes: int, clock_s: Callable[[], float]) -> None:
         self.file = file.file
         self._file = file
-        # The core, as the session drives it.
-        self.url, self.count = core.url, core.count
-        self.begin, self.cancel = core.begin, core.cancel
-        self.on_reply, self.on_lost, self.on_failed = core.on_reply, core.on_lost, core.on_failed
-        self.wants_turn, self.take_instructions = core.wants_turn, core.take_instructions
-        self.ledger = ledger
-        self._core = core
+        try:
+            found = file.read()
+        except BaseException:
+            file.close()
+            raise
+        if found.quarantined_messages:
+            log.warning("%d messages are set aside in %s: clarion outbox show", found.quarantined_messages, self.file)
+        self.ledger = Ledger(found, str(self.file), memory_bytes)
         self._outbox_bytes = outbox_bytes
         self._clock_s = clock_s
         self._hand_over: Callable[[], None] | None = None
@@ -58,6 +51,16 @@ class OutboxClient:
         self._outcomes: deque[tuple[Job, Outcome]] = deque()  # of jobs that are done, to be taken in
         self._thread = threading.Thread(target=self._run, name=f"clarion outbox {self.file}", daemon=True)
         self._thread.start()
+
+    def open(self, core: PublisherCore) -> None:
+        """Have a publisher, made with the ledger, go on with what was found on disk."""
+        self._core = core
+        # The core, as the session drives it.
+        self.url, self.count = core.url, core.count
+        self.begin, self.cancel = core.begin, core.cancel
+        self.on_reply, self.on_lost, self.on_failed = core.on_reply, core.on_lost, core.on_failed
+        self.wants_turn, self.take_instructions = core.wants_turn, core.take_instructions
+        self.ledger.open(core, self._clock_s())
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -174,50 +177,11 @@ class OutboxClient:
         return min((at_s for at_s in times_s if at_s is not None), default=None)
 
 
-class LoopHandOver:
-    """Has the outcomes of jobs taken in on the event loop that the publisher is on, whichever that is."""
-
-    def __init__(self, client: OutboxClient, wake: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._client = client
-        self._wake = wake
-        client.hand_over_by(self)
-
-    def __call__(self) -> None:
-        """Called on the thread of the outbox."""
-        loop: asyncio.AbstractEventLoop | None = None
-        while loop is not self._loop:
-            loop = self._loop
-            try:
-                loop.call_soon_threadsafe(self._take_in)
-            except RuntimeError:
-                log.info("an event loop ended before its publisher was closed; what was saved is in the outbox")
-
-    def _take_in(self) -> None:
-        self._client.take_in()
-        self._wake()
-
-    def join_loop(self) -> None:
-        """Go on with the loop that runs now; the one before is over, or does nothing more for this publisher."""
-        self._loop = asyncio.get_running_loop()
-        self._take_in()
-
-
-def open_outbox(place: str | os.PathLike[str] | None, outbox_bytes: int) -> OutboxFile | None:
+def open_outbox(
+    place: str | os.PathLike[str] | None, outbox_bytes: int, memory_bytes: int, clock_s: Callable[[], float]
+) -> OutboxClient | None:
     """Open the outbox, if there is to be one; raises OutboxInUse or OutboxUnusable where that cannot be done."""
     whole(outbox_bytes, "outbox_bytes", LEAST_BYTES)
     if place is not None and not isinstance(place, (str, os.PathLike)):
         raise TypeError(f"outbox is a path, as a str or Path, not {type(place).__name__}")
-    return None if place is None else OutboxFile(Path(place))
-
-
-def read_ledger(file: OutboxFile, memory_bytes: int) -> Ledger:
-    """Return the ledger of an outbox; where that cannot be read, the file is closed."""
-    try:
-        found = file.read()
-    except BaseException:
-        file.close()
-        raise
-    if found.quarantined_messages:
-        log.warning("%d messages are set aside in %s: clarion outbox show", found.quarantined_messages, file.file)
-    return Ledger(found, str(file.file), memory_bytes)
+    return None if place is None else OutboxClient(OutboxFile(Path(place)), outbox_bytes, memory_bytes, clock_s)
