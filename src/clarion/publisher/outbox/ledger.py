@@ -23,14 +23,17 @@ from clarion.model.ids import RECEIPTS_KEPT, next_stamp
 from clarion.model.names import to_text
 from clarion.publisher.outbox.ledger_topics import (
     Entry,
+    Found,
+    Home,
     LedgerTopic,
+    Load,
     Plan,
+    Row,
     TopicPlan,
     apply_topic,
     entry_of,
     plan_topic,
 )
-from clarion.publisher.outbox.outbox_rows import Found, Home, Load, Row
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore, is_unread_reply
 from clarion.publisher.topic_queue import TopicQueue
@@ -326,19 +329,18 @@ class Ledger:
 
     def _tell_uncertain(self, part: TopicPlan, trouble: ClarionError) -> None:
         topic = part.topic
-        error = trouble if isinstance(trouble, LimitReached) else self._uncertain_error(topic, trouble)
+        error = trouble
+        if not isinstance(trouble, LimitReached):
+            error = OutboxInDoubt(
+                f"whether the broker has this message on {to_text(topic.queue.topic)} cannot be told any more"
+                f" ({trouble}); it is kept aside in {self.name} and not sent; {_WAY_OUT.format(self.name)}"
+            )
         for batch in part.uncertain:
             self._unload(topic, batch)
             self.core.end(batch, error=error)
         last_found = topic.last_found
         if last_found is not None and not (last_found.done or last_found.packed or topic.unread_found):
             self.core.end(last_found, error=error)  # in quarantine without having been read; somebody may wait for it
-
-    def _uncertain_error(self, topic: LedgerTopic, cause: ClarionError) -> OutboxInDoubt:
-        return OutboxInDoubt(
-            f"whether the broker has this message on {to_text(topic.queue.topic)} cannot be told any more ({cause});"
-            f" it is kept aside in {self.name} and not sent; {_WAY_OUT.format(self.name)}"
-        )
 
     def _has_numbers(self, topic: LedgerTopic) -> bool:
         """Whether rows of a topic are numbered on disk, or just now are being."""

@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -20,7 +20,7 @@ import apsw
 
 from clarion.model.errors import OutboxFull, OutboxInUse, OutboxUnusable
 from clarion.model.ids import next_stamp
-from clarion.publisher.outbox.outbox_rows import Changes, Found, FoundTopic, Home, LedgerRow, Load, Row
+from clarion.publisher.outbox.ledger_topics import Changes, Found, FoundTopic, Home, LedgerRow, Load, Row
 from clarion.session.endings import watch_forks
 from clarion.wire.batch import BadBatch, Batch, readdress_batch
 
@@ -122,17 +122,6 @@ def _prepare(connection: apsw.Connection, file: Path, *, is_new: bool, durable: 
     connection.wal_autocheckpoint(0)
     if durable:
         _sync_folder(file.parent)
-
-
-def open_for_reading(file: Path) -> apsw.Connection:
-    """Open an outbox to look into it, beside whoever works with it; it must be there."""
-    _check_is_there(file)
-    with typed_errors(file):
-        address = f"file:{quote(str(file.absolute()))}?mode=ro"
-        connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-        connection.set_busy_timeout(5000)
-        check_format(connection, file)
-    return connection
 
 
 def _check_is_there(file: Path) -> None:
@@ -308,22 +297,18 @@ class OutboxFile:
 
     def __init__(self, file: Path, *, durable: bool = True) -> None:
         self.file = file = Path(os.path.realpath(file))  # two names of it are one outbox, with one lock
-        self._lock = OutboxLock(file)
         self._log_pages = 0
         self._room = Room(file)
-        try:
+        with ExitStack() as undoing:
+            self._lock = OutboxLock(file)
+            undoing.callback(self._lock.release)
             self._connection = open_database(file, durable=durable)
-            try:
-                self._connection.set_wal_hook(self._note_log)
-                self.commit(Changes())  # a place that can only be read says so now
-                if durable:
-                    self._room.lengthen_log()
-            except BaseException:
-                self._connection.close()
-                raise
-        except BaseException:
-            self._lock.release()
-            raise
+            undoing.callback(self._connection.close)
+            self._connection.set_wal_hook(self._note_log)
+            self.commit(Changes())  # a place that can only be read says so now
+            if durable:
+                self._room.lengthen_log()
+            undoing.pop_all()
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
@@ -487,14 +472,17 @@ class Contents(NamedTuple):
 
 def look(file: Path) -> Contents:
     """Return what is in an outbox; a publisher may have it open."""
-    connection = open_for_reading(file)
-    try:
-        with typed_errors(file):
-            waiting = [WaitingTopic(*row) for row in connection.execute(_WAITING)]
-            rows = connection.execute("SELECT stamp, topic, count, size, reason, at_us FROM aside ORDER BY stamp")
-            return Contents(waiting, [Quarantined(*row) for row in rows])
-    finally:
-        connection.close()
+    _check_is_there(file)
+    address = f"file:{quote(str(file.absolute()))}?mode=ro"
+    with (
+        typed_errors(file),
+        closing(apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)) as connection,
+    ):
+        connection.set_busy_timeout(5000)
+        check_format(connection, file)
+        waiting = [WaitingTopic(*row) for row in connection.execute(_WAITING)]
+        rows = connection.execute("SELECT stamp, topic, count, size, reason, at_us FROM aside ORDER BY stamp")
+        return Contents(waiting, [Quarantined(*row) for row in rows])
 
 
 def resend(file: Path) -> int:
@@ -511,9 +499,11 @@ def drop(file: Path) -> int:
 def _empty_quarantine(file: Path, *, resends: bool) -> int:
     _check_is_there(file)
     file = Path(os.path.realpath(file))
-    lock = OutboxLock(file)
-    try:
+    with ExitStack() as ending:
+        lock = OutboxLock(file)
+        ending.callback(lock.release)
         connection = open_database(file, durable=True)
+        ending.callback(close_database, connection)
         try:
             with typed_errors(file):
                 connection.execute("BEGIN IMMEDIATE")
@@ -522,16 +512,12 @@ def _empty_quarantine(file: Path, *, resends: bool) -> int:
                     _put_anew(connection)
                 connection.execute("DELETE FROM aside")
                 connection.execute("COMMIT")
-            return messages
         except BadBatch as error:
             raise OutboxUnusable(
                 f"what was set aside in {file} is damaged: {error}; nothing was changed."
                 f" Restore the file, or `clarion outbox drop {file}` lets go of all that was set aside"
             ) from error
-        finally:
-            close_database(connection)
-    finally:
-        lock.release()
+    return messages
 
 
 def _put_anew(connection: apsw.Connection) -> None:
