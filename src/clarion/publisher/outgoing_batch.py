@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clarion.model.arguments import whole
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
@@ -26,15 +24,18 @@ class OutgoingBatch:
         "_size",
         "broker",
         "done",
-        "entry",
         "error",
         "first_offset",
+        "is_found",
         "number",
         "observed",
         "packed",
         "packed_due",
         "publisher",
+        "quarantine",
+        "refusal",
         "refused",
+        "saved",
         "sent_s",
         "stamp",
         "topic",
@@ -58,7 +59,11 @@ class OutgoingBatch:
         self.first_offset = -1
         self.error: ClarionError | None = None
         self.observed = False  # somebody was told of the error
-        self.entry: Any = None  # what the ledger of an outbox notes of it
+        # What the ledger of an outbox notes of it.
+        self.saved = False  # it is on this machine's disk
+        self.is_found = False  # it was in the outbox when that was opened: nobody has a receipt
+        self.quarantine: str | None = None  # why it is kept, although the broker refused it for good
+        self.refusal: ClarionError | None = None  # why it is not to be sent: told once its row is removed
 
     @property
     def builder(self) -> BatchBuilder:

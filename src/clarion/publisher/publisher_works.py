@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from clarion.model.errors import ClarionError, Closed, NoOutbox, TimedOut
-from clarion.publisher.outbox.ledger_topics import is_saved
 from clarion.publisher.outbox.outbox_worker import OutboxClient, open_outbox
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
@@ -146,10 +145,10 @@ class PublisherWorks(Works):
             raise NoOutbox(
                 "this publisher keeps messages in memory only; Publisher(url, outbox=PATH) saves them on disk"
             )
-        if not await self.until(lambda: all(batch.done or is_saved(batch) for batch in batches), timeout_s):
+        if not await self.until(lambda: all(batch.done or batch.saved for batch in batches), timeout_s):
             raise self.outbox.not_saved(timeout_s)
         for batch in batches:
-            if not is_saved(batch):
+            if not batch.saved:
                 batch.raise_error()
 
     async def flush(self, timeout_s: float | None) -> None:

@@ -34,16 +34,11 @@ class _Staged:
     packed: bytearray
 
 
-class _StageTag(NamedTuple):
-    """What a STAGE was sent for."""
+class _PlaceTag(NamedTuple):
+    """What a STAGE was sent for, or a CONFIGURE, which makes the topic of the batch at this place."""
 
     place: int
-
-
-class _TopicTag(NamedTuple):
-    """What a CONFIGURE was sent for: the topic of the batch at this place is to be made."""
-
-    place: int
+    makes_topic: bool = False
 
 
 class StagerCore(CallersCore):
@@ -216,16 +211,16 @@ class StagerCore(CallersCore):
         builder = self._unfinished[place]
         assert isinstance(builder, _Staged)
         body = bodies.Stage(builder.topic, self._writer, self._epoch, self._part, place, self._as_of)
-        self._instructions.append(Send(Kind.STAGE, body, _StageTag(place), (builder.packed,)))
+        self._instructions.append(Send(Kind.STAGE, body, _PlaceTag(place), (builder.packed,)))
 
     def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
         """Take in the answer to a request."""
         if isinstance(tag, Request):
             self._requests.on_reply(tag, reply, now_s)
-        elif isinstance(tag, _StageTag):
-            self._on_staged(tag.place, reply, now_s)
-        else:
+        elif tag.makes_topic:
             self._on_topic_made(tag.place, reply, now_s)
+        else:
+            self._on_staged(tag.place, reply, now_s)
 
     def _on_staged(self, place: int, reply: Reply, now_s: float) -> None:
         again_s = reply.again_after_s()
@@ -261,7 +256,7 @@ class StagerCore(CallersCore):
         """Have a topic made that is not there, and stage on it then: a batch never makes one, as it may come late."""
         nonce = next(self._requests.nonces)
         body = bodies.Configure(self._unfinished[place].topic, nonce=nonce, as_of=self._as_of)
-        self._instructions.append(Send(Kind.CONFIGURE, body, _TopicTag(place)))
+        self._instructions.append(Send(Kind.CONFIGURE, body, _PlaceTag(place, makes_topic=True)))
 
     def _on_topic_made(self, place: int, reply: Reply, now_s: float) -> None:
         refusal = reply.refusal()

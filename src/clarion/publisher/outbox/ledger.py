@@ -22,7 +22,6 @@ from clarion.model.errors import (
 from clarion.model.ids import RECEIPTS_KEPT, next_stamp
 from clarion.model.names import to_text
 from clarion.publisher.outbox.ledger_topics import (
-    Entry,
     Found,
     Home,
     LedgerTopic,
@@ -31,7 +30,6 @@ from clarion.publisher.outbox.ledger_topics import (
     Row,
     TopicPlan,
     apply_topic,
-    entry_of,
     plan_topic,
 )
 from clarion.publisher.outgoing_batch import OutgoingBatch
@@ -203,7 +201,6 @@ class Ledger:
         size = 0
         while size < most_bytes and (batch := topic.take_unsealed()) is not None:
             self._last_stamp = next_stamp(self._last_stamp, unix_s)
-            batch.entry = Entry()
             try:
                 packed = batch.seal(
                     broker=0, publisher=0, stamp=self._last_stamp, number=0, compressed=self.core.compressed
@@ -268,13 +265,12 @@ class Ledger:
             batch = self._live.get(row.stamp)
             if batch is None:
                 batch = OutgoingBatch(topic.queue.topic)
-                batch.entry = Entry(is_found=row.stamp <= self._found_until)
+                batch.is_found = row.stamp <= self._found_until
                 self._live[row.stamp] = batch
             batch.fill(bytearray(row.packed), row.due, count=row.messages, ttl_ms=row.ttl_ms, stamp=row.stamp)
-            entry = entry_of(batch)
-            entry.saved = True
+            batch.saved = True
             topic.on_disk -= 1
-            topic.unread_found -= entry.is_found
+            topic.unread_found -= batch.is_found
             topic.loaded_until = row.stamp
             topic.loaded_bytes += batch.size
             self.loaded_bytes += batch.size
@@ -313,14 +309,14 @@ class Ledger:
         for batch in part.saved:
             self.core.buffered_bytes -= batch.memory_bytes
         for batch in part.gone:
-            self.stored_bytes -= 0 if entry_of(batch).quarantine is not None else batch.size
+            self.stored_bytes -= 0 if batch.quarantine is not None else batch.size
         before = topic.loaded_bytes
         apply_topic(part, self._fits)
         self.loaded_bytes += topic.loaded_bytes - before
         self.stored_bytes += sum(batch.size for batch in part.saved)
         self.stored_messages += sum(batch.count for batch in part.saved) - sum(batch.count for batch in part.gone)
         for batch in part.gone:
-            refusal = entry_of(batch).refusal
+            refusal = batch.refusal
             if refusal is not None:
                 self.core.fail(batch, refusal)
         if part.trouble is not None:
@@ -428,7 +424,7 @@ class Ledger:
         topic = self._topic(queue)
         topic.refuse(error)
         for batch in topic.numbered:
-            entry_of(batch).quarantine = self._why_quarantine(batch, error)
+            batch.quarantine = self._why_quarantine(batch, error)
         self._look_at(topic)
 
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
@@ -500,22 +496,21 @@ class Ledger:
     def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
         """Let go of a batch's place in memory; return the error as those who wait for the batch are told it. What is
         refused for good may be kept in quarantine."""
-        entry = entry_of(batch)
-        if entry.saved:
+        if batch.saved:
             self._unload(self.topics[self.core.queues[batch.topic]], batch)
         else:
             self.core.buffered_bytes -= batch.memory_bytes
         if error is None:
             return None
-        entry.quarantine = self._why_quarantine(batch, error)
-        if entry.quarantine is None:
+        batch.quarantine = self._why_quarantine(batch, error)
+        if batch.quarantine is None:
             return error
         self.quarantined_messages += batch.count
         return type(error)(f"{error}; it is kept aside in {self.name}")
 
     def _why_quarantine(self, batch: OutgoingBatch, error: ClarionError) -> str | None:
         """Return why a batch that is refused for good is kept: where nobody has a receipt that could say so."""
-        return str(error) if entry_of(batch).is_found and not is_unread_reply(batch, error) else None
+        return str(error) if batch.is_found and not is_unread_reply(batch, error) else None
 
     def _note_uncertain(self, messages: int) -> None:
         """Have the next who asks told of messages that went to quarantine."""

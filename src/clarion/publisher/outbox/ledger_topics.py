@@ -110,29 +110,6 @@ class Load(NamedTuple):
     size: int
 
 
-class Entry:
-    """What the ledger notes of one batch."""
-
-    __slots__ = ("is_found", "quarantine", "refusal", "saved")
-
-    def __init__(self, *, is_found: bool = False) -> None:
-        self.saved = False  # it is on this machine's disk
-        self.is_found = is_found  # it was in the outbox when that was opened: nobody has a receipt
-        self.quarantine: str | None = None  # why it is kept, although the broker refused it for good
-        self.refusal: ClarionError | None = None  # why it is not to be sent: told once its row is removed
-
-
-def entry_of(batch: OutgoingBatch) -> Entry:
-    """Return what the ledger notes of a batch, which it has seen before."""
-    assert isinstance(batch.entry, Entry)
-    return batch.entry
-
-
-def is_saved(batch: OutgoingBatch) -> bool:
-    """Whether a batch is on this machine's disk."""
-    return isinstance(batch.entry, Entry) and batch.entry.saved
-
-
 class LedgerTopic:
     """The rows of one topic, in order: `numbered` ones, which may be sent, then `unnumbered` in memory, then those that
     are only on disk (`on_disk`). What is not saved yet is in `sealed`, `full` and where it gathers.
@@ -171,8 +148,7 @@ class LedgerTopic:
         if found.rows:
             topic.unread_found = found.rows
             last = OutgoingBatch.elsewhere(row.topic, count=found.messages, stamp=found.last_stamp)
-            last.entry = Entry(is_found=True)
-            last.entry.saved = True
+            last.is_found = last.saved = True
             topic.last = topic.last_found = last
         if row.numbered:  # with nothing numbered there is nothing that its old numbers are needed for
             topic.unread_numbered = row.numbered
@@ -198,7 +174,7 @@ class LedgerTopic:
     def refuse(self, error: ClarionError) -> None:
         """Have the rows in memory that have no number removed without one."""
         for batch in self.unnumbered:
-            entry_of(batch).refusal = error
+            batch.refusal = error
         self.numbered.extend(self.unnumbered)
         self.unnumbered.clear()
 
@@ -250,7 +226,7 @@ class LedgerTopic:
         """Return the numbered batches that are done, or refused, up to the first that is not."""
         done: list[OutgoingBatch] = []
         for batch in self.numbered:
-            if not batch.done and entry_of(batch).refusal is None:
+            if not batch.done and batch.refusal is None:
                 break
             done.append(batch)
         return done
@@ -334,7 +310,7 @@ def plan_topic(
     if part.saved:
         changes.last_stamp = max(changes.last_stamp, part.saved[-1].stamp)
     for batch in part.gone:
-        reason = entry_of(batch).quarantine
+        reason = batch.quarantine
         if reason is None:
             changes.gone.append(batch.stamp)
         else:
@@ -376,7 +352,7 @@ def _next_numbered(part: TopicPlan, most: int, fits: Fits) -> list[OutgoingBatch
 
 
 def _stored(gone: list[OutgoingBatch]) -> int:
-    return sum(batch.count for batch in gone if batch.error is None and entry_of(batch).refusal is None)
+    return sum(batch.count for batch in gone if batch.error is None and batch.refusal is None)
 
 
 def apply_topic(part: TopicPlan, fits: Fits) -> None:
@@ -388,14 +364,14 @@ def apply_topic(part: TopicPlan, fits: Fits) -> None:
     else:
         for batch in part.gone:
             _take_first(topic.numbered, batch)
-        topic.first_number += sum(entry_of(batch).refusal is None for batch in part.gone)
+        topic.first_number += sum(batch.refusal is None for batch in part.gone)
         topic.stored_before += _stored(part.gone)
     numbered = set(part.numbered)
     while topic.unnumbered and topic.unnumbered[0] in numbered:
         topic.add_number(topic.unnumbered.popleft())
     for batch in part.saved:
         _take_first(topic.sealed, batch)
-        entry_of(batch).saved = True
+        batch.saved = True
         batch.count_packed()
         if batch in numbered or (
             not topic.on_disk and len(topic.unnumbered) < SAVED_MAX and fits(topic, 0, batch.size)
