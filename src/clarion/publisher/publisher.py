@@ -124,24 +124,27 @@ class _AnyPublisher:
             return self._core.trace.of(to_bytes(topic, "topic"))
 
     def _has_room(self) -> bool:
-        return self._core.buffered_bytes < self._buffer_bytes and self._works.has_room()
+        outbox = self._works.outbox
+        return self._core.buffered_bytes < self._buffer_bytes and (outbox is None or outbox.has_room())
 
-    def _patience_s(self, wait: bool, block_s: float | None) -> float:
-        return (self._block_s if block_s is None else block_s) if wait else 0.0
-
-    def _buffer_full(self, patience_s: float) -> BufferFull:
-        """Count a message that found no room, and return what to raise."""
-        self._core.drops += 1
-        why = None if self._works.outbox is None else self._works.outbox.why_full()
-        full = why or f"the publisher's buffer of {self._buffer_bytes} bytes is full"
-        return BufferFull(
-            f"{full} and did not drain within {patience_s:g} s; this message was not queued, those before it still are"
-        )
-
-    def _make_room(self, wait: bool, block_s: float | None) -> Awaitable[None] | None:
-        """Wait for room, with the lock held but for meanwhile; raise where there is none, and where nothing can be put
-        any more."""
-        raise NotImplementedError
+    async def _make_room(self, wait: bool, block_s: float | None) -> None:
+        """Wait for room; raise where there is none, and where nothing can be put any more. The lock is held, but while
+        this waits."""
+        self._works.check_usable()
+        if self._has_room():
+            return
+        patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
+        with self._works.unlocked():
+            drained = await self._works.until(self._has_room, patience_s)
+        self._works.check_usable()
+        if not drained:
+            self._core.drops += 1
+            why = None if self._works.outbox is None else self._works.outbox.why_full()
+            full = why or f"the publisher's buffer of {self._buffer_bytes} bytes is full"
+            raise BufferFull(
+                f"{full} and did not drain within {patience_s:g} s;"
+                " this message was not queued, those before it still are"
+            )
 
     async def _put_all(
         self,
@@ -166,7 +169,7 @@ class _AnyPublisher:
             stop = self._core.chunk_end(topic, payloads, keys, start, packed_headers)
             with self._lock:
                 try:
-                    await given(self._make_room(wait, block_s))
+                    await self._make_room(wait, block_s)
                     part = self._core.add_many(
                         topic,
                         payloads[start:stop],
@@ -366,22 +369,8 @@ class Publisher(_AnyPublisher):
     def _check_usable(self) -> None:
         self._works.check_usable()
 
-    def _make_room(self, wait: bool, block_s: float | None) -> None:
-        self._check_usable()
-        if not self._has_room():
-            self._wait_for_room(wait, block_s)
-
     def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
-        # Called with the lock held; it is given away while this thread waits.
-        patience_s = self._patience_s(wait, block_s)
-        self._lock.release()
-        try:
-            drained = run_now(self._works.until(self._has_room, patience_s))
-        finally:
-            self._lock.acquire()
-        self._check_usable()
-        if not drained:
-            raise self._buffer_full(patience_s)
+        run_now(self._make_room(wait, block_s))
 
     def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
         """Wait until messages are durable; raise what became of them if they are not."""
@@ -491,16 +480,6 @@ class AsyncPublisher(_AnyPublisher):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._leave(error)
-
-    async def _make_room(self, wait: bool, block_s: float | None) -> None:
-        self._works.check_usable()
-        if self._has_room():
-            return
-        patience_s = self._patience_s(wait, block_s)
-        drained = await self._works.until(self._has_room, patience_s)
-        self._works.check_usable()
-        if not drained:
-            raise self._buffer_full(patience_s)
 
     async def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
         """Wait until messages are durable or refused."""

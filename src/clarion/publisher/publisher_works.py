@@ -7,8 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from clarion.model.errors import ClarionError, Closed, NoOutbox, TimedOut
@@ -91,9 +91,9 @@ class PublisherWorks(Works):
             with self.lock:
                 self.outbox.feed()
 
-    def has_room(self) -> bool:
-        """Whether the outbox, if there is one, may take more."""
-        return self.outbox is None or self.outbox.has_room()
+    def unlocked(self) -> AbstractContextManager[None]:
+        """Give the lock away for a while; it is held now."""
+        return nullcontext()
 
     def check_usable(self) -> None:
         """Raise where nothing can be put; called with the lock held."""
@@ -197,16 +197,20 @@ class PublisherWorks(Works):
         outbox = self.outbox
         if outbox is not None:
             with self.lock:
-                outbox.retire()
+                outbox.ledger.retire()
+                outbox.feed()
             if not await self.until(lambda: outbox.ledger.retired, _LET_GO_S):
-                raise outbox.not_emptied()
+                raise TimedOut(
+                    f"everything was sent, but {outbox.file} could not be emptied; opening it again does that"
+                )
 
     async def _wind_down(self) -> None:
         """Save what is not saved, remove what was sent, and do nothing more."""
         outbox = self.outbox
         if outbox is not None:
             with self.lock:
-                outbox.wind_down()
+                outbox.ledger.wind_down()
+                outbox.feed()
             try:
                 await self.until(lambda: outbox.ledger.is_at_rest, _LET_GO_S)
             except ClarionError as error:
@@ -266,6 +270,15 @@ class ThreadWorks(PublisherWorks):
 
     def _hand_over(self) -> None:
         self._take_in()
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """Give the lock away for a while; it is held now."""
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
 
     def after_fork(self) -> None:
         """In a child process there is nothing behind the publisher: the outbox is the parent's."""

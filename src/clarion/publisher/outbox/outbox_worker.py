@@ -103,16 +103,6 @@ class OutboxClient:
         if job is not None:
             self._jobs.put(job)
 
-    def retire(self) -> None:
-        """Have names and numbers removed from an outbox that has nothing else left."""
-        self.ledger.retire()
-        self.feed()
-
-    def wind_down(self) -> None:
-        """Have what is not saved yet saved, and what was sent removed; nothing more is numbered or sent."""
-        self.ledger.wind_down()
-        self.feed()
-
     @property
     def held_bytes(self) -> int:
         """What it holds, or will when all that was put is saved."""
@@ -156,10 +146,6 @@ class OutboxClient:
             f"not on disk within {timeout_s:g} s; it still waits to be saved in {self.file}, and was not sent."
             f" {self.why_full() or 'Is the disk slow?'}"
         )
-
-    def not_emptied(self) -> TimedOut:
-        """Return what to raise when the disk does not let go of what was sent."""
-        return TimedOut(f"everything was sent, but {self.file} could not be emptied; opening it again does that")
 
     def close(self) -> None:
         """Let the job under way end, and let go of the file; what is saved stays there."""
