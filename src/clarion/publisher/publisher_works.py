@@ -37,6 +37,7 @@ class PublisherWorks(Works):
     session: ThreadSession | AsyncSession
     requests: Requests | AsyncRequests
     lock: AbstractContextManager[Any]  # held by who uses the core
+    _go: Callable[[], None]  # has the session send what was put
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class PublisherWorks(Works):
     def set_going(self) -> None:
         """See to what was just put. What is to be saved does not concern the session yet."""
         if self.outbox is None:
-            self.session.wake()
+            self._go()
         else:
             with self.lock:
                 self.outbox.feed()
@@ -265,6 +266,7 @@ class ThreadWorks(PublisherWorks):
         self._closing = threading.Lock()  # held by who closes it
         self._closed = False
         self.session = ThreadSession(url, self.outbox or self.core, seen=self.core.last_seen)
+        self._go = self.session.wake
         self.lock = self.session.lock
         self.requests = Requests(self.session)
 
@@ -325,6 +327,7 @@ class LoopWorks(PublisherWorks):
     def _connect(self, url: str | None) -> None:
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
         self.session = AsyncSession(url, self.outbox or self.core, seen=self.core.last_seen)
+        self._go = self.session.wake
         self.lock = nullcontext()
         self.requests = AsyncRequests(self.session)
 
