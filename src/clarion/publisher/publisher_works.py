@@ -67,17 +67,14 @@ class PublisherWorks(Works):
 
     def now_s(self) -> float:
         """Return the time by the clock that the session goes by."""
-        raise NotImplementedError
+        return time.monotonic()
 
     def _connect(self, url: str | None) -> None:
         """Make the session, and what needs it."""
         raise NotImplementedError
 
     def _hand_over(self) -> None:
-        """Have what the disk did taken in, by who may; called on the thread of the outbox."""
-        raise NotImplementedError
-
-    def _take_in(self) -> None:
+        """Take in what the disk did; called on the thread of the outbox."""
         outbox = self.outbox
         if outbox is not None:
             with self.lock:
@@ -229,7 +226,8 @@ class PublisherWorks(Works):
         return left
 
     def _close_outbox(self, outbox: OutboxClient) -> Awaitable[None] | None:
-        raise NotImplementedError
+        outbox.close()
+        return None
 
     def _left_behind(self, timeout_s: float | None) -> TimedOut | None:
         """Return what to raise when it is closed before everything was confirmed; None where everything was."""
@@ -259,9 +257,6 @@ class ThreadWorks(PublisherWorks):
     requests: Requests
     lock: threading.Lock
 
-    def now_s(self) -> float:
-        return time.monotonic()
-
     def _connect(self, url: str | None) -> None:
         self._closing = threading.Lock()  # held by who closes it
         self._closed = False
@@ -269,9 +264,6 @@ class ThreadWorks(PublisherWorks):
         self._go = self.session.wake
         self.lock = self.session.lock
         self.requests = Requests(self.session)
-
-    def _hand_over(self) -> None:
-        self._take_in()
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
@@ -306,9 +298,6 @@ class ThreadWorks(PublisherWorks):
         closed(self)
         return await super()._let_go(timeout_s, in_time)
 
-    def _close_outbox(self, outbox: OutboxClient) -> None:
-        outbox.close()
-
 
 class LoopWorks(PublisherWorks):
     """What works behind a publisher for asyncio."""
@@ -336,7 +325,7 @@ class LoopWorks(PublisherWorks):
         while loop is not self.loop:  # which may be another by now
             loop = self.loop
             try:
-                loop.call_soon_threadsafe(self._take_in)
+                loop.call_soon_threadsafe(super()._hand_over)
             except RuntimeError:
                 log.info("an event loop ended before its publisher was closed; what was saved is in the outbox")
 
@@ -350,7 +339,7 @@ class LoopWorks(PublisherWorks):
         if asyncio.get_running_loop() is not self.loop:
             self.loop = asyncio.get_running_loop()
             self.session.join_loop()
-            self._take_in()
+            super()._hand_over()
             self._closed = None  # whoever was closing it is gone with the other loop
         await self.close(timeout_s)
 
