@@ -7,7 +7,7 @@ from bench.far_proxy import far
 from tests.integration.waiting import eventually
 
 from clarion import Publisher, Subscriber
-from clarion.publisher.tuner.tuner_policies import Tuning
+from clarion.publisher.tuner import Tuning
 
 _DELAY_S = 0.070
 _WAIT_S = 120.0

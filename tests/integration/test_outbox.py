@@ -28,8 +28,7 @@ from clarion.model.errors import (
     TimedOut,
     UsedAfterFork,
 )
-from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.quarantine import look, resend
+from clarion.publisher.outbox.outbox_file import OutboxFile, look, resend
 from clarion.session.thread_session import ThreadSession
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
@@ -232,7 +231,7 @@ def fill_a_disk(url: str, outbox: str, most_pages: int) -> None:
     """Put until the disk is full, say so, and go on when there is room again; what was put is told at the end."""
     publisher = Publisher(url, outbox=outbox, buffer_bytes=200_000, batch_bytes=50_000)
     if most_pages:
-        publisher._works.outbox._worker._file._connection.pragma("max_page_count", most_pages)  # type: ignore[union-attr]
+        publisher._works.outbox._file._connection.pragma("max_page_count", most_pages)  # type: ignore[union-attr]
     count, said = 0, ""
     while "no room" not in said:  # a disk that is only slow is waited for
         try:
@@ -283,7 +282,7 @@ def test_after_a_disk_failed_save_says_so_and_not_only_the_receipts(broker: Brok
     publisher = Publisher(broker.url, outbox=tmp_path / "outbox")
     publisher.put("news", b"a").result(_WAIT_S)
     eventually(lambda: not publisher.stats["outbox_batches"], "the disk has nothing to do")
-    publisher._works.outbox._worker._file._connection.close()  # type: ignore[union-attr]
+    publisher._works.outbox._file._connection.close()  # type: ignore[union-attr]
     receipt = publisher.put("news", b"b")
     with pytest.raises(OutboxUnusable):
         receipt.saved(_WAIT_S)
@@ -302,7 +301,7 @@ def test_after_a_disk_failed_the_asyncio_publisher_says_so_too(broker: BrokerPro
         async with asyncio.timeout(_WAIT_S):
             while publisher.stats["outbox_batches"]:
                 await asyncio.sleep(0.001)
-        publisher._works.outbox._worker._file._connection.close()  # type: ignore[union-attr]
+        publisher._works.outbox._file._connection.close()  # type: ignore[union-attr]
         receipt = await publisher.put("news", b"b")
         with pytest.raises(OutboxUnusable):
             await receipt.saved(_WAIT_S)

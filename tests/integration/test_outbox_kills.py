@@ -19,7 +19,7 @@ from tests.integration.waiting import eventually
 
 from clarion import Admin, Publisher, Subscriber
 from clarion.publisher import Receipt, Receipts
-from clarion.publisher.outbox.quarantine import look
+from clarion.publisher.outbox.outbox_file import look
 
 TOPICS = ("news", "sport")
 _PATIENCE_S = 60.0

@@ -16,7 +16,7 @@ from tests.property.test_outbox_promises import OTHER, OutboxClient, check, fini
 from clarion.model.errors import OutboxFull
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.publisher.outbox.ledger_topics import Plan
-from clarion.publisher.outbox.quarantine import look
+from clarion.publisher.outbox.outbox_file import look
 
 
 class OutboxMachine(RuleBasedStateMachine):

@@ -14,9 +14,8 @@ from tests.property.test_lossy_network import NOBODY, TOPIC, make_world, subscri
 
 from clarion.model.errors import ClarionError, OutboxFull
 from clarion.publisher.outbox.ledger import Ledger
-from clarion.publisher.outbox.ledger_topics import Plan, is_saved
-from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.quarantine import look, resend
+from clarion.publisher.outbox.ledger_topics import Plan
+from clarion.publisher.outbox.outbox_file import OutboxFile, look, resend
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
 from clarion.session.exchange import Exchange
@@ -97,7 +96,7 @@ class OutboxClient(CoreClient):
     def listen(self) -> None:
         """Note what an application would have been told by now."""
         for payload, outgoing in list(self.under_way.items()):
-            if is_saved(outgoing):
+            if outgoing.saved:
                 self.saved.add(payload)
             if outgoing.done:
                 del self.under_way[payload]
@@ -110,7 +109,7 @@ class OutboxClient(CoreClient):
         self.deaths += 1
         if isinstance(self.job, Plan) and self.world.dice.random() < 0.5:
             self._do(self.job)
-            gone = [gone for part in self.job.topics for gone in part.gone if gone.entry.refusal is not None]
+            gone = [gone for part in self.job.topics for gone in part.gone if gone.refusal is not None]
             # What was refused is told when its row is gone, here to a process that just died.
             self.refused |= {payload for payload, outgoing in self.under_way.items() if outgoing in gone}
         self.job = None

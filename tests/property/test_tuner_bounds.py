@@ -68,7 +68,7 @@ class Driver:
         self.samples: list[Sample] = []
         self.settings = told
         self.now_s = 1000.0
-        self.tuner = make_tuner(policy, told, self.now_s, self.samples.append)
+        self.tuner = make_tuner(policy, told, self.now_s)
         self.decisions: list[Publish | Wait] = []
         self.pending = self.in_transfer = 0
         self.credit: int | None = None
@@ -105,6 +105,8 @@ class Driver:
             return
         decision = self.tuner.on_poll(pending=self.pending, now_s=self.now_s, credit=self.credit)
         self.decisions.append(decision)
+        published = decision.messages if isinstance(decision, Publish) else 0
+        self.samples.append(self.tuner.sample(self.now_s, self.pending, published))
         if isinstance(decision, Wait):
             interval_s = decision.until_s - self.now_s
             assert self.settings.poll_min_s - SLACK_S <= interval_s <= self.settings.poll_max_s + SLACK_S

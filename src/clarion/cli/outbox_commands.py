@@ -14,7 +14,7 @@ from clarion.cli.output import console, counted, one_line, print_json, print_res
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
-    from clarion.publisher.outbox.quarantine import Contents
+    from clarion.publisher.outbox.outbox_file import Contents
 
 _HELP = """Look into a publisher's outbox, and decide about what was set aside.
 
@@ -48,7 +48,7 @@ def show(file: File, as_json: AsJson = False) -> None:
       clarion outbox show app.outbox
       clarion outbox show app.outbox --json | jq .aside
     """
-    from clarion.publisher.outbox.quarantine import look
+    from clarion.publisher.outbox.outbox_file import look
 
     contents = look(file)
     if as_json:
@@ -77,8 +77,8 @@ def resend(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
       clarion outbox resend app.outbox
       clarion outbox resend app.outbox --yes
     """
-    from clarion.publisher.outbox.quarantine import look
-    from clarion.publisher.outbox.quarantine import resend as send_again
+    from clarion.publisher.outbox.outbox_file import look
+    from clarion.publisher.outbox.outbox_file import resend as send_again
 
     messages = sum(row.messages for row in look(file).quarantined)
     if messages:
@@ -103,8 +103,8 @@ def drop(file: File, yes: Yes = False, as_json: AsJson = False) -> None:
       clarion outbox drop app.outbox
       clarion outbox drop app.outbox --yes
     """
-    from clarion.publisher.outbox.quarantine import drop as let_go
-    from clarion.publisher.outbox.quarantine import look
+    from clarion.publisher.outbox.outbox_file import drop as let_go
+    from clarion.publisher.outbox.outbox_file import look
 
     messages = sum(row.messages for row in look(file).quarantined)
     if messages:

@@ -1,12 +1,11 @@
 """The publishing side: messages in, packed batches out, each stored once.
 
-`publisher_core.py` decides what leaves when, from memory or from the ledger of an outbox; `publisher.py` and
-`async_publisher.py` are the clients for threads and for asyncio, `requests.py` waits for replies, and `stager.py`
-stores what is seen when somebody commits it.
+`publisher_core.py` decides what leaves when, from memory or from the ledger of an outbox; `publisher.py` has the verbs
+for threads and for asyncio, `publisher_works.py` what works behind them, `requests.py` waits for replies, and
+`stager.py` stores what is seen when somebody commits it.
 """
 
-from clarion.publisher.async_publisher import AsyncPublisher
-from clarion.publisher.publisher import Publisher
+from clarion.publisher.publisher import AsyncPublisher, Publisher
 from clarion.publisher.receipts import AsyncReceipt, AsyncReceipts, Receipt, Receipts
 from clarion.publisher.stager import StagedOutcome, Stager, commit_staged, drop_staged
 

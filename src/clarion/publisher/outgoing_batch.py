@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from clarion.model.arguments import whole
 from clarion.model.errors import ClarionError
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
@@ -27,16 +24,18 @@ class OutgoingBatch:
         "_size",
         "broker",
         "done",
-        "entry",
         "error",
         "first_offset",
+        "is_found",
         "number",
         "observed",
-        "on_done",
         "packed",
         "packed_due",
         "publisher",
+        "quarantine",
+        "refusal",
         "refused",
+        "saved",
         "sent_s",
         "stamp",
         "topic",
@@ -60,8 +59,11 @@ class OutgoingBatch:
         self.first_offset = -1
         self.error: ClarionError | None = None
         self.observed = False  # somebody was told of the error
-        self.on_done: list[Callable[[], None]] | None = None
-        self.entry: Any = None  # what the ledger of an outbox notes of it
+        # What the ledger of an outbox notes of it.
+        self.saved = False  # it is on this machine's disk
+        self.is_found = False  # it was in the outbox when that was opened: nobody has a receipt
+        self.quarantine: str | None = None  # why it is kept, although the broker refused it for good
+        self.refusal: ClarionError | None = None  # why it is not to be sent: told once its row is removed
 
     @property
     def builder(self) -> BatchBuilder:
@@ -127,15 +129,12 @@ class OutgoingBatch:
         self.packed = renumber_batch(self.packed, number)
 
     def end(self, *, first_offset: int = -1, error: ClarionError | None = None) -> None:
-        """Note what became of it, and tell who asked to be told."""
+        """Note what became of it."""
         self.first_offset = first_offset
         self.error = error
         self._let_messages_go()
         self.packed = None
         self.done = True
-        for tell in self.on_done or ():
-            tell()
-        self.on_done = None
 
     def raise_error(self) -> None:
         """Raise what went wrong, if something did."""

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from heapq import nlargest
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from clarion.model.errors import ClarionError, InvalidRequest, NoSubscriber, TooLarge
+from clarion.model.errors import ClarionError, InvalidRequest, NoSubscriber, NoTopic, TooLarge
+from clarion.model.ids import next_stamp
 from clarion.model.names import REPLIES, is_pattern, to_text
-from clarion.publisher.memory_source import MemorySource
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part
-from clarion.publisher.topic_queue import Gathering, TopicQueue
-from clarion.publisher.tuner import LAN, Sample, Tuner, TunerSettings, make_tuner
-from clarion.publisher.tuner.tuner_trace import Trace
+from clarion.publisher.topic_queue import TopicQueue
+from clarion.publisher.tuner import LAN, Sample, Trace, TunerSettings, make_tuner
 from clarion.session.calls import Call, Request, Requests
 from clarion.session.exchange import AGAIN_S, Instruction, Reply, Seen, Send, Wake, hello
 from clarion.wire import bodies
@@ -58,40 +56,192 @@ _HELLO, _REGISTER, _REPORT, _FORGET = "hello", "register", "report", "forget"
 
 
 class BatchSource(Protocol):
-    """Where batches come from, and where those go that are answered. `core` is set before anything else is asked."""
+    """Where batches come from, and where those go that are answered: memory, or the ledger of an outbox. `core` is set
+    before anything else is asked."""
 
     core: PublisherCore
+    settled: bool  # whether it is known who answers, so that topics may be opened and batches may leave
 
-    def gathering(self, queue: TopicQueue) -> Gathering: ...
-    def take_full(self, queue: TopicQueue, batch: OutgoingBatch) -> None: ...
-    def on_added(self, queue: TopicQueue) -> None: ...
+    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None: ...
     def newest(self, queue: TopicQueue) -> list[OutgoingBatch]: ...
     def unconfirmed(self) -> int: ...
-    def is_ready(self, queue: TopicQueue) -> bool: ...
-    def needs_identity(self) -> bool: ...
-    def opens(self) -> bool: ...
-    def is_unopened(self, queue: TopicQueue) -> bool: ...
     def is_idle(self, queue: TopicQueue) -> bool: ...
+    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None: ...
+    def is_unopened(self, queue: TopicQueue) -> bool: ...
+    def needs_identity(self) -> bool: ...
     def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
-    def on_sent(self, batch: OutgoingBatch) -> None: ...
-    def due_s(self, now_s: float) -> float | None: ...
     def on_welcome(self, welcome: bodies.Welcome) -> None: ...
     def on_registered(self) -> None: ...
-    def on_opened(self, queue: TopicQueue) -> None: ...
+    def on_answered(self, queue: TopicQueue) -> None: ...
     def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
-    def on_answer(self, queue: TopicQueue, batch: OutgoingBatch, refusal: bodies.Refused | None) -> None: ...
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None: ...
-    def after_answer(self, queue: TopicQueue) -> None: ...
     def on_lost(self, error: ClarionError) -> None: ...
+    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None: ...
     def give_up(self, error: ClarionError, now_s: float) -> None: ...
-    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None: ...
-    def release(self, batch: OutgoingBatch) -> None: ...
-    def error_of(self, batch: OutgoingBatch, error: ClarionError) -> ClarionError: ...
-    def take_error(self) -> ClarionError | None: ...
-    def stats(self) -> dict[str, Any]: ...
 
 
-class PublisherCore:
+class MemorySource:
+    """A source of batches that wait in memory, are sealed when they leave, and are lost with their process."""
+
+    settled = True
+
+    def __init__(self) -> None:
+        self.core: PublisherCore
+        self._last_stamp = 0
+
+    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
+        """Something was put; have what gathered before it leave, if that is full."""
+        if full is not None:
+            queue.make_ready(full)
+
+    def newest(self, queue: TopicQueue) -> list[OutgoingBatch]:
+        """Return batches that, once done, leave none before them undone."""
+        if queue.gathering:
+            return queue.gathering.batches
+        if queue.ready:
+            return [queue.ready[-1]]
+        return [next(reversed(queue.flying.values()))] if queue.flying else []
+
+    def unconfirmed(self) -> int:
+        """Return how many messages were accepted, and neither confirmed nor refused."""
+        return sum(queue.pending() + queue.flying_messages for queue in self.core.queues.values())
+
+    def is_idle(self, queue: TopicQueue) -> bool:
+        """Whether a topic may be let go of."""
+        return queue.idle()
+
+    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None:
+        """Topics were let go of, with their numbers: have the broker forget publishers that none uses any more."""
+        self.core.forget(publishers)
+
+    def is_unopened(self, queue: TopicQueue) -> bool:
+        """Whether something waits for the number of its topic."""
+        return queue.topic_number is None and not queue.idle()
+
+    def needs_identity(self) -> bool:
+        """Nothing is numbered before it leaves."""
+        return False
+
+    def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch:
+        """Take out the next batch, with its number; one that cannot be packed is refused, and done."""
+        if queue.identity is None:
+            queue.identity = self.core.identity
+        assert queue.identity is not None
+        batch = queue.take_next()
+        self._last_stamp = next_stamp(self._last_stamp, unix_s)
+        try:
+            batch.seal(
+                broker=queue.identity.broker,
+                publisher=queue.identity.publisher,
+                stamp=self._last_stamp,
+                number=queue.next_number,
+                compressed=self.core.compressed,
+            )
+        except (TypeError, ValueError, OverflowError) as error:  # something in it is not bytes; the rest goes on
+            self.core.fail(batch, InvalidRequest(f"these messages cannot be packed, and were not sent: {error}"))
+        return batch
+
+    def on_welcome(self, welcome: bodies.Welcome) -> None:
+        """Give up what gathered before the broker told how much it takes, where that is too much."""
+        most = self.core.max_batch_bytes
+        for queue in self.core.queues.values():
+            for batch in [*queue.ready, *queue.gathering.batches]:
+                if batch.size + HEADER_BYTES > most:
+                    queue.drop(batch)
+                    self.core.fail(batch, TooLarge(f"this broker takes batches of at most {most} bytes"))
+
+    def on_registered(self) -> None:
+        """The next batch is sealed with the identity."""
+
+    def on_answered(self, queue: TopicQueue) -> None:
+        """A topic has its number, or a batch of it was answered. Start over once no request for one that was deleted is
+        under way any more: what the topic surely never had goes to the one that has the name next, from 1 on."""
+        if not queue.astray or not all(flying.refused for flying in queue.flying.values()):
+            return
+        for batch in [batch for batch in queue.flying.values() if batch.uncertain]:
+            del queue.flying[batch.number]
+            text = f"{to_text(queue.topic)} was deleted while this was on its way; whether it was stored there before"
+            self.core.fail(batch, NoTopic(f"{text} cannot be told. It is not on a topic of that name made since"))
+        queue.start_over()
+        self.core.reopen(queue)
+
+    def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None:
+        """Give up what waits for the topic, and what was sent to one of that name which was deleted, and not taken
+        there; what is put there next is a new try."""
+        for batch in [*queue.crash(), *queue.take_waiting()]:
+            self.core.fail(batch, error)
+
+    def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
+        """The numbers of a topic do not fit the broker's any more, as the answer to a batch says."""
+        if code == Code.NO_TOPIC:
+            batch.refused = queue.astray = True
+        else:
+            self._fail_flying(queue, error)
+
+    def on_lost(self, error: ClarionError) -> None:
+        """Fail what was sent and not answered, and start over with the store that is there now."""
+        for queue in self.core.queues.values():
+            self._fail_flying(queue, error)
+        self.core.identity = None
+
+    def _fail_flying(self, queue: TopicQueue, error: ClarionError) -> None:
+        """Give up what is in flight of a topic whose numbers do not fit the broker's, and start over as a new one."""
+        for batch in queue.crash():
+            self.core.fail(batch, error)
+        if self.core.identity is queue.identity:
+            self.core.identity = None
+        queue.identity = None
+        self.core.reopen(queue)
+
+    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
+        """Let go of a batch's place in memory; return the error as those who wait for the batch are told it."""
+        self.core.buffered_bytes -= batch.memory_bytes
+        return error
+
+    def give_up(self, error: ClarionError, now_s: float) -> None:
+        """Fail everything that waits."""
+        for queue in self.core.queues.values():
+            self._fail_flying(queue, error)
+            for batch in queue.take_waiting():
+                self.core.fail(batch, error)
+
+
+class CallersCore:
+    """What cores have in common whose callers ask something beside what they put, and wait for what events bring."""
+
+    def __init__(self, url: str, seed: bytes) -> None:
+        self.url = url
+        self._instructions: list[Instruction] = []
+        self._requests = Requests(url, seed, self._instructions)
+        self.count = self._requests.count
+        self._watching: dict[Any, None] = {}  # calls that may be done whenever something changes
+
+    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
+        """Take up a request that somebody waits for."""
+        self._requests.begin(call, now_s, unix_s)
+
+    def cancel(self, call: Call, now_s: float) -> None:
+        """Have a request not sent again."""
+        self._requests.cancel(call, now_s)
+
+    def watch(self, call: Any) -> None:
+        """Have a call woken as soon as it is done, which it may be whenever something changes."""
+        self._watching[call] = None
+
+    def unwatch(self, call: Any) -> None:
+        """Nobody waits for the call any more."""
+        self._watching.pop(call, None)
+
+    def take_instructions(self) -> list[Instruction]:
+        """Return what is to be done, once."""
+        if self._watching:
+            self._instructions += [Wake(call) for call in self._watching if call.done]
+        taken = self._instructions[:]
+        self._instructions.clear()
+        return taken
+
+
+class PublisherCore(CallersCore):
     """The publisher without its threads."""
 
     def __init__(
@@ -107,21 +257,20 @@ class PublisherCore:
         tuner: TunerSettings = LAN,
         trace_samples: int = 0,
     ) -> None:
-        self.url = url
-        self._instructions: list[Instruction] = []
-        self._requests = Requests(url, seed, self._instructions)
-        self.count = self._requests.count
+        super().__init__(url, seed)
         self.in_flight = in_flight
         self.compressed = compressed
         self.tuning = tuning
         self._tuner_settings = replace(tuner, publishes_in_transfer=in_flight)
         self.trace = Trace(trace_samples)
-        self._traces = trace_samples > 0
+        self._queue_trace = self.trace if trace_samples else None
         self.batch_bytes = batch_bytes  # that a batch gathers, at most, unless one message is larger
         self._usual_batch_bytes = batch_bytes
         self._waits_for_welcome = False
         self.max_batch_bytes = _DEFAULT_MAX_BATCH_BYTES
-        self._gathers = self.new_tuner(b"", 0.0).gathers  # messages in a batch, until the queue's tuner has a say
+        self._gathers = make_tuner(
+            tuning, self._tuner_settings, 0.0
+        ).gathers  # messages in a batch, until the queue's tuner has a say
         self.queues: dict[bytes, TopicQueue] = {}
         self.queues_bound = _QUEUES_MAX
         self._busy: dict[TopicQueue, None] = {}  # queues with something to send or send again
@@ -144,7 +293,6 @@ class PublisherCore:
         self.messages_stored = 0
         self.batches_stored = 0
         self.refusal: ClarionError | None = None  # the broker's last "not now", for any topic, until it takes anything
-        self._watching: dict[Any, None] = {}  # calls that may be done whenever something changes
         self.source: BatchSource = source or MemorySource()
         self.source.core = self
 
@@ -209,34 +357,32 @@ class PublisherCore:
                 f"{size} bytes with key and headers do not fit into a batch of {self.max_batch_bytes} bytes,"
                 " the most this broker takes; it was not queued"
             )
-        queue = self.queues.get(topic) or self._new_queue(topic, now_s)
-        gathering = self.source.gathering(queue)
+        queue = self.queues.get(topic) or self._first_put(topic, now_s)
+        gathering = queue.gathering
         full = gathering.full_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
-        if full is not None:
-            self.source.take_full(queue, full)
         batch = gathering.batch_for(topic, queue.tuner.gathers, ttl_ms=ttl_ms, delayed=delayed)
         if not batch.count and queue not in self._busy:
             batch.builder.more_memory_bytes += _QUEUE_MEMORY_BYTES
         self._busy[queue] = None
         if queue.topic_number is None:
             self._unopened[queue] = None
-        self.source.on_added(queue)
+        self.source.on_added(queue, full)
         return batch
 
-    def _new_queue(self, topic: bytes, now_s: float) -> TopicQueue:
+    def _first_put(self, topic: bytes, now_s: float) -> TopicQueue:
         if is_pattern(topic):
             raise InvalidRequest(
                 f"{to_text(topic)} stands for many topics; a message is put on one. Nothing was queued"
             )
         if len(self.queues) >= self.queues_bound:
             self._let_go_of_idle_queues()
-        queue = self.queues[topic] = TopicQueue(topic, self.new_tuner(topic, now_s))
-        return queue
+        return self.new_queue(topic, now_s)
 
-    def new_tuner(self, topic: bytes, now_s: float) -> Tuner:
-        """Return a tuner for a topic."""
-        on_sample = partial(self.trace.add, topic) if self._traces else None
-        return make_tuner(self.tuning, self._tuner_settings, now_s, on_sample)
+    def new_queue(self, topic: bytes, now_s: float) -> TopicQueue:
+        """Return the queue of a topic that there was none for."""
+        tuner = make_tuner(self.tuning, self._tuner_settings, now_s)
+        queue = self.queues[topic] = TopicQueue(topic, tuner, self._queue_trace)
+        return queue
 
     def _let_go_of_idle_queues(self) -> None:
         """Their numbers go with them: whatever is put there again is put by a new publisher, which begins with 1."""
@@ -249,31 +395,7 @@ class PublisherCore:
         self.identity = None
         self.source.let_go(idle, before - self.identities())
 
-    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
-        """Take up a request that somebody waits for, beside what is put."""
-        self._requests.begin(call, now_s, unix_s)
-
-    def cancel(self, call: Call, now_s: float) -> None:
-        """Have a request not sent again."""
-        self._requests.cancel(call, now_s)
-
-    def watch(self, call: Any) -> None:
-        """Have a call woken as soon as it is done, which it may be whenever something changes."""
-        self._watching[call] = None
-
-    def unwatch(self, call: Any) -> None:
-        """Nobody waits for the call any more."""
-        self._watching.pop(call, None)
-
     # What the driver does.
-
-    def take_instructions(self) -> list[Instruction]:
-        """Return what is to be done, once."""
-        if self._watching:
-            self._instructions += [Wake(call) for call in self._watching if call.done]
-        taken = self._instructions[:]
-        self._instructions.clear()
-        return taken
 
     def wants_turn(self) -> bool:
         """Whether there may be something to be sent."""
@@ -291,15 +413,12 @@ class PublisherCore:
         if not self._waits_for_welcome:
             if now_s >= self._report_at_s:
                 self._report(now_s)
-            if self._unopened and not self._opening and self.source.opens():
+            if self._unopened and not self._opening and self.source.settled:
                 wanted_s = min(wanted_s, self._open(now_s))
             if self._busy:
                 wanted_s = min(wanted_s, self._send_due(now_s, unix_s))
         if self.source.needs_identity():
             wanted_s = min(wanted_s, self._register(now_s))
-        source_s = self.source.due_s(now_s)
-        if source_s is not None:
-            wanted_s = min(wanted_s, source_s)
         return None if wanted_s == inf else wanted_s
 
     def _send_due(self, now_s: float, unix_s: float) -> float:
@@ -320,7 +439,7 @@ class PublisherCore:
 
     def _held_until_s(self, queue: TopicQueue, now_s: float) -> float | None:
         """Return when a queue may send, if it is not now: `inf` where an answer has to come first."""
-        if not self.source.is_ready(queue):
+        if not self.source.settled:
             return inf
         if self.identity is None and queue.identity is None:
             return self._register(now_s)
@@ -355,7 +474,6 @@ class PublisherCore:
     def _send_put(self, queue: TopicQueue, batch: OutgoingBatch) -> None:
         assert batch.packed is not None
         body = bodies.Put(queue.topic, batch.ttl_ms, batch.packed_due, queue.topic_number or 0)
-        self.source.on_sent(batch)
         self._instructions.append(Send(Kind.PUT, body, PutTag(queue, batch), (batch.packed,)))
 
     def _resend(self, queue: TopicQueue) -> None:
@@ -455,7 +573,7 @@ class PublisherCore:
             if number:
                 queue.topic_number = number
                 self._busy[queue] = None
-                self.source.on_opened(queue)
+                self.source.on_answered(queue)
             elif code in RETRIED:
                 self.refusal = queue.refusal = error_of(code, text)
                 self._unopened[queue] = None
@@ -489,7 +607,6 @@ class PublisherCore:
             return
         refusal = reply.refusal()
         batch.uncertain |= refusal is not None and reply.times_sent > 1
-        self.source.on_answer(queue, batch, refusal)
         self._busy[queue] = None
         if refusal is None:
             self._stored(queue, batch, reply.read(bodies.PutDone), now_s)
@@ -512,19 +629,19 @@ class PublisherCore:
             queue.resend_at_s = max(queue.resend_at_s or 0.0, now_s + wait_s)
         else:
             self.source.on_misfit(queue, batch, code, error)
-        self.source.after_answer(queue)
+        self.source.on_answered(queue)
 
     def _stored(self, queue: TopicQueue, batch: OutgoingBatch, done: bodies.PutDone, now_s: float) -> None:
         queue.land(batch, now_s)
         queue.credit = max(queue.credit, done.credit)
         queue.credit_until_s = now_s + done.credit_s
-        self.source.release(batch)
+        self.source.on_ended(batch)
         self.messages_stored += batch.count
         queue.stored += batch.count
         self.batches_stored += 1
         self.refusal = None
         self.end(batch, first_offset=done.first_offset)
-        self.source.after_answer(queue)
+        self.source.on_answered(queue)
 
     def on_lost(self, error: ClarionError, now_s: float) -> None:
         """The store is not the one that was spoken with before."""
@@ -544,9 +661,7 @@ class PublisherCore:
 
     def fail(self, batch: OutgoingBatch, error: ClarionError) -> None:
         """End a batch that is not stored, and let go of its place in memory."""
-        error = self.source.error_of(batch, error)
-        self.source.release(batch)
-        self.end_failed(batch, error)
+        self.end_failed(batch, self.source.on_ended(batch, error) or error)
 
     def end_failed(self, batch: OutgoingBatch, error: ClarionError) -> None:
         """End a batch that is not stored; somebody will be told."""
@@ -564,7 +679,7 @@ class PublisherCore:
 
     def take_error(self) -> ClarionError | None:
         """Return one error that nobody was told of, and forget the others."""
-        return self.source.take_error() or self.failures.take()
+        return self.failures.take()
 
     # What can be seen.
 
@@ -603,7 +718,6 @@ class PublisherCore:
             "tuning": self.tuning,
             "replies_unread": self.failures.replies_unread,
             "refusal": self.refusal,
-            **self.source.stats(),
         }
 
     def _report(self, now_s: float) -> None:
@@ -646,6 +760,7 @@ class Failures:
         self._unobserved: list[tuple[OutgoingBatch, ClarionError]] = []
         self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
         self._last: ClarionError | None = None  # of these
+        self.first: ClarionError | None = None  # what is told before all others
         self.replies_unread = 0  # replies to who is gone by now
 
     def note(self, batch: OutgoingBatch, error: ClarionError) -> None:
@@ -668,6 +783,9 @@ class Failures:
 
     def take(self) -> ClarionError | None:
         """Return one error that nobody was told of, with how many messages failed; forget the rest."""
+        if self.first is not None:
+            first, self.first = self.first, None
+            return first
         failed = [(batch, error) for batch, error in self._unobserved if not batch.observed]
         self._unobserved.clear()
         error = failed[0][1] if failed else self._last

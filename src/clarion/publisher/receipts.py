@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -11,8 +11,7 @@ from clarion.model.names import to_text
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part
 
 if TYPE_CHECKING:
-    from clarion.publisher.async_publisher import AsyncPublisher
-    from clarion.publisher.publisher import Publisher
+    from clarion.publisher.publisher import AsyncPublisher, Publisher
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
@@ -47,24 +46,24 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def id(self) -> MessageId:
         """The message's id; known once `done`. A refused message has none: that raises."""
         assert self._batch.done, "the id is known when the message is stored: call result() first"
-        self._batch.raise_error()
-        return self._batch.message_id(self._place)
+        return _id(self._batch, self._place)
 
     @property
     def offset(self) -> int | None:
         """The message's offset in its topic; known once `done`. None for a message with `deliver_at`: it is durable,
         but gets its offset when it appears."""
         assert self._batch.done, "the offset is known when the message is stored: call result() first"
-        self._batch.raise_error()
         return _offset(self._batch, self._place)
 
 
-class Receipts:
-    """A hold on the fate of many messages put at once."""
+class _ReceiptsOfMany:
+    """What the receipts of messages put together have in common."""
 
     __slots__ = ("_parts", "_publisher")
 
-    def __init__(self, publisher: Publisher, parts: list[Part]) -> None:
+    _verb = "call"
+
+    def __init__(self, publisher: Publisher | AsyncPublisher, parts: list[Part]) -> None:
         self._publisher = publisher
         self._parts = parts
 
@@ -76,7 +75,26 @@ class Receipts:
 
     def done(self) -> bool:
         """Whether all of it is durable or refused; never blocks."""
-        return _all_done(self._publisher, self._parts)
+        done = all(batch.done for batch, _, _ in self._parts)
+        if not done:
+            self._publisher._session.check_process()
+        return done
+
+    @property
+    def offsets(self) -> list[range]:
+        """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
+        assert self.done(), f"the offsets are known when the messages are stored: {self._verb} result() first"
+        for batch, _, _ in self._parts:
+            batch.raise_error()
+        return _found(self._parts)
+
+
+class Receipts(_ReceiptsOfMany):
+    """A hold on the fate of many messages put at once."""
+
+    __slots__ = ()
+
+    _publisher: Publisher
 
     def result(self, timeout_s: float | None = None) -> Receipts:
         """Wait until all of it is durable; raise as Receipt.result does."""
@@ -88,50 +106,27 @@ class Receipts:
         self._publisher._wait_saved([batch for batch, _, _ in self._parts], timeout_s)
         return self
 
-    @property
-    def offsets(self) -> list[range]:
-        """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
-        assert self.done(), "the offsets are known when the messages are stored: call result() first"
-        return _offsets(self._parts)
 
-
-class AsyncReceipts:
+class AsyncReceipts(_ReceiptsOfMany):
     """A hold on the fate of messages put together."""
 
-    __slots__ = ("_parts", "_publisher")
+    __slots__ = ()
 
-    def __init__(self, publisher: AsyncPublisher, parts: list[Part]) -> None:
-        self._publisher = publisher
-        self._parts = parts
+    _publisher: AsyncPublisher
+    _verb = "await"
 
-    def __len__(self) -> int:
-        return sum(stop - start for _, start, stop in self._parts)
-
-    def __repr__(self) -> str:
-        return _shown(self, self._parts)
-
-    def done(self) -> bool:
-        """Whether all of it is durable or refused."""
-        return _all_done(self._publisher, self._parts)
-
-    async def result(self, timeout_s: float | None = None) -> AsyncReceipts:
-        """Wait until all of it is durable; raise the typed error if it was refused, TimedOut if that is not
-        known in time."""
+    async def result(self, timeout_s: float | None = None) -> Self:
+        """Wait until all of it is durable, and return this receipt; raise the typed error if it was refused, TimedOut
+        if that is not known in time."""
         await self._publisher._wait_for(self._parts, timeout_s)
         for batch, _, _ in self._parts:
             batch.raise_error()
         return self
 
-    async def saved(self, timeout_s: float | None = None) -> AsyncReceipts:
-        """Wait until all of it is on this machine's disk; see Receipt.saved."""
+    async def saved(self, timeout_s: float | None = None) -> Self:
+        """Wait until all of it is on this machine's disk, and return this receipt; see Receipt.saved."""
         await self._publisher._wait_saved([batch for batch, _, _ in self._parts], timeout_s)
         return self
-
-    @property
-    def offsets(self) -> list[range]:
-        """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
-        assert self.done(), "the offsets are known when the messages are stored: await result() first"
-        return _offsets(self._parts)
 
 
 class AsyncReceipt(AsyncReceipts):
@@ -139,48 +134,31 @@ class AsyncReceipt(AsyncReceipts):
 
     __slots__ = ()
 
-    async def result(self, timeout_s: float | None = None) -> AsyncReceipt:
-        """Wait until the message is durable, and return this receipt; raise as AsyncReceipts.result does."""
-        await super().result(timeout_s)
-        return self
-
-    async def saved(self, timeout_s: float | None = None) -> AsyncReceipt:
-        """Wait until the message is on this machine's disk, and return this receipt; see Receipt.saved."""
-        await super().saved(timeout_s)
-        return self
-
     @property
     def id(self) -> MessageId:
         """The message's id; known once `done`."""
         assert self.done(), "the id is known when the message is stored: await result() first"
-        batch, place, _ = self._parts[0]
-        batch.raise_error()
-        return batch.message_id(place)
+        return _id(*self._parts[0][:2])
 
     @property
     def offset(self) -> int | None:
         """The message's offset in its topic; known once `done`. None for a message with `deliver_at`: see Receipt."""
         assert self.done(), "the offset is known when the message is stored: await result() first"
-        batch, place, _ = self._parts[0]
-        batch.raise_error()
-        return _offset(batch, place)
+        return _offset(*self._parts[0][:2])
 
 
-def _all_done(publisher: Publisher | AsyncPublisher, parts: list[Part]) -> bool:
-    done = all(batch.done for batch, _, _ in parts)
-    if not done:
-        publisher._session.check_process()
-    return done
+def _id(batch: OutgoingBatch, place: int) -> MessageId:
+    batch.raise_error()
+    return batch.message_id(place)
 
 
 def _offset(batch: OutgoingBatch, place: int) -> int | None:
+    batch.raise_error()
     found = batch.offsets(place, place + 1)
     return None if found is None else found.start
 
 
-def _offsets(parts: list[Part]) -> list[range]:
-    for batch, _, _ in parts:
-        batch.raise_error()
+def _found(parts: list[Part]) -> list[range]:
     return [found for batch, start, stop in parts if (found := batch.offsets(start, stop)) is not None]
 
 
@@ -193,7 +171,7 @@ def _shown(receipt: object, parts: list[Part]) -> str:
     elif not all(batch.done for batch, _, _ in parts):
         fate = "not stored yet"
     else:
-        found = [found for batch, start, stop in parts if (found := batch.offsets(start, stop)) is not None]
+        found = _found(parts)
         fate = f"stored at offset {found[0].start}" if found else "stored"
     topic = f" for {to_text(parts[0][0].topic)}" if parts else ""
     return f"{type(receipt).__name__}({count} message{'s' if count != 1 else ''}{topic}, {fate})"

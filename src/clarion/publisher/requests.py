@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from clarion.model.arguments import as_headers
 from clarion.model.errors import (
@@ -22,7 +23,7 @@ from clarion.model.errors import (
 )
 from clarion.model.names import REPLIES, REPLY_TO, REQUEST, to_bytes, to_text
 from clarion.model.options import SubscriptionOptions
-from clarion.publisher.receipts import AsyncReceipt, Receipt
+from clarion.publisher.waiting import each, given, run_now
 from clarion.session.async_session import AsyncSession
 from clarion.session.endings import belongs_to_another
 from clarion.session.thread_session import ThreadSession
@@ -86,73 +87,72 @@ class Expected:
             tell(error)
 
 
-class _Acks:
-    """Acks replies some at a time: each ack is a commit that the next request would wait behind."""
-
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self._bytes = 0
-
-    def add(self, message: Message) -> None:
-        self._messages.append(message)
-        self._bytes += len(message.payload)
-        if len(self._messages) >= _ACKED_TOGETHER or self._bytes >= _ACKED_TOGETHER_BYTES:
-            for done in self._messages:
-                done.ack()
-            self._messages.clear()
-            self._bytes = 0
-
-
 class _Inbox:
-    """A temporary topic that replies come to, and the thread that reads it until it is closed or breaks."""
+    """A temporary topic that replies come to, which is read until it is closed or breaks."""
 
-    def __init__(self, session: ThreadSession, expected: Expected, timeout_s: float) -> None:
-        self.topic, steps = _new_inbox()
-        for kind, body in steps:
-            session.call(kind, body, timeout_s=timeout_s, retry=True).read(bodies.Body)
-        self._expected = expected
-        self._subscriber = Subscriber(session.url, _READER, ack="explicit", timeout_s=_LET_GO_S)
-        belongs_to_another(self._subscriber)
-        self._acks = _Acks()
-        self._closing = threading.Event()
+    reader: Any  # the thread, or task, that reads it
+
+    def __init__(
+        self, topic: bytes, expected: Expected, subscriber: Subscriber | AsyncSubscriber, sleep: Callable[[float], Any]
+    ) -> None:
+        self.topic = topic
         self.broken = False
-        self._thread = threading.Thread(target=self._read, name=f"clarion replies {session.url}", daemon=True)
-        self._thread.start()
+        self._expected = expected
+        self._subscriber = subscriber
+        belongs_to_another(subscriber)
+        self._sleep = sleep
+        self._closing = False
+        self._unacked: list[Message] = []
+        self._unacked_bytes = 0
 
-    def _read(self) -> None:
-        while not self.broken and not self._closing.is_set():
+    async def read(self) -> None:
+        """Hand replies to who waits for them."""
+        while not self.broken and not self._closing:
             try:
-                for message in self._subscriber.stream(self.topic):
+                async for message in each(self._subscriber.stream(self.topic)):
                     self._expected.settle(message)
-                    self._acks.add(message)
+                    self._ack(message)
             except _PASSING as error:
                 log.info("reading replies goes on after: %s", error)
-                self._closing.wait(_PAUSE_S)
+                await given(self._sleep(_PAUSE_S))
             except (ClarionError, BadBatch) as error:
-                if not self._closing.is_set():
+                if not self._closing:
                     self.broken = True
                     self._expected.fail(_broken(error))
 
-    def close(self, tell: bool = True) -> None:
-        self._closing.set()
+    def _ack(self, message: Message) -> None:
+        """Ack replies some at a time: each ack is a commit that the next request would wait behind."""
+        self._unacked.append(message)
+        self._unacked_bytes += len(message.payload)
+        if len(self._unacked) >= _ACKED_TOGETHER or self._unacked_bytes >= _ACKED_TOGETHER_BYTES:
+            for done in self._unacked:
+                done.ack()
+            self._unacked.clear()
+            self._unacked_bytes = 0
+
+    async def close(self, *, tell: bool) -> None:
+        """Let go of the topic, and `tell` the broker so."""
+        self._closing = True
         try:
             if tell:
-                self._subscriber.unsubscribe(self.topic)
+                await given(self._subscriber.unsubscribe(self.topic))
         except ClarionError as error:
             log.info("the broker was not told that %s can go; it goes in time: %s", to_text(self.topic), error)
         try:
-            self._subscriber.close(ack=False, timeout_s=None if tell else 0.0)
+            await given(self._subscriber.close(ack=False, timeout_s=None if tell else 0.0))
         except ClarionError as error:
             log.info("closing the reader of replies: %s", error)
-        self._thread.join()
 
 
-class Requests:
-    """Puts requests and waits for their replies, from many threads at once."""
+class AnyRequests:
+    """Puts requests and waits for their replies, many at once (see `waiting.py`)."""
 
-    def __init__(self, session: ThreadSession) -> None:
+    def __init__(
+        self, session: ThreadSession | AsyncSession, lock: Any, acquire: Callable[[float], bool | Awaitable[bool]]
+    ) -> None:
         self._session = session
-        self._lock = threading.Lock()  # one inbox is made at a time
+        self._lock = lock  # one inbox is made at a time
+        self._acquire = acquire  # it, within so many seconds
         self._inbox: _Inbox | None = None
         self._closed = False
         self._expected = Expected()
@@ -162,9 +162,20 @@ class Requests:
         """How many replies came when nobody waited any more."""
         return self._expected.late
 
-    def request(
+    def _read_inbox(self, topic: bytes) -> _Inbox:
+        """Return an inbox that is read from now on."""
+        raise NotImplementedError
+
+    async def _close_inbox(self, inbox: _Inbox, *, tell: bool = True) -> None:
+        raise NotImplementedError
+
+    def _new_reply(self) -> tuple[Tell, Callable[[float], Any]]:
+        """Return whom to tell of a reply, and how to wait for it, for so many seconds."""
+        raise NotImplementedError
+
+    async def request(
         self,
-        put: Callable[..., Receipt],
+        put: Callable[..., Any],
         topic: bytes | str,
         payload: bytes | str,
         key: bytes | str | None,
@@ -174,187 +185,117 @@ class Requests:
         """Put a request and wait for the reply."""
         self._session.check_usable()
         give_up_s = time.monotonic() + wait_s
-        inbox = self._open_inbox(topic, wait_s)
-        replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        request = self._expected.expect(replies.put)
+        inbox = await self._open_inbox(topic, wait_s)
+        tell, wait_for_reply = self._new_reply()
+        request = self._expected.expect(tell)
         try:
-            receipt = put(topic, payload, key, _request_headers(headers, inbox.topic, request), block_s=wait_s)
-            receipt.result(max(0.0, give_up_s - time.monotonic()))
-            reply = replies.get(timeout=max(0.0, give_up_s - time.monotonic()))
-        except queue.Empty:
-            raise _no_reply(topic, wait_s) from None
+            packed = {**(as_headers(headers) or {}), REPLY_TO: inbox.topic, REQUEST: request}
+            receipt = await given(put(topic, payload, key, packed, block_s=wait_s))
+            await given(receipt.result(max(0.0, give_up_s - time.monotonic())))
+            reply: Reply = await given(wait_for_reply(max(0.0, give_up_s - time.monotonic())))
+        except (TimeoutError, queue.Empty):
+            raise TimedOut(
+                f"no reply to the request on {to_text(to_bytes(topic))} came within {wait_s:g} s;"
+                " it is stored, and whoever serves the topic may still work on it"
+            ) from None
         finally:
             self._expected.forget(request)
         if isinstance(reply, ClarionError):
             raise reply.again()
         return reply
 
-    def _open_inbox(self, topic: bytes | str, wait_s: float) -> _Inbox:
-        if not self._lock.acquire(timeout=wait_s):
-            raise _not_sent(topic, wait_s)
+    async def _open_inbox(self, topic: bytes | str, wait_s: float) -> _Inbox:
+        if not await given(self._acquire(wait_s)):
+            raise TimedOut(
+                f"the request on {to_text(to_bytes(topic))} was not sent: the broker made no topic for replies"
+                f" within {wait_s:g} s"
+            )
         try:
             if self._inbox is not None and self._inbox.broken:
-                self._inbox.close()
+                await self._close_inbox(self._inbox)
                 self._inbox = None
             if self._inbox is None:
-                self._inbox = _Inbox(self._session, self._expected, wait_s)
+                self._inbox = self._read_inbox(await self._make_topic(wait_s))
                 if self._closed:
-                    self._inbox.close()
+                    await self._close_inbox(self._inbox)
             return self._inbox
         finally:
             self._lock.release()
 
-    def close(self, *, tell: bool = True) -> None:
-        """Drop the topic of replies, and `tell` the broker so; who still waits gets Closed."""
-        self._closed = True
-        if self._inbox is not None:
-            self._inbox.close(tell)
-        self._expected.fail(Closed("the publisher was closed before the reply came"))
-
-
-class _AsyncInbox:
-    """As _Inbox, with a task."""
-
-    def __init__(self, url: str, topic: bytes, expected: Expected) -> None:
-        self.topic = topic
-        self._expected = expected
-        self._subscriber = AsyncSubscriber(url, _READER, ack="explicit", timeout_s=_LET_GO_S)
-        belongs_to_another(self._subscriber)
-        self._acks = _Acks()
-        self.broken = False
-        self._task = asyncio.get_running_loop().create_task(self._read())
-
-    @classmethod
-    async def open(cls, session: AsyncSession, expected: Expected, timeout_s: float) -> _AsyncInbox:
-        topic, steps = _new_inbox()
-        for kind, body in steps:
-            (await session.call(kind, body, timeout_s=timeout_s, retry=True)).read(bodies.Body)
-        return cls(session.url, topic, expected)
-
-    async def _read(self) -> None:
-        while not self.broken:
-            try:
-                async for message in self._subscriber.stream(self.topic):
-                    self._expected.settle(message)
-                    self._acks.add(message)
-            except _PASSING as error:
-                log.info("reading replies goes on after: %s", error)
-                await asyncio.sleep(_PAUSE_S)
-            except (ClarionError, BadBatch) as error:
-                self.broken = True
-                self._expected.fail(_broken(error))
-
-    def leave_loop(self) -> None:
-        if not self._task.get_loop().is_closed():
-            self._task.cancel()
-
-    async def close(self, tell: bool = True) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        try:
-            if tell:
-                await self._subscriber.unsubscribe(self.topic)
-        except ClarionError as error:
-            log.info("the broker was not told that %s can go; it goes in time: %s", to_text(self.topic), error)
-        try:
-            await self._subscriber.close(ack=False, timeout_s=None if tell else 0.0)
-        except ClarionError as error:
-            log.info("closing the reader of replies: %s", error)
-
-
-class AsyncRequests:
-    """Puts requests and waits for their replies, from many tasks at once."""
-
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
-        self._lock = asyncio.Lock()
-        self._inbox: _AsyncInbox | None = None
-        self._expected = Expected()
-
-    @property
-    def late(self) -> int:
-        """How many replies came when nobody waited any more."""
-        return self._expected.late
-
-    async def request(
-        self,
-        put: Callable[..., Awaitable[AsyncReceipt]],
-        topic: bytes | str,
-        payload: bytes | str,
-        key: bytes | str | None,
-        headers: _TextHeaders,
-        wait_s: float,
-    ) -> Message:
-        """Put a request and wait for the reply."""
-        self._session.check_usable()
-        loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + wait_s
-        async with self._lock:
-            inbox = await self._open_inbox(wait_s)
-        replied: asyncio.Future[Reply] = loop.create_future()
-        request = self._expected.expect(lambda reply: None if replied.done() else replied.set_result(reply))
-        try:
-            packed = _request_headers(headers, inbox.topic, request)
-            receipt = await put(topic, payload, key, packed, block_s=wait_s)
-            await receipt.result(max(0.0, give_up_s - loop.time()))
-            reply = await asyncio.wait_for(replied, max(0.0, give_up_s - loop.time()))
-        except TimeoutError:
-            raise _no_reply(topic, wait_s) from None
-        finally:
-            self._expected.forget(request)
-        if isinstance(reply, ClarionError):
-            raise reply.again()
-        return reply
-
-    async def _open_inbox(self, timeout_s: float) -> _AsyncInbox:
-        if self._inbox is not None and self._inbox.broken:
-            await self._inbox.close()
-            self._inbox = None
-        if self._inbox is None:
-            self._inbox = await _AsyncInbox.open(self._session, self._expected, timeout_s)
-        return self._inbox
-
-    def leave_loop(self) -> None:
-        """Read no more replies here; the subscriber to them ends by itself."""
-        if self._inbox is not None:
-            self._inbox.leave_loop()
-            self._inbox = None
+    async def _make_topic(self, timeout_s: float) -> bytes:
+        """Have the broker make a new topic for replies, and return its name."""
+        topic = REPLIES + os.urandom(16).hex().encode()
+        options = SubscriptionOptions(expires_s=_EXPIRES_S)
+        for kind, body in (
+            (Kind.CONFIGURE, bodies.Configure(topic, changes={"temporary": True})),
+            (Kind.SUBSCRIBE, bodies.Subscribe(topic, _READER, options=options)),
+        ):
+            (await given(self._session.call(kind, body, timeout_s=timeout_s, retry=True))).read(bodies.Body)
+        return topic
 
     async def close(self, *, tell: bool = True) -> None:
         """Drop the topic of replies, and `tell` the broker so; who still waits gets Closed."""
+        self._closed = True
         if self._inbox is not None:
-            await self._inbox.close(tell)
+            await self._close_inbox(self._inbox, tell=tell)
         self._expected.fail(Closed("the publisher was closed before the reply came"))
 
 
-def _new_inbox() -> tuple[bytes, list[tuple[Kind, bodies.Body]]]:
-    """Return the name of a new topic for replies, and what to ask so that it is there."""
-    topic = REPLIES + os.urandom(16).hex().encode()
-    options = SubscriptionOptions(expires_s=_EXPIRES_S)
-    return topic, [
-        (Kind.CONFIGURE, bodies.Configure(topic, changes={"temporary": True})),
-        (Kind.SUBSCRIBE, bodies.Subscribe(topic, _READER, options=options)),
-    ]
+class Requests(AnyRequests):
+    """Requests from many threads at once."""
+
+    def __init__(self, session: ThreadSession) -> None:
+        lock = threading.Lock()
+        super().__init__(session, lock, lambda wait_s: lock.acquire(timeout=wait_s))
+
+    def _read_inbox(self, topic: bytes) -> _Inbox:
+        url = self._session.url
+        subscriber = Subscriber(url, _READER, ack="explicit", timeout_s=_LET_GO_S)
+        inbox = _Inbox(topic, self._expected, subscriber, time.sleep)
+        name = f"clarion replies {url}"
+        inbox.reader = threading.Thread(target=lambda: run_now(inbox.read()), name=name, daemon=True)
+        inbox.reader.start()
+        return inbox
+
+    async def _close_inbox(self, inbox: _Inbox, *, tell: bool = True) -> None:
+        await inbox.close(tell=tell)
+        inbox.reader.join()
+
+    def _new_reply(self) -> tuple[Tell, Callable[[float], Reply]]:
+        replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        return replies.put, lambda left_s: replies.get(timeout=left_s)
 
 
-def _request_headers(headers: _TextHeaders, reply_to: bytes, request: bytes) -> dict[str, bytes | str]:
-    return {**(as_headers(headers) or {}), REPLY_TO: reply_to, REQUEST: request}
+class AsyncRequests(AnyRequests):
+    """Requests from many tasks at once."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        lock = asyncio.Lock()
+        super().__init__(session, lock, lambda _wait_s: lock.acquire())
+
+    def _read_inbox(self, topic: bytes) -> _Inbox:
+        subscriber = AsyncSubscriber(self._session.url, _READER, ack="explicit", timeout_s=_LET_GO_S)
+        inbox = _Inbox(topic, self._expected, subscriber, asyncio.sleep)
+        inbox.reader = asyncio.get_running_loop().create_task(inbox.read())
+        return inbox
+
+    async def _close_inbox(self, inbox: _Inbox, *, tell: bool = True) -> None:
+        inbox.reader.cancel()
+        await asyncio.wait([inbox.reader])
+        await inbox.close(tell=tell)
+
+    def _new_reply(self) -> tuple[Tell, Callable[[float], Awaitable[Reply]]]:
+        replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        tell = lambda reply: None if replied.done() else replied.set_result(reply)  # noqa: E731
+        return tell, lambda left_s: asyncio.wait_for(replied, left_s)
+
+    def leave_loop(self) -> None:
+        """Read no more replies here; the subscriber to them ends by itself."""
+        if self._inbox is not None and not self._inbox.reader.get_loop().is_closed():
+            self._inbox.reader.cancel()
+        self._inbox = None
 
 
 def _broken(error: Exception) -> ClarionError:
     log.warning("replies cannot be read any more; the next request makes a new topic for them: %s", error)
     return error if isinstance(error, ClarionError) else InvalidRequest(f"a reply cannot be read: {error}")
-
-
-def _not_sent(topic: bytes | str, wait_s: float) -> TimedOut:
-    return TimedOut(
-        f"the request on {to_text(to_bytes(topic))} was not sent: the broker made no topic for replies"
-        f" within {wait_s:g} s"
-    )
-
-
-def _no_reply(topic: bytes | str, wait_s: float) -> TimedOut:
-    return TimedOut(
-        f"no reply to the request on {to_text(to_bytes(topic))} came within {wait_s:g} s;"
-        " it is stored, and whoever serves the topic may still work on it"
-    )

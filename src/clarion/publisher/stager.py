@@ -24,8 +24,9 @@ from clarion.model.arguments import (
 from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes, to_text
 from clarion.publisher.outgoing_batch import check_settings
-from clarion.publisher.publisher import FORGET_S, Until
+from clarion.publisher.publisher_works import FORGET_S
 from clarion.publisher.stager_core import StagerCore
+from clarion.publisher.waiting import Until
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
 from clarion.session.exchange import Reply, hello
@@ -62,7 +63,7 @@ class Stager:
         compression: Literal["zstd"] | None = None,
     ) -> None:
         check_settings(in_flight, batch_bytes, batch_bytes, compression)
-        self.writer, self.epoch, self.part = _writer(writer), _epoch(epoch), to_bytes(part, "part")
+        self.writer, self.epoch, self.part = _writer(writer), whole(epoch, "epoch"), to_bytes(part, "part")
         self._works = _Works(
             url,
             seconds(timeout_s, "timeout_s"),
@@ -309,7 +310,7 @@ def commit_staged(
     Where `messages` says how many there must be and some have expired, MessagesGone is raised and none is shown."""
     named = None if parts is None else tuple(to_bytes(part, "each of parts") for part in as_list(parts, "parts"))
     expected = -1 if messages is None else whole(messages, "messages")
-    body = bodies.CommitStaged(_writer(writer), _epoch(epoch), named, False, expected)
+    body = bodies.CommitStaged(_writer(writer), whole(epoch, "epoch"), named, False, expected)
     return _end_staged(broker, body, timeout_s)
 
 
@@ -317,7 +318,7 @@ def drop_staged(
     broker: str | ThreadSession | None, writer: bytes | str, epoch: int, *, timeout_s: float = 30.0
 ) -> StagedOutcome:
     """Forget what `writer` staged in `epoch`; what was committed stays, and is told as `already`."""
-    return _end_staged(broker, bodies.CommitStaged(_writer(writer), _epoch(epoch), drop=True), timeout_s)
+    return _end_staged(broker, bodies.CommitStaged(_writer(writer), whole(epoch, "epoch"), drop=True), timeout_s)
 
 
 def _end_staged(broker: str | ThreadSession | None, body: bodies.CommitStaged, timeout_s: float) -> StagedOutcome:
@@ -341,7 +342,3 @@ def _writer(writer: bytes | str) -> bytes:
     if not name:
         raise ValueError("a writer needs a name")
     return name
-
-
-def _epoch(epoch: int) -> int:
-    return whole(epoch, "epoch")

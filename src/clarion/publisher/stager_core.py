@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.ids import next_stamp
-from clarion.session.calls import Call, Request, Requests
-from clarion.session.exchange import Instruction, Reply, Send, Wake
+from clarion.publisher.publisher_core import CallersCore
+from clarion.session.calls import Request
+from clarion.session.exchange import Reply, Send
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.batch_builder import HEADER_BYTES, BatchBuilder, ColumnBatchBuilder, message_bytes, packed_bytes
@@ -33,19 +34,14 @@ class _Staged:
     packed: bytearray
 
 
-class _StageTag(NamedTuple):
-    """What a STAGE was sent for."""
+class _PlaceTag(NamedTuple):
+    """What a STAGE was sent for, or a CONFIGURE, which makes the topic of the batch at this place."""
 
     place: int
+    makes_topic: bool = False
 
 
-class _TopicTag(NamedTuple):
-    """What a CONFIGURE was sent for: the topic of the batch at this place is to be made."""
-
-    place: int
-
-
-class StagerCore:
+class StagerCore(CallersCore):
     """Gathers messages by topic, numbers full batches by place, and sends them in order, once it is `open`.
 
     A batch that cannot be stored ends the part: `error` says why, and nothing more is sent.
@@ -63,11 +59,7 @@ class StagerCore:
         batch_bytes: int,
         compressed: bool,
     ) -> None:
-        self.url = url
-        self._instructions: list[Instruction] = []
-        self._requests = Requests(url, seed, self._instructions)
-        self.count = self._requests.count
-        self._watching: dict[Any, None] = {}  # calls that may be done whenever something changes
+        super().__init__(url, seed)
         self.identity: bodies.Registered | None = None
         self._writer, self._epoch, self._part = writer, epoch, part
         self._in_flight = in_flight
@@ -163,30 +155,7 @@ class StagerCore:
         """Whether all batches with places below this one are stored; callers ask without the lock, too."""
         return self._first_unfinished >= place
 
-    def watch(self, call: Any) -> None:
-        """Have a call woken as soon as it is done, which it may be whenever something changes."""
-        self._watching[call] = None
-
-    def unwatch(self, call: Any) -> None:
-        """Nobody waits for the call any more."""
-        self._watching.pop(call, None)
-
-    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
-        """Take up a request that somebody waits for, beside what is staged."""
-        self._requests.begin(call, now_s, unix_s)
-
-    def cancel(self, call: Call, now_s: float) -> None:
-        """Have a request not sent again."""
-        self._requests.cancel(call, now_s)
-
     # What the driver does.
-
-    def take_instructions(self) -> list[Instruction]:
-        """Return what is to be done, once."""
-        self._instructions += [Wake(call) for call in self._watching if call.done]
-        taken = self._instructions[:]
-        self._instructions.clear()
-        return taken
 
     def wants_turn(self) -> bool:
         """Whether there is something to be sent."""
@@ -242,16 +211,16 @@ class StagerCore:
         builder = self._unfinished[place]
         assert isinstance(builder, _Staged)
         body = bodies.Stage(builder.topic, self._writer, self._epoch, self._part, place, self._as_of)
-        self._instructions.append(Send(Kind.STAGE, body, _StageTag(place), (builder.packed,)))
+        self._instructions.append(Send(Kind.STAGE, body, _PlaceTag(place), (builder.packed,)))
 
     def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
         """Take in the answer to a request."""
         if isinstance(tag, Request):
             self._requests.on_reply(tag, reply, now_s)
-        elif isinstance(tag, _StageTag):
-            self._on_staged(tag.place, reply, now_s)
-        else:
+        elif tag.makes_topic:
             self._on_topic_made(tag.place, reply, now_s)
+        else:
+            self._on_staged(tag.place, reply, now_s)
 
     def _on_staged(self, place: int, reply: Reply, now_s: float) -> None:
         again_s = reply.again_after_s()
@@ -287,7 +256,7 @@ class StagerCore:
         """Have a topic made that is not there, and stage on it then: a batch never makes one, as it may come late."""
         nonce = next(self._requests.nonces)
         body = bodies.Configure(self._unfinished[place].topic, nonce=nonce, as_of=self._as_of)
-        self._instructions.append(Send(Kind.CONFIGURE, body, _TopicTag(place)))
+        self._instructions.append(Send(Kind.CONFIGURE, body, _PlaceTag(place, makes_topic=True)))
 
     def _on_topic_made(self, place: int, reply: Reply, now_s: float) -> None:
         refusal = reply.refusal()

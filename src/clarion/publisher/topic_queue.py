@@ -6,7 +6,7 @@ from collections import deque
 
 from clarion.model.errors import ClarionError
 from clarion.publisher.outgoing_batch import OutgoingBatch
-from clarion.publisher.tuner import Publish, Sample, Tuner
+from clarion.publisher.tuner import Publish, Sample, Trace, Tuner
 from clarion.wire import bodies
 
 
@@ -76,21 +76,23 @@ class TopicQueue:
     """Batches of one topic: gathering, ready, flying; the numbers and credit that they have there; and the tuner that
     says when they leave. When the window opens, all that gathers becomes ready.
 
-    With an outbox nothing gathers here: batches come ready, from disk.
+    With an outbox nothing leaves from where it gathers: batches come ready, from disk.
     """
 
     __slots__ = (
         "_polled_s", "_publishing", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering",
-        "identity", "next_number", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent", "stored",
-        "topic", "topic_number", "tuner",
+        "identity", "leaving", "next_number", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent",
+        "stored", "topic", "topic_number", "trace", "tuner",
     )  # fmt: skip
 
-    def __init__(self, topic: bytes, tuner: Tuner) -> None:
+    def __init__(self, topic: bytes, tuner: Tuner, trace: Trace | None = None) -> None:
         self.topic = topic
         self.tuner = tuner
+        self.trace = trace  # of the tuner's polls, where one is kept
         self._publishing = 0  # messages that the publish under way still has to send
         self._polled_s = 0.0  # when it began
-        self.gathering = Gathering()
+        self.gathering = Gathering()  # what is put
+        self.leaving = self.gathering  # what may leave as it is; with an outbox another one, and nothing
         self.ready: deque[OutgoingBatch] = deque()  # waiting for the window
         self.ready_messages = 0
         self.flying: dict[int, OutgoingBatch] = {}  # by number, in order: sent, not yet answered for good
@@ -121,16 +123,16 @@ class TopicQueue:
 
     def unsent(self) -> bool:
         """Whether something waits to be sent for the first time."""
-        return bool(self.ready or self.gathering)
+        return bool(self.ready or self.leaving)
 
     def next_up(self) -> OutgoingBatch:
         """Return the batch that leaves next."""
-        return self.ready[0] if self.ready else self.gathering.batches[0]
+        return self.ready[0] if self.ready else self.leaving.batches[0]
 
     def take_next(self) -> OutgoingBatch:
         """Take out the batch that leaves now."""
         if not self.ready:
-            for batch in self.gathering.take():
+            for batch in self.leaving.take():
                 self.make_ready(batch)
         taken = self.ready.popleft()
         self.ready_messages -= taken.count
@@ -143,14 +145,14 @@ class TopicQueue:
 
     def take_waiting(self) -> list[OutgoingBatch]:
         """Take out the batches that were never sent."""
-        waiting = [*self.ready, *self.gathering.take()]
+        waiting = [*self.ready, *self.leaving.take()]
         self.ready.clear()
         self.ready_messages = self._publishing = 0
         return waiting
 
     def drop(self, batch: OutgoingBatch) -> None:
         """Take out a batch that was never sent."""
-        if not self.gathering.remove(batch):
+        if not self.leaving.remove(batch):
             self.ready.remove(batch)
             self.ready_messages -= batch.count
         if not self.unsent():
@@ -158,7 +160,7 @@ class TopicQueue:
 
     def pending(self) -> int:
         """Return how many messages wait to be sent for the first time."""
-        return self.ready_messages + self.gathering.messages
+        return self.ready_messages + self.leaving.messages
 
     def held_until_s(self, now_s: float) -> float | None:
         """Return when the tuner is to be asked again; None where the next batch leaves now."""
@@ -169,6 +171,9 @@ class TopicQueue:
         if due_s > now_s:
             return due_s
         decision = self.tuner.on_poll(pending=pending, now_s=now_s, credit=self.credit_left(now_s))
+        if self.trace is not None:
+            published = decision.messages if isinstance(decision, Publish) else 0
+            self.trace.add(self.topic, self.tuner.sample(now_s, pending, published))
         if not isinstance(decision, Publish):
             return decision.until_s
         self._publishing = decision.messages

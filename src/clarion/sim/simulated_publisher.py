@@ -194,9 +194,10 @@ class PublishingSide:
         settings: TunerSettings,
         credit: int | None,
         count_from_s: float,
-        on_sample: Callable[[Sample], None] | None,
+        trace: list[Sample] | None,
     ) -> None:
-        self.tuner = make_tuner(policy, settings, env.now, on_sample)
+        self.tuner = make_tuner(policy, settings, env.now)
+        self._trace = trace
         self.store: DataStore | None = None
         self.pending: deque[SimulatedMessage] = deque()
         self.batches = 0
@@ -278,10 +279,12 @@ class PublishingSide:
         credit = None if self.limit is None else self.limit - self.taken
         self.means.note(now_s, self.tuner.batch_size, self.tuner.poll_interval_s)
         decision = self.tuner.on_poll(pending=len(self.pending), now_s=now_s, credit=credit)
-        if not isinstance(decision, Publish):
+        count = decision.messages if isinstance(decision, Publish) else 0
+        if self._trace is not None:
+            self._trace.append(self.tuner.sample(now_s, len(self.pending), count))
+        if not count:
             self._plan()
             return
-        count = decision.messages
         self.batches += 1
         self._busy = True
         self._polled_s = now_s
@@ -353,7 +356,7 @@ class SimulatedPublisher:
         self.side = PublishingSide(
             env, policy=parameters.tuning, settings=parameters.tuner_settings,
             credit=broker.share if parameters.heeds_credit else None, count_from_s=parameters.warm_up_s,
-            on_sample=self.trace.append if parameters.keep_trace else None,
+            trace=self.trace if parameters.keep_trace else None,
         )  # fmt: skip
         self.store = DataStore(
             env, write_times_s=exponential(dice[4], parameters.write_s), read_fixed_s=parameters.read_fixed_s,

@@ -22,9 +22,8 @@ from clarion.model.errors import BadSettings, Busy, ClarionError, TimedOut, Topi
 from clarion.model.names import to_text
 from clarion.session.service_process import StopSignals, connections_possible, raise_descriptor_limit
 from clarion.web.gateway_buffer import Reservation
-from clarion.web.gateway_publisher import GatewayPublisher
 from clarion.web.gateway_settings import GatewaySettings
-from clarion.web.post_queue import PostQueue, TakenPost
+from clarion.web.post_queue import GatewayPublisher, PostQueue, TakenPost
 from clarion.web.post_requests import (
     PATH,
     PostOptions,

@@ -11,7 +11,7 @@ from clarion.model.errors import BadSettings
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.model.names import REST, is_good_pattern, matches, to_text
 from clarion.publisher.outbox.outbox_worker import LEAST_BYTES
-from clarion.publisher.tuner.tuner_policies import POLICIES, Tuning
+from clarion.publisher.tuner import POLICIES, Tuning
 
 _MESSAGES_IN_MEMORY = 10_000
 _MESSAGES_IN_OUTBOX = 100_000  # each request under way still takes about 1 KB of memory

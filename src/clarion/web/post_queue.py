@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from clarion.broker.logs import NEVER_LEFT_OUT
-from clarion.model.errors import BufferFull, ClarionError, TimedOut
+from clarion.model.errors import BufferFull, ClarionError, Closed, TimedOut
 from clarion.model.names import to_text
-from clarion.publisher import AsyncReceipts
+from clarion.publisher import AsyncPublisher, AsyncReceipts
+from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.web.gateway_buffer import STALLED_S, Buffer, DrainRate, IdempotencyKeys, Reservation, retry_after_s
-from clarion.web.gateway_publisher import GatewayPublisher, Outcome
 from clarion.web.gateway_settings import GatewaySettings
 from clarion.web.post_requests import PostOptions, Refusal, fingerprint, is_certain, refusal_of, split_lines, too_large
-from clarion.wire.batch_builder import packed_bytes
+from clarion.wire.batch_builder import HEADER_BYTES, packed_bytes
 
 log = logging.getLogger("clarion.web")
 _UNTOLD_MAX = 100  # topics and reasons that one look logs a line for each; of others it counts the messages
@@ -30,10 +32,107 @@ def _come_again(wait_s: int, why: str) -> Refusal:
     return Refusal(429, "BufferFull", message, retry_after_s=wait_s)
 
 
+class Outcome(NamedTuple):
+    """What became of messages that were put together: how many are stored, and where; why the others are not."""
+
+    stored: int
+    offsets: list[tuple[int, int]]  # first and last, in order; none for those that appear later
+    id: str | None  # of the first
+    error: ClarionError | None
+
+
+class GatewayPublisher(AsyncPublisher):
+    """Puts messages, tells how large one may be, and when they have ended. How much may wait is the post queue's
+    business, which takes whole requests or nothing of them."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        super().__init__(url, **settings)
+        self._followed: dict[OutgoingBatch, tuple[asyncio.Task[None], list[Callable[[], None]]]] = {}
+
+    def _has_room(self) -> bool:
+        return True
+
+    @property
+    def largest_bytes(self) -> int:
+        """What a message may take with its key, headers and overhead, as far as the broker has said by now."""
+        return self._core.max_batch_bytes - HEADER_BYTES
+
+    @property
+    def broken(self) -> ClarionError | None:
+        """Why nothing can be put any more, if that is so."""
+        return self._core.broken
+
+    def refused(self, topic: bytes) -> ClarionError | None:
+        """Why the broker does not take messages of this topic just now, if it said so."""
+        return self._core.refused(topic)
+
+    def kept_bytes(self, size: int) -> int:
+        """What the outbox would hold with so much more; 0 without one."""
+        outbox = self._works.outbox
+        return 0 if outbox is None else outbox.held_bytes + size
+
+    def when_done(self, receipts: AsyncReceipts, tell: Callable[[], None]) -> None:
+        """Call `tell` once all of it is stored or refused; at once, if it is already. It must not raise.
+
+        Whoever asks keeps the receipts until then: an outbox lets go of what nobody holds. A request that was accepted
+        is followed to its end even where its client has gone; one task follows a batch, for all who are in it.
+        """
+        waiting = {batch for batch, _, _ in receipts._parts if not batch.done}
+        left = len(waiting)
+        if not left:
+            tell()
+
+        def one_ended() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                tell()
+
+        for batch in waiting:
+            if batch not in self._followed:
+                task = asyncio.get_running_loop().create_task(self._follow(batch))
+                self._followed[batch] = (task, [])
+            self._followed[batch][1].append(one_ended)
+
+    async def _follow(self, batch: OutgoingBatch) -> None:
+        with contextlib.suppress(Closed):  # before anybody knows
+            await self._session.wait(batch)
+        _, told = self._followed.pop(batch)
+        if batch.done:
+            for tell in told:
+                tell()
+
+    async def close(self, timeout_s: float | None = 30.0) -> None:
+        """Send everything that was accepted, and let go of the connection; all that has ended is told."""
+        try:
+            await super().close(timeout_s)
+        finally:
+            await asyncio.gather(*(task for task, _ in self._followed.values()))
+
+    def outcome(self, receipts: AsyncReceipts) -> Outcome:
+        """Return what became of messages that have ended."""
+        assert receipts.done()
+        stored, error = 0, None
+        offsets: list[tuple[int, int]] = []
+        for batch, start, stop in receipts._parts:
+            if batch.error is not None:
+                batch.observed = True  # the answer tells; a close has nothing to raise
+                error = error or batch.error
+                continue
+            stored += stop - start
+            found = batch.offsets(start, stop)
+            if found is not None and offsets and offsets[-1][1] + 1 == found.start:
+                offsets[-1] = (offsets[-1][0], found.stop - 1)
+            elif found is not None:
+                offsets.append((found.start, found.stop - 1))
+        batch, start, _ = receipts._parts[0]
+        return Outcome(stored, offsets, str(batch.message_id(start)) if batch.error is None else None, error)
+
+
 class AcceptedPost:
     """Messages of one request, from when they are queued until it is known what became of them."""
 
-    __slots__ = ("_waiting", "count", "ended", "many", "outcome", "receipts", "refusal", "reservation", "size", "topic")
+    __slots__ = ("count", "ended", "many", "outcome", "receipts", "refusal", "reservation", "size", "topic", "waiting")
 
     def __init__(self, topic: bytes, count: int, many: bool, reservation: Reservation) -> None:
         self.topic = topic
@@ -45,30 +144,17 @@ class AcceptedPost:
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
         self.receipts: AsyncReceipts | None = None  # while it is under way
-        self._waiting: list[asyncio.Future[None]] = []
+        self.waiting: set[asyncio.Future[None]] = set()  # of those who wait for the answer
 
     def end(self) -> None:
         """Tell who waits that it is known what became of it."""
         self.ended = True
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
+        self.wake()
+
+    def wake(self) -> None:
+        """Have nobody wait any longer."""
+        for future in self.waiting:
             _wake(future)
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether somebody waits for the answer."""
-        return bool(self._waiting)
-
-    def watch(self) -> asyncio.Future[None]:
-        """Return a future that is done when that is known."""
-        known = asyncio.get_running_loop().create_future()
-        self._waiting.append(known)
-        return known
-
-    def unwatch(self, known: asyncio.Future[None]) -> None:
-        """Forget a future of `watch`."""
-        if not self.ended:
-            self._waiting.remove(known)
 
 
 class TakenPost(NamedTuple):
@@ -95,7 +181,6 @@ class PostQueue:
         self.repeated = 0
         self.last_failure: str | None = None
         self._under_way: set[AcceptedPost] = set()  # whose receipts have to be held
-        self._watched: set[asyncio.Future[None]] = set()
         self._abandoned = False
         self._untold: dict[tuple[bytes, str], int] = {}  # failed messages that no answer and no log has told of
         self._untold_more = 0
@@ -135,23 +220,22 @@ class PostQueue:
     async def wait(self, accepted: AcceptedPost) -> bool:
         """Wait until it is known what became of messages; False if it is not in time."""
         if not accepted.ended:
-            known = accepted.watch()
-            self._watched.add(known)
+            known = self._loop.create_future()
+            accepted.waiting.add(known)
             timer = self._loop.call_later(self._settings.timeout_s, _wake, known)
             try:
                 if not self._abandoned:
                     await known
             finally:
                 timer.cancel()
-                self._watched.discard(known)
-                accepted.unwatch(known)
+                accepted.waiting.discard(known)
         return accepted.ended
 
     def abandon(self) -> None:
         """Let nobody wait any longer: the process is about to end."""
         self._abandoned = True
-        for known in self._watched:
-            _wake(known)
+        for accepted in self._under_way:
+            accepted.wake()
 
     def _check(self, payloads: list[bytes], options: PostOptions, reservation: Reservation) -> None:
         """See to it that putting cannot fail half way: everything fits, each into a batch and all into the buffer."""
@@ -220,7 +304,7 @@ class PostQueue:
             accepted.refusal = refusal_of(outcome.error, accepted.topic, stored=outcome.stored, count=accepted.count)
             certain = not outcome.stored and is_certain(outcome.error)
             self.last_failure = f"{to_text(accepted.topic)}: {outcome.error}"
-            if not accepted.waited_for:
+            if not accepted.waiting:
                 self._note_untold((accepted.topic, str(outcome.error)), failed)
         if options.idempotency_key is not None and certain:
             self._keys.forget(options.idempotency_key)

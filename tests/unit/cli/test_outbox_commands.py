@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from clarion.cli.outbox_commands import outbox_app
+from clarion.publisher.outbox.ledger_topics import Changes, LedgerRow, Row
 from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.outbox_rows import Changes, LedgerRow, Row
 from clarion.wire.batch import encode_batch
 
 runner = CliRunner()

@@ -122,20 +122,11 @@ class Talk(KeptRequests):
         in_flight: int = 4,
         batch_bytes: int = 1 << 20,
         registered: bool = True,
-        compressed: bool = False,
-        tuning: str = "auto",
         tuner: TunerSettings = AT_ONCE,
+        **more: Any,
     ) -> None:
         super().__init__()
-        self.core = PublisherCore(
-            "",
-            b"seed",
-            in_flight=in_flight,
-            batch_bytes=batch_bytes,
-            compressed=compressed,
-            tuning=tuning,
-            tuner=tuner,
-        )
+        self.core = PublisherCore("", b"seed", in_flight=in_flight, batch_bytes=batch_bytes, tuner=tuner, **more)
         if registered:
             self.add(b"first")
             self.turn()

@@ -24,6 +24,7 @@ from clarion.model.options import SubscriptionOptions
 from clarion.publisher import Publisher
 from clarion.publisher import requests as requests_module
 from clarion.publisher.requests import Requests
+from clarion.publisher.waiting import run_now
 from clarion.session.exchange import Reply
 from clarion.subscriber import Message, MessageBatch
 from clarion.wire import bodies
@@ -127,7 +128,10 @@ class Serving:
 
     def ask(self, payload: bytes, wait_s: float = LONG_S) -> bytes:
         put: Any = self._put
-        return self.requests.request(put, b"service", payload, None, {"mine": b"too"}, wait_s).payload
+        return run_now(self.requests.request(put, b"service", payload, None, {"mine": b"too"}, wait_s)).payload
+
+    def close(self) -> None:
+        run_now(self.requests.close())
 
 
 @pytest.fixture(autouse=True)
@@ -154,14 +158,14 @@ def test_the_reply_to_a_request_is_given() -> None:
     assert headers[REPLY_TO].startswith(b"$reply/")
     assert len(headers[REQUEST]) == 16
     assert headers[REQUEST] != other[REQUEST]
-    serving.requests.close()
+    serving.close()
 
 
 def test_one_temporary_topic_is_made_for_all_replies_and_goes_at_the_end() -> None:
     serving = Serving(answer_at_once)
     serving.ask(b"a")
     serving.ask(b"b")
-    serving.requests.close()
+    serving.close()
     (_, configure), (_, subscribe) = serving.session.called
     assert configure == bodies.Configure(configure.topic, changes={"temporary": True})
     options = SubscriptionOptions(expires_s=3600.0)
@@ -193,7 +197,7 @@ def test_many_threads_get_each_their_own_reply() -> None:
         thread.join()
     assert got == {b"%d" % number: b"re: %d" % number for number in range(20)}
     assert len(Reader.made) == 1
-    serving.requests.close()
+    serving.close()
 
 
 def test_no_reply_in_time_is_told_and_a_late_one_is_dropped_and_counted() -> None:
@@ -205,7 +209,7 @@ def test_no_reply_in_time_is_told_and_a_late_one_is_dropped_and_counted() -> Non
     serving._serve = answer_at_once
     assert serving.ask(b"b") == b"re: b"
     assert serving.requests.late == 2
-    serving.requests.close()
+    serving.close()
 
 
 def test_replies_are_acked_some_at_a_time_late_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,14 +221,14 @@ def test_replies_are_acked_some_at_a_time_late_ones_too(monkeypatch: pytest.Monk
     serving.ask(b"2")
     serving.ask(b"3")
     assert acked == [b"re: 1", b"late", b"re: 2"]
-    serving.requests.close()
+    serving.close()
 
 
 def test_a_topic_that_nobody_serves_is_told_at_once() -> None:
     serving = Serving(lambda *_: NoSubscriber("nobody"))
     with pytest.raises(NoSubscriber):
         serving.ask(b"a")
-    serving.requests.close()
+    serving.close()
 
 
 def test_reading_goes_on_after_a_passing_fault() -> None:
@@ -236,7 +240,7 @@ def test_reading_goes_on_after_a_passing_fault() -> None:
     serving = Serving(serve)
     assert serving.ask(b"a") == b"re: a"
     assert len(Reader.made) == 1
-    serving.requests.close()
+    serving.close()
 
 
 def test_when_replies_cannot_be_read_any_more_the_request_fails_and_the_next_one_starts_anew() -> None:
@@ -247,7 +251,7 @@ def test_when_replies_cannot_be_read_any_more_the_request_fails_and_the_next_one
     assert serving.ask(b"b") == b"re: b"
     assert serving.puts[0][2][REPLY_TO] != serving.puts[1][2][REPLY_TO]
     assert len(Reader.made) == 2
-    serving.requests.close()
+    serving.close()
 
 
 def test_who_waits_hears_that_it_is_closed() -> None:
@@ -264,7 +268,7 @@ def test_who_waits_hears_that_it_is_closed() -> None:
     thread = threading.Thread(target=ask)
     thread.start()
     assert asked.wait(LONG_S)
-    serving.requests.close()
+    serving.close()
     thread.join()
     assert len(failed) == 1
 

@@ -14,7 +14,7 @@ from clarion.model.errors import ClarionError, OutboxFull, OutboxUnusable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.publisher.outbox import ledger_topics
 from clarion.publisher.outbox.ledger import Ledger
-from clarion.publisher.outbox.ledger_topics import Plan, is_saved
+from clarion.publisher.outbox.ledger_topics import Plan
 from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
@@ -101,7 +101,7 @@ class Keep(KeptRequests):
     def ask_numbers(self) -> None:
         """Have the broker asked for the numbers of topics, and nothing sent."""
         core = self.core
-        if core._unopened and self.ledger.opens() and not core._opening:
+        if core._unopened and self.ledger.settled and not core._opening:
             core._open(self.now_s)
             self.perform()
 
@@ -159,9 +159,9 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Keep]]:
 def test_nothing_is_sent_before_it_is_on_disk_with_its_number(keep: Keep) -> None:
     outgoing = keep.put(TOPIC, b"a", None, None)[0]
     job = keep.job()
-    assert (keep.pump(), is_saved(outgoing)) == ([], False)
+    assert (keep.pump(), outgoing.saved) == ([], False)
     keep.do(job)
-    assert is_saved(outgoing)
+    assert outgoing.saved
     assert keep.left == [(1, 1)]
     sent = keep.pump()
     assert (numbers(sent), payloads(sent)) == ([2], [[b"a"]])
@@ -181,7 +181,7 @@ def test_what_gathers_during_a_commit_goes_into_the_next_one_together(keep: Keep
 def test_what_is_put_before_a_broker_answers_is_saved_without_a_number(make: Callable[..., Keep]) -> None:
     keep = make()
     (outgoing,) = keep.save(b"a")
-    assert is_saved(outgoing)
+    assert outgoing.saved
     assert keep.left == [(1, 0)]
     assert keep.send() == []
     keep.welcome()
@@ -263,7 +263,7 @@ def test_on_a_full_disk_what_was_sent_is_still_removed_and_saving_is_tried_again
     assert keep.job() is None
     keep.now_s += 1.0
     keep.work()
-    assert is_saved(outgoing)
+    assert outgoing.saved
     assert keep.ledger.disk_error is None
     assert payloads(keep.send()) == [[b"b"]]
 
@@ -351,7 +351,7 @@ def test_what_is_put_after_the_end_gets_no_number_of_a_publisher_that_is_let_go(
     keep.ledger.retire()
     keep.work()
     (late,) = keep.save(b"late")
-    assert is_saved(late)
+    assert late.saved
     assert keep.left == [(1, 0)]
     assert keep.send() == []
 

@@ -8,7 +8,7 @@ from tests.unit.publisher.test_ledger import STORE, Keep
 from tests.unit.publisher.test_ledger import keep as keep
 
 from clarion.model.errors import LimitReached, NoSubscriber, OutboxFull, OutboxInDoubt
-from clarion.publisher.outbox.quarantine import look
+from clarion.publisher.outbox.outbox_file import look
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind

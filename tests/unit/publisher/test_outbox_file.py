@@ -14,9 +14,8 @@ import pytest
 
 from clarion import AsyncPublisher
 from clarion.model.errors import ClarionError, OutboxFull, OutboxInUse, OutboxUnusable
-from clarion.publisher.outbox.outbox_file import OutboxFile
-from clarion.publisher.outbox.outbox_rows import Changes, Found, Home, LedgerRow, Load, Row
-from clarion.publisher.outbox.quarantine import drop, look, resend
+from clarion.publisher.outbox.ledger_topics import Changes, Found, Home, LedgerRow, Load, Row
+from clarion.publisher.outbox.outbox_file import OutboxFile, drop, look, resend
 from clarion.session.async_session import AsyncSession
 from clarion.wire.batch import Batch, encode_batch, readdress_batch
 

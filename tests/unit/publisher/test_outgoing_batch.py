@@ -62,14 +62,6 @@ def test_there_is_room_up_to_the_bounds() -> None:
     assert not outgoing.builder.has_room(1, 91, 100)
 
 
-def test_who_asked_is_told_once_when_it_is_done() -> None:
-    outgoing, told = OutgoingBatch(b"topic"), list[int]()
-    outgoing.on_done = [lambda: told.append(outgoing.first_offset)]
-    outgoing.end(first_offset=9)
-    outgoing.end(first_offset=10)
-    assert told == [9]
-
-
 def test_headers_are_text_to_bytes() -> None:
     assert as_headers({"a": "ä", "b": b"\xff"}) == {"a": "ä".encode(), "b": b"\xff"}
     assert as_headers({}) is as_headers(None) is None

@@ -19,6 +19,7 @@ from clarion.model.errors import (
     VersionMismatch,
 )
 from clarion.publisher import publisher_core
+from clarion.session.exchange import Wake
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -29,6 +30,17 @@ def test_nothing_leaves_before_the_publisher_has_an_id() -> None:
     talk.add(b"one", b"two")
     assert [asked.kind for asked in talk.pump()] == [Kind.REGISTER]
     assert talk.pump() == [], "it asks once"
+
+
+def test_who_waits_for_a_batch_is_woken_once_when_it_is_done() -> None:
+    talk = Talk()
+    (batch,) = talk.add(b"one")
+    (asked,) = talk.pump()
+    talk.woken.clear()
+    talk.store(asked, first_offset=9)
+    talk.store(asked, first_offset=10)
+    talk.pump()
+    assert (talk.woken, batch.done, batch.first_offset) == ([Wake(batch)], True, 9)
 
 
 def test_what_gathered_leaves_as_one_batch_and_is_numbered_from_one() -> None:

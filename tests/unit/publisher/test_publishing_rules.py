@@ -11,7 +11,7 @@ from tests.unit.publisher.talking import TOPIC, Asked, Talk, payloads
 
 from clarion.model.errors import InvalidRequest
 from clarion.publisher.topic_queue import TopicQueue
-from clarion.publisher.tuner import LAN, PAPER, POLICIES, Sample, TunerSettings
+from clarion.publisher.tuner import LAN, PAPER, POLICIES, TunerSettings
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
@@ -390,11 +390,11 @@ def test_fixed_comes_back_when_t_is_over_and_not_before() -> None:
 
 @pytest.mark.parametrize("tuning", TUNED)
 def test_what_a_poll_tells_to_have_published_is_what_left(tuning: str) -> None:
-    samples: list[Sample] = []
-    talk = idle_talk(tuning, in_flight=64)
-    talk.core.queues[TOPIC].tuner.on_sample = samples.append
+    talk = idle_talk(tuning, in_flight=64, trace_samples=100_000)
+    before = len(talk.core.trace.of(TOPIC))
     left = 0
     for burst in (5, 1, 40, 3):
         talk.add(*[b"x"] * burst)
         left += sum(len(batch) for batch in payloads(run(talk, 0.3)))
+    samples = talk.core.trace.of(TOPIC)[before:]
     assert left == sum(sample.published for sample in samples) == 49

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from clarion.publisher.tuner import LAN, PAPER, Sample, make_tuner, trace_from_csv, trace_to_csv
-from clarion.publisher.tuner.tuner_trace import Trace
+from clarion.publisher.tuner import LAN, PAPER, Publish, Sample, Trace, make_tuner, trace_from_csv, trace_to_csv
 from clarion.reproduce.publisher_figures import draw_trace, mean_batch_size
 
 
 def _real_trace(policy: str) -> list[Sample]:
     """What a real publisher keeps: settings for a LAN, a clock that began long ago."""
     trace = Trace(100)
-    tuner = make_tuner(policy, LAN, 28_000.0, lambda sample: trace.add(b"readings", sample))
+    tuner = make_tuner(policy, LAN, 28_000.0)
     for poll in range(20):
         now_s = 28_000.0 + 0.25 * poll
-        tuner.on_poll(pending=poll % 7, now_s=now_s, credit=1_000_000 if poll % 2 else None)
+        decision = tuner.on_poll(pending=poll % 7, now_s=now_s, credit=1_000_000 if poll % 2 else None)
+        published = decision.messages if isinstance(decision, Publish) else 0
+        trace.add(b"readings", tuner.sample(now_s, poll % 7, published))
         tuner.on_published(took_s=0.001, now_s=now_s + 0.001)
         tuner.on_transferred(took_s=0.003, in_transfer=3)
     return trace.of(b"readings")

@@ -22,18 +22,19 @@ from clarion.model.errors import (
 from clarion.model.ids import RECEIPTS_KEPT, next_stamp
 from clarion.model.names import to_text
 from clarion.publisher.outbox.ledger_topics import (
-    Entry,
+    Found,
+    Home,
     LedgerTopic,
+    Load,
     Plan,
+    Row,
     TopicPlan,
     apply_topic,
-    entry_of,
     plan_topic,
 )
-from clarion.publisher.outbox.outbox_rows import Found, Home, Load, Row
 from clarion.publisher.outgoing_batch import OutgoingBatch
-from clarion.publisher.publisher_core import USES_NUMBER, PublisherCore, is_unread_reply
-from clarion.publisher.topic_queue import Gathering, TopicQueue
+from clarion.publisher.publisher_core import PublisherCore, is_unread_reply
+from clarion.publisher.topic_queue import TopicQueue
 from clarion.session.exchange import Seen
 from clarion.wire import bodies
 from clarion.wire.codes import RETRIED, Code
@@ -59,12 +60,12 @@ class Ledger:
         self._memory_bytes = memory_bytes  # of saved batches in memory
         self._home = found.home
         self._here: Home | None = None  # who answers
-        self._settled = False  # the numbers on disk belong to who answers
+        self.settled = False  # the numbers on disk belong to who answers
         self._last_stamp = self._found_until = found.last_stamp
         self.stored_bytes = found.stored_bytes
         self.stored_messages = sum(found_topic.messages for found_topic in found.topics)  # without those in quarantine
         self.quarantined_messages = found.quarantined_messages
-        self._untold_uncertain = 0  # messages that went to quarantine, and nobody was told of
+        self._untold_uncertain = 0  # messages that went to quarantine, and nobody was told of yet
         self.topics: dict[TopicQueue, LedgerTopic] = {}
         self.loaded_bytes = 0
         # Those that nobody asks about are let go of while their row waits on disk.
@@ -76,12 +77,12 @@ class Ledger:
         self._loading: LedgerTopic | None = None
         self._save_again_s = self._commit_again_s = 0.0  # while the disk is full
         self.disk_error: OutboxFull | None = None
-        self._gone_lanes: list[int] = []
+        self._gone_topics: list[int] = []
         self._forgets: set[int] = set()
         self._old_publishers = {found_topic.row.publisher for found_topic in found.topics if found_topic.row.publisher}
         self._retiring = False
         self.retired = False
-        self._last_lane = 0
+        self._last_number = 0
 
     def open(self, core: PublisherCore, now_s: float) -> None:
         """Have a publisher, made with this ledger, go on with what was found on disk; before it greets."""
@@ -94,10 +95,9 @@ class Ledger:
             core.last_seen = Seen(found.home.store_uuid, found.home.timeline, found.start, found.sequence)
             core.last_seen.is_of_before = True
         for found_topic in found.topics:
-            queue = TopicQueue(found_topic.row.topic, core.new_tuner(found_topic.row.topic, now_s))
-            core.queues[queue.topic] = queue
+            queue = core.new_queue(found_topic.row.topic, now_s)
             topic = LedgerTopic.found(found_topic, queue, found.home.broker if found.home else 0)
-            self._last_lane = max(self._last_lane, topic.number)
+            self._last_number = max(self._last_number, topic.number)
             self.topics[queue] = topic
             if topic.last is not None:
                 self._live[topic.last.stamp] = topic.last
@@ -108,24 +108,19 @@ class Ledger:
 
     # What is put.
 
-    def gathering(self, queue: TopicQueue) -> Gathering:
-        """Return where messages of a topic gather."""
-        return self._topic(queue).gathering
-
     def _topic(self, queue: TopicQueue) -> LedgerTopic:
         topic = self.topics.get(queue)
         if topic is None:
-            self._last_lane += 1
-            topic = self.topics[queue] = LedgerTopic(queue, self._last_lane)
+            self._last_number += 1
+            topic = self.topics[queue] = LedgerTopic(queue, self._last_number)
         return topic
 
-    def take_full(self, queue: TopicQueue, batch: OutgoingBatch) -> None:
-        """Have a batch saved that is full."""
-        self._topic(queue).full.append(batch)
-
-    def on_added(self, queue: TopicQueue) -> None:
+    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
         """Have what is put saved by the next commit."""
-        self._dirty[self._topic(queue)] = None
+        topic = self._topic(queue)
+        if full is not None:
+            topic.full.append(full)
+        self._dirty[topic] = None
 
     def newest(self, queue: TopicQueue) -> list[OutgoingBatch]:
         """Return batches that, once done, leave none before them undone."""
@@ -162,7 +157,7 @@ class Ledger:
             return None
         plan = Plan()
         self._plan_settling(plan)
-        identity = self.core.identity if self._settled else None
+        identity = self.core.identity if self.settled else None
         saves = self.disk_error is None or now_s >= self._save_again_s  # what was sent may make room; it needs none
         size = 0
         for topic in list(self._dirty):
@@ -173,18 +168,18 @@ class Ledger:
             if topic.unsaved():
                 self._dirty[topic] = None
         changes = plan.changes
-        changes.gone_topics = self._gone_lanes
-        if changes and (self._settled or changes.home is not None):
+        changes.gone_topics = self._gone_topics
+        if changes and (self.settled or changes.home is not None):
             changes.start, changes.sequence = self.core.last_seen.start, self.core.last_seen.sequence
         if not changes and not self._forgets:
             return self._plan_retiring(plan)
         plan.forgets = self._forgets
-        self._gone_lanes, self._forgets = [], set()
+        self._gone_topics, self._forgets = [], set()
         return plan
 
     def _plan_settling(self, plan: Plan) -> None:
         """Have the numbers belong to who answers, once none is left that belongs to somebody else."""
-        if self._settled or self._here is None:
+        if self.settled or self._here is None:
             return
         numbered = [topic for topic in self.topics.values() if topic.has_numbers()]
         if self._home == self._here or all(topic.trouble is not None and topic.is_answered() for topic in numbered):
@@ -206,7 +201,6 @@ class Ledger:
         size = 0
         while size < most_bytes and (batch := topic.take_unsealed()) is not None:
             self._last_stamp = next_stamp(self._last_stamp, unix_s)
-            batch.entry = Entry()
             try:
                 packed = batch.seal(
                     broker=0, publisher=0, stamp=self._last_stamp, number=0, compressed=self.core.compressed
@@ -221,7 +215,7 @@ class Ledger:
         return size
 
     def _next_load(self) -> Load | None:
-        if not self._settled:
+        if not self.settled:
             return None
         for topic in list(self._hungry):
             if not topic.on_disk:
@@ -257,7 +251,7 @@ class Ledger:
         if self._loading is not None:
             self._hungry[self._loading] = None
         if isinstance(job, Plan):
-            self._gone_lanes += [] if job.retires else job.changes.gone_topics
+            self._gone_topics += [] if job.retires else job.changes.gone_topics
             self._forgets |= job.forgets
             for part in job.topics:
                 self._dirty[part.topic] = None
@@ -271,13 +265,12 @@ class Ledger:
             batch = self._live.get(row.stamp)
             if batch is None:
                 batch = OutgoingBatch(topic.queue.topic)
-                batch.entry = Entry(is_found=row.stamp <= self._found_until)
+                batch.is_found = row.stamp <= self._found_until
                 self._live[row.stamp] = batch
             batch.fill(bytearray(row.packed), row.due, count=row.messages, ttl_ms=row.ttl_ms, stamp=row.stamp)
-            entry = entry_of(batch)
-            entry.saved = True
+            batch.saved = True
             topic.on_disk -= 1
-            topic.unread_found -= entry.is_found
+            topic.unread_found -= batch.is_found
             topic.loaded_until = row.stamp
             topic.loaded_bytes += batch.size
             self.loaded_bytes += batch.size
@@ -296,7 +289,7 @@ class Ledger:
             self.disk_error = None
         if changes.home is not None:
             self._home = changes.home
-            self._settled = self._here == self._home
+            self.settled = self._here == self._home
             self._look_at_all()
         if plan.retires:
             self.retired, self._retiring = True, False
@@ -308,7 +301,7 @@ class Ledger:
         if quarantined_messages:
             self.quarantined_messages += quarantined_messages
             self.stored_messages -= quarantined_messages
-            self._untold_uncertain += quarantined_messages
+            self._note_uncertain(quarantined_messages)
         self.core.forget(plan.forgets)
 
     def _apply(self, part: TopicPlan) -> None:
@@ -316,14 +309,14 @@ class Ledger:
         for batch in part.saved:
             self.core.buffered_bytes -= batch.memory_bytes
         for batch in part.gone:
-            self.stored_bytes -= 0 if entry_of(batch).quarantine is not None else batch.size
+            self.stored_bytes -= 0 if batch.quarantine is not None else batch.size
         before = topic.loaded_bytes
         apply_topic(part, self._fits)
         self.loaded_bytes += topic.loaded_bytes - before
         self.stored_bytes += sum(batch.size for batch in part.saved)
         self.stored_messages += sum(batch.count for batch in part.saved) - sum(batch.count for batch in part.gone)
         for batch in part.gone:
-            refusal = entry_of(batch).refusal
+            refusal = batch.refusal
             if refusal is not None:
                 self.core.fail(batch, refusal)
         if part.trouble is not None:
@@ -332,19 +325,18 @@ class Ledger:
 
     def _tell_uncertain(self, part: TopicPlan, trouble: ClarionError) -> None:
         topic = part.topic
-        error = trouble if isinstance(trouble, LimitReached) else self._uncertain_error(topic, trouble)
+        error = trouble
+        if not isinstance(trouble, LimitReached):
+            error = OutboxInDoubt(
+                f"whether the broker has this message on {to_text(topic.queue.topic)} cannot be told any more"
+                f" ({trouble}); it is kept aside in {self.name} and not sent; {_WAY_OUT.format(self.name)}"
+            )
         for batch in part.uncertain:
             self._unload(topic, batch)
             self.core.end(batch, error=error)
         last_found = topic.last_found
         if last_found is not None and not (last_found.done or last_found.packed or topic.unread_found):
             self.core.end(last_found, error=error)  # in quarantine without having been read; somebody may wait for it
-
-    def _uncertain_error(self, topic: LedgerTopic, cause: ClarionError) -> OutboxInDoubt:
-        return OutboxInDoubt(
-            f"whether the broker has this message on {to_text(topic.queue.topic)} cannot be told any more ({cause});"
-            f" it is kept aside in {self.name} and not sent; {_WAY_OUT.format(self.name)}"
-        )
 
     def _has_numbers(self, topic: LedgerTopic) -> bool:
         """Whether rows of a topic are numbered on disk, or just now are being."""
@@ -375,17 +367,9 @@ class Ledger:
 
     # What leaves.
 
-    def is_ready(self, queue: TopicQueue) -> bool:
-        """Whether batches of a topic may leave: their numbers are good."""
-        return self._settled and self._topic(queue).trouble is None
-
     def needs_identity(self) -> bool:
         """Whether to register though nothing is to be sent: what is saved can be numbered then."""
-        return self._settled and self.core.identity is None
-
-    def opens(self) -> bool:
-        """Whether the broker may be asked for the numbers of topics."""
-        return self._settled
+        return self.settled and self.core.identity is None
 
     def is_unopened(self, queue: TopicQueue) -> bool:
         """Whether something waits for the number of its topic."""
@@ -401,12 +385,6 @@ class Ledger:
         batch = queue.take_next()
         queue.next_number = batch.number
         return batch
-
-    def on_sent(self, batch: OutgoingBatch) -> None:
-        """A request with the number of the batch is under way."""
-        entry = entry_of(batch)
-        entry.was_sent = True
-        entry.answered = entry.surely_out = False
 
     def due_s(self, now_s: float) -> float | None:
         """Return when a full disk is tried again."""
@@ -437,36 +415,26 @@ class Ledger:
             self._greet_again()
         self._look_at_all()
 
-    def on_opened(self, queue: TopicQueue) -> None:
-        """What is saved can be numbered now."""
-        topic = self._topic(queue)
-        topic.on_opened()
-        self._look_at(topic)
+    def on_answered(self, queue: TopicQueue) -> None:
+        """What is saved can be numbered now, or removed."""
+        self._dirty[self._topic(queue)] = None
 
     def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None:
         """Nothing can be put on a topic: have what waits for it removed."""
         topic = self._topic(queue)
         topic.refuse(error)
         for batch in topic.numbered:
-            entry_of(batch).quarantine = self._why_quarantine(batch, error)
+            batch.quarantine = self._why_quarantine(batch, error)
         self._look_at(topic)
 
-    def on_answer(self, queue: TopicQueue, batch: OutgoingBatch, refusal: bodies.Refused | None) -> None:
-        """Note what the answer to a batch says of where it is."""
-        self._dirty[self._topic(queue)] = None
-        if refusal is not None and refusal.code not in USES_NUMBER:
-            entry = entry_of(batch)
-            entry.answered = True
-            entry.surely_out = refusal.code in _SURELY_OUT
-
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
-        """The numbers of a topic do not fit the broker's any more."""
+        """The numbers of a topic do not fit the broker's any more. Whether the batch was taken cannot be told, unless
+        the refusal says so."""
+        batch.refused = True
+        batch.uncertain |= code not in _SURELY_OUT
         if code != Code.NO_TOPIC:  # in the topic that has the name next, its numbers begin with 1
             self._leave_identity(queue.identity)
         self._trouble(self._topic(queue), error)
-
-    def after_answer(self, queue: TopicQueue) -> None:
-        """A topic with trouble waits for the disk."""
 
     def _leave_identity(self, identity: bodies.Registered | None) -> None:
         """Number nothing more as this publisher, which the broker does not know any more, or not as we do."""
@@ -479,13 +447,14 @@ class Ledger:
     def _trouble(self, topic: LedgerTopic, error: ClarionError) -> None:
         """The topic's numbers do not fit the broker's any more: nothing is sent until it is numbered anew."""
         topic.trouble = topic.trouble or error
+        topic.queue.astray = True
         self._dirty[topic] = None
         self._greet_again()
 
     def _greet_again(self) -> None:
         """Ask who is there before anything more is numbered or sent."""
-        if self._settled:
-            self._settled = False
+        if self.settled:
+            self.settled = False
             self._here = None
             self.core.greet_again()
 
@@ -520,36 +489,34 @@ class Ledger:
         for queue in queues:
             topic = self.topics.pop(queue, None)
             if topic is not None:
-                self._gone_lanes += [topic.number] if topic.is_on_disk else []
+                self._gone_topics += [topic.number] if topic.is_on_disk else []
                 self._dirty.pop(topic, None)
         self._forgets |= publishers
 
-    def release(self, batch: OutgoingBatch) -> None:
-        """Let go of a batch's place in memory."""
-        if entry_of(batch).saved:
+    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
+        """Let go of a batch's place in memory; return the error as those who wait for the batch are told it. What is
+        refused for good may be kept in quarantine."""
+        if batch.saved:
             self._unload(self.topics[self.core.queues[batch.topic]], batch)
         else:
             self.core.buffered_bytes -= batch.memory_bytes
-
-    def error_of(self, batch: OutgoingBatch, error: ClarionError) -> ClarionError:
-        """Return what those who wait for a batch are told that is refused for good; it may be kept in quarantine."""
-        entry = entry_of(batch)
-        entry.quarantine = self._why_quarantine(batch, error)
-        if entry.quarantine is None:
+        if error is None:
+            return None
+        batch.quarantine = self._why_quarantine(batch, error)
+        if batch.quarantine is None:
             return error
         self.quarantined_messages += batch.count
         return type(error)(f"{error}; it is kept aside in {self.name}")
 
     def _why_quarantine(self, batch: OutgoingBatch, error: ClarionError) -> str | None:
         """Return why a batch that is refused for good is kept: where nobody has a receipt that could say so."""
-        return str(error) if entry_of(batch).is_found and not is_unread_reply(batch, error) else None
+        return str(error) if batch.is_found and not is_unread_reply(batch, error) else None
 
-    def take_error(self) -> ClarionError | None:
-        """Return what to tell of messages that went to quarantine, and nobody was told of."""
-        count, self._untold_uncertain = self._untold_uncertain, 0
-        if not count:
-            return None
-        return OutboxInDoubt(
+    def _note_uncertain(self, messages: int) -> None:
+        """Have the next who asks told of messages that went to quarantine."""
+        failures = self.core.failures
+        count = self._untold_uncertain = messages + (0 if failures.first is None else self._untold_uncertain)
+        failures.first = OutboxInDoubt(
             f"{count} message{'s' if count > 1 else ''} that the broker may have, or may not,"
             f" {'are' if count > 1 else 'is'} kept aside in"
             f" {self.name} and not sent; {_WAY_OUT.format(self.name)}"
@@ -561,7 +528,7 @@ class Ledger:
 
     def wind_down(self) -> None:
         """Number, send and read nothing more; what is not saved still is, and what was sent still goes."""
-        self._settled = False
+        self.settled = False
         self._here = None
 
     @property

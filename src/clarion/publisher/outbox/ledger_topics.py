@@ -1,4 +1,5 @@
-"""One topic's part in the ledger of an outbox: its rows, and what the next commit does for them.
+"""What the ledger of an outbox holds, as plain values: rows, topics, and the changes that one commit makes; and one
+topic's part in it: its rows, and what the next commit does for them.
 
 A plan only reads the topics. They change when it is on disk (`apply`); if it does not get there, it never was.
 """
@@ -8,40 +9,105 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from clarion.model.errors import ClarionError
-from clarion.publisher.outbox.outbox_rows import Changes, FoundTopic, LedgerRow, Row
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.topic_queue import Gathering, TopicQueue
 from clarion.wire import bodies
+from clarion.wire.frames import Buffer
 
 SAVED_MAX = 1024  # batches of a topic that wait for a number in memory: small ones take more there than they hold
 
 
-class Entry:
-    """What the ledger notes of one batch."""
+class Home(NamedTuple):
+    """The broker's store that the numbers of the topics belong to."""
 
-    __slots__ = ("answered", "is_found", "quarantine", "refusal", "saved", "surely_out", "was_sent")
-
-    def __init__(self, *, is_found: bool = False) -> None:
-        self.saved = False  # it is on this machine's disk
-        self.is_found = is_found  # it was in the outbox when that was opened: nobody has a receipt
-        self.quarantine: str | None = None  # why it is kept, although the broker refused it for good
-        self.refusal: ClarionError | None = None  # why it is not to be sent: told once its row is removed
-        self.was_sent = False
-        self.answered = False  # that was refused: no request with its number is under way any more,
-        self.surely_out = False  # and it was not taken then
+    broker: int
+    store_uuid: bytes
+    timeline: int
 
 
-def entry_of(batch: OutgoingBatch) -> Entry:
-    """Return what the ledger notes of a batch, which it has seen before."""
-    assert isinstance(batch.entry, Entry)
-    return batch.entry
+class Row(NamedTuple):
+    """A packed batch of one topic. Its stamp is its place in the outbox, too: rows of a topic are sent in that order.
+
+    The batch is packed for nobody (broker, publisher and number 0): numbering it fills them in, always alike.
+    """
+
+    stamp: int
+    topic: int  # its number here
+    messages: int
+    ttl_ms: int
+    due: bytes
+    packed: Buffer
 
 
-def is_saved(batch: OutgoingBatch) -> bool:
-    """Whether a batch is on this machine's disk."""
-    return isinstance(batch.entry, Entry) and batch.entry.saved
+class LedgerRow(NamedTuple):
+    """How the rows of one topic are numbered: the first `numbered` of them, in order, have the numbers from
+    `first_number` on, and may have been sent as `publisher`'s. The others were never sent."""
+
+    number: int
+    topic: bytes
+    publisher: int = 0  # 0: none yet
+    first_number: int = 1
+    numbered: int = 0
+    stored: int = 0  # messages that the broker took before these, against which it counts its credit
+    topic_number: int = 0  # which topic of this name they are for; 0: whichever has it, as before format 2
+
+
+class FoundTopic(NamedTuple):
+    """A topic as it was found on disk, with what is left in it."""
+
+    row: LedgerRow
+    rows: int
+    messages: int
+    last_stamp: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What an outbox held when it was opened."""
+
+    topics: list[FoundTopic] = field(default_factory=list)
+    home: Home | None = None
+    start: bytes = b""  # of the broker that was spoken with last, and the highest of its commits that was told of
+    sequence: int = 0
+    max_batch_bytes: int = 0  # that the broker took when it was last asked; 0: it never was
+    last_stamp: int = 0
+    stored_bytes: int = 0  # of all rows, those in quarantine too
+    quarantined_messages: int = 0
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one commit does. Rows go to quarantine and are removed first; `quarantine_first` counts what is left."""
+
+    home: Home | None = None
+    start: bytes = b""  # with what is gone, by which commit of the broker's it was known
+    sequence: int = 0
+    max_batch_bytes: int = 0
+    gone: list[int] = field(default_factory=list)  # stamps
+    quarantine: list[tuple[int, str]] = field(default_factory=list)  # stamps, with the reason
+    quarantine_first: list[tuple[int, int, str]] = field(default_factory=list)  # the first so many rows of a topic
+    rows: list[Row] = field(default_factory=list)
+    last_stamp: int = 0
+    topics: dict[int, LedgerRow] = field(default_factory=dict)
+    gone_topics: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.home or self.max_batch_bytes or self.gone or self.quarantine or self.quarantine_first or self.rows
+            or self.topics or self.gone_topics
+        )  # fmt: skip
+
+
+class Load(NamedTuple):
+    """Read rows of a topic that follow a stamp: at most so many, and no more once so many bytes are there."""
+
+    topic: int  # its number here
+    after: int
+    rows: int
+    size: int
 
 
 class LedgerTopic:
@@ -55,7 +121,8 @@ class LedgerTopic:
         self.queue = queue
         self.number = number
         self.is_on_disk = False  # its row is
-        self.gathering = Gathering()
+        self.gathering = queue.gathering
+        queue.leaving = Gathering()
         self.full: deque[OutgoingBatch] = deque()
         self.sealed: deque[OutgoingBatch] = deque()
         self.unnumbered: deque[OutgoingBatch] = deque()  # saved, and in memory
@@ -81,8 +148,7 @@ class LedgerTopic:
         if found.rows:
             topic.unread_found = found.rows
             last = OutgoingBatch.elsewhere(row.topic, count=found.messages, stamp=found.last_stamp)
-            last.entry = Entry(is_found=True)
-            last.entry.saved = True
+            last.is_found = last.saved = True
             topic.last = topic.last_found = last
         if row.numbered:  # with nothing numbered there is nothing that its old numbers are needed for
             topic.unread_numbered = row.numbered
@@ -105,15 +171,10 @@ class LedgerTopic:
         waits = self.unnumbered or self.on_disk or self.unsaved()
         return self.queue.topic_number is None and self.trouble is None and not self.has_numbers() and bool(waits)
 
-    def on_opened(self) -> None:
-        """The number of the topic is known: rows may be numbered, from 1 on."""
-        assert not self.has_numbers()
-        self.first_number, self.stored_before = 1, 0
-
     def refuse(self, error: ClarionError) -> None:
         """Have the rows in memory that have no number removed without one."""
         for batch in self.unnumbered:
-            entry_of(batch).refusal = error
+            batch.refusal = error
         self.numbered.extend(self.unnumbered)
         self.unnumbered.clear()
 
@@ -165,7 +226,7 @@ class LedgerTopic:
         """Return the numbered batches that are done, or refused, up to the first that is not."""
         done: list[OutgoingBatch] = []
         for batch in self.numbered:
-            if not batch.done and entry_of(batch).refusal is None:
+            if not batch.done and batch.refusal is None:
                 break
             done.append(batch)
         return done
@@ -179,14 +240,14 @@ class LedgerTopic:
 
     def is_answered(self) -> bool:
         """Whether no request with a number of this topic is under way any more."""
-        return all(entry_of(batch).answered for batch in self.queue.flying.values())
+        return all(batch.refused for batch in self.queue.flying.values())
 
     def uncertain(self) -> int:
         """Return up to which place the numbered batches may be stored, or were; those behind surely are not."""
         for place in range(len(self.numbered), 0, -1):
             batch = self.numbered[place - 1]
-            entry = entry_of(batch)
-            if batch.uncertain or ((batch.done or entry.was_sent) and not entry.surely_out):
+            under_way = self.queue.flying.get(batch.number) is batch and not batch.refused
+            if batch.uncertain or batch.done or under_way:
                 return place
         return 0
 
@@ -242,11 +303,14 @@ def plan_topic(
     if not (part.saved or part.gone or part.numbered or part.trouble):
         return
     plan.topics.append(part)
-    changes.rows.extend(_to_row(batch, topic.number) for batch in part.saved)
+    for batch in part.saved:
+        assert batch.packed is not None
+        row = Row(batch.stamp, topic.number, batch.count, batch.ttl_ms, batch.packed_due, batch.packed)
+        changes.rows.append(row)
     if part.saved:
         changes.last_stamp = max(changes.last_stamp, part.saved[-1].stamp)
     for batch in part.gone:
-        reason = entry_of(batch).quarantine
+        reason = batch.quarantine
         if reason is None:
             changes.gone.append(batch.stamp)
         else:
@@ -257,11 +321,6 @@ def plan_topic(
         )
     elif part.gone or part.numbered or not topic.is_on_disk:
         changes.topics[topic.number] = topic.to_row(len(part.gone), _stored(part.gone), len(part.numbered))
-
-
-def _to_row(batch: OutgoingBatch, number: int) -> Row:
-    assert batch.packed is not None
-    return Row(batch.stamp, number, batch.count, batch.ttl_ms, batch.packed_due, batch.packed)
 
 
 def _plan_trouble(changes: Changes, part: TopicPlan, trouble: ClarionError) -> None:
@@ -293,7 +352,7 @@ def _next_numbered(part: TopicPlan, most: int, fits: Fits) -> list[OutgoingBatch
 
 
 def _stored(gone: list[OutgoingBatch]) -> int:
-    return sum(batch.count for batch in gone if batch.error is None and entry_of(batch).refusal is None)
+    return sum(batch.count for batch in gone if batch.error is None and batch.refusal is None)
 
 
 def apply_topic(part: TopicPlan, fits: Fits) -> None:
@@ -305,14 +364,14 @@ def apply_topic(part: TopicPlan, fits: Fits) -> None:
     else:
         for batch in part.gone:
             _take_first(topic.numbered, batch)
-        topic.first_number += len(part.gone)
+        topic.first_number += sum(batch.refusal is None for batch in part.gone)
         topic.stored_before += _stored(part.gone)
     numbered = set(part.numbered)
     while topic.unnumbered and topic.unnumbered[0] in numbered:
         topic.add_number(topic.unnumbered.popleft())
     for batch in part.saved:
         _take_first(topic.sealed, batch)
-        entry_of(batch).saved = True
+        batch.saved = True
         batch.count_packed()
         if batch in numbered or (
             not topic.on_disk and len(topic.unnumbered) < SAVED_MAX and fits(topic, 0, batch.size)
@@ -340,8 +399,7 @@ def _apply_trouble(part: TopicPlan) -> None:
     queue.ready_messages = 0
     topic.unnumbered.extendleft(reversed(part.freed))
     for batch in part.freed:
-        entry = entry_of(batch)
-        entry.answered = entry.surely_out = entry.was_sent = batch.refused = False
+        batch.refused = False
     if topic.unread_numbered:
         topic.on_disk -= topic.unread_numbered
         topic.unread_found -= topic.unread_numbered

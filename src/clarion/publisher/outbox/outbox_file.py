@@ -1,6 +1,8 @@
-"""The outbox on disk: a SQLite file in which what was put waits until the broker has it, its lock, and room for it.
+"""The outbox on disk: a SQLite file in which what was put waits until the broker has it, its lock, and room for it; and
+for people, what is in it, what is in its quarantine and why, and the ways out.
 
-Each `commit` is on disk when it returns (WAL, synchronous=FULL), whole or not at all.
+Each `commit` is on disk when it returns (WAL, synchronous=FULL), whole or not at all. In the tables a topic is a `lane`
+and quarantine is `aside`.
 """
 
 from __future__ import annotations
@@ -8,15 +10,19 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import apsw
 
 from clarion.model.errors import OutboxFull, OutboxInUse, OutboxUnusable
-from clarion.publisher.outbox.outbox_rows import Changes, Found, FoundTopic, Home, LedgerRow, Load, Row
+from clarion.model.ids import next_stamp
+from clarion.publisher.outbox.ledger_topics import Changes, Found, FoundTopic, Home, LedgerRow, Load, Row
 from clarion.session.endings import watch_forks
-from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.batch import BadBatch, Batch, readdress_batch
 
 
 class OutboxLock:
@@ -91,45 +97,36 @@ CREATE TABLE aside (
 def open_database(file: Path, *, durable: bool) -> apsw.Connection:
     """Open an outbox for writing, and make it if it is missing. Whoever calls holds its lock."""
     is_new = not file.exists()
-    try:
+    with typed_errors(file):
         connection = apsw.Connection(str(file))
-    except apsw.Error as error:
-        raise typed(error, file) from error
     try:
-        # A child process that ends must not touch the log that its parent works with.
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # no statement is planned anew for each value
-        connection.set_busy_timeout(5000)  # somebody may be looking: `clarion outbox show`
-        if is_new or not connection.pragma("schema_version"):
-            _make(connection)
-        check_format(connection, file)
-        _migrate(connection)
-        connection.pragma("synchronous", "full" if durable else "off")
-        connection.pragma("cache_size", -_CACHE_KIB)
-        connection.wal_autocheckpoint(0)
-        if durable:
-            _sync_folder(file.parent)
-    except apsw.Error as error:
-        connection.close()
-        raise typed(error, file) from error
+        with typed_errors(file):
+            _prepare(connection, file, is_new=is_new, durable=durable)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def open_for_reading(file: Path) -> apsw.Connection:
-    """Open an outbox to look into it, beside whoever works with it; it must be there."""
+def _prepare(connection: apsw.Connection, file: Path, *, is_new: bool, durable: bool) -> None:
+    # A child process that ends must not touch the log that its parent works with.
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # no statement is planned anew for each value
+    connection.set_busy_timeout(5000)  # somebody may be looking: `clarion outbox show`
+    if is_new or not connection.pragma("schema_version"):
+        _make(connection)
+    check_format(connection, file)
+    _migrate(connection)
+    connection.pragma("synchronous", "full" if durable else "off")
+    connection.pragma("cache_size", -_CACHE_KIB)
+    connection.wal_autocheckpoint(0)
+    if durable:
+        _sync_folder(file.parent)
+
+
+def _check_is_there(file: Path) -> None:
     if not file.is_file():
         raise OutboxUnusable(f"there is no outbox {file}")
-    try:
-        address = f"file:{quote(str(file.absolute()))}?mode=ro"
-        connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-        connection.set_busy_timeout(5000)
-        check_format(connection, file)
-    except apsw.Error as error:
-        raise typed(error, file) from error
-    return connection
 
 
 def close_database(connection: apsw.Connection) -> None:
@@ -158,8 +155,16 @@ def check_format(connection: apsw.Connection, file: Path) -> None:
         )
 
 
-def typed(error: apsw.Error, file: Path) -> OutboxFull | OutboxUnusable:
-    """Return the typed error for what SQLite said."""
+@contextmanager
+def typed_errors(file: Path) -> Iterator[None]:
+    """Raise the typed error for what SQLite says meanwhile."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise _typed(error, file) from error
+
+
+def _typed(error: apsw.Error, file: Path) -> OutboxFull | OutboxUnusable:
     code = int(getattr(error, "extendedresult", 0))
     name = apsw.mapping_extended_result_codes.get(code) or type(error).__name__
     said = f"{error}, {name}"
@@ -173,11 +178,6 @@ def typed(error: apsw.Error, file: Path) -> OutboxFull | OutboxUnusable:
         f"the outbox {file} cannot be used any more ({said}); what was saved before is kept as far as the disk kept it."
         " Check the disk, then open it again"
     )
-
-
-def no_room(file: Path) -> OutboxFull:
-    """Return the error for a disk that has nothing left but its reserve."""
-    return OutboxFull(f"the disk has no room for the outbox {file}; what was saved before is kept")
 
 
 def _make(connection: apsw.Connection) -> None:
@@ -277,7 +277,7 @@ class Room:
         self._reserve.unlink(missing_ok=True)
 
 
-_LANES = """
+_TOPICS = """
 SELECT lane.*, count(stamp), coalesce(sum(count), 0), coalesce(max(stamp), 0)
 FROM lane LEFT JOIN batch INDEXED BY batch_lane ON batch.lane = lane.number GROUP BY lane.number
 """
@@ -297,22 +297,18 @@ class OutboxFile:
 
     def __init__(self, file: Path, *, durable: bool = True) -> None:
         self.file = file = Path(os.path.realpath(file))  # two names of it are one outbox, with one lock
-        self._lock = OutboxLock(file)
         self._log_pages = 0
         self._room = Room(file)
-        try:
+        with ExitStack() as undoing:
+            self._lock = OutboxLock(file)
+            undoing.callback(self._lock.release)
             self._connection = open_database(file, durable=durable)
-            try:
-                self._connection.set_wal_hook(self._note_log)
-                self.commit(Changes())  # a place that can only be read says so now
-                if durable:
-                    self._room.lengthen_log()
-            except BaseException:
-                self._connection.close()
-                raise
-        except BaseException:
-            self._lock.release()
-            raise
+            undoing.callback(self._connection.close)
+            self._connection.set_wal_hook(self._note_log)
+            self.commit(Changes())  # a place that can only be read says so now
+            if durable:
+                self._room.lengthen_log()
+            undoing.pop_all()
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
@@ -326,14 +322,12 @@ class OutboxFile:
 
     def read(self) -> Found:
         """Return what is left in it."""
-        try:
+        with typed_errors(self.file):
             execute = self._connection.execute
             meta = dict(execute("SELECT key, value FROM meta"))
-            topics = [FoundTopic(LedgerRow(*row[:7]), *row[7:]) for row in execute(_LANES)]
+            topics = [FoundTopic(LedgerRow(*row[:7]), *row[7:]) for row in execute(_TOPICS)]
             held = int(execute("SELECT coalesce(sum(size), 0) FROM batch INDEXED BY batch_lane").get)
-            aside = execute("SELECT coalesce(sum(size), 0), coalesce(sum(count), 0) FROM aside").get
-        except apsw.Error as error:
-            raise typed(error, self.file) from error
+            quarantined = execute("SELECT coalesce(sum(size), 0), coalesce(sum(count), 0) FROM aside").get
         if execute("SELECT count(*) FROM batch INDEXED BY batch_lane").get != sum(topic.rows for topic in topics):
             raise OutboxUnusable(f"the outbox {self.file} is damaged: there are batches of no topic. Restore it")
         home = Home(meta["broker"], meta["store_uuid"], meta["timeline"]) if "broker" in meta else None
@@ -344,8 +338,8 @@ class OutboxFile:
             sequence=meta.get("sequence", 0),
             max_batch_bytes=meta.get("max_batch_bytes", 0),
             last_stamp=meta["last_stamp"],
-            stored_bytes=held + aside[0],
-            quarantined_messages=aside[1],
+            stored_bytes=held + quarantined[0],
+            quarantined_messages=quarantined[1],
         )
 
     def commit(self, changes: Changes) -> int:
@@ -354,36 +348,28 @@ class OutboxFile:
         if changes.rows and not self._room.is_there(self._connection):
             self._room.use(self._connection)
             if not self._room.is_there(self._connection):
-                raise no_room(self.file)
+                raise OutboxFull(f"the disk has no room for the outbox {self.file}; what was saved before is kept")
         try:
             quarantined = self._transact(changes)
-        except apsw.Error as error:
-            full = typed(error, self.file)
-            if not isinstance(full, OutboxFull):
-                raise full from error
+        except OutboxFull:
             self._room.use(self._connection)
             if changes.rows:
-                raise full from error
-            quarantined = self._try_again(changes)  # removing what was sent is what the reserve is for
+                raise
+            quarantined = self._transact(changes)  # removing what was sent is what the reserve is for
         self._room.look_after(self._connection, self._log_pages)
         return quarantined
 
-    def _try_again(self, changes: Changes) -> int:
-        try:
-            return self._transact(changes)
-        except apsw.Error as error:
-            raise typed(error, self.file) from error
-
     def _transact(self, changes: Changes) -> int:
         connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            quarantined = self._change(changes)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        with typed_errors(self.file):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                quarantined = self._change(changes)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
         return quarantined
 
     def load(self, load: Load) -> list[Row]:
@@ -391,15 +377,14 @@ class OutboxFile:
         rows: list[Row] = []
         size = 0
         try:
-            for found in self._connection.execute(_ROWS, (load.topic, load.after, load.rows)):
-                row = Row(*found)
-                Batch.parse(row.packed)
-                rows.append(row)
-                size += len(row.packed)
-                if size >= load.size:
-                    break
-        except apsw.Error as error:
-            raise typed(error, self.file) from error
+            with typed_errors(self.file):
+                for found in self._connection.execute(_ROWS, (load.topic, load.after, load.rows)):
+                    row = Row(*found)
+                    Batch.parse(row.packed)
+                    rows.append(row)
+                    size += len(row.packed)
+                    if size >= load.size:
+                        break
         except BadBatch as error:
             raise OutboxUnusable(
                 f"the outbox {self.file} is damaged: {error}. Restore it, or begin with another one"
@@ -422,8 +407,8 @@ class OutboxFile:
         if changes.gone:
             many("DELETE FROM batch WHERE stamp = ?", [(stamp,) for stamp in changes.gone])
         messages = 0
-        for lane, count, reason in changes.quarantine_first:
-            first = list(execute(_FIRST_ROWS, (lane, count)))
+        for number, count, reason in changes.quarantine_first:
+            first = list(execute(_FIRST_ROWS, (number, count)))
             self._quarantine([(stamp, reason) for stamp, _ in first], now_us)
             messages += sum(held for _, held in first)
         if changes.topics:
@@ -439,7 +424,7 @@ class OutboxFile:
         if changes.last_stamp:
             execute("UPDATE meta SET value = ? WHERE key = 'last_stamp'", (changes.last_stamp,))
         if changes.gone_topics:
-            many("DELETE FROM lane WHERE number = ?", [(lane,) for lane in changes.gone_topics])
+            many("DELETE FROM lane WHERE number = ?", [(number,) for number in changes.gone_topics])
         return messages
 
     def _quarantine(self, rows: list[tuple[int, str]], now_us: int) -> None:
@@ -447,3 +432,107 @@ class OutboxFile:
             many = self._connection.executemany
             many(_TO_QUARANTINE, [(reason, now_us, stamp) for stamp, reason in rows])
             many("DELETE FROM batch WHERE stamp = ?", [(stamp,) for stamp, _ in rows])
+
+
+_WAITING = """
+SELECT topic, count(*), sum(count), sum(size), min(stamp), numbered
+FROM batch INDEXED BY batch_lane JOIN lane ON lane.number = batch.lane GROUP BY lane.number ORDER BY topic
+"""
+_NEW_TOPIC = "INSERT OR IGNORE INTO lane SELECT coalesce(max(number), 0) + 1, ?, 0, 1, 0, 0, 0 FROM lane"
+
+
+class WaitingTopic(NamedTuple):
+    """What waits to be sent to one topic."""
+
+    topic: bytes
+    batches: int
+    messages: int
+    size: int
+    oldest_stamp: int
+    numbered: int  # batches that may have been sent already
+
+
+class Quarantined(NamedTuple):
+    """Messages that are not sent by themselves: what they are, and why."""
+
+    stamp: int
+    topic: bytes
+    messages: int
+    size: int
+    reason: str
+    at_us: int
+
+
+class Contents(NamedTuple):
+    """What is in an outbox."""
+
+    waiting: list[WaitingTopic]
+    quarantined: list[Quarantined]
+
+
+def look(file: Path) -> Contents:
+    """Return what is in an outbox; a publisher may have it open."""
+    _check_is_there(file)
+    address = f"file:{quote(str(file.absolute()))}?mode=ro"
+    with (
+        typed_errors(file),
+        closing(apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)) as connection,
+    ):
+        connection.set_busy_timeout(5000)
+        check_format(connection, file)
+        waiting = [WaitingTopic(*row) for row in connection.execute(_WAITING)]
+        rows = connection.execute("SELECT stamp, topic, count, size, reason, at_us FROM aside ORDER BY stamp")
+        return Contents(waiting, [Quarantined(*row) for row in rows])
+
+
+def resend(file: Path) -> int:
+    """Have all that is in quarantine sent as new messages by the next publisher that opens the outbox, after what waits
+    there already; return how many messages that are."""
+    return _empty_quarantine(file, resends=True)
+
+
+def drop(file: Path) -> int:
+    """Forget all that is in quarantine; return how many messages that were."""
+    return _empty_quarantine(file, resends=False)
+
+
+def _empty_quarantine(file: Path, *, resends: bool) -> int:
+    _check_is_there(file)
+    file = Path(os.path.realpath(file))
+    with ExitStack() as ending:
+        lock = OutboxLock(file)
+        ending.callback(lock.release)
+        connection = open_database(file, durable=True)
+        ending.callback(close_database, connection)
+        try:
+            with typed_errors(file):
+                connection.execute("BEGIN IMMEDIATE")
+                messages = int(connection.execute("SELECT coalesce(sum(count), 0) FROM aside").get)
+                if resends:
+                    _put_anew(connection)
+                connection.execute("DELETE FROM aside")
+                connection.execute("COMMIT")
+        except BadBatch as error:
+            raise OutboxUnusable(
+                f"what was set aside in {file} is damaged: {error}; nothing was changed."
+                f" Restore the file, or `clarion outbox drop {file}` lets go of all that was set aside"
+            ) from error
+    return messages
+
+
+def _put_anew(connection: apsw.Connection) -> None:
+    last = int(connection.execute("SELECT value FROM meta WHERE key = 'last_stamp'").get)
+    stamps = [stamp for (stamp,) in connection.execute("SELECT stamp FROM aside ORDER BY stamp")]
+    for old in stamps:
+        last = next_stamp(last, time.time())
+        topic, count, ttl_ms, due, packed = connection.execute(
+            "SELECT topic, count, ttl_ms, due, packed FROM aside WHERE stamp = ?", (old,)
+        ).get
+        connection.execute(_NEW_TOPIC, (topic,))
+        number = connection.execute("SELECT number FROM lane WHERE topic = ?", (topic,)).get
+        Batch.parse(packed)  # a new checksum would hide damage
+        anew = readdress_batch(packed, broker=0, publisher=0, stamp=last, number=0)
+        connection.execute(
+            "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)", (last, number, count, len(anew), ttl_ms, due, anew)
+        )
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'last_stamp'", (last,))

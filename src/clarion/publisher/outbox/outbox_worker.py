@@ -1,66 +1,72 @@
-"""An outbox at work: the thread that does its disk work, and what a client does with it, for threads and asyncio."""
+"""An outbox at work: what a client does with it, for threads and asyncio, and the thread that does its disk work."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from clarion.model.arguments import whole
-from clarion.model.errors import ClarionError, NoOutbox, OutboxUnusable, TimedOut
+from clarion.model.errors import ClarionError, OutboxUnusable, TimedOut
 from clarion.publisher.outbox.ledger import Job, Ledger, Outcome
-from clarion.publisher.outbox.ledger_topics import Plan, is_saved
+from clarion.publisher.outbox.ledger_topics import Plan
 from clarion.publisher.outbox.outbox_file import OutboxFile
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.publisher_core import PublisherCore
-from clarion.session.calls import Call
-from clarion.session.exchange import Instruction, Reply
 
 log = logging.getLogger("clarion.publisher")
 LEAST_BYTES = 2**20  # of an outbox
 _LET_GO_S = 10.0  # how long a close waits for the job under way
 
 
-class DiskWorker:
-    """Performs jobs on a thread of its own. `on_done(job, outcome)` is called there, and returns the next job, if any.
+class OutboxClient:
+    """A publisher's core with an outbox: a core for the session, which gives the disk something to do after each turn.
+    All but `close` is called by who may touch the core.
 
-    Which job comes first is decided elsewhere (`Ledger.next_job`): whoever saves goes before whoever reads, but nobody
-    is interrupted. While one commit runs everything else gathers, and goes into the next. There is one worker, since
-    SQLite has one writer.
+    Jobs are done on a thread of its own, one after the other, since SQLite has one writer; which comes first is decided
+    elsewhere (`Ledger.next_job`). While one commit runs everything else gathers, and goes into the next.
+    `hand_over()` is called on that thread when a job is done, and has `take_in` called by who may.
     """
 
-    def __init__(self, file: OutboxFile, on_done: Callable[[Job, Outcome], Job | None]) -> None:
+    def __init__(self, file: OutboxFile, outbox_bytes: int, memory_bytes: int, clock_s: Callable[[], float]) -> None:
+        self.file = file.file
         self._file = file
-        self._on_done = on_done
+        try:
+            found = file.read()
+        except BaseException:
+            file.close()
+            raise
+        if found.quarantined_messages:
+            log.warning("%d messages are set aside in %s: clarion outbox show", found.quarantined_messages, self.file)
+        self.ledger = Ledger(found, str(self.file), memory_bytes)
+        self._outbox_bytes = outbox_bytes
+        self._clock_s = clock_s
+        self._hand_over: Callable[[], None] | None = None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"clarion outbox {file.file}", daemon=True)
+        self._outcomes: deque[tuple[Job, Outcome]] = deque()  # of jobs that are done, to be taken in
+        self._thread = threading.Thread(target=self._run, name=f"clarion outbox {self.file}", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Have a job done."""
-        self._jobs.put(job)
-
-    def close(self) -> None:
-        """Let the job under way end, and let go of the file."""
-        self._jobs.put(None)
-        self._thread.join(_LET_GO_S)
-        if self._thread.is_alive():
-            log.warning("the disk under the outbox %s does not answer; it is left alone", self._file.file)
-        else:
-            self._file.close()
+    def open(self, core: PublisherCore) -> None:
+        """Have a publisher, made with the ledger, go on with what was found on disk."""
+        self._core = core
+        # The core, as the session drives it.
+        self.url, self.count = core.url, core.count
+        self.begin, self.cancel = core.begin, core.cancel
+        self.on_reply, self.on_lost, self.on_failed = core.on_reply, core.on_lost, core.on_failed
+        self.wants_turn, self.take_instructions = core.wants_turn, core.take_instructions
+        self.ledger.open(core, self._clock_s())
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            following: Job | None = job
-            while following is not None:
-                following = self._on_done(following, self._perform(following))
+            self._outcomes.append((job, self._perform(job)))
+            if self._hand_over is not None:
+                self._hand_over()
 
     def _perform(self, job: Job) -> Outcome:
         try:
@@ -68,68 +74,34 @@ class DiskWorker:
         except ClarionError as error:
             return error
         except Exception as error:  # whatever it is, nothing more may be taken for saved
-            log.critical("the outbox %s broke", self._file.file, exc_info=True)
-            return OutboxUnusable(f"the outbox {self._file.file} broke, and cannot go on: {error!r}")
+            log.critical("the outbox %s broke", self.file, exc_info=True)
+            return self._broke(error)
 
+    def _broke(self, error: Exception) -> OutboxUnusable:
+        return OutboxUnusable(f"the outbox {self.file} broke, and cannot go on: {error!r}")
 
-class OutboxClient:
-    """A publisher's core with an outbox, and the worker on it: a core for the session, which feeds the worker after
-    each turn. All but `close` is called by who may touch the core.
-
-    `hand_over()` is called on the worker's thread when a job is done, and has `take_in` called by who may.
-    """
-
-    def __init__(
-        self,
-        file: OutboxFile,
-        ledger: Ledger,
-        core: PublisherCore,
-        outbox_bytes: int,
-        clock_s: Callable[[], float],
-        hand_over: Callable[[], None],
-    ) -> None:
-        self.file = file.file
-        self.url, self.count = core.url, core.count
-        self.ledger = ledger
-        self._core = core
-        self._outbox_bytes = outbox_bytes
-        self.clock_s = clock_s
+    def hand_over_by(self, hand_over: Callable[[], None]) -> None:
+        """Have outcomes taken in so from now on; those of jobs that are done already, too."""
         self._hand_over = hand_over
-        self._outcomes: deque[tuple[Job, Outcome]] = deque()  # of jobs that are done, to be taken in
-        self._worker = DiskWorker(file, self._on_done)
-
-    def _on_done(self, job: Job, outcome: Outcome) -> None:
-        self._outcomes.append((job, outcome))
-        self._hand_over()
+        hand_over()
 
     def take_in(self) -> None:
-        """Take in what came of jobs, and give the worker the next."""
+        """Take in what came of jobs, and give the disk the next."""
         while self._outcomes:
             job, outcome = self._outcomes.popleft()
-            now_s = self.clock_s()
+            now_s = self._clock_s()
             try:
                 self.ledger.done(job, outcome, now_s)
                 self.feed()
             except Exception as error:  # nobody else would hear of it; what is on disk stays as it is
                 log.critical("the outbox %s broke", self.file, exc_info=True)
-                broke = OutboxUnusable(f"the outbox {self.file} broke, and cannot go on: {error!r}")
-                self._core.on_broken(broke, now_s)
+                self._core.on_broken(self._broke(error), now_s)
 
     def feed(self) -> None:
-        """Give the worker something to do, if it has nothing and there is something."""
-        job = self.ledger.next_job(self.clock_s(), time.time())
+        """Give the disk something to do, if it has nothing and there is something."""
+        job = self.ledger.next_job(self._clock_s(), time.time())
         if job is not None:
-            self._worker.submit(job)
-
-    def retire(self) -> None:
-        """Have names and numbers removed from an outbox that has nothing else left."""
-        self.ledger.retire()
-        self.feed()
-
-    def wind_down(self) -> None:
-        """Have what is not saved yet saved, and what was sent removed; nothing more is numbered or sent."""
-        self.ledger.wind_down()
-        self.feed()
+            self._jobs.put(job)
 
     @property
     def held_bytes(self) -> int:
@@ -146,8 +118,8 @@ class OutboxClient:
             return str(self.ledger.disk_error)
         if self.has_room():
             return None
-        aside = self.ledger.quarantined_messages
-        also = f", among them {aside} messages set aside (`clarion outbox show {self.file}`)" if aside else ""
+        kept = self.ledger.quarantined_messages
+        also = f", among them {kept} messages set aside (`clarion outbox show {self.file}`)" if kept else ""
         return f"the outbox {self.file} holds its {self._outbox_bytes} bytes{also}"
 
     def left_behind(self, url: str, within: str) -> TimedOut:
@@ -175,112 +147,27 @@ class OutboxClient:
             f" {self.why_full() or 'Is the disk slow?'}"
         )
 
-    def not_emptied(self) -> TimedOut:
-        """Return what to raise when the disk does not let go of what was sent."""
-        return TimedOut(f"everything was sent, but {self.file} could not be emptied; opening it again does that")
-
     def close(self) -> None:
-        """Let go of the file; what is saved stays there."""
-        self._worker.close()
-
-    # The core, as the session drives it.
-
-    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
-        """See PublisherCore."""
-        self._core.begin(call, now_s, unix_s)
-
-    def cancel(self, call: Call, now_s: float) -> None:
-        """See PublisherCore."""
-        self._core.cancel(call, now_s)
-
-    def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
-        """See PublisherCore."""
-        self._core.on_reply(tag, reply, now_s)
-
-    def on_lost(self, error: ClarionError, now_s: float) -> None:
-        """See PublisherCore."""
-        self._core.on_lost(error, now_s)
-
-    def on_failed(self, error: ClarionError) -> None:
-        """See PublisherCore."""
-        self._core.on_failed(error)
-
-    def wants_turn(self) -> bool:
-        """See PublisherCore."""
-        return self._core.wants_turn()
+        """Let the job under way end, and let go of the file; what is saved stays there."""
+        self._jobs.put(None)
+        self._thread.join(_LET_GO_S)
+        if self._thread.is_alive():
+            log.warning("the disk under the outbox %s does not answer; it is left alone", self.file)
+        else:
+            self._file.close()
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, and have saved what is not."""
-        wanted_s = self._core.on_time(now_s, unix_s)
+        times_s = [self._core.on_time(now_s, unix_s), self.ledger.due_s(now_s)]
         self.feed()
-        return wanted_s
-
-    def take_instructions(self) -> list[Instruction]:
-        """See PublisherCore."""
-        return self._core.take_instructions()
+        return min((at_s for at_s in times_s if at_s is not None), default=None)
 
 
-class LoopHandOver:
-    """Has the outcomes of jobs taken in on the event loop that the publisher is on, whichever that is."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._wake = wake
-        self.client: OutboxClient | None = None
-
-    def __call__(self) -> None:
-        """Called on the worker's thread."""
-        loop: asyncio.AbstractEventLoop | None = None
-        while loop is not self._loop:
-            loop = self._loop
-            try:
-                loop.call_soon_threadsafe(self._take_in)
-            except RuntimeError:
-                log.info("an event loop ended before its publisher was closed; what was saved is in the outbox")
-
-    def _take_in(self) -> None:
-        assert self.client is not None
-        self.client.take_in()
-        self._wake()
-
-    def join_loop(self) -> None:
-        """Go on with the loop that runs now; the one before is over, or does nothing more for this publisher."""
-        self._loop = asyncio.get_running_loop()
-        self._take_in()
-
-
-def open_outbox(place: str | os.PathLike[str] | None, outbox_bytes: int) -> OutboxFile | None:
+def open_outbox(
+    place: str | os.PathLike[str] | None, outbox_bytes: int, memory_bytes: int, clock_s: Callable[[], float]
+) -> OutboxClient | None:
     """Open the outbox, if there is to be one; raises OutboxInUse or OutboxUnusable where that cannot be done."""
     whole(outbox_bytes, "outbox_bytes", LEAST_BYTES)
     if place is not None and not isinstance(place, (str, os.PathLike)):
         raise TypeError(f"outbox is a path, as a str or Path, not {type(place).__name__}")
-    return None if place is None else OutboxFile(Path(place))
-
-
-def read_ledger(file: OutboxFile, memory_bytes: int) -> Ledger:
-    """Return the ledger of an outbox; where that cannot be read, the file is closed."""
-    try:
-        found = file.read()
-    except BaseException:
-        file.close()
-        raise
-    if found.quarantined_messages:
-        log.warning("%d messages are set aside in %s: clarion outbox show", found.quarantined_messages, file.file)
-    return Ledger(found, str(file.file), memory_bytes)
-
-
-def no_outbox() -> NoOutbox:
-    """Return what to raise where there is no disk to save on."""
-    return NoOutbox("this publisher keeps messages in memory only; Publisher(url, outbox=PATH) saves them on disk")
-
-
-def are_saved(batches: Sequence[OutgoingBatch]) -> bool:
-    """Whether all of it is on this machine's disk, or beyond it."""
-    return all(batch.done or is_saved(batch) for batch in batches)
-
-
-def raise_unsaved(batches: Sequence[OutgoingBatch]) -> None:
-    """Raise what kept one of them from being saved, if something did."""
-    for batch in batches:
-        if not is_saved(batch):
-            batch.raise_error()
+    return None if place is None else OutboxClient(OutboxFile(Path(place)), outbox_bytes, memory_bytes, clock_s)

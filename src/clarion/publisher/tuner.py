@@ -1,15 +1,21 @@
-"""The publisher's control algorithm without a policy: its settings, the estimates, the poll timer, the credit gate."""
+"""The publisher's control algorithm: facts and time in, decisions out. Its settings, its policies, what can be seen.
+
+The real publisher and the simulator run these very lines.
+"""
 
 from __future__ import annotations
 
+import csv
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from io import StringIO
 from math import ceil, inf
+from typing import Literal as OneOf
 from typing import NamedTuple
 
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.publisher.tuner.tuner_trace import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,19 @@ class Wait(NamedTuple):
     until_s: float
 
 
+class Sample(NamedTuple):
+    """A tuner after a poll."""
+
+    at_s: float
+    batch_size: int  # N
+    poll_interval_s: float  # T_poll
+    load_per_s: float  # lambda_est
+    capacity_per_s: float  # eta_est; 0 while nothing was transferred
+    credit: int  # messages the broker would take; -1: no bound is known
+    pending: int  # before this poll
+    published: int  # by this poll
+
+
 class Tuner(ABC):
     """Decides when to publish and how much (the MPT of the tuned publisher, Fig. 5 and 7).
 
@@ -87,9 +106,7 @@ class Tuner(ABC):
 
     polls_when_idle = True  # whether a poll with nothing pending means something to it
 
-    def __init__(
-        self, settings: TunerSettings, now_s: float, on_sample: Callable[[Sample], None] | None = None
-    ) -> None:
+    def __init__(self, settings: TunerSettings, now_s: float) -> None:
         self.settings = settings
         self.batch_size = settings.batch_size  # N
         self.poll_interval_s = settings.poll_min_s  # T_poll
@@ -98,7 +115,6 @@ class Tuner(ABC):
         self.credit = -1  # as told by the last poll; -1: no bound is known
         self.pending = 0  # at the last poll, less what it published
         self.polls = 0
-        self.on_sample = on_sample
         self._polled_s = now_s
         self._sampled_s = now_s
         self._arrived = 0  # since then
@@ -143,8 +159,6 @@ class Tuner(ABC):
         count = wanted if credit is None else min(wanted, self.credit)
         self._lacked_credit = wanted > count == 0
         self.pending = pending - count
-        if self.on_sample is not None:
-            self.on_sample(self.sample(now_s, pending, count))
         return Publish(count) if count else Wait(self._next_poll_s)
 
     def on_published(self, *, took_s: float, now_s: float, read_s: float = 0.0) -> None:
@@ -167,7 +181,7 @@ class Tuner(ABC):
             self._idle_since_s = now_s
 
     def sample(self, now_s: float, pending: int, published: int) -> Sample:
-        """Return what can be seen now."""
+        """Return what can be seen now; right after `on_poll`, of what was pending then and published by it."""
         return Sample(
             now_s, self.batch_size, self.poll_interval_s, self.load_per_s, self.capacity_per_s, self.credit,
             pending, published,
@@ -215,3 +229,202 @@ class Tuner(ABC):
         if missed:
             self._after_idle(missed)
             self._waits_since_s = now_s
+
+
+class Literal(Tuner):
+    """AIMD on N: halved by a poll that finds too little, moved by one after a publish."""
+
+    rechecks = False
+
+    def __init__(self, settings: TunerSettings, now_s: float) -> None:
+        super().__init__(settings, now_s)
+        self._interval_in_force_s = self.poll_interval_s
+        self._moves = False  # whether the publish under way moves N when it is over
+
+    def on_transferred(self, *, took_s: float, in_transfer: int) -> None:
+        super().on_transferred(took_s=took_s, in_transfer=in_transfer)
+        self.batch_size = min(self.batch_size, self.batch_size_max)
+
+    def _choose(self, pending: int, now_s: float) -> int:
+        self._interval_in_force_s = self.poll_interval_s
+        self._moves = pending >= self.batch_size
+        if self._moves:
+            return max(self.batch_size, self._all(pending)) if self.settings.takes_all else self.batch_size
+        self.batch_size = max(self.settings.batch_size_min, self.batch_size // 2)
+        if self.rechecks and pending >= self.batch_size:
+            return pending
+        return pending if self._expired(now_s) else 0
+
+    def _adapt(self, took_s: float) -> None:
+        settings = self.settings
+        self.poll_interval_s = max(min(settings.poll_factor * took_s, settings.poll_max_s), settings.poll_min_s)
+        if self._moves:
+            step = 1 if took_s < self._interval_in_force_s else -1
+            self.batch_size = max(settings.batch_size_min, min(self.batch_size + step, self.batch_size_max))
+
+    def _after_idle(self, missed_polls: int) -> None:
+        self.batch_size = max(self.settings.batch_size_min, self.batch_size >> min(missed_polls, 31))
+
+
+class Recheck(Literal):
+    """As `Literal`, but what is pending after halving leaves at once if it is enough for the new N."""
+
+    rechecks = True
+
+
+class Eager(Tuner):
+    """Publishes all that is pending, at most once each T_poll while anything is in transfer.
+
+    Nobody has to know what a read costs: while one is under way the next batch gathers, so batches grow with the load
+    and with the cost. T_poll spreads the publishes that may be in transfer evenly over the time a transfer takes, and
+    is not shorter than beta times the last read: what came during a read is written only after it, and would miss a
+    poll at its very end by a moment, and so wait for another whole read. Where each message needs a worker, a publish
+    takes no more than there are workers, and the next follows at once while as many are pending.
+    """
+
+    polls_when_idle = False
+
+    def __init__(self, settings: TunerSettings, now_s: float) -> None:
+        super().__init__(settings, now_s)
+        self.transfer_s = 0.0  # s_est
+        self._read_s = 0.0  # what the last publish took to read the store
+        self._paused_until_s = now_s  # for those who write to it
+
+    @property
+    def batch_size_max(self) -> int:
+        """What fits into a batch: an estimate of the capacity in use is no reason to hold back a burst."""
+        return self.settings.batch_size_max
+
+    def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
+        """A lone message on an idle publisher leaves at once, and so does as much as one publish takes."""
+        workers = self.settings.workers
+        if workers is not None and pending >= workers and not self._lacked_credit:
+            return self._polled_s
+        if in_transfer or self._lacked_credit:
+            return max(self._next_poll_s, self._paused_until_s)
+        return self._paused_until_s
+
+    def on_published(self, *, took_s: float, now_s: float, read_s: float = 0.0) -> None:
+        super().on_published(took_s=took_s, now_s=now_s, read_s=read_s)
+        self._read_s = read_s
+        pause_s = min((self.settings.poll_factor - 1) * read_s, self.settings.poll_max_s)  # beyond the read
+        self._paused_until_s = self._polled_s + read_s + pause_s
+        self._set_poll_interval()
+
+    def on_transferred(self, *, took_s: float, in_transfer: int) -> None:
+        super().on_transferred(took_s=took_s, in_transfer=in_transfer)
+        gain = self.settings.capacity_gain
+        self.transfer_s = gain * self.transfer_s + (1 - gain) * took_s if self.transfer_s else took_s
+        self._set_poll_interval()
+
+    def _set_poll_interval(self) -> None:
+        settings = self.settings
+        wanted_s = max(self.transfer_s / settings.publishes_in_transfer, settings.poll_factor * self._read_s)
+        self.poll_interval_s = max(min(wanted_s, settings.poll_max_s), settings.poll_min_s)
+
+    def _choose(self, pending: int, now_s: float) -> int:
+        wanted = self._all(pending)
+        taken = wanted if self.credit < 0 else min(wanted, self.credit)
+        if taken:  # N is what leaves, not what waits for credit
+            self.batch_size = max(self.settings.batch_size_min, min(taken, self.batch_size_max))
+        return wanted
+
+    def _adapt(self, took_s: float) -> None:
+        """The next publish gathers while this one is under way: there is nothing else to set."""
+
+
+class Fixed(Tuner):
+    """Publishes N when N are pending, or after T whatever is."""
+
+    @property
+    def gathers(self) -> int:
+        """N, and no more."""
+        return self.batch_size
+
+    def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
+        """Where enough pending messages are an event, there is nothing to look for before T is over."""
+        if self.settings.polls_on_arrival and 0 < pending < self.batch_size and self._idle_since_s is None:
+            return max(self._next_poll_s, self._waits_since_s + self.settings.longest_wait_s)
+        return super().poll_due_s(in_transfer, pending)
+
+    def _choose(self, pending: int, now_s: float) -> int:
+        if pending >= self.batch_size:
+            return self.batch_size
+        return pending if self._expired(now_s) else 0
+
+    def _adapt(self, took_s: float) -> None:
+        """Nothing changes."""
+
+
+Tuning = OneOf["auto", "eager", "recheck", "literal", "fixed"]
+POLICIES: dict[str, type[Tuner]] = {"fixed": Fixed, "literal": Literal, "recheck": Recheck, "eager": Eager}
+DEFAULT = "eager"  # what "auto" means
+
+
+def make_tuner(policy: str, settings: TunerSettings, now_s: float) -> Tuner:
+    """Make the tuner of a policy: one of `POLICIES`, or "auto" for the best of them."""
+    chosen = POLICIES.get(DEFAULT if policy == "auto" else policy) if isinstance(policy, str) else None
+    if chosen is None:
+        raise ValueError(f'tuning is "auto" or one of {", ".join(POLICIES)}; not {policy!r}')
+    return chosen(settings, now_s)
+
+
+def with_batch_size(settings: TunerSettings, batch_size: int | None) -> TunerSettings:
+    """Return the settings with another N to begin with, or as they are."""
+    if not isinstance(settings, TunerSettings):
+        raise TypeError(f"tuner is TunerSettings, not {type(settings).__name__}")
+    return settings if batch_size is None else replace(settings, batch_size=batch_size)
+
+
+class Trace:
+    """The last so many samples of a publisher, by topic."""
+
+    def __init__(self, samples: int) -> None:
+        if samples < 0:
+            raise ValueError(f"trace_samples is from 0 on, not {samples}")
+        self._samples: deque[tuple[bytes, Sample]] = deque(maxlen=samples)
+
+    def add(self, topic: bytes, sample: Sample) -> None:
+        """Keep a sample; the oldest goes for it."""
+        self._samples.append((topic, sample))
+
+    def of(self, topic: bytes) -> list[Sample]:
+        """Return the samples of a topic, the oldest first."""
+        return [sample for found, sample in self._samples if found == topic]
+
+
+_COLUMNS = ("publisher", *Sample._fields)
+
+
+def trace_to_csv(traces: Mapping[str, Sequence[Sample]]) -> str:
+    """Return traces by the name of who made them (a topic, a publisher) as CSV: what `clarion simulate publisher
+    --trace-out` writes, and `clarion simulate plot-trace` draws."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for name, samples in traces.items():
+        writer.writerows([name, *sample] for sample in samples)
+    return text.getvalue()
+
+
+def trace_from_csv(text: str) -> dict[str, list[Sample]]:
+    """Read what `trace_to_csv` gave; ValueError, with the line, where it did not."""
+    rows = csv.reader(StringIO(text), strict=True)
+    found: dict[str, list[Sample]] = {}
+    try:
+        if tuple(next(rows, ())) != _COLUMNS:
+            raise ValueError(f"line 1: the columns of a tuner's trace are {', '.join(_COLUMNS)}")
+        for row in rows:
+            try:
+                name, *values = row
+                found.setdefault(name, []).append(_read_sample(values))
+            except ValueError as error:
+                raise ValueError(f"line {rows.line_num}: this is no sample of a tuner: {error}") from None
+    except csv.Error as error:
+        raise ValueError(f"line {rows.line_num}: this is not CSV: {error}") from None
+    return found
+
+
+def _read_sample(values: Sequence[str]) -> Sample:
+    kinds = (float, int, float, float, float, int, int, int)
+    return Sample(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
