@@ -139,6 +139,27 @@ def read_start(text: str, option: str = "--start") -> Literal["new", "earliest"]
         ) from None
 
 
+# The word for an option's value says how the value is read.
+_READERS: dict[str, Callable[[str], Any]] = {
+    "TIME": read_some_time_s,
+    "TIME|none": read_bound_s,
+    "TIME|never": read_bound_s,
+    "SIZE": read_size,
+    "SIZE|none": read_size,
+    "N": read_some,
+    "N|none": read_count,
+    "OFFSET": read_number,
+}
+
+
+def option(default: Any, names: str, help: str, **more: Any) -> Any:
+    """Return an option named as its help shows it: "--wait TIME". `default` is what somebody would type, or `...`."""
+    words = names.split()
+    word = None if words[-1].startswith("-") else words.pop()
+    told = {"metavar": word, "parser": _READERS.get(word or ""), "help": help, **more}
+    return typer.Option(default, *words, **told)
+
+
 Topic = Annotated[
     bytes,
     typer.Argument(
@@ -158,36 +179,25 @@ SubscriberArgument = Annotated[
     bytes, typer.Argument(parser=read_name, metavar="NAME", help="Name of the subscriber, as in --as.")
 ]
 SubscriberName = Annotated[
-    bytes,
-    typer.Option(
-        "--as", parser=read_name, metavar="NAME", help="Name of the subscriber: the broker remembers what it has read."
-    ),
+    bytes, option(..., "--as NAME", "Name of the subscriber: the broker remembers what it has read.", parser=read_name)
 ]
 Start = Annotated[
     str,
-    typer.Option(
-        "--start",
-        metavar="WHERE",
-        help="First message to see: new (ones only), earliest (kept), an offset, or a time"
+    option(
+        ...,
+        "--start WHERE",
+        "First message to see: new (ones only), earliest (kept), an offset, or a time"
         " (2026-01-31T12:00:00Z; without a zone it is local time).",
     ),
 ]
-Key = Annotated[
-    str | None, typer.Option("--key", help="Key of the messages; for other bytes than text, b64: and base64.")
-]
-Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")]
-Url = Annotated[str, typer.Option("--url", envvar="CLARION_URL", metavar="URL", help="Address of the broker.")]
+Key = Annotated[str | None, option(..., "--key", "Key of the messages; for other bytes than text, b64: and base64.")]
+Headers = Annotated[list[str] | None, option(..., "--header NAME=VALUE", "A header; may be repeated.")]
+Url = Annotated[str, option(..., "--url URL", "Address of the broker.", envvar="CLARION_URL")]
 Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        parser=read_some_time_s,
-        metavar="TIME",
-        help="How long to wait for a broker that does not answer (5s, 500ms).",
-    ),
+    float, option(..., "--timeout TIME", "How long to wait for a broker that does not answer (5s, 500ms).")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line, for programs; errors too.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+AsJson = Annotated[bool, option(..., "--json", "Print JSON objects, one a line, for programs; errors too.")]
+Yes = Annotated[bool, option(..., "--yes -y", "Do it without asking.")]
 _HELP_OPTIONS = ("-h", "--help")
 LIST = "list"
 

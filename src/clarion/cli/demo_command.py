@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, naming_option, tells_errors
-from clarion.cli.command_options import AsJson, read_size
+from clarion.cli.command_options import AsJson, option, read_size
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.model.errors import PermanentError
 
@@ -38,23 +38,17 @@ def read_message_size(text: str) -> int:
 
 @tells_errors
 def demo(
-    messages: Annotated[
-        int, typer.Option("--messages", min=10, max=100_000_000, metavar="N", help="Messages in all.")
-    ] = 200_000,
-    publishers: Annotated[int, typer.Option("--publishers", min=1, max=50, metavar="N", help="Publishers.")] = 2,
-    subscribers: Annotated[
-        int, typer.Option("--subscribers", min=1, max=50, metavar="N", help="Subscribers; each gets every message.")
-    ] = 3,
-    size_bytes: Annotated[
-        int, typer.Option("--size", parser=read_message_size, metavar="SIZE", help="Bytes of a message (100, 20KB).")
-    ] = "100",  # type: ignore[assignment]
-    kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill the broker once in the middle.")] = True,
-    pipeline: Annotated[
-        bool, typer.Option("--pipeline", help="End with a small pipeline on Spark: the topic archived and summarised.")
-    ] = False,
-    keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Keep the broker's data and all logs in this folder.")
-    ] = None,
+    messages: int = option(200_000, "--messages N", "Messages in all.", parser=None, min=10, max=100_000_000),
+    publishers: int = option(2, "--publishers N", "Publishers.", parser=None, min=1, max=50),
+    subscribers: int = option(
+        3, "--subscribers N", "Subscribers; each gets every message.", parser=None, min=1, max=50
+    ),
+    size_bytes: int = option("100", "--size SIZE", "Bytes of a message (100, 20KB).", parser=read_message_size),
+    kill: bool = option(True, "--kill/--no-kill", "Kill the broker once in the middle."),
+    pipeline: bool = option(
+        False, "--pipeline", "End with a small pipeline on Spark: the topic archived and summarised."
+    ),
+    keep: Path | None = option(None, "--keep DIR", "Keep the broker's data and all logs in this folder."),
     as_json: AsJson = False,
 ) -> None:
     """See it work: a broker, publishers and subscribers, with a kill -9 on the way.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Annotated
 
 import typer
 
 from clarion import __version__
 from clarion.cli.broker_commands import config, stats, up
 from clarion.cli.command_errors import TellsUsage, exit_codes_help
+from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
 from clarion.cli.outbox_commands import outbox_app
@@ -62,9 +62,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
+    version: bool = option(False, "--version", "Print the version and exit.", callback=_print_version, is_eager=True),
 ) -> None:
     pass
 

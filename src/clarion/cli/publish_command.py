@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clarion.cli.command_errors import ExitCode, announce_ready, note, tells_errors
-from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_name, read_size, read_some, read_some_time_s
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option, read_name, read_some
 from clarion.cli.output import counted, readable_bytes
 from clarion.model.errors import PermanentError
 from clarion.model.names import to_text
@@ -23,91 +23,45 @@ _ANYBODY = "others than this machine can reach this address, and there are no pa
 
 @tells_errors
 def publish(
-    from_http: Annotated[bool, typer.Option("--from-http", help="Take messages by HTTP POST.")] = False,
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 is any that is free.")
-    ] = "127.0.0.1:8080",
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="Take messages for this topic, or pattern like 'alerts/#', and no others; may be repeated.",
-            show_default="any topic",
-        ),
-    ] = None,
-    buffer_messages: Annotated[
-        int | None,
-        typer.Option(
-            "--buffer-messages",
-            parser=read_some,
-            help="Messages accepted and not yet stored, at most.",
-            show_default="10000; with an outbox 100000",
-        ),
-    ] = None,
-    buffer_bytes: Annotated[
-        int, typer.Option("--buffer-bytes", parser=read_size, metavar="SIZE", help="Their bytes in memory, at most.")
-    ] = "64MiB",  # type: ignore[assignment]
-    body_bytes: Annotated[
-        int, typer.Option("--body-bytes", parser=read_size, metavar="SIZE", help="Largest body of one request.")
-    ] = "16MiB",  # type: ignore[assignment]
-    outbox: Annotated[
-        Path | None,
-        typer.Option(
-            "--outbox",
-            metavar="FILE",
-            help="Keep what was accepted in this file until the broker has it; it survives a crash.",
-            show_default="in memory alone",
-        ),
-    ] = None,
-    outbox_bytes: Annotated[
-        int, typer.Option("--outbox-bytes", parser=read_size, metavar="SIZE", help="Bytes in it, at most.")
-    ] = "1GiB",  # type: ignore[assignment]
-    max_connections: Annotated[
-        int, typer.Option("--max-connections", parser=read_some, help="Connections at one time, at most.")
-    ] = 500,
-    timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            "--timeout-s",
-            parser=read_some_time_s,
-            metavar="TIME",
-            help="How long a POST waits for the broker.",
-        ),
-    ] = "10s",  # type: ignore[assignment]
-    read_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--read-timeout",
-            parser=read_some_time_s,
-            metavar="TIME",
-            help="How long a body, or the next request, may take.",
-        ),
-    ] = "60s",  # type: ignore[assignment]
-    stop_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--stop-timeout", parser=read_some_time_s, metavar="TIME", help="How long to finish what was accepted."
-        ),
-    ] = "30s",  # type: ignore[assignment]
-    tuning: Annotated[
-        str, typer.Option("--tuning", metavar="POLICY", help="auto, eager, recheck, literal or fixed.")
-    ] = "auto",
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size",
-            parser=read_some,
-            help="Messages that a batch gathers, to begin with; for ever with --tuning fixed.",
-            show_default="1",
-        ),
-    ] = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Send and store messages compressed.")] = False,
+    from_http: bool = option(False, "--from-http", "Take messages by HTTP POST."),
+    listen: str = option("127.0.0.1:8080", "--listen HOST:PORT", "Where to listen; port 0 is any that is free."),
+    topics: list[str] | None = option(
+        None,
+        "--topic TOPIC",
+        "Take messages for this topic, or pattern like 'alerts/#', and no others; may be repeated.",
+        show_default="any topic",
+    ),
+    buffer_messages: int | None = option(
+        None,
+        "--buffer-messages",
+        "Messages accepted and not yet stored, at most.",
+        parser=read_some,
+        show_default="10000; with an outbox 100000",
+    ),
+    buffer_bytes: int = option("64MiB", "--buffer-bytes SIZE", "Their bytes in memory, at most."),
+    body_bytes: int = option("16MiB", "--body-bytes SIZE", "Largest body of one request."),
+    outbox: Path | None = option(
+        None,
+        "--outbox FILE",
+        "Keep what was accepted in this file until the broker has it; it survives a crash.",
+        show_default="in memory alone",
+    ),
+    outbox_bytes: int = option("1GiB", "--outbox-bytes SIZE", "Bytes in it, at most."),
+    max_connections: int = option(500, "--max-connections", "Connections at one time, at most.", parser=read_some),
+    timeout_s: float = option("10s", "--timeout --timeout-s TIME", "How long a POST waits for the broker."),
+    read_timeout_s: float = option("60s", "--read-timeout TIME", "How long a body, or the next request, may take."),
+    stop_timeout_s: float = option("30s", "--stop-timeout TIME", "How long to finish what was accepted."),
+    tuning: str = option("auto", "--tuning POLICY", "auto, eager, recheck, literal or fixed."),
+    batch_size: int | None = option(
+        None,
+        "--batch-size",
+        "Messages that a batch gathers, to begin with; for ever with --tuning fixed.",
+        parser=read_some,
+        show_default="1",
+    ),
+    compress: bool = option(False, "--compress", "Send and store messages compressed."),
     url: Url = DEFAULT_URL,
-    log_level: Annotated[
-        str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
-    ] = "info",
+    log_level: str = option("info", "--log-level LEVEL", "debug, info, warning or error."),
     as_json: AsJson = False,
 ) -> None:
     """Take messages over HTTP, for sources that cannot use Python.

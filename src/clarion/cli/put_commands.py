@@ -9,13 +9,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import note
-from clarion.cli.command_options import Headers, Key, Topic, read_headers, read_later, read_some_time_s, read_value
+from clarion.cli.command_options import Headers, Key, Topic, option, read_headers, read_later, read_value
 from clarion.cli.output import console, counted, iso, json_line, local_time, readable_duration
 from clarion.model.errors import TimedOut, TooLarge
 from clarion.model.names import to_text
@@ -32,27 +32,19 @@ MAX_MESSAGE_BYTES = 2**30  # read before the broker, whose bound is lower, is as
 def put(
     call: BrokerCall,
     topic: Topic,
-    message: Annotated[
-        str | None, typer.Argument(metavar="MESSAGE", help="The message; left out, it is read from standard input.")
-    ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a message.")] = False,
+    message: str | None = typer.Argument(
+        None, metavar="MESSAGE", help="The message; left out, it is read from standard input."
+    ),
+    lines: bool = option(False, "--lines", "Each line of standard input is a message."),
     key: Key = None,
     headers: Headers = None,
-    ttl_s: Annotated[
-        float | None,
-        typer.Option(
-            "--ttl",
-            parser=read_some_time_s,
-            metavar="TIME",
-            help="They expire so long after they were put (1h).",
-            show_default="as the topic says",
-        ),
-    ] = None,
-    deliver_at: Annotated[
-        str | None,
-        typer.Option("--deliver-at", metavar="TIME|+TIME", help="When they appear: 2026-01-31T12:00:00Z, or +10m."),
-    ] = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Send and store them compressed.")] = False,
+    ttl_s: float | None = option(
+        None, "--ttl TIME", "They expire so long after they were put (1h).", show_default="as the topic says"
+    ),
+    deliver_at: str | None = option(
+        None, "--deliver-at TIME|+TIME", "When they appear: 2026-01-31T12:00:00Z, or +10m."
+    ),
+    compress: bool = option(False, "--compress", "Send and store them compressed."),
 ) -> None:
     """Put messages on a topic, durably.
 
@@ -269,13 +261,11 @@ class LineProgress:
 def request(
     call: BrokerCall,
     topic: Topic,
-    message: Annotated[
-        str | None, typer.Argument(metavar="MESSAGE", help="The question; left out, it is read from standard input.")
-    ] = None,
-    wait_s: Annotated[
-        float, typer.Option("--wait", parser=read_some_time_s, metavar="TIME", help="How long to wait for the answer.")
-    ] = "10s",  # type: ignore[assignment]
-    no_newline: Annotated[bool, typer.Option("--no-newline", help="Print the bytes of the answer alone.")] = False,
+    message: str | None = typer.Argument(
+        None, metavar="MESSAGE", help="The question; left out, it is read from standard input."
+    ),
+    wait_s: float = option("10s", "--wait TIME", "How long to wait for the answer."),
+    no_newline: bool = option(False, "--no-newline", "Print the bytes of the answer alone."),
     key: Key = None,
     headers: Headers = None,
 ) -> None:

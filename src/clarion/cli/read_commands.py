@@ -14,7 +14,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -25,10 +25,10 @@ from clarion.cli.command_options import (
     SubscriberName,
     Topic,
     TopicOrPattern,
+    option,
     read_duration_s,
     read_name,
     read_number,
-    read_some,
     read_start,
 )
 from clarion.cli.output import (
@@ -67,31 +67,20 @@ def get(
     call: BrokerCall,
     topic: TopicOrPattern,
     name: SubscriberName,
-    most: Annotated[
-        int | None,
-        typer.Option("--max", parser=read_some, metavar="N", help="End after so many.", show_default="all there are"),
-    ] = None,
-    wait_s: Annotated[
-        float,
-        typer.Option(
-            "--wait", parser=read_duration_s, metavar="TIME", help="End when no message came for so long (60s, 5m)."
-        ),
-    ] = "0s",  # type: ignore[assignment]
-    follow: Annotated[bool, typer.Option("--follow", help="Go on for ever, also while the broker is away.")] = False,
-    subscribe: Annotated[bool, typer.Option("--subscribe", help="Subscribe first, if that is not done yet.")] = False,
+    most: int | None = option(None, "--max N", "End after so many.", show_default="all there are"),
+    wait_s: float = option(
+        "0s", "--wait TIME", "End when no message came for so long (60s, 5m).", parser=read_duration_s
+    ),
+    follow: bool = option(False, "--follow", "Go on for ever, also while the broker is away."),
+    subscribe: bool = option(False, "--subscribe", "Subscribe first, if that is not done yet."),
     start: Start = "new",
-    no_newline: Annotated[
-        bool, typer.Option("--no-newline", help="Print the bytes of the messages and nothing between them.")
-    ] = False,
-    nack: Annotated[
-        str | None,
-        typer.Option(
-            "--nack",
-            metavar="REASON",
-            help="Of a shared subscription: print them, but give them back as failed, to be tried again or to become"
-            " dead letters. Needs --max.",
-        ),
-    ] = None,
+    no_newline: bool = option(False, "--no-newline", "Print the bytes of the messages and nothing between them."),
+    nack: str | None = option(
+        None,
+        "--nack REASON",
+        "Of a shared subscription: print them, but give them back as failed, to be tried again or to become"
+        " dead letters. Needs --max.",
+    ),
 ) -> None:
     """Print the messages that a subscriber has not read yet, one a line.
 
@@ -399,13 +388,9 @@ _SHOWN_CHARACTERS = 100  # characters of a payload in the table
 def browse(
     call: BrokerCall,
     topic: Topic,
-    position: Annotated[
-        str, typer.Option("--from", metavar="OFFSET|earliest", help="First message to show.")
-    ] = "earliest",
-    last: Annotated[
-        int | None, typer.Option("--last", parser=read_some, metavar="N", help="Show the newest so many instead.")
-    ] = None,
-    most: Annotated[int, typer.Option("--max", parser=read_some, metavar="N", help="End after so many.")] = 100,
+    position: str = option("earliest", "--from OFFSET|earliest", "First message to show."),
+    last: int | None = option(None, "--last N", "Show the newest so many instead."),
+    most: int = option(100, "--max N", "End after so many."),
 ) -> None:
     """Look at a topic's messages without a subscription.
 
@@ -497,12 +482,9 @@ def _state() -> None:
 @broker_command
 def get_state(
     call: BrokerCall,
-    name: Annotated[
-        bytes,
-        typer.Argument(
-            parser=read_name, metavar="NAME", help="Name of the state; for bytes that are not UTF-8, b64: and base64."
-        ),
-    ],
+    name: bytes = typer.Argument(
+        ..., parser=read_name, metavar="NAME", help="Name of the state; for bytes that are not UTF-8, b64: and base64."
+    ),
 ) -> None:
     """Print a named state's value, as transaction.set() gave it.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clarion.cli.command_errors import naming_option, note, tells_errors
-from clarion.cli.command_options import AsJson
+from clarion.cli.command_options import AsJson, option
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.model.errors import PermanentError
 
@@ -35,15 +35,12 @@ def _reproduce() -> None:
 @reproduce_app.command("publisher")
 @tells_errors
 def publisher(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for report.md, claims.json and figures.")],
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", metavar="FILE", help="A trace of real arrivals to run too: CSV or Parquet."),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Short runs, for a first look.")] = False,
-    processes: Annotated[
-        int | None, typer.Option("--processes", min=1, max=1000, help="Processes to run in.", show_default="one a core")
-    ] = None,
+    out: Path = option(..., "--out DIR", "Folder for report.md, claims.json and figures."),
+    trace: Path | None = option(None, "--trace FILE", "A trace of real arrivals to run too: CSV or Parquet."),
+    quick: bool = option(False, "--quick", "Short runs, for a first look."),
+    processes: int | None = option(
+        None, "--processes", "Processes to run in.", min=1, max=1000, show_default="one a core"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Run the tuned-publisher paper's experiments; draw its figures; judge its claims.

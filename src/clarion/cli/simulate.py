@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clarion.cli.command_errors import naming_option, tells_errors
-from clarion.cli.command_options import AsJson, read_duration_s
+from clarion.cli.command_options import AsJson, option, read_duration_s
 from clarion.cli.output import add_row, console, counted, plain_table, print_json
 from clarion.model.errors import PermanentError
 from clarion.sim.parameters import Parameters
@@ -103,14 +103,10 @@ def _read_hours(text: str) -> float:
 
 @tells_errors
 def trace(
-    shape: Annotated[Shape, typer.Argument(metavar="lookup-service|ztf", help="Which system's arrivals it is like.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where to write it: Parquet if it ends in .parquet, else CSV.")
-    ],
-    hours: Annotated[
-        float, typer.Option("--hours", parser=_read_hours, metavar="HOURS|TIME", help="Time it covers (2, 90m, 7d).")
-    ] = "2",  # type: ignore[assignment]
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same trace.")] = 1,
+    shape: Shape = typer.Argument(..., metavar="lookup-service|ztf", help="Which system's arrivals it is like."),
+    out: Path = option(..., "--out FILE", "Where to write it: Parquet if it ends in .parquet, else CSV."),
+    hours: float = option("2", "--hours HOURS|TIME", "Time it covers (2, 90m, 7d).", parser=_read_hours),
+    seed: int = option(1, "--seed", "The same seed gives the same trace.", min=0),
     as_json: AsJson = False,
 ) -> None:
     """Write a trace of arrivals with the shape of a real system.
@@ -161,8 +157,8 @@ def _generate(shape: Shape, dice: Any, hours: float) -> dict[str, NDArray[Any]]:
 
 @tells_errors
 def plot_trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV of what a tuner did at each poll.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Picture to write: .png, .svg or .pdf.")],
+    file: Path = typer.Argument(..., metavar="FILE", help="CSV of what a tuner did at each poll."),
+    out: Path = option(..., "--out FILE", "Picture to write: .png, .svg or .pdf."),
     as_json: AsJson = False,
 ) -> None:
     """Draw what a tuner did: N, T_poll, load, capacity, pending and credit.
@@ -224,31 +220,15 @@ simulate_app = typer.Typer(
 
 @tells_errors
 def publisher(
-    profile: Annotated[
-        str | None, typer.Option("--profile", help="Costs of the store: store-heavy (the default) or store-light.")
-    ] = None,
-    load_per_s: Annotated[
-        float | None, typer.Option("--load", help="Messages a second, at random.", show_default="35")
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", help="Loads over time instead: table-ii, or 0-100:1.75,100-300:55")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="File of arrivals instead: CSV or Parquet, with time stamps.")
-    ] = None,
-    trace_rate_per_s: Annotated[
-        float | None, typer.Option("--trace-rate", help="Scale the trace's gaps to this mean rate.")
-    ] = None,
-    trace_speed: Annotated[
-        float | None, typer.Option("--trace-speed", help="Play the trace so many times as fast.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file of parameters by name; options win.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same run.")] = 1,
-    trace_out: Annotated[
-        Path | None, typer.Option("--trace-out", metavar="FILE", help="Write what the tuner did at each poll, as CSV.")
-    ] = None,
+    profile: str | None = option(None, "--profile", "Costs of the store: store-heavy (the default) or store-light."),
+    load_per_s: float | None = option(None, "--load", "Messages a second, at random.", show_default="35"),
+    steps: str | None = option(None, "--steps", "Loads over time instead: table-ii, or 0-100:1.75,100-300:55"),
+    trace: Path | None = option(None, "--trace", "File of arrivals instead: CSV or Parquet, with time stamps."),
+    trace_rate_per_s: float | None = option(None, "--trace-rate", "Scale the trace's gaps to this mean rate."),
+    trace_speed: float | None = option(None, "--trace-speed", "Play the trace so many times as fast."),
+    config: Path | None = option(None, "--config FILE", "TOML file of parameters by name; options win."),
+    seed: int = option(1, "--seed", "The same seed gives the same run.", min=0),
+    trace_out: Path | None = option(None, "--trace-out FILE", "Write what the tuner did at each poll, as CSV."),
     as_json: AsJson = False,
     **parameters: Any,
 ) -> None:

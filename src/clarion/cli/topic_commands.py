@@ -9,7 +9,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import confirm, note
-from clarion.cli.command_options import ListsByDefault, Topic, Yes, read_bound_s, read_count, read_number, read_size
+from clarion.cli.command_options import ListsByDefault, Topic, Yes, option
 from clarion.cli.output import (
     age,
     all_fields,
@@ -48,41 +48,27 @@ class AtBound(StrEnum):
 
 RetentionOption = Annotated[
     Retention | None,
-    typer.Option(
+    option(
+        ...,
         "--retention",
-        help="until-read: until every subscriber has it, as topics are where nobody says otherwise."
+        "until-read: until every subscriber has it, as topics are where nobody says otherwise."
         " keep: read or not, within --max-age and --max-size.",
     ),
 ]
-MaxAge = Annotated[
-    float | None,
-    typer.Option("--max-age", parser=read_bound_s, metavar="TIME|none", help="With keep: older messages go (7d)."),
-]
-MaxSize = Annotated[
-    int | None,
-    typer.Option("--max-size", parser=read_size, metavar="SIZE|none", help="Bytes of messages it holds (10GB)."),
-]
+MaxAge = Annotated[float | None, option(..., "--max-age TIME|none", "With keep: older messages go (7d).")]
+MaxSize = Annotated[int | None, option(..., "--max-size SIZE|none", "Bytes of messages it holds (10GB).")]
 AtBoundOption = Annotated[
     AtBound | None,
-    typer.Option(
+    option(
+        ...,
         "--at-bound",
-        help="Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
+        "Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
         " told what they missed.",
     ),
 ]
-Ttl = Annotated[
-    float | None,
-    typer.Option(
-        "--ttl", parser=read_bound_s, metavar="TIME|none", help="Messages expire so long after they were put (1h)."
-    ),
-]
-MaxBatch = Annotated[
-    int | None,
-    typer.Option("--max-batch", parser=read_size, metavar="SIZE|none", help="Bytes of a batch, and so of a message."),
-]
-MaxSubscriptions = Annotated[
-    int | None, typer.Option("--max-subscriptions", parser=read_count, metavar="N|none", help="So many subscribe.")
-]
+Ttl = Annotated[float | None, option(..., "--ttl TIME|none", "Messages expire so long after they were put (1h).")]
+MaxBatch = Annotated[int | None, option(..., "--max-batch SIZE|none", "Bytes of a batch, and so of a message.")]
+MaxSubscriptions = Annotated[int | None, option(..., "--max-subscriptions N|none", "So many subscribe.")]
 
 _HELP = """List topics, make and change them, purge and delete them.
 
@@ -113,9 +99,7 @@ class Sort(StrEnum):
 
 @topics_app.command("list")
 @broker_command
-def list_topics(
-    call: BrokerCall, sort: Annotated[Sort, typer.Option("--sort", help="By name, or the largest first.")] = Sort.NAME
-) -> None:
+def list_topics(call: BrokerCall, sort: Sort = option(Sort.NAME, "--sort", "By name, or the largest first.")) -> None:
     """List topics, what they take on disk, and their subscribers.
 
     For each subscriber the table says how many messages it has not yet read. With
@@ -230,12 +214,7 @@ def configure(
 def purge(
     call: BrokerCall,
     topic: Topic,
-    below: Annotated[
-        int | None,
-        typer.Option(
-            "--below", parser=read_number, metavar="OFFSET", help="Only messages below this offset.", show_default="all"
-        ),
-    ] = None,
+    below: int | None = option(None, "--below OFFSET", "Only messages below this offset.", show_default="all"),
     yes: Yes = False,
 ) -> None:
     """Forget a topic's messages, read or not.

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clarion.cli.command_errors import ExitCode, note, tells_errors
-from clarion.cli.command_options import (
-    DEFAULT_URL,
-    AsJson,
-    Url,
-    read_name,
-    read_number,
-    read_size,
-    read_some,
-    read_some_time_s,
-    read_time,
-)
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option, read_name, read_number, read_some, read_time
 from clarion.cli.output import counted, print_json, readable_duration
 from clarion.cli.pipeline.job_output import live_line, print_pairs, query_line
 from clarion.cli.pipeline.spark_job import check_broker, check_extra, check_input, check_place, names_of, spark_session
@@ -36,32 +26,21 @@ Lake = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake, o
 @tells_errors
 def archive(
     context: typer.Context,
-    topics: Annotated[
-        list[bytes],
-        typer.Argument(parser=read_name, metavar="TOPIC…", help="Topics, or one pattern like 'alerts/#'."),
-    ],
-    lake: Annotated[str, typer.Option("--to", metavar="LAKE", help="Folder of the lake, or a URL of one.")],
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; else end with what is there now.")
-    ] = False,
-    every_s: Annotated[
-        float, typer.Option("--every", parser=read_some_time_s, metavar="TIME", help="With --follow: how often.")
-    ] = "10s",  # type: ignore[assignment]
-    max_rows: Annotated[
-        int | None,
-        typer.Option("--max-rows", parser=read_some, help="Most rows of one micro-batch.", show_default="no bound"),
-    ] = None,
-    cursor: Annotated[
-        str | None,
-        typer.Option("--cursor", metavar="NAME", help="Durable subscription, so that retention waits for the archive."),
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="DIR", show_default="in the lake", help="Spark's checkpoint.")
-    ] = None,
-    merges: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files.")] = True,
-    lenient: Annotated[
-        bool, typer.Option("--skip-gaps", help="Go on over messages that retention has removed, instead of failing.")
-    ] = False,
+    topics: list[bytes] = typer.Argument(
+        ..., parser=read_name, metavar="TOPIC…", help="Topics, or one pattern like 'alerts/#'."
+    ),
+    lake: str = option(..., "--to LAKE", "Folder of the lake, or a URL of one."),
+    follow: bool = option(False, "--follow", "Go on with what comes, until Ctrl-C; else end with what is there now."),
+    every_s: float = option("10s", "--every TIME", "With --follow: how often."),
+    max_rows: int | None = option(
+        None, "--max-rows", "Most rows of one micro-batch.", parser=read_some, show_default="no bound"
+    ),
+    cursor: str | None = option(
+        None, "--cursor NAME", "Durable subscription, so that retention waits for the archive."
+    ),
+    checkpoint: str | None = option(None, "--checkpoint DIR", "Spark's checkpoint.", show_default="in the lake"),
+    merges: bool = option(True, "--compact/--no-compact", "Merge small files."),
+    lenient: bool = option(False, "--skip-gaps", "Go on over messages that retention has removed, instead of failing."),
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -107,9 +86,7 @@ def archive(
 @tells_errors
 def compact(
     lake: Lake,
-    target_bytes: Annotated[
-        int, typer.Option("--target", parser=read_size, metavar="SIZE", help="Size that files are merged up to.")
-    ] = "128MB",  # type: ignore[assignment]
+    target_bytes: int = option("128MB", "--target SIZE", "Size that files are merged up to."),
     as_json: AsJson = False,
 ) -> None:
     """Merge a lake's small files, topic by topic and day by day. Needs no Spark and no broker.
@@ -174,32 +151,15 @@ def _read_speed(text: str) -> float:
 def replay(
     context: typer.Context,
     lake: Lake,
-    to: Annotated[
-        bytes | None,
-        typer.Option("--to", parser=read_name, metavar="TOPIC", show_default="its own", help="Topic to put them on."),
-    ] = None,
-    topics: Annotated[
-        list[bytes] | None,
-        typer.Option("--topic", parser=read_name, metavar="TOPIC", show_default="all", help="Of these topics only."),
-    ] = None,
-    start: Annotated[
-        Any,
-        typer.Option("--start", parser=_read_bound, metavar="WHERE", help="From this offset or time on."),
-    ] = None,
-    end: Annotated[
-        Any, typer.Option("--end", parser=_read_bound, metavar="WHERE", help="Before this offset or time.")
-    ] = None,
-    speed: Annotated[
-        float,
-        typer.Option("--speed", parser=_read_speed, metavar="X", help="full, or how many times as fast as it was."),
-    ] = "full",  # type: ignore[assignment]
-    name: Annotated[
-        str | None,
-        typer.Option("--as", metavar="NAME", help="Name of this replay: done again under it, nothing is put twice."),
-    ] = None,
-    mark: Annotated[
-        bool, typer.Option("--mark", help="Tell each message's original id in its header clarion-replay-of.")
-    ] = False,
+    to: bytes | None = option(None, "--to TOPIC", "Topic to put them on.", parser=read_name, show_default="its own"),
+    topics: list[bytes] | None = option(
+        None, "--topic TOPIC", "Of these topics only.", parser=read_name, show_default="all"
+    ),
+    start: Any = option(None, "--start WHERE", "From this offset or time on.", parser=_read_bound),
+    end: Any = option(None, "--end WHERE", "Before this offset or time.", parser=_read_bound),
+    speed: float = option("full", "--speed X", "full, or how many times as fast as it was.", parser=_read_speed),
+    name: str | None = option(None, "--as NAME", "Name of this replay: done again under it, nothing is put twice."),
+    mark: bool = option(False, "--mark", "Tell each message's original id in its header clarion-replay-of."),
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import typer
 
 from clarion.cli.command_errors import naming_option, note, tells_errors
-from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, read_name, read_number, read_some_time_s
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option, read_name, read_number
 from clarion.cli.output import counted, print_json
 from clarion.cli.pipeline.job_output import Rows, as_dicts, collect, live_line, plain, print_tables
 from clarion.cli.pipeline.spark_job import (
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
     from clarion.pipeline.jobs.deliveries import Delivery
 
-Window = Annotated[
-    float | None, typer.Option("--window", parser=read_some_time_s, metavar="TIME", help="Tell it in windows, too.")
-]
+Window = Annotated[float | None, option(..., "--window TIME", "Tell it in windows, too.")]
 _RATES = {
     "arrivals": ("Arrivals by topic and job type", "no messages"),
     "arrivals_in_windows": ("Arrivals in windows", "no messages"),
@@ -58,26 +56,16 @@ def rates(
     context: typer.Context,
     topics: Topics = None,
     lake: FromLake = None,
-    events: Annotated[
-        str, typer.Option("--events", metavar="TOPIC", help="Topic of the task events, if it is there.")
-    ] = TASK_EVENTS_TOPIC,
+    events: str = option(TASK_EVENTS_TOPIC, "--events TOPIC", "Topic of the task events, if it is there."),
     window_s: Window = None,
-    time_header: Annotated[
-        str | None,
-        typer.Option(
-            "--time-header",
-            metavar="NAME",
-            help="Header with the arrival time, µs since 1970 as text, instead of the broker's commit time.",
-        ),
-    ] = None,
-    workload: Annotated[
-        Path | None, typer.Option("--workload", metavar="FILE", help="Write the rates as a workload file (YAML).")
-    ] = None,
-    time_unit: Annotated[str, typer.Option("--time-unit", help="Of the workload file: ms, s, min or h.")] = "s",
-    traces: Annotated[
-        Path | None,
-        typer.Option("--traces", metavar="DIR", help="Write the arrivals of each topic, for `clarion simulate`."),
-    ] = None,
+    time_header: str | None = option(
+        None,
+        "--time-header NAME",
+        "Header with the arrival time, µs since 1970 as text, instead of the broker's commit time.",
+    ),
+    workload: Path | None = option(None, "--workload FILE", "Write the rates as a workload file (YAML)."),
+    time_unit: str = option("s", "--time-unit", "Of the workload file: ms, s, min or h."),
+    traces: Path | None = option(None, "--traces DIR", "Write the arrivals of each topic, for `clarion simulate`."),
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -194,26 +182,14 @@ def latency(
     context: typer.Context,
     topics: Topics = None,
     lake: FromLake = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", parser=read_some_time_s, metavar="TIME", help="How long to watch.")
-    ] = "30s",  # type: ignore[assignment]
-    every_s: Annotated[
-        float,
-        typer.Option("--every", parser=read_some_time_s, metavar="TIME", help="How often cursors are looked at."),
-    ] = "50ms",  # type: ignore[assignment]
+    seconds: float = option("30s", "--seconds TIME", "How long to watch."),
+    every_s: float = option("50ms", "--every TIME", "How often cursors are looked at."),
     window_s: Window = None,
-    slowest: Annotated[
-        int, typer.Option("--slowest", parser=read_number, help="How many of the slowest messages to name.")
-    ] = 10,
-    record: Annotated[
-        bytes | None,
-        typer.Option(
-            "--record", parser=read_name, metavar="TOPIC", help="Put what was seen on a topic, to archive it."
-        ),
-    ] = None,
-    deliveries: Annotated[
-        str, typer.Option("--deliveries", metavar="TOPIC", help="With --lake: the topic that --record wrote.")
-    ] = "clarion/deliveries",
+    slowest: int = option(10, "--slowest", "How many of the slowest messages to name.", parser=read_number),
+    record: bytes | None = option(
+        None, "--record TOPIC", "Put what was seen on a topic, to archive it.", parser=read_name
+    ),
+    deliveries: str = option("clarion/deliveries", "--deliveries TOPIC", "With --lake: the topic that --record wrote."),
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

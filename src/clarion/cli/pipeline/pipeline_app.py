@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from clarion.cli.command_options import option
 from clarion.cli.pipeline.lake_commands import archive, compact, replay
 from clarion.cli.pipeline.measure_commands import latency, rates
 from clarion.cli.pipeline.spark_job import SparkOptions
@@ -28,32 +27,21 @@ pipeline_app = typer.Typer(help=_HELP, no_args_is_help=True)
 @pipeline_app.callback()
 def _pipeline(
     context: typer.Context,
-    master: Annotated[
-        str | None,
-        typer.Option(
-            "--master",
-            envvar="SPARK_MASTER",
-            metavar="URL",
-            help="Where Spark runs: local[*] (this machine), local-cluster[2,1,1024], spark://host:7077, yarn, k8s://…",
-            show_default="local[*]",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--spark", metavar="NAME=VALUE", help="A setting of Spark's, like spark.executor.memory=2g."),
-    ] = None,
-    log_level: Annotated[
-        str, typer.Option("--spark-log", metavar="LEVEL", help="Spark's own log: OFF, ERROR, WARN, INFO, DEBUG.")
-    ] = "OFF",
-    ship: Annotated[
-        bool,
-        typer.Option(
-            "--ship", help="Send Clarion's code to the executors; its dependencies must be installed there already."
-        ),
-    ] = False,
-    install: Annotated[
-        bool, typer.Option("--install-java", help="Install Java with the system's package manager if there is none.")
-    ] = False,
+    master: str | None = option(
+        None,
+        "--master URL",
+        "Where Spark runs: local[*] (this machine), local-cluster[2,1,1024], spark://host:7077, yarn, k8s://…",
+        envvar="SPARK_MASTER",
+        show_default="local[*]",
+    ),
+    settings: list[str] | None = option(
+        None, "--spark NAME=VALUE", "A setting of Spark's, like spark.executor.memory=2g."
+    ),
+    log_level: str = option("OFF", "--spark-log LEVEL", "Spark's own log: OFF, ERROR, WARN, INFO, DEBUG."),
+    ship: bool = option(
+        False, "--ship", "Send Clarion's code to the executors; its dependencies must be installed there already."
+    ),
+    install: bool = option(False, "--install-java", "Install Java with the system's package manager if there is none."),
 ) -> None:
     context.obj = SparkOptions(master, tuple(settings or ()), log_level.upper(), ship, install)
 

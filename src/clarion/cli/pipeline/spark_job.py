@@ -12,7 +12,7 @@ import typer
 
 from clarion.cli.broker_clients import admin_client
 from clarion.cli.command_errors import note
-from clarion.cli.command_options import DEFAULT_TIMEOUT_S, read_name
+from clarion.cli.command_options import DEFAULT_TIMEOUT_S, option, read_name
 from clarion.cli.output import one_line
 from clarion.model.errors import PermanentError
 from clarion.model.names import from_text, to_text
@@ -28,9 +28,7 @@ Topics = Annotated[
     list[bytes] | None,
     typer.Argument(parser=read_name, metavar="[TOPIC…]", help="Topics, or one pattern like 'alerts/#'."),
 ]
-FromLake = Annotated[
-    str | None, typer.Option("--lake", metavar="LAKE", help="Read from this lake instead of the broker.")
-]
+FromLake = Annotated[str | None, option(..., "--lake LAKE", "Read from this lake instead of the broker.")]
 
 
 class SparkFailed(PermanentError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
 from clarion.cli.command_errors import naming_option, note, tells_errors
-from clarion.cli.command_options import AsJson, read_some_time_s
+from clarion.cli.command_options import AsJson, option
 from clarion.cli.output import print_json
 from clarion.cli.pipeline.job_output import Rows, collect, live_line, plain, print_rows
 from clarion.cli.pipeline.spark_job import check_output, spark_session
@@ -31,31 +31,14 @@ def _read_list(text: str, read: Callable[[str], Number], wanted: str) -> tuple[N
 @tells_errors
 def sweep(
     context: typer.Context,
-    loads: Annotated[
-        str, typer.Option("--loads", metavar="LIST", help="Messages a second; with commas between.")
-    ] = "1.75,17.5,35,55",
-    batch_sizes: Annotated[
-        str, typer.Option("--batch-sizes", metavar="LIST", help="N to begin with, or for ever with tuning fixed.")
-    ] = "10",
-    tunings: Annotated[
-        str, typer.Option("--tunings", metavar="LIST", help="Policies: fixed, literal, recheck, eager.")
-    ] = "fixed,recheck,eager",
-    profiles: Annotated[
-        str, typer.Option("--profiles", metavar="LIST", help="Costs: store-heavy, store-light.")
-    ] = "store-heavy",
-    seeds: Annotated[
-        int, typer.Option("--seeds", min=1, max=10_000, help="Runs of each combination, with seeds 1, 2, …")
-    ] = 3,
-    seconds: Annotated[
-        float, typer.Option("--seconds", parser=read_some_time_s, metavar="TIME", help="Simulated time of a run.")
-    ] = "300s",  # type: ignore[assignment]
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file of all other parameters by name.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write every run: Parquet where the name ends so, else CSV."),
-    ] = None,
+    loads: str = option("1.75,17.5,35,55", "--loads LIST", "Messages a second; with commas between."),
+    batch_sizes: str = option("10", "--batch-sizes LIST", "N to begin with, or for ever with tuning fixed."),
+    tunings: str = option("fixed,recheck,eager", "--tunings LIST", "Policies: fixed, literal, recheck, eager."),
+    profiles: str = option("store-heavy", "--profiles LIST", "Costs: store-heavy, store-light."),
+    seeds: int = option(3, "--seeds", "Runs of each combination, with seeds 1, 2, …", min=1, max=10_000),
+    seconds: float = option("300s", "--seconds TIME", "Simulated time of a run."),
+    config: Path | None = option(None, "--config FILE", "TOML file of all other parameters by name."),
+    out: Path | None = option(None, "--out FILE", "Write every run: Parquet where the name ends so, else CSV."),
     as_json: AsJson = False,
 ) -> None:
     """Run a grid of simulations on all executors, and tell what came of it.
