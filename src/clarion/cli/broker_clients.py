@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
 
 from clarion.cli.command_errors import note, tells_errors
-from clarion.cli.command_options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url
+from clarion.cli.command_options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url, with_options
 from clarion.cli.output import counted, print_result, readable_duration
 from clarion.model.errors import BufferFull, ClarionError, NoSubscriber, TimedOut, Unreachable
 from clarion.model.names import how_to_subscribe, to_text
@@ -48,19 +48,13 @@ class BrokerCall(NamedTuple):
 def broker_command(command: Callable[Concatenate[BrokerCall, Parameters], None]) -> Callable[..., None]:
     """Give a command the options --url, --timeout and --json, which reach it as its first argument."""
     own = inspect.signature(command, eval_str=True)
-    made = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, annotation, default in _OPTIONS
-    ]
-    signature = own.replace(parameters=[*list(own.parameters.values())[1:], *made])
 
     @functools.wraps(command)
     def called(*args: Any, url: str, timeout_s: float, as_json: bool, **kwargs: Any) -> None:
         command(BrokerCall(url, timeout_s, as_json), *args, **kwargs)
 
-    called.__signature__ = signature  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-    return tells_errors(called)
+    called.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])  # type: ignore[attr-defined]
+    return tells_errors(with_options(_OPTIONS)(called))
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ from clarion.model.arguments import duration_s, size_bytes
 from clarion.model.names import from_text
 
 Read = TypeVar("Read")
+Command = TypeVar("Command", bound=Callable[..., None])
 _NO_BOUND = ("none", "never")
 _MOST_DIGITS = 15  # which every program can read again
 
@@ -158,6 +160,23 @@ def option(default: Any, names: str, help: str, **more: Any) -> Any:
     word = None if words[-1].startswith("-") else words.pop()
     told = {"metavar": word, "parser": _READERS.get(word or ""), "help": help, **more}
     return typer.Option(default, *words, **told)
+
+
+def with_options(options: Iterable[tuple[str, Any, Any]]) -> Callable[[Command], Command]:
+    """Add options to a command behind its own: the name, type and default of each. They reach it by keyword."""
+
+    def add(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        made = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, kind, default in options
+        ]
+        command.__signature__ = own.replace(parameters=[*kept, *made])  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in (*kept, *made)}
+        return command
+
+    return add
 
 
 Topic = Annotated[

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clarion.cli.command_errors import naming_option, tells_errors
-from clarion.cli.command_options import AsJson, option, read_duration_s
+from clarion.cli.command_options import AsJson, option, read_duration_s, with_options
 from clarion.cli.output import add_row, console, counted, plain_table, print_json
 from clarion.model.errors import PermanentError
 from clarion.sim.parameters import Parameters
@@ -40,34 +38,21 @@ _NAMES = {
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 
 
-def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for each parameter to a command; those that were used reach it as keyword arguments."""
-    own = inspect.signature(command, eval_str=True)
-    kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    made = [_option(known) for known in dataclasses.fields(Parameters) if known.name not in ("arrivals", *_KEPT)]
-    signature = own.replace(parameters=[*kept, *made])
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-    return command
-
-
 def option_name(name: str) -> str:
     """Return the option that sets a parameter."""
     return _NAMES.get(name, "--" + name.removesuffix("_per_s").removesuffix("_s").replace("_", "-"))
 
 
-def _option(known: dataclasses.Field[Any]) -> inspect.Parameter:
+def _option(known: dataclasses.Field[Any]) -> tuple[str, Any, Any]:
     kind = _TYPES[str(known.type).removesuffix(" | None")]
-    told: dict[str, Any] = {
-        "help": known.metadata["meaning"][:1].upper() + known.metadata["meaning"][1:] + ".",
-        "rich_help_panel": known.metadata["group"],
-    }
+    meaning = known.metadata["meaning"]
+    told: dict[str, Any] = {"rich_help_panel": known.metadata["group"]}
     if _is_duration(known.name):
         told.update(parser=read_duration_s, metavar="TIME")
     if known.default is not None:
         told["show_default"] = _shown(known.name, known.default)
-    annotation = Annotated[kind | None, typer.Option(option_name(known.name), **told)]  # type: ignore[valid-type]
-    return inspect.Parameter(known.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    help = meaning[:1].upper() + meaning[1:] + "."
+    return known.name, kind | None, option(None, option_name(known.name), help, **told)
 
 
 def _is_duration(name: str) -> bool:
@@ -82,6 +67,7 @@ def _shown(name: str, default: object) -> str:
     return f"{default:,g}" if isinstance(default, int | float) else str(default)
 
 
+_PARAMETERS = [_option(known) for known in dataclasses.fields(Parameters) if known.name not in ("arrivals", *_KEPT)]
 _PICTURES = (".png", ".svg", ".pdf")
 _LEAST_HOURS, _MOST_HOURS = 0.01, 10_000
 
@@ -331,6 +317,6 @@ def _print_publishers(outcome: Outcome) -> None:
     )
 
 
-simulate_app.command("publisher")(with_parameters(publisher))
+simulate_app.command("publisher")(with_options(_PARAMETERS)(publisher))
 simulate_app.command("trace")(trace)
 simulate_app.command("plot-trace")(plot_trace)

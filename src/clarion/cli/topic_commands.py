@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import confirm, note
-from clarion.cli.command_options import ListsByDefault, Topic, Yes, option
+from clarion.cli.command_options import ListsByDefault, Topic, Yes, option, with_options
 from clarion.cli.output import (
     age,
     all_fields,
@@ -46,29 +46,34 @@ class AtBound(StrEnum):
     TRIM = "trim"
 
 
-RetentionOption = Annotated[
-    Retention | None,
-    option(
-        ...,
-        "--retention",
-        "until-read: until every subscriber has it, as topics are where nobody says otherwise."
-        " keep: read or not, within --max-age and --max-size.",
+# What a topic may be set to, by the names that `Admin.configure_topic` has for it.
+_SETTINGS = (
+    (
+        "retention",
+        Retention | None,
+        option(
+            None,
+            "--retention",
+            "until-read: until every subscriber has it, as topics are where nobody says otherwise."
+            " keep: read or not, within --max-age and --max-size.",
+        ),
     ),
-]
-MaxAge = Annotated[float | None, option(..., "--max-age TIME|none", "With keep: older messages go (7d).")]
-MaxSize = Annotated[int | None, option(..., "--max-size SIZE|none", "Bytes of messages it holds (10GB).")]
-AtBoundOption = Annotated[
-    AtBound | None,
-    option(
-        ...,
-        "--at-bound",
-        "Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
-        " told what they missed.",
+    ("max_age_s", float | None, option(None, "--max-age TIME|none", "With keep: older messages go (7d).")),
+    ("max_bytes", int | None, option(None, "--max-size SIZE|none", "Bytes of messages it holds (10GB).")),
+    (
+        "at_bound",
+        AtBound | None,
+        option(
+            None,
+            "--at-bound",
+            "Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
+            " told what they missed.",
+        ),
     ),
-]
-Ttl = Annotated[float | None, option(..., "--ttl TIME|none", "Messages expire so long after they were put (1h).")]
-MaxBatch = Annotated[int | None, option(..., "--max-batch SIZE|none", "Bytes of a batch, and so of a message.")]
-MaxSubscriptions = Annotated[int | None, option(..., "--max-subscriptions N|none", "So many subscribe.")]
+    ("ttl_s", float | None, option(None, "--ttl TIME|none", "Messages expire so long after they were put (1h).")),
+    ("max_batch_bytes", int | None, option(None, "--max-batch SIZE|none", "Bytes of a batch, and so of a message.")),
+    ("max_subscriptions", int | None, option(None, "--max-subscriptions N|none", "So many subscribe.")),
+)
 
 _HELP = """List topics, make and change them, purge and delete them.
 
@@ -144,17 +149,8 @@ def describe(call: BrokerCall, topic: Topic) -> None:
 
 @topics_app.command("create")
 @broker_command
-def create(
-    call: BrokerCall,
-    topic: Topic,
-    retention: RetentionOption = None,
-    max_age_s: MaxAge = None,
-    max_bytes: MaxSize = None,
-    at_bound: AtBoundOption = None,
-    ttl_s: Ttl = None,
-    max_batch_bytes: MaxBatch = None,
-    max_subscriptions: MaxSubscriptions = None,
-) -> None:
+@with_options(_SETTINGS)
+def create(call: BrokerCall, topic: Topic, **settings: Any) -> None:
     """Make a topic, or change what an existing one keeps.
 
     With until-read a message goes when every subscriber has read it, and a put
@@ -168,25 +164,13 @@ def create(
       clarion topics create readings --retention keep --max-age 7d --at-bound trim
       clarion topics create orders --max-size 10GB --ttl 1d
     """
-    _configure(
-        call, topic, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
-        at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
-    )  # fmt: skip
+    _configure(call, topic, settings)
 
 
 @topics_app.command("configure")
 @broker_command
-def configure(
-    call: BrokerCall,
-    topic: Topic,
-    retention: RetentionOption = None,
-    max_age_s: MaxAge = None,
-    max_bytes: MaxSize = None,
-    at_bound: AtBoundOption = None,
-    ttl_s: Ttl = None,
-    max_batch_bytes: MaxBatch = None,
-    max_subscriptions: MaxSubscriptions = None,
-) -> None:
+@with_options(_SETTINGS)
+def configure(call: BrokerCall, topic: Topic, **settings: Any) -> None:
     """Change what a topic keeps, and its limits.
 
     What is not named stays as it is; none takes a bound away. Where there is no
@@ -199,14 +183,9 @@ def configure(
       clarion topics configure readings --at-bound trim
       clarion topics configure alerts --ttl 1h --max-subscriptions 20
     """
-    changes = (retention, max_age_s, max_bytes, at_bound, ttl_s, max_batch_bytes, max_subscriptions)
-    if all(change is None for change in changes):
+    if all(setting is None for setting in settings.values()):
         raise typer.BadParameter("say what to change, as --max-age 7d; `clarion topics describe` tells what it is now")
-    _configure(
-        call, topic, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
-        at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
-        must_exist=True,
-    )  # fmt: skip
+    _configure(call, topic, settings, must_exist=True)
 
 
 @topics_app.command("purge")
@@ -273,9 +252,7 @@ def _holdings(told: TopicDescription) -> str:
     return f"{counted(told.messages, 'message')} ({readable_bytes(told.stored_bytes)}) and {subscriptions}"
 
 
-def _configure(
-    call: BrokerCall, topic: bytes, *, retention: Retention | None, must_exist: bool = False, **changes: Any
-) -> None:
+def _configure(call: BrokerCall, topic: bytes, settings: dict[str, Any], *, must_exist: bool = False) -> None:
     with call.admin() as admin:
         try:
             if must_exist:
@@ -284,7 +261,7 @@ def _configure(
             raise NoTopic(
                 f"there is no topic {to_text(topic)}; make it: clarion topics create {shell_name(topic)}"
             ) from None
-        admin.configure_topic(topic, retention=None if retention is None else retention.value, **changes)
+        admin.configure_topic(topic, **settings)
         told = admin.describe_topic(topic)
     words = f"{to_text(told.topic)} keeps {settings_words(told.retention, told.settings)}"
     call.print(topic_json(told), words)
