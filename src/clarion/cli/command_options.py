@@ -15,7 +15,6 @@ from clarion.model.arguments import duration_s, size_bytes
 from clarion.model.names import from_text
 
 Read = TypeVar("Read")
-Command = TypeVar("Command", bound=Callable[..., None])
 _NO_BOUND = ("none", "never")
 _MOST_DIGITS = 15  # which every program can read again
 
@@ -162,10 +161,10 @@ def option(default: Any, names: str, help: str, **more: Any) -> Any:
     return typer.Option(default, *words, **told)
 
 
-def with_options(options: Iterable[tuple[str, Any, Any]]) -> Callable[[Command], Command]:
+def with_options(options: Iterable[tuple[str, Any, Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options to a command behind its own: the name, type and default of each. They reach it by keyword."""
 
-    def add(command: Command) -> Command:
+    def add(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
         kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         made = [

@@ -13,13 +13,12 @@ from clarion.cli.command_errors import TellsUsage, exit_codes_help
 from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
+from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
-from clarion.cli.pipeline import pipeline_app
+from clarion.cli.pipeline_commands import pipeline_app
 from clarion.cli.publish_command import publish
 from clarion.cli.put_commands import put, request
 from clarion.cli.read_commands import browse, get, state_app
-from clarion.cli.reproduce import reproduce_app
-from clarion.cli.simulate import simulate_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from clarion.cli.pipeline.job_output import progress_text
+from clarion.cli.spark_job import progress_text
 from clarion.model.errors import InvalidRequest, MessagesGone
 from clarion.pipeline.spark_queries import NOTHING_YET, Progress, add_progress, clarion_error_in, follow, lag_of
 

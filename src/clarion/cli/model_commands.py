@@ -1,27 +1,27 @@
-"""`clarion simulate`: a run of the model of a tuned publisher, a generated trace, a picture of what a tuner did."""
+"""`clarion simulate` and `reproduce`: models of the system in simulated time, and the papers' experiments run again."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clarion.cli.command_errors import naming_option, tells_errors
+from clarion.cli.command_errors import naming_option, note, tells_errors
 from clarion.cli.command_options import AsJson, option, read_duration_s, with_options
-from clarion.cli.output import add_row, console, counted, plain_table, print_json
+from clarion.cli.output import console, counted, print_json, table_of
 from clarion.model.errors import PermanentError
 from clarion.sim.parameters import Parameters
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from clarion.publisher.tuner import Sample
+    from clarion.reproduce.publisher_report import Report
     from clarion.sim import Outcome
-
 
 _KEPT = ("keep_responses", "keep_trace")  # what they keep is for programs that import the simulator
 _NAMES = {
@@ -111,10 +111,12 @@ def trace(
     try:
         import numpy as np
 
+        from clarion.sim.generated_traces import lookup_service_trace, ztf_trace
         from clarion.sim.traces import dispersion, mean_rate_per_s, write_trace
     except ImportError:
         raise PermanentError('generating traces needs numpy: pip install "clarion[sim]"') from None
-    columns = _generate(shape, np.random.default_rng(seed), hours)
+    generate = lookup_service_trace if shape is Shape.LOOKUP_SERVICE else ztf_trace
+    columns = generate(np.random.default_rng(seed), hours)
     times_s = columns["time_s"]
     if not times_s.size:
         raise PermanentError("nothing arrives in so short a time; give more --hours")
@@ -133,12 +135,6 @@ def trace(
     console().print(
         f"{out}: {counted(rows, 'arrival')}, {told['mean_rate_per_s']:g}/s on average{burstiness}", markup=False
     )
-
-
-def _generate(shape: Shape, dice: Any, hours: float) -> dict[str, NDArray[Any]]:
-    from clarion.sim.generated_traces import lookup_service_trace, ztf_trace
-
-    return lookup_service_trace(dice, hours) if shape is Shape.LOOKUP_SERVICE else ztf_trace(dice, hours)
 
 
 @tells_errors
@@ -189,7 +185,7 @@ def _read_samples(file: Path) -> dict[str, list[Sample]]:
     return traces
 
 
-_NEEDS = 'simulating needs SimPy and numpy: pip install "clarion[sim]"'
+_SIMULATING_NEEDS = 'simulating needs SimPy and numpy: pip install "clarion[sim]"'
 
 simulate_app = typer.Typer(
     help="""Run models of the system in simulated time.
@@ -253,7 +249,7 @@ def _run(
         from clarion.sim import simulate
         from clarion.sim.parameters import FIELDS, arrivals_used, build_parameters, read_config
     except ImportError as error:
-        raise PermanentError(_NEEDS) from error
+        raise PermanentError(_SIMULATING_NEEDS) from error
     values = {} if config is None else read_config(config)
     made = build_parameters(values, {**asked, "keep_trace": True} if trace_out is not None else asked)
     outcome = simulate(made, seed=seed)
@@ -273,7 +269,6 @@ def _write_trace(file: Path, outcome: Outcome) -> None:
 
 
 def _print(outcome: Outcome) -> None:
-    screen = console()
     response = outcome.response_ms
     lines = [
         ("response, mean", _shown_ms(response["mean"])),
@@ -290,10 +285,8 @@ def _print(outcome: Outcome) -> None:
         ("store in use", f"{outcome.store_utilisation:.0%}"),
         ("workers in use", f"{outcome.worker_utilisation:.0%}"),
     ]
-    table = plain_table([f"tuning {outcome.tuning}, seed {outcome.seed}", ""], [""])
-    for line in lines:
-        add_row(table, *line)
-    screen.print(table)
+    screen = console()
+    screen.print(table_of([f"tuning {outcome.tuning}, seed {outcome.seed}", ""], lines, [""]))
     if len(outcome.publishers) > 1:
         screen.print()
         _print_publishers(outcome)
@@ -305,12 +298,13 @@ def _shown_ms(value: float) -> str:
 
 def _print_publishers(outcome: Outcome) -> None:
     columns = ["publisher", "delivered", "dropped", "response, mean", "N, mean"]
-    table = plain_table(columns, columns[1:])
-    for number, one in enumerate(outcome.publishers):
-        mean_ms = _shown_ms(one.response_ms["mean"])
-        add_row(table, str(number), f"{one.delivered:,}", f"{one.dropped:,}", mean_ms, f"{one.batch_size_mean:.1f}")
+    means = [(_shown_ms(one.response_ms["mean"]), f"{one.batch_size_mean:.1f}") for one in outcome.publishers]
+    rows = [
+        (str(number), f"{one.delivered:,}", f"{one.dropped:,}", *means[number])
+        for number, one in enumerate(outcome.publishers)
+    ]
     screen = console()
-    screen.print(table)
+    screen.print(table_of(columns, rows, columns[1:]))
     screen.print(
         f"\nJain's index: {outcome.jain_throughput:.3f} of throughput, {outcome.jain_response:.3f} of mean response;"
         f" the least has {outcome.least_share:.0%} of an even share"
@@ -320,3 +314,99 @@ def _print_publishers(outcome: Outcome) -> None:
 simulate_app.command("publisher")(with_options(_PARAMETERS)(publisher))
 simulate_app.command("trace")(trace)
 simulate_app.command("plot-trace")(plot_trace)
+
+
+_REPRODUCING_NEEDS = 'reproducing needs SimPy, numpy and matplotlib: pip install "clarion[sim,plots]"'
+_REPRODUCE_HELP = """Run the experiments of the papers that Clarion follows.
+
+\b
+Example:
+  clarion reproduce publisher --out out/publisher --quick
+"""
+reproduce_app = typer.Typer(help=_REPRODUCE_HELP, no_args_is_help=True)
+
+
+@reproduce_app.callback()
+def _reproduce() -> None:
+    pass
+
+
+@reproduce_app.command("publisher")
+@tells_errors
+def reproduce_publisher(
+    out: Path = option(..., "--out DIR", "Folder for report.md, claims.json and figures."),
+    trace: Path | None = option(None, "--trace FILE", "A trace of real arrivals to run too: CSV or Parquet."),
+    quick: bool = option(False, "--quick", "Short runs, for a first look."),
+    processes: int | None = option(
+        None, "--processes", "Processes to run in.", min=1, max=1000, show_default="one a core"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Run the tuned-publisher paper's experiments; draw its figures; judge its claims.
+
+    Fixed and tuned N under four loads in two cost profiles, the steps of Table
+    II, a slow subscriber, traces as they are and faster, the deployed T_poll of
+    1000 ms, and several publishers on one broker. The report puts each claim
+    of the paper beside what we see, for the algorithm as it is written and
+    for ours. Without --trace, only the generated lookup-service trace is run.
+
+    \b
+    Examples:
+      clarion reproduce publisher --out out/publisher --quick
+      clarion reproduce publisher --out out/publisher --trace requests.csv
+      clarion reproduce publisher --out out/publisher --json | jq .holds
+    """
+    try:
+        from clarion.reproduce.publisher_experiments import FULL, QUICK
+        from clarion.reproduce.publisher_figures import draw_all
+        from clarion.reproduce.publisher_report import make_report, write_report
+        from clarion.reproduce.publisher_results import run_experiments
+    except ImportError as error:
+        raise PermanentError(_REPRODUCING_NEEDS) from error
+    with naming_option(out, "--out", done="used", other="another folder"):
+        out.mkdir(parents=True, exist_ok=True)
+    if trace is None and not as_json:
+        note("no --trace was given: the generated lookup-service trace stands in for a real one")
+    with _progress(quiet=as_json) as on_done:
+        results = run_experiments(QUICK if quick else FULL, trace=trace, on_done=on_done, processes=processes)
+    report = make_report(results)
+    write_report(report, results, out)
+    draw_all(results, out)
+    if as_json:
+        print_json({**report.to_dict(), "folder": str(out)})
+    else:
+        _print_report(report, out)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    screen = console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=screen, disable=quiet or not screen.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("runs", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _print_report(report: Report, out: Path) -> None:
+    from clarion.reproduce.publisher_report import REPORT, summary_rows
+
+    screen = console()
+    columns = ["", "the paper's claim", "holds for", "store-heavy", "store-light"]
+    screen.print(table_of(columns, summary_rows(report.claims)))
+    held = sum(one.holds for one in report.reference)
+    screen.print(f"\nWithin the reference model's range: {held} of {len(report.reference)} figures.")
+    screen.print(
+        f"The report, with what we see for each claim, is {out / REPORT}; figures are beside it.", markup=False
+    )
