@@ -357,10 +357,9 @@ def reproduce_publisher(
       clarion reproduce publisher --out out/publisher --json | jq .holds
     """
     try:
-        from clarion.reproduce.publisher_experiments import FULL, QUICK
+        from clarion.reproduce.publisher_experiments import FULL, QUICK, run_experiments
         from clarion.reproduce.publisher_figures import draw_all
         from clarion.reproduce.publisher_report import make_report, write_report
-        from clarion.reproduce.publisher_results import run_experiments
     except ImportError as error:
         raise PermanentError(_REPRODUCING_NEEDS) from error
     with naming_option(out, "--out", done="used", other="another folder"):

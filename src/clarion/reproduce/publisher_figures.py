@@ -16,6 +16,7 @@ from clarion.reproduce.publisher_experiments import (
     CONGESTED,
     DEPLOYED,
     FIXED,
+    GRID_S,
     INITIAL_SIZES,
     LOAD,
     LOADS_PER_S,
@@ -31,9 +32,12 @@ from clarion.reproduce.publisher_experiments import (
     TRACE_SIZES,
     TUNED,
     Cell,
+    Results,
+    hindsight,
     load_cell,
+    on_grid,
+    trailing_mean,
 )
-from clarion.reproduce.publisher_results import GRID_S, Results, hindsight, on_grid, trailing_mean
 from clarion.sim.traces import rate_over_time
 
 

@@ -8,11 +8,22 @@ from typing import Any
 
 import msgspec
 
-from clarion.reproduce.claims import OFF, Claim, Verdict
-from clarion.reproduce.publisher_claims import judge_all
-from clarion.reproduce.publisher_experiments import EAGER, LITERAL, LOAD, LOADS_PER_S, PROFILES, RECHECK, TUNED
+from clarion.reproduce.publisher_claims import OFF, Claim, Verdict, judge_all
+from clarion.reproduce.publisher_experiments import (
+    EAGER,
+    LITERAL,
+    LOAD,
+    LOADS_PER_S,
+    PROFILES,
+    RECHECK,
+    TUNED,
+    Compared,
+    Hindsight,
+    Results,
+    compare,
+    hindsight,
+)
 from clarion.reproduce.publisher_figures import FIGURES
-from clarion.reproduce.publisher_results import Compared, Hindsight, Results, compare, hindsight
 
 REPORT, CLAIMS = "report.md", "claims.json"
 
