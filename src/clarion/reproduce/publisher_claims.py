@@ -88,8 +88,11 @@ class Rule:
 
     def judge(self, results: Results, profiles: Sequence[str]) -> Claim:
         """Judge the claim by what the runs gave."""
-        pairs = [(profile, policy) for profile in profiles for policy in self.policies]
-        verdicts = [Verdict(*pair, *self.look(results, *pair)) for pair in pairs]
+        verdicts = [
+            Verdict(profile, policy, *self.look(results, profile, policy))
+            for profile in profiles
+            for policy in self.policies
+        ]
         return dataclasses.replace(self.claim, verdicts=tuple(verdicts))
 
     def on(self, work: Workload) -> Rule:

@@ -1,31 +1,69 @@
-"""A simulated publisher: its workers, its data store, its publishing side, and the message that passes through them."""
+"""The parts of the model in simulated time: a publisher with its workers and data store, the broker, the subscriber.
+
+SimPy keeps the clock and the queue of events, and plain functions are called when their time has come: a function
+costs a third of a SimPy process, and this model has a dozen of steps for each message.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Protocol
 
 import numpy as np
 from simpy.core import Environment
+from simpy.events import Timeout
 
 from clarion.publisher.tuner import Publish, Sample, TunerSettings, make_tuner
 from clarion.sim.parameters import Parameters
-from clarion.sim.simulated_broker import SimulatedBroker
-from clarion.sim.simulated_time import TimedEvent, call_after, exponential, gamma
+
+_BLOCK = 2048  # draws made at once: one at a time is ten times slower
 
 
+class TimedEvent(Protocol):
+    """What a function is called with."""
+
+    @property
+    def value(self) -> Any:
+        """What was given to `call_after`."""
+
+
+def call_after(env: Environment, delay_s: float, call: Callable[[TimedEvent], None], value: Any = None) -> None:
+    """Call with an event that carries `value`, once the delay is over."""
+    Timeout(env, delay_s, value).callbacks.append(call)
+
+
+def exponential(dice: np.random.Generator, mean: float) -> Iterator[float]:
+    """Draw exponential times for ever; 0 where the mean is."""
+    if not mean:
+        return repeat(0.0)
+    return _blocks(lambda: dice.exponential(mean, _BLOCK))
+
+
+def gamma(dice: np.random.Generator, mean: float, cv: float) -> Iterator[float]:
+    """Draw gamma times with a mean and a coefficient of variation for ever."""
+    if not mean or not cv:
+        return repeat(mean)
+    return _blocks(lambda: dice.gamma(cv**-2, mean * cv**2, _BLOCK))
+
+
+def _blocks(draw: Callable[[], Any]) -> Iterator[float]:
+    while True:
+        yield from draw().tolist()
+
+
+@dataclass(slots=True, eq=False)
 class SimulatedMessage:
     """Which arrival of which publisher it is, and what its transfer was dealt."""
 
-    __slots__ = ("half_rtt_s", "limit", "number", "publisher", "transfer_began_s")
-
-    def __init__(self, publisher: SimulatedPublisher, number: int) -> None:
-        self.publisher = publisher
-        self.number = number
-        self.half_rtt_s = 0.0
-        self.transfer_began_s = 0.0
-        self.limit = 0  # carried by its ACK
+    publisher: SimulatedPublisher
+    number: int
+    half_rtt_s: float = 0.0
+    transfer_began_s: float = 0.0
+    limit: int = 0  # carried by its ACK
 
 
 class Pool:
@@ -360,7 +398,6 @@ class SimulatedPublisher:
             read_each_s=parameters.read_each_s, on_written=self._written, on_read=self._has_read,
         )  # fmt: skip
         self.side.store = self.store
-        broker.add(self)
         self._await_arrival()
 
     def half_rtt_s(self) -> float:
@@ -416,3 +453,103 @@ class SimulatedPublisher:
         """The ACK of a message came: its worker is free."""
         self.side.acked(event.value)
         self.pool.release()
+
+
+class SimulatedBroker:
+    """Takes messages while there is room; others wait, and so do the workers that sent them.
+
+    An ACK carries an absolute limit: what was read of its publisher's messages, and that publisher's share of the
+    room. Publishers that heed it never meet a full broker, since the shares do not exceed the room.
+    """
+
+    def __init__(self, env: Environment, *, room: int, publishers: int) -> None:
+        self.share = max(1, room // publishers)
+        self.queue: deque[SimulatedMessage] = deque()  # not yet begun to be read
+        self.on_first: Callable[[], None] | None = None  # called when a message enters an empty queue
+        self._env = env
+        self._room = room
+        self._held = 0  # in the queue or being read
+        self._waiting: deque[SimulatedMessage] = deque()
+        self._windows = [_Window(self.share) for _ in range(publishers)]
+
+    def arrive(self, event: TimedEvent) -> None:
+        """A message has come over the network."""
+        if self._held < self._room:
+            self._take(event.value)
+        else:
+            self._waiting.append(event.value)
+
+    def was_read(self, message: SimulatedMessage) -> None:
+        """The subscriber has read a message: there is room for another."""
+        publisher = message.publisher
+        publisher.was_read(message)
+        self._held -= 1
+        window = self._windows[publisher.number]
+        window.read += 1
+        if self._waiting:
+            self._take(self._waiting.popleft())
+        limit = window.read + self.share
+        # A publisher without messages under way gets no ACK, and would not learn of new room. It is told while the
+        # window it knows of is small, in steps that are worth a packet.
+        if 2 * (window.told - window.taken) < self.share and 4 * (limit - window.told) >= self.share:
+            window.told = limit
+            call_after(self._env, publisher.half_rtt_s(), publisher.allow, limit)
+
+    def _take(self, message: SimulatedMessage) -> None:
+        window = self._windows[message.publisher.number]
+        window.taken += 1
+        window.told = max(window.told, window.read + self.share)
+        message.limit = window.told
+        self._held += 1
+        self.queue.append(message)
+        call_after(self._env, message.half_rtt_s, message.publisher.acked, message)
+        if len(self.queue) == 1 and self.on_first is not None:
+            self.on_first()
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    """What one publisher may send, and what became of what it sent."""
+
+    told: int  # the limit it was last told
+    read: int = 0
+    taken: int = 0
+
+
+class SimulatedSubscriber:
+    """On return from a vacation reads all that is there at that instant, one after the other; then leaves again.
+
+    Vacations have no memory, so those that would end before an empty queue need not be played: from the arrival of the
+    first message on, the one under way lasts as long as a new one would.
+    """
+
+    def __init__(
+        self, env: Environment, broker: SimulatedBroker, *, read_times_s: Iterator[float], vacations_s: Iterator[float]
+    ) -> None:
+        self._env = env
+        self._broker = broker
+        self._read_times_s = read_times_s
+        self._vacations_s = vacations_s
+        self._inside: deque[SimulatedMessage] = deque()  # within the gate
+        self._away = True
+        broker.on_first = self._has_work
+
+    def _has_work(self) -> None:
+        if self._away:
+            call_after(self._env, next(self._vacations_s), self._return)
+
+    def _return(self, _event: TimedEvent) -> None:
+        self._away = False
+        self._inside.extend(self._broker.queue)
+        self._broker.queue.clear()
+        call_after(self._env, next(self._read_times_s), self._read)
+
+    def _read(self, _event: TimedEvent) -> None:
+        message = self._inside.popleft()
+        if self._inside:
+            call_after(self._env, next(self._read_times_s), self._read)
+        else:
+            self._away = True
+            if self._broker.queue:
+                self._has_work()
+        self._broker.was_read(message)
