@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import typer
@@ -75,7 +74,8 @@ def demo(
             folder, messages=messages, publishers=publishers, subscribers=subscribers,
             size_bytes=size_bytes, kill=kill, pipeline=pipeline, keep=keep is not None,
         )  # fmt: skip
-        with run, Display(messages, run.counted, quiet=as_json) as display:
+        display = Display(messages, run.counted, quiet=as_json)
+        with run, display.bars:
             for event in run.events():
                 display.show(event)
     _print(run.report, keep, as_json=as_json)
@@ -117,24 +117,15 @@ class Display:
 
         self._quiet = quiet
         self._console = console(stderr=True)
-        self._progress = Progress(
+        self.bars = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
             TextColumn("{task.fields[rate]:>9,.0f}/s"), TimeElapsedColumn(),
             console=self._console, disable=quiet or not self._console.is_terminal,
         )  # fmt: skip
         self._began_s: float | None = None
         self._tasks: dict[str, TaskID] = {
-            name: self._progress.add_task(name, total=messages, rate=0.0, start=False) for name in names
+            name: self.bars.add_task(name, total=messages, rate=0.0, start=False) for name in names
         }
-
-    def __enter__(self) -> Display:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def show(self, event: Said | Began | Moved) -> None:
         """Show what happened: a line, the clocks started, or a bar that moves."""
@@ -145,19 +136,19 @@ class Display:
         elif isinstance(event, Began):
             self._began_s = time.monotonic()
             for task in self._tasks.values():
-                self._progress.start_task(task)
+                self.bars.start_task(task)
         elif not self._quiet:
             self._console.print(event.text, markup=False, soft_wrap=True)
 
     def _move(self, name: str, count: int) -> None:
         if self._began_s is None:
             return
-        task = self._progress.tasks[self._tasks[name]]
+        task = self.bars.tasks[self._tasks[name]]
         if count > task.completed:
             rate = count / max(1e-3, time.monotonic() - self._began_s)
-            self._progress.update(task.id, completed=count, rate=rate)
+            self.bars.update(task.id, completed=count, rate=rate)
             if task.finished:
-                self._progress.stop_task(task.id)
+                self.bars.stop_task(task.id)
 
 
 def _report_table(report: Report) -> Table:

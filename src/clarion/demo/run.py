@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from clarion.model.errors import PermanentError
@@ -91,9 +90,7 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must leave nothing behind
         try:
             for process in self._running.values():
@@ -106,6 +103,9 @@ class Processes:
                     process.wait()
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+WRONG = ("lost", "repeated", "out_of_order", "damaged")  # what there should be none of
 
 
 @dataclass(slots=True)
@@ -130,21 +130,14 @@ class Report:
         """Whether every promise was kept."""
         if self.archived is not None and not self.archived.rows == self.archived.different == self.acked:
             return False
-        return self.sent == self.acked and not (self.lost or self.repeated or self.out_of_order or self.damaged)
+        return self.sent == self.acked and not any(getattr(self, name) for name in WRONG)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for programs."""
         delivered = sum(self.received.values())
         return {
             "ok": self.ok,
-            "sent": self.sent,
-            "acked": self.acked,
-            "received": self.received,
-            "lost": self.lost,
-            "repeated": self.repeated,
-            "out_of_order": self.out_of_order,
-            "damaged": self.damaged,
-            "kills": self.kills,
+            **{name: getattr(self, name) for name in ("sent", "acked", "received", *WRONG, "kills")},
             "away_s": round(self.away_s, 3),
             "elapsed_s": round(self.elapsed_s, 3),
             "messages_per_s": round(self.acked / self.elapsed_s),
@@ -277,10 +270,8 @@ class DemoRun:
         self._processes.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._processes.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._processes.__exit__(*error)
 
     @property
     def counted(self) -> list[str]:
@@ -409,7 +400,5 @@ class DemoRun:
         self._events.append(Moved(name, facts["received"]))
         if "done" in facts:
             self._done.add(name)
-            report.lost += facts["lost"]
-            report.repeated += facts["repeated"]
-            report.out_of_order += facts["out_of_order"]
-            report.damaged += facts["damaged"]
+            for wrong in WRONG:
+                setattr(report, wrong, getattr(report, wrong) + facts[wrong])

@@ -186,7 +186,7 @@ def parameters_of(cell: Cell, extent: Extent, workloads: Mapping[str, Workload])
         "tuning": cell.tuning if cell.tuning in TUNED else FIXED,
         "batch_size": cell.batch_size,
         "gated": cell.gated,
-        **_SETTINGS[cell.experiment](cell, extent, workloads),
+        **_settings(cell, extent, workloads),
     }
     if cell.tuning == DEPLOYED:
         settings |= {"poll_min_s": DEPLOYED_POLL_S, "poll_max_s": DEPLOYED_POLL_S}
@@ -195,60 +195,31 @@ def parameters_of(cell: Cell, extent: Extent, workloads: Mapping[str, Workload])
     return dataclasses.replace(Parameters(), **settings)
 
 
-def _load(cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    load = float(cell.case)
-    seconds = extent.low_load_seconds if load <= LOADS_PER_S[0] else extent.seconds
-    kept = load in LOADS_PER_S and cell.tuning in (FIXED, *TUNED)
-    return {"arrivals": Poisson(load), "seconds": seconds, "keep_responses": kept}
-
-
-def _over_time(_cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    return {"arrivals": Poisson(OVER_TIME_LOAD_PER_S), "seconds": extent.seconds, "keep_trace": True}
-
-
-def _steps(cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    return {"arrivals": Stepped(extent.steps), "keep_trace": cell.tuning in TUNED}
-
-
-def _slow(_cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    return {**SLOW_SUBSCRIBER, "seconds": extent.slow_seconds}
-
-
-def _trace(cell: Cell, _extent: Extent, workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    arrivals = Traced(workloads[cell.case].times_s)
-    return {
-        "arrivals": arrivals,
-        "warm_up_s": min(Parameters().warm_up_s, WARM_UP_SHARE * arrivals.duration_s),
-        "keep_responses": True,
-        "keep_trace": cell.tuning in TUNED and cell.batch_size == 1,
-    }
-
-
-def _several(cell: Cell, extent: Extent, _workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    publishers = int(cell.case)
-    return {
-        "arrivals": Poisson(SEVERAL_LOAD_PER_S), "publishers": publishers, "seconds": extent.publishers_seconds,
-    }  # fmt: skip
-
-
-def _congested(cell: Cell, extent: Extent, workloads: Mapping[str, Workload]) -> dict[str, Any]:
-    publishers = int(cell.case)
-    return {
-        **_several(cell, extent, workloads),
-        "subscriber_per_s": CONGESTED_SHARE * SEVERAL_LOAD_PER_S * publishers,
-        "room": 50 * publishers,
-    }
-
-
-_SETTINGS = {
-    LOAD: _load,
-    OVER_TIME: _over_time,
-    STEPS: _steps,
-    SLOW: _slow,
-    TRACE: _trace,
-    SEVERAL: _several,
-    CONGESTED: _congested,
-}
+def _settings(cell: Cell, extent: Extent, workloads: Mapping[str, Workload]) -> dict[str, Any]:
+    """Return what the experiment of a cell sets."""
+    tuned = cell.tuning in TUNED
+    if cell.experiment == LOAD:
+        load = float(cell.case)
+        seconds = extent.low_load_seconds if load <= LOADS_PER_S[0] else extent.seconds
+        kept = load in LOADS_PER_S and (tuned or cell.tuning == FIXED)
+        return {"arrivals": Poisson(load), "seconds": seconds, "keep_responses": kept}
+    if cell.experiment == OVER_TIME:
+        return {"arrivals": Poisson(OVER_TIME_LOAD_PER_S), "seconds": extent.seconds, "keep_trace": True}
+    if cell.experiment == STEPS:
+        return {"arrivals": Stepped(extent.steps), "keep_trace": tuned}
+    if cell.experiment == SLOW:
+        return {**SLOW_SUBSCRIBER, "seconds": extent.slow_seconds}
+    if cell.experiment == TRACE:
+        arrivals = Traced(workloads[cell.case].times_s)
+        warm_up_s = min(Parameters().warm_up_s, WARM_UP_SHARE * arrivals.duration_s)
+        kept = tuned and cell.batch_size == 1
+        return {"arrivals": arrivals, "warm_up_s": warm_up_s, "keep_responses": True, "keep_trace": kept}
+    assert cell.experiment in (SEVERAL, CONGESTED)
+    publishers, load = int(cell.case), SEVERAL_LOAD_PER_S
+    several = {"arrivals": Poisson(load), "publishers": publishers, "seconds": extent.publishers_seconds}
+    if cell.experiment == CONGESTED:
+        several |= {"subscriber_per_s": CONGESTED_SHARE * load * publishers, "room": 50 * publishers}
+    return several
 
 
 def run_experiments(

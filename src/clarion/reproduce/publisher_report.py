@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,40 +67,42 @@ def make_report(results: Results) -> Report:
 def write_report(report: Report, results: Results, folder: Path) -> None:
     """Write report.md and claims.json into a folder."""
     (folder / CLAIMS).write_bytes(msgspec.json.format(msgspec.json.encode(report.to_dict()), indent=1))
-    (folder / REPORT).write_text("\n".join(_lines(report, results)) + "\n", encoding="utf-8")
+    (folder / REPORT).write_text("\n\n".join(_parts(report, results)) + "\n\n", encoding="utf-8")
 
 
-def _lines(report: Report, results: Results) -> Iterator[str]:
+def _parts(report: Report, results: Results) -> Iterator[str]:
+    """Return the report's headings, paragraphs and tables, between which there are empty lines."""
     yield "# The tuned publisher: the paper's experiments, run again"
-    yield ""
-    yield f"A {report.extent} reproduction: {report.runs:,} runs of the model, which runs the real publisher's tuner."
+    about = f"A {report.extent} reproduction: {report.runs:,} runs of the model, which runs the real publisher's tuner."
     if report.extent != "full":
-        yield "Runs are short and few here, so that single figures are rough: the full reproduction is what counts."
+        about += (
+            "\nRuns are short and few here, so that single figures are rough: the full reproduction is what counts."
+        )
     if not any(trace["given"] for trace in report.traces):
-        yield "No trace file was given: the traces are the generated lookup service's alone."
-    yield ""
+        about += "\nNo trace file was given: the traces are the generated lookup service's alone."
+    yield about
     yield from _claims(report)
     yield from _plainly(report)
     yield from _reference(report)
     yield from _beyond(report)
     yield from _deployed(results)
     yield "## Figures"
-    yield ""
-    for figure in FIGURES:
-        yield f"![{figure.shows}]({figure.file})"
-        yield ""
+    yield from (f"![{figure.shows}]({figure.file})" for figure in FIGURES)
+
+
+def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
+    lines = (f"| {' | '.join(cells)} |" for cells in rows)
+    return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *lines])
 
 
 def _claims(report: Report) -> Iterator[str]:
     yield "## The paper's claims"
-    yield ""
-    counts = report.counts()
-    told = [f"{policy} {one['holds']} of {one['judged']}" for policy, one in counts.items()]
-    yield f"Of the verdicts below, in both profiles, these hold: {', '.join(told)}."
-    yield "What we see is of the literal algorithm, or of fixed N where the claim is about tuning switched off."
-    yield ""
-    yield "| | the paper's claim | judged by | profile | what we see | holds? | recheck | eager |"
-    yield "|---|---|---|---|---|---|---|---|"
+    told = [f"{policy} {one['holds']} of {one['judged']}" for policy, one in report.counts().items()]
+    yield (
+        f"Of the verdicts below, in both profiles, these hold: {', '.join(told)}.\n"
+        "What we see is of the literal algorithm, or of fixed N where the claim is about tuning switched off."
+    )
+    rows = []
     for claim in report.claims:
         for number, profile in enumerate(PROFILES):
             main = claim.of(profile, LITERAL) or claim.of(profile, OFF)
@@ -108,8 +110,8 @@ def _claims(report: Report) -> Iterator[str]:
             # What both profiles share is told once.
             shared = [claim.figure, claim.claim, claim.judged_by] if number == 0 else ["", "", ""]
             beside = [_beside(claim.of(profile, policy)) for policy in (RECHECK, EAGER)]
-            yield "| " + " | ".join([*shared, profile, main.seen, _word(main.holds), *beside]) + " |"
-    yield ""
+            rows.append([*shared, profile, main.seen, _word(main.holds), *beside])
+    yield _table("| | the paper's claim | judged by | profile | what we see | holds? | recheck | eager |", rows)
 
 
 def _beside(verdict: Verdict | None) -> str:
@@ -122,37 +124,31 @@ def _word(holds: bool) -> str:
 
 def _plainly(report: Report) -> Iterator[str]:
     yield "## What does not hold for the algorithm as it is written"
-    yield ""
     failed = [(claim, verdict) for claim in report.claims for verdict in claim.verdicts if not verdict.holds]
-    literal = [(claim, verdict) for claim, verdict in failed if verdict.policy in (LITERAL, OFF)]
-    for claim, verdict in literal:
+    lines = []
+    for claim, verdict in failed:
+        if verdict.policy not in (LITERAL, OFF):
+            continue
         others = [claim.of(verdict.profile, policy) for policy in (RECHECK, EAGER)]
         told = "; ".join(f"{one.policy} {'holds' if one.holds else 'does not'}: {one.seen}" for one in others if one)
         beside = f" Beside it: {told}." if told else ""
-        yield f"* {claim.figure}, {verdict.profile}: {claim.claim} We see: {verdict.seen}.{beside}"
-    if not literal:
-        yield "Everything holds."
-    yield ""
+        lines.append(f"* {claim.figure}, {verdict.profile}: {claim.claim} We see: {verdict.seen}.{beside}")
+    yield "\n".join(lines) or "Everything holds."
 
 
 def _reference(report: Report) -> Iterator[str]:
     held = sum(one.holds for one in report.reference)
     yield "## Beside the independent reference model"
-    yield ""
     yield (
         f"{held} of {len(report.reference)} figures are within 10 % (mean N: 15 %), or unstable where the reference is."
         " Reference → ours; response in ms."
     )
-    yield ""
     for profile in PROFILES:
-        rows = [one for one in report.reference if one.profile == profile]
-        names = list(dict.fromkeys(one.what for one in rows))
-        yield f"| {profile}, requests/s | {' | '.join(names)} |"
-        yield "|---" * (len(names) + 1) + "|"
-        for load in dict.fromkeys(one.load_per_s for one in rows):
-            cells = [_compared(one) for one in rows if one.load_per_s == load]
-            yield f"| {load:g} | {' | '.join(cells)} |"
-        yield ""
+        ours = [one for one in report.reference if one.profile == profile]
+        names = dict.fromkeys(one.what for one in ours)
+        loads = dict.fromkeys(one.load_per_s for one in ours)
+        rows = [[f"{load:g}", *(_compared(one) for one in ours if one.load_per_s == load)] for load in loads]
+        yield _table(f"| {profile}, requests/s | {' | '.join(names)} |", rows)
 
 
 def _compared(one: Compared) -> str:
@@ -164,40 +160,35 @@ def _compared(one: Compared) -> str:
 
 def _beyond(report: Report) -> Iterator[str]:
     yield "## Beyond the paper: against the best fixed N in hindsight"
-    yield ""
     yield "Mean response in ms, and in ratio to the fixed N that turned out best for that load."
-    yield ""
-    yield "The paper's T_poll is 50 ms at least. That delays a fixed N, but not `eager`, which polls when something"
-    yield "is pending; so the best fixed N with polls every 5 ms is shown too, as what N alone can do."
-    yield ""
-    yield "| profile | requests/s | best fixed N | best fixed N, T_poll 5 ms | " + " | ".join(TUNED) + " |"
-    yield "|---|---|---|---|" + "---|" * len(TUNED)
+    yield (
+        "The paper's T_poll is 50 ms at least. That delays a fixed N, but not `eager`, which polls when something\n"
+        "is pending; so the best fixed N with polls every 5 ms is shown too, as what N alone can do."
+    )
+    rows = []
     for row in report.beyond:
         cells = [f"{row.tuned_ms[policy]:,.0f} ({row.ratio(policy):.2f})" for policy in TUNED]
-        cells.insert(0, "" if row.fine_ms is None else f"{row.fine_ms:,.0f} ({row.fine_ms / row.best_ms:.2f})")
-        yield f"| {row.profile} | {row.case} | N = {row.best_size}: {row.best_ms:,.0f} | {' | '.join(cells)} |"
-    yield ""
+        fine = "" if row.fine_ms is None else f"{row.fine_ms:,.0f} ({row.fine_ms / row.best_ms:.2f})"
+        rows.append([row.profile, row.case, f"N = {row.best_size}: {row.best_ms:,.0f}", fine, *cells])
+    yield _table(f"| profile | requests/s | best fixed N | best fixed N, T_poll 5 ms | {' | '.join(TUNED)} |", rows)
     best = [row for row in report.beyond if row.tuned_ms[EAGER] < row.tuned_ms[RECHECK]]
     within = [row for row in report.beyond if row.ratio(EAGER) <= 1.05]
-    fine = [row.tuned_ms[EAGER] <= row.fine_ms for row in report.beyond if row.fine_ms is not None]
+    finer = [row.tuned_ms[EAGER] <= row.fine_ms for row in report.beyond if row.fine_ms is not None]
     yield (
         f"`eager` is below `recheck` in {len(best)} of {len(report.beyond)} rows, and within 5 % of the best fixed N or"
-        f" below it in {len(within)}. It is at or below the best fixed N with polls every 5 ms in {sum(fine)} of"
-        f" {len(fine)} rows."
+        f" below it in {len(within)}. It is at or below the best fixed N with polls every 5 ms in {sum(finer)} of"
+        f" {len(finer)} rows."
     )
-    yield ""
 
 
 def _deployed(results: Results) -> Iterator[str]:
     yield "## Beside the deployed system (T_poll = 1000 ms, no tuning)"
-    yield ""
     loads = [f"{load:g}" for load in LOADS_PER_S]
-    yield f"| mean response, ms, with its best N | {' | '.join(f'{load}/s' for load in loads)} |"
-    yield "|---" * (len(loads) + 1) + "|"
+    rows = []
     for profile in PROFILES:
         best = [results.best_deployed(LOAD, profile, load) for load in loads]
-        yield f"| {profile} | {' | '.join(f'{mean_ms:,.0f} (N = {size})' for size, mean_ms in best)} |"
-    yield ""
+        rows.append([profile, *(f"{mean_ms:,.0f} (N = {size})" for size, mean_ms in best)])
+    yield _table(f"| mean response, ms, with its best N | {' | '.join(f'{load}/s' for load in loads)} |", rows)
 
 
 def summary_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:
