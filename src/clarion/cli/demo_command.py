@@ -71,7 +71,7 @@ def demo(
     end_cleanly_on_sigterm()
     with _folder(keep) as folder:
         run = DemoRun(
-            folder, messages=messages, publishers=publishers, subscribers=subscribers,
+            folder=folder, messages=messages, publishers=publishers, subscribers=subscribers,
             size_bytes=size_bytes, kill=kill, pipeline=pipeline, keep=keep is not None,
         )  # fmt: skip
         display = Display(messages, run.counted, quiet=as_json)

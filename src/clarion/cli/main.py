@@ -16,8 +16,7 @@ from clarion.cli.demo_command import demo
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
 from clarion.cli.pipeline_commands import pipeline_app
-from clarion.cli.publish_command import publish
-from clarion.cli.put_commands import put, request
+from clarion.cli.put_commands import publish, put, request
 from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app

@@ -379,21 +379,12 @@ def reproduce_publisher(
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
     screen = console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=screen, disable=quiet or not screen.is_terminal,
-    )  # fmt: skip
-    with bar:
+    counts, times = progress.MofNCompleteColumn(), (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), counts, *times)
+    with progress.Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as bar:
         task = bar.add_task("runs", total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 

@@ -5,8 +5,17 @@
 
 from typing import TYPE_CHECKING, Any
 
-from clarion.sim.arrival_processes import TABLE_II, Arrivals, Poisson, Step, Stepped, Traced
-from clarion.sim.parameters import PROFILES, SLOW_SUBSCRIBER, Parameters
+from clarion.sim.parameters import (
+    PROFILES,
+    SLOW_SUBSCRIBER,
+    TABLE_II,
+    Arrivals,
+    Parameters,
+    Poisson,
+    Step,
+    Stepped,
+    Traced,
+)
 
 if TYPE_CHECKING:
     from clarion.sim.simulation import Outcome, PublisherOutcome, Run, jain_index, simulate, sweep

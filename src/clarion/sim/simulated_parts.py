@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -66,6 +66,7 @@ class SimulatedMessage:
     limit: int = 0  # carried by its ACK
 
 
+@dataclass(eq=False)
 class Pool:
     """The workers that receiving and publishing share, and the bounded buffer before them.
 
@@ -73,26 +74,19 @@ class Pool:
     worker goes to receiving first, or to whoever asked first.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        *,
-        workers: int,
-        buffer: int,
-        receiving_first: bool,
-        on_receive: Callable[[SimulatedMessage], None],
-        on_publish: Callable[[SimulatedMessage], None],
-    ) -> None:
+    env: Environment
+    _: KW_ONLY
+    workers: int
+    buffer: int
+    receiving_first: bool
+    on_receive: Callable[[SimulatedMessage], None]
+    on_publish: Callable[[SimulatedMessage], None]
+
+    def __post_init__(self) -> None:
         self.dropped = 0
         self.buffer_peak = 0  # the most that waited to be received at one time
         self.busy_s = 0.0  # summed over workers, until `_changed_s`
-        self._env = env
-        self._workers = workers
-        self._free = workers
-        self._buffer = buffer
-        self._receiving_first = receiving_first
-        self._on_receive = on_receive
-        self._on_publish = on_publish
+        self._free = self.workers
         self._to_receive: deque[tuple[int, SimulatedMessage]] = deque()
         self._to_publish: deque[tuple[int, SimulatedMessage]] = deque()
         self._asked = 0
@@ -102,8 +96,8 @@ class Pool:
         """Take an arrival: a free worker, or room in the buffer, or False and it is dropped."""
         if self._free:
             self._take()
-            self._on_receive(message)
-        elif len(self._to_receive) < self._buffer:
+            self.on_receive(message)
+        elif len(self._to_receive) < self.buffer:
             self._asked += 1
             self._to_receive.append((self._asked, message))
             self.buffer_peak = max(self.buffer_peak, len(self._to_receive))
@@ -116,7 +110,7 @@ class Pool:
         """Return a message that was read a worker as soon as one is free for it."""
         if self._free:
             self._take()
-            self._on_publish(message)
+            self.on_publish(message)
         else:
             self._asked += 1
             self._to_publish.append((self._asked, message))
@@ -124,10 +118,10 @@ class Pool:
     def release(self) -> None:
         """Take a worker back, and return it to the next in line."""
         to_receive, to_publish = self._to_receive, self._to_publish
-        if to_receive and (self._receiving_first or not to_publish or to_receive[0][0] < to_publish[0][0]):
-            self._on_receive(to_receive.popleft()[1])
+        if to_receive and (self.receiving_first or not to_publish or to_receive[0][0] < to_publish[0][0]):
+            self.on_receive(to_receive.popleft()[1])
         elif to_publish:
-            self._on_publish(to_publish.popleft()[1])
+            self.on_publish(to_publish.popleft()[1])
         else:
             self._account()
             self._free += 1
@@ -135,41 +129,35 @@ class Pool:
     def utilisation(self) -> float:
         """Return the share of its workers' time that was used until now."""
         self._account()
-        return self.busy_s / (self._workers * self._env.now) if self._env.now else 0.0
+        return self.busy_s / (self.workers * self.env.now) if self.env.now else 0.0
 
     def _take(self) -> None:
         self._account()
         self._free -= 1
 
     def _account(self) -> None:
-        now_s = self._env.now
-        self.busy_s += (self._workers - self._free) * (now_s - self._changed_s)
+        now_s = self.env.now
+        self.busy_s += (self.workers - self._free) * (now_s - self._changed_s)
         self._changed_s = now_s
 
 
+@dataclass(eq=False)
 class DataStore:
     """One server that writes messages one by one and reads them in batches; waiting writes come before waiting reads.
 
     A read has a fixed cost and one for each message; nothing that has begun is interrupted.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        *,
-        write_times_s: Iterator[float],
-        read_fixed_s: float,
-        read_each_s: float,
-        on_written: Callable[[SimulatedMessage], None],
-        on_read: Callable[[Sequence[SimulatedMessage]], None],
-    ) -> None:
+    env: Environment
+    _: KW_ONLY
+    write_times_s: Iterator[float]
+    read_fixed_s: float
+    read_each_s: float
+    on_written: Callable[[SimulatedMessage], None]
+    on_read: Callable[[Sequence[SimulatedMessage]], None]
+
+    def __post_init__(self) -> None:
         self.busy_s = 0.0
-        self._env = env
-        self._write_times_s = write_times_s
-        self._read_fixed_s = read_fixed_s
-        self._read_each_s = read_each_s
-        self._on_written = on_written
-        self._on_read = on_read
         self._to_write: deque[SimulatedMessage] = deque()
         self._to_read: deque[Sequence[SimulatedMessage]] = deque()
         self._busy = False
@@ -189,12 +177,12 @@ class DataStore:
     def _begin(self) -> None:
         self._busy = True
         if self._to_write:
-            took_s = next(self._write_times_s)
-            call_after(self._env, took_s, self._written, self._to_write.popleft())
+            took_s = next(self.write_times_s)
+            call_after(self.env, took_s, self._written, self._to_write.popleft())
         else:
             batch = self._to_read.popleft()
-            took_s = self._read_fixed_s + self._read_each_s * len(batch)
-            call_after(self._env, took_s, self._has_read, batch)
+            took_s = self.read_fixed_s + self.read_each_s * len(batch)
+            call_after(self.env, took_s, self._has_read, batch)
         self.busy_s += took_s
 
     def _go_on(self) -> None:
@@ -204,11 +192,11 @@ class DataStore:
 
     def _written(self, event: TimedEvent) -> None:
         self._go_on()
-        self._on_written(event.value)
+        self.on_written(event.value)
 
     def _has_read(self, event: TimedEvent) -> None:
         self._go_on()
-        self._on_read(event.value)
+        self.on_read(event.value)
 
 
 class PublishingSide:
