@@ -16,19 +16,9 @@ from urllib.parse import quote
 
 import typer
 
-from clarion.cli.broker_clients import admin_client
+from clarion.cli.broker_clients import BrokerCall
 from clarion.cli.command_errors import ExitCode, naming_option, note, tells_errors
-from clarion.cli.command_options import (
-    DEFAULT_TIMEOUT_S,
-    DEFAULT_URL,
-    AsJson,
-    Url,
-    option,
-    read_name,
-    read_number,
-    read_some,
-    read_time,
-)
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option, read_name, read_number, read_some, read_time
 from clarion.cli.output import counted, print_json, readable_duration
 from clarion.cli.spark_job import (
     FromLake,
@@ -261,7 +251,7 @@ def replay(
     if speed and name is not None:
         raise typer.BadParameter("only a replay at full speed is done once under a name", param_hint="--as")
     MessageSource(url, names_of(topics), lake).check()
-    with admin_client(url, DEFAULT_TIMEOUT_S) as admin:
+    with BrokerCall(url).admin() as admin:
         admin.hello()  # no need to start Spark where no broker answers
     began_s = time.monotonic()
     with spark_session(context, "replay", quiet=as_json) as spark, live_line(quiet=as_json) as show:

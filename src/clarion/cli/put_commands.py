@@ -35,7 +35,7 @@ from clarion.model.errors import PermanentError, TimedOut, TooLarge
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from clarion.publisher import Publisher, Receipt, Receipts
     from clarion.web import GatewaySettings
@@ -228,9 +228,8 @@ class LineProgress:
         found = os.fstat(descriptor)
         self._total = found.st_size if stat.S_ISREG(found.st_mode) else None
         self._wanted = sys.stderr.isatty() and not os.isatty(descriptor)
-        self._began_s = time.monotonic()
+        self._show_at_s = time.monotonic() + _PROGRESS_AFTER_S
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._messages = self._bytes = 0
 
     def __enter__(self) -> LineProgress:
@@ -244,25 +243,21 @@ class LineProgress:
         """Note what was read."""
         self._messages += messages
         self._bytes += size
-        if not self._wanted:
-            return
-        if self._bar is None:
-            if time.monotonic() - self._began_s < _PROGRESS_AFTER_S:
-                return
-            self._show()
-        assert self._bar is not None
-        assert self._task is not None
-        self._bar.update(self._task, completed=self._bytes, messages=f"{self._messages:,}")
+        if self._bar is None and self._wanted and time.monotonic() >= self._show_at_s:
+            self._bar = self._show()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self._bytes, messages=f"{self._messages:,}")
 
-    def _show(self) -> None:
+    def _show(self) -> Progress:
         from rich import progress
 
         text = progress.TextColumn("{task.fields[messages]} messages")
         bytes_read, speed = progress.DownloadColumn(), progress.TransferSpeedColumn()
         columns = (text, progress.BarColumn(), bytes_read, speed, progress.TimeElapsedColumn())
-        self._bar = progress.Progress(*columns, console=console(stderr=True), transient=True)
-        self._task = self._bar.add_task("put", total=self._total, messages="0")
-        self._bar.start()
+        bar = progress.Progress(*columns, console=console(stderr=True), transient=True)
+        bar.add_task("put", total=self._total, messages="0")
+        bar.start()
+        return bar
 
 
 @broker_command

@@ -187,7 +187,7 @@ def _print_all(
             except BadBatch as error:
                 _tell_unreadable(part, error)
                 continue
-            writer.write(shape(part), _Settling(part, nack))
+            writer.write(shape(part), functools.partial(_settle, part, nack))
             printed += len(part)
         if not parts and writer.in_doubt:
             writer.finish()
@@ -217,19 +217,13 @@ def _tell_unreadable(part: MessageBatch, error: BadBatch) -> None:
     _note_passed_over(str(told), told)
 
 
-class _Settling:
-    """Acks those messages of a part that were taken, or gives them back where there is a reason to."""
-
-    def __init__(self, part: MessageBatch, nack: str | None) -> None:
-        self._part = part
-        self._nack = nack
-
-    def __call__(self, start: int, stop: int) -> None:
-        taken = self._part.cut(self._part.start + start, self._part.start + stop)
-        if self._nack is None:
-            taken.ack()
-        else:
-            taken.nack(reason=self._nack)
+def _settle(part: MessageBatch, nack: str | None, start: int, stop: int) -> None:
+    """Ack those messages of a part that were taken, or give them back where there is a reason to."""
+    taken = part.cut(part.start + start, part.start + stop)
+    if nack is None:
+        taken.ack()
+    else:
+        taken.nack(reason=nack)
 
 
 def _how_to_subscribe(topic: bytes, name: bytes) -> str:

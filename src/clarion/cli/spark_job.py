@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from clarion.cli.broker_clients import admin_client
+from clarion.cli.broker_clients import BrokerCall
 from clarion.cli.command_errors import note
-from clarion.cli.command_options import DEFAULT_TIMEOUT_S, option, read_name
+from clarion.cli.command_options import option, read_name
 from clarion.cli.output import console, one_line, readable_duration, table_of
 from clarion.model.errors import PermanentError
 from clarion.model.names import from_text, to_text
@@ -142,7 +142,7 @@ class MessageSource(NamedTuple):
             raise PermanentError("which topics? Name them, or a lake with --lake")
         from clarion.pipeline.broker_reader import find_topics
 
-        with admin_client(self.url, DEFAULT_TIMEOUT_S) as admin:
+        with BrokerCall(self.url).admin() as admin:
             find_topics(admin, [from_text(topic) for topic in self.topics])
 
     def has(self, topic: str) -> bool:

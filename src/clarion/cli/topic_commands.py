@@ -305,24 +305,28 @@ def _print_table(rows: list[TopicRow]) -> None:
 
 def row_json(row: TopicRow) -> dict[str, Any]:
     """Return a topic as JSON lists it. Where some above the cursor are acked, `lag` is an upper bound."""
+    readers = [
+        {
+            "subscriber": to_text(name),
+            "shared": name in row.shared,
+            "cursor": cursor,
+            "lag": max(0, row.next_offset - cursor),
+            "acked_ranges_above_cursor": ranges,
+        }
+        for name, cursor, ranges in row.subscriptions
+    ]
+    return {**_holds_json(row, settings_of(row)), "subscriptions": readers}
+
+
+def _holds_json(told: TopicRow | TopicDescription, settings: TopicSettings) -> dict[str, Any]:
     return {
-        "topic": to_text(row.topic),
-        "retention": row.retention,
-        "settings": all_fields(settings_of(row)),
-        "messages": row.next_offset - row.first_offset,
-        "first_offset": row.first_offset,
-        "next_offset": row.next_offset,
-        "stored_bytes": row.stored_bytes,
-        "subscriptions": [
-            {
-                "subscriber": to_text(name),
-                "shared": name in row.shared,
-                "cursor": cursor,
-                "lag": max(0, row.next_offset - cursor),
-                "acked_ranges_above_cursor": ranges,
-            }
-            for name, cursor, ranges in row.subscriptions
-        ],
+        "topic": to_text(told.topic),
+        "retention": told.retention,
+        "settings": all_fields(settings),
+        "messages": told.next_offset - told.first_offset,
+        "first_offset": told.first_offset,
+        "next_offset": told.next_offset,
+        "stored_bytes": told.stored_bytes,
     }
 
 
@@ -336,13 +340,7 @@ def settings_of(row: TopicRow) -> TopicSettings:
 def topic_json(told: TopicDescription) -> dict[str, Any]:
     """Return everything about a topic as JSON."""
     return {
-        "topic": to_text(told.topic),
-        "retention": told.retention,
-        "settings": all_fields(told.settings),
-        "messages": told.messages,
-        "first_offset": told.first_offset,
-        "next_offset": told.next_offset,
-        "stored_bytes": told.stored_bytes,
+        **_holds_json(told, told.settings),
         "staged_messages": told.staged_messages,
         "staged_bytes": told.staged_bytes,
         "oldest_at": iso(told.oldest_at),
