@@ -178,24 +178,17 @@ def with_options(options: Iterable[tuple[str, Any, Any]]) -> Callable[[Callable[
     return add
 
 
-Topic = Annotated[
-    bytes,
-    typer.Argument(
-        parser=read_name, metavar="TOPIC", help="Name of the topic; for bytes that are not UTF-8, b64: and base64."
-    ),
-]
-TopicOrPattern = Annotated[
-    bytes,
-    typer.Argument(
-        parser=read_name,
-        metavar="TOPIC",
-        help="Name of the topic, or a pattern like 'alerts/*' or 'alerts/#'; for bytes that are not UTF-8, b64: and"
-        " base64.",
-    ),
-]
-SubscriberArgument = Annotated[
-    bytes, typer.Argument(parser=read_name, metavar="NAME", help="Name of the subscriber, as in --as.")
-]
+def name_argument(default: Any, word: str, help: str, **more: Any) -> Any:
+    """Return an argument that is the name of a topic, a subscriber or a state, or several of them."""
+    return typer.Argument(default, metavar=word, help=help, parser=read_name, **more)
+
+
+_OTHER_BYTES = "for bytes that are not UTF-8, b64: and base64."
+_PATTERN = f"Name of the topic, or a pattern like 'alerts/*' or 'alerts/#'; {_OTHER_BYTES}"
+Topic = Annotated[bytes, name_argument(..., "TOPIC", f"Name of the topic; {_OTHER_BYTES}")]
+TopicOrPattern = Annotated[bytes, name_argument(..., "TOPIC", _PATTERN)]
+StateName = Annotated[bytes, name_argument(..., "NAME", f"Name of the state; {_OTHER_BYTES}")]
+SubscriberArgument = Annotated[bytes, name_argument(..., "NAME", "Name of the subscriber, as in --as.")]
 SubscriberName = Annotated[
     bytes, option(..., "--as NAME", "Name of the subscriber: the broker remembers what it has read.", parser=read_name)
 ]

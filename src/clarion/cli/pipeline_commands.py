@@ -18,7 +18,17 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall
 from clarion.cli.command_errors import ExitCode, naming_option, note, tells_errors
-from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option, read_name, read_number, read_some, read_time
+from clarion.cli.command_options import (
+    DEFAULT_URL,
+    AsJson,
+    Url,
+    name_argument,
+    option,
+    read_name,
+    read_number,
+    read_some,
+    read_time,
+)
 from clarion.cli.output import counted, print_json, readable_duration
 from clarion.cli.spark_job import (
     FromLake,
@@ -94,9 +104,7 @@ Lake = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake, o
 @tells_errors
 def archive(
     context: typer.Context,
-    topics: list[bytes] = typer.Argument(
-        ..., parser=read_name, metavar="TOPIC…", help="Topics, or one pattern like 'alerts/#'."
-    ),
+    topics: list[bytes] = name_argument(..., "TOPIC…", "Topics, or one pattern like 'alerts/#'."),
     lake: str = option(..., "--to LAKE", "Folder of the lake, or a URL of one."),
     follow: bool = option(False, "--follow", "Go on with what comes, until Ctrl-C; else end with what is there now."),
     every_s: float = option("10s", "--every TIME", "With --follow: how often."),

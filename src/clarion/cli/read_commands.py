@@ -22,12 +22,12 @@ from clarion.cli.broker_clients import BrokerCall, broker_command, no_answer_tol
 from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, note
 from clarion.cli.command_options import (
     Start,
+    StateName,
     SubscriberName,
     Topic,
     TopicOrPattern,
     option,
     read_duration_s,
-    read_name,
     read_number,
     read_start,
 )
@@ -276,7 +276,7 @@ class RecordWriter:
         start = 0
         while start < len(records):
             stop = self._stop(ends, start)
-            self._hand_over(records[start:stop], functools.partial(_shifted, on_taken, start))
+            self._hand_over(records[start:stop], start, on_taken)
             start = stop
 
     def finish(self) -> None:
@@ -299,7 +299,7 @@ class RecordWriter:
         stop = min(start + self._taken // _PART, bisect_right(ends, most_bytes, start))
         return max(stop, start + 1)
 
-    def _hand_over(self, records: Sequence[bytes], on_taken: OnTaken) -> None:
+    def _hand_over(self, records: Sequence[bytes], start: int, on_taken: OnTaken) -> None:
         self._written_bytes = unread_bytes = 0
         data = memoryview(b"".join(records))
         try:
@@ -310,7 +310,7 @@ class RecordWriter:
             unread_bytes = self._unread_bytes()
             raise
         finally:
-            self._tell(count_whole(records, self._written_bytes - unread_bytes), on_taken)
+            self._tell(start, count_whole(records, self._written_bytes - unread_bytes), on_taken)
 
     def _wait_until_taken(self) -> None:
         left_bytes = before_bytes = self._unread_bytes()
@@ -333,16 +333,16 @@ class RecordWriter:
             return self._written_bytes
         return answer[0]
 
-    def _tell(self, taken: int, on_taken: OnTaken) -> None:
+    def _tell(self, start: int, taken: int, on_taken: OnTaken) -> None:
         if not taken:
             return
         self._settle()  # the reader came back after those
         self._taken += taken
         if self._ask_unread is None or taken == 1:
-            on_taken(0, taken)
+            on_taken(start, start + taken)
             return
-        on_taken(0, 1)
-        self._doubtful, self.in_doubt = functools.partial(on_taken, 1, taken), taken - 1
+        on_taken(start, start + 1)
+        self._doubtful, self.in_doubt = functools.partial(on_taken, start + 1, start + taken), taken - 1
 
     def _settle(self) -> None:
         if self._doubtful is not None:
@@ -368,10 +368,6 @@ def _write(descriptor: int, data: memoryview) -> int:
             return os.write(descriptor, data)
         except BlockingIOError:  # somebody made our output non-blocking
             select.select([], [descriptor], [])
-
-
-def _shifted(on_taken: OnTaken, by: int, start: int, stop: int) -> None:
-    on_taken(by + start, by + stop)
 
 
 _AT_ONCE = 1000
@@ -474,12 +470,7 @@ def _state() -> None:
 
 @state_app.command("get")
 @broker_command
-def get_state(
-    call: BrokerCall,
-    name: bytes = typer.Argument(
-        ..., parser=read_name, metavar="NAME", help="Name of the state; for bytes that are not UTF-8, b64: and base64."
-    ),
-) -> None:
+def get_state(call: BrokerCall, name: StateName) -> None:
     """Print a named state's value, as transaction.set() gave it.
 
     With --json there are name, version and value (or value_b64). Where it is not

@@ -15,7 +15,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall
 from clarion.cli.command_errors import note
-from clarion.cli.command_options import option, read_name
+from clarion.cli.command_options import name_argument, option
 from clarion.cli.output import console, one_line, readable_duration, table_of
 from clarion.model.errors import PermanentError
 from clarion.model.names import from_text, to_text
@@ -29,10 +29,7 @@ _NEEDS = 'this needs PySpark: pip install "clarion[spark]"'
 _MASTERS = ("local", "spark://", "yarn", "k8s://")  # how they begin
 _LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
 _SAID_OF_SPARK = 600  # characters of what Spark says, where it is not an error of ours
-Topics = Annotated[
-    list[bytes] | None,
-    typer.Argument(parser=read_name, metavar="[TOPIC…]", help="Topics, or one pattern like 'alerts/#'."),
-]
+Topics = Annotated[list[bytes] | None, name_argument(..., "[TOPIC…]", "Topics, or one pattern like 'alerts/#'.")]
 FromLake = Annotated[str | None, option(..., "--lake LAKE", "Read from this lake instead of the broker.")]
 
 

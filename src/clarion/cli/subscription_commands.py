@@ -17,9 +17,9 @@ from clarion.cli.command_options import (
     Topic,
     TopicOrPattern,
     Yes,
+    name_argument,
     option,
     read_duration_s,
-    read_name,
     read_start,
 )
 from clarion.cli.output import (
@@ -64,12 +64,8 @@ subscriptions_app = typer.Typer(cls=ListsNames, help=_HELP)
 @broker_command
 def list_subscriptions(
     call: BrokerCall,
-    topic: bytes | None = typer.Argument(
-        None,
-        parser=read_name,
-        metavar="TOPIC",
-        show_default="all",
-        help="Only those of this topic, or of the topics that match this pattern.",
+    topic: bytes | None = name_argument(
+        None, "TOPIC", "Only those of this topic, or of the topics that match this pattern.", show_default="all"
     ),
 ) -> None:
     """List subscriptions: who is behind, and who works on what.

@@ -7,6 +7,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -160,11 +161,13 @@ MOST_PUBLISHERS = 10_000
 _MOST = 1e15
 
 
-def _parameter(default: Any, meaning: str, least: float | None = 0, *, group: str) -> Any:
+def _parameter(group: str, default: Any, meaning: str, least: float = 0) -> Any:
     return field(default=default, metadata={"meaning": meaning, "least": least, "group": group})
 
 
-_RUN, _TUNING, _PUBLISHER, _BROKER = "Run", "Tuning", "Publisher", "Broker and subscriber"
+_run, _tuning, _publisher, _broker = (
+    partial(_parameter, group) for group in ("Run", "Tuning", "Publisher", "Broker and subscriber")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,51 +175,45 @@ class Parameters:
     """What a run is made of. The defaults are the reference model's store-heavy profile."""
 
     arrivals: Arrivals = field(default=Poisson(35.0))
-    seconds: float | None = _parameter(
-        None, "simulated seconds; none: 300, or as long as the arrivals last", group=_RUN
-    )
-    warm_up_s: float = _parameter(20.0, "messages that come this early, and N until then, count in no mean", group=_RUN)
-    publishers: int = _parameter(1, "publishers on the one broker, each with its own arrivals", 1, group=_RUN)
-    keep_responses: bool = _parameter(False, "keep every response time in the outcome", group=_RUN)
-    keep_trace: bool = _parameter(False, "keep what the tuner did at each poll in the outcome", group=_RUN)
+    seconds: float | None = _run(None, "simulated seconds; none: 300, or as long as the arrivals last")
+    warm_up_s: float = _run(20.0, "messages that come this early, and N until then, count in no mean")
+    publishers: int = _run(1, "publishers on the one broker, each with its own arrivals", 1)
+    keep_responses: bool = _run(False, "keep every response time in the outcome")
+    keep_trace: bool = _run(False, "keep what the tuner did at each poll in the outcome")
 
-    tuning: str = _parameter("auto", "fixed, literal, recheck, eager, or auto for the best", group=_TUNING)
-    batch_size: int = _parameter(1, "N to begin with; for ever with fixed", 1, group=_TUNING)
-    batch_size_min: int = _parameter(1, "N_min", 1, group=_TUNING)
-    batch_size_max: int = _parameter(MAX_BATCH_MESSAGES, "what N_max never exceeds", 1, group=_TUNING)
-    poll_min_s: float = _parameter(0.050, "T_poll_min; T_poll itself with fixed", group=_TUNING)
-    poll_max_s: float = _parameter(0.200, "T_poll_max", group=_TUNING)
-    wait_s: float | None = _parameter(None, "T, the longest wait for N messages; none: T_poll_max", group=_TUNING)
-    poll_factor: float = _parameter(1.2, "beta", group=_TUNING)
-    load_gain: float = _parameter(0.5, "alpha", group=_TUNING)
-    capacity_gain: float = _parameter(0.75, "gamma", group=_TUNING)
-    publishes_in_transfer: int = _parameter(20, "publishes that eager spreads over a transfer", 1, group=_TUNING)
-    takes_all: bool = _parameter(False, "a full poll of literal and recheck takes all that is pending", group=_TUNING)
-    polls_on_arrival: bool = _parameter(
-        False, "a poll is due as soon as N are pending, not only when T_poll is over", group=_TUNING
+    tuning: str = _tuning("auto", "fixed, literal, recheck, eager, or auto for the best")
+    batch_size: int = _tuning(1, "N to begin with; for ever with fixed", 1)
+    batch_size_min: int = _tuning(1, "N_min", 1)
+    batch_size_max: int = _tuning(MAX_BATCH_MESSAGES, "what N_max never exceeds", 1)
+    poll_min_s: float = _tuning(0.050, "T_poll_min; T_poll itself with fixed")
+    poll_max_s: float = _tuning(0.200, "T_poll_max")
+    wait_s: float | None = _tuning(None, "T, the longest wait for N messages; none: T_poll_max")
+    poll_factor: float = _tuning(1.2, "beta")
+    load_gain: float = _tuning(0.5, "alpha")
+    capacity_gain: float = _tuning(0.75, "gamma")
+    publishes_in_transfer: int = _tuning(20, "publishes that eager spreads over a transfer", 1)
+    takes_all: bool = _tuning(False, "a full poll of literal and recheck takes all that is pending")
+    polls_on_arrival: bool = _tuning(False, "a poll is due as soon as N are pending, not only when T_poll is over")
+    gated: bool | None = _tuning(
+        None, "take a worker for publishing only against the broker's credit; none: all but fixed do"
     )
-    gated: bool | None = _parameter(
-        None, "take a worker for publishing only against the broker's credit; none: all but fixed do", group=_TUNING
-    )
-    receiving_first: bool | None = _parameter(
-        None, "a free worker goes to receiving first, else first come, first served; none: all but fixed", group=_TUNING
+    receiving_first: bool | None = _tuning(
+        None, "a free worker goes to receiving first, else first come, first served; none: all but fixed"
     )
 
-    workers: int = _parameter(
-        20, "workers in a publisher's pool; eager reads no more messages at once", 1, group=_PUBLISHER
-    )
-    buffer: int = _parameter(100, "messages that wait for a worker to receive them, at most", group=_PUBLISHER)
-    receive_s: float = _parameter(0.002, "mean processing of a received message (exponential)", group=_PUBLISHER)
-    publish_s: float = _parameter(0.002, "mean processing of a message to publish (exponential)", group=_PUBLISHER)
-    write_s: float = _parameter(0.001, "mean time of a store write (exponential)", group=_PUBLISHER)
-    read_fixed_s: float = _parameter(0.130, "fixed part of a store read", group=_PUBLISHER)
-    read_each_s: float = _parameter(0.002, "part of a store read for each message", group=_PUBLISHER)
-    rtt_s: float = _parameter(0.140, "mean round trip to the broker (gamma)", group=_PUBLISHER)
-    rtt_cv: float = _parameter(0.1, "its coefficient of variation; 0: always the same", group=_PUBLISHER)
+    workers: int = _publisher(20, "workers in a publisher's pool; eager reads no more messages at once", 1)
+    buffer: int = _publisher(100, "messages that wait for a worker to receive them, at most")
+    receive_s: float = _publisher(0.002, "mean processing of a received message (exponential)")
+    publish_s: float = _publisher(0.002, "mean processing of a message to publish (exponential)")
+    write_s: float = _publisher(0.001, "mean time of a store write (exponential)")
+    read_fixed_s: float = _publisher(0.130, "fixed part of a store read")
+    read_each_s: float = _publisher(0.002, "part of a store read for each message")
+    rtt_s: float = _publisher(0.140, "mean round trip to the broker (gamma)")
+    rtt_cv: float = _publisher(0.1, "its coefficient of variation; 0: always the same")
 
-    room: int = _parameter(2000, "messages the broker holds before it says stop", 1, group=_BROKER)
-    subscriber_per_s: float = _parameter(1000.0, "messages the subscriber reads a second (exponential)", group=_BROKER)
-    vacation_s: float = _parameter(0.010, "mean time between two of its visits (exponential)", group=_BROKER)
+    room: int = _broker(2000, "messages the broker holds before it says stop", 1)
+    subscriber_per_s: float = _broker(1000.0, "messages the subscriber reads a second (exponential)")
+    vacation_s: float = _broker(0.010, "mean time between two of its visits (exponential)")
 
     def __post_init__(self) -> None:
         for known in fields(self):
