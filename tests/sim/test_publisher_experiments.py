@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from clarion.publisher.tuner import Sample
-from clarion.reproduce.publisher_claims import LOAD_RULES, SLOW_RULES, Claim
 from clarion.reproduce.publisher_experiments import (
     FIXED,
     HEAVY,
@@ -29,6 +28,7 @@ from clarion.reproduce.publisher_experiments import (
     settled_after_s,
     trailing_mean,
 )
+from clarion.reproduce.publisher_report import LOAD_RULES, SLOW_RULES, Claim
 from clarion.sim import Outcome
 
 
