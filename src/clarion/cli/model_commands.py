@@ -70,13 +70,7 @@ def _shown(name: str, default: object) -> str:
 _PARAMETERS = [_option(known) for known in dataclasses.fields(Parameters) if known.name not in ("arrivals", *_KEPT)]
 _PICTURES = (".png", ".svg", ".pdf")
 _LEAST_HOURS, _MOST_HOURS = 0.01, 10_000
-
-
-class Shape(StrEnum):
-    """Which system's arrivals a trace is like."""
-
-    LOOKUP_SERVICE = "lookup-service"
-    ZTF = "ztf"
+Shape = StrEnum("Shape", {"LOOKUP_SERVICE": "lookup-service", "ZTF": "ztf"})  # whose arrivals a trace is like
 
 
 def _read_hours(text: str) -> float:

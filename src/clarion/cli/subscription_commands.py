@@ -197,12 +197,7 @@ def _place(to: str) -> str:
 
 
 _PLAIN = SubscriptionOptions()
-
-
-class Order(StrEnum):
-    """In which order a shared subscription is worked on."""
-
-    KEY = "key"
+Order = StrEnum("Order", ["KEY"])  # in which a shared subscription is worked on
 
 
 @broker_command

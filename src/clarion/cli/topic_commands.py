@@ -31,21 +31,9 @@ if TYPE_CHECKING:
     from clarion.admin import TopicDescription
     from clarion.wire.bodies import TopicRow
 
-
-class Retention(StrEnum):
-    """What a topic keeps."""
-
-    UNTIL_READ = "until-read"
-    KEEP = "keep"
-
-
-class AtBound(StrEnum):
-    """What happens where a bound would overtake a reader."""
-
-    REFUSE = "refuse"
-    TRIM = "trim"
-
-
+Retention = StrEnum("Retention", {"UNTIL_READ": "until-read", "KEEP": "keep"})
+AtBound = StrEnum("AtBound", ["REFUSE", "TRIM"])
+Sort = StrEnum("Sort", ["NAME", "SIZE", "MESSAGES"])  # by what topics are listed
 # What a topic may be set to, by the names that `Admin.configure_topic` has for it.
 _SETTINGS = (
     (
@@ -92,14 +80,6 @@ Examples:
 
 topics_app = typer.Typer(cls=ListsByDefault, help=_HELP)
 _NUMBERS = ("messages", "size", "next offset")
-
-
-class Sort(StrEnum):
-    """By what topics are listed."""
-
-    NAME = "name"
-    SIZE = "size"
-    MESSAGES = "messages"
 
 
 @topics_app.command("list")
