@@ -114,15 +114,21 @@ def read_value(text: str) -> bytes:
     return read_name(text) if text else b""
 
 
-def read_headers(pairs: list[str]) -> dict[str, bytes] | None:
-    """Read headers given as name=value."""
-    headers = {}
+def read_pairs(pairs: Iterable[str], form: str, option: str) -> dict[str, str]:
+    """Read what is given as name=value; `form` says so of it: "a header is name=value"."""
+    found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"a header is name=value, not {pair!r}", param_hint="--header")
-        headers[name] = read_value(value)
-    return headers or None
+            raise typer.BadParameter(f"{form}, not {pair!r}", param_hint=option)
+        found[name] = value
+    return found
+
+
+def read_headers(pairs: list[str]) -> dict[str, bytes] | None:
+    """Read headers given as name=value."""
+    texts = read_pairs(pairs, "a header is name=value", "--header")
+    return {name: read_value(value) for name, value in texts.items()} or None
 
 
 def read_start(text: str, option: str = "--start") -> Literal["new", "earliest"] | int | datetime:

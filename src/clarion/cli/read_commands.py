@@ -447,9 +447,8 @@ def _print_messages(messages: list[Message], *, as_json: bool, with_header: bool
         )
         for message in messages
     )  # fmt: skip
-    table = table_of(["offset", "committed", "key", "message"], rows, ("offset",))
-    table.show_header = with_header
-    console().print(table)
+    columns = ["offset", "committed", "key", "message"]
+    console().print(table_of(columns, rows, ("offset",), show_header=with_header))
 
 
 _STATE_HELP = """Look at named state: the small values that transactions set.

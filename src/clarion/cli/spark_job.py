@@ -15,7 +15,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall
 from clarion.cli.command_errors import note
-from clarion.cli.command_options import name_argument, option
+from clarion.cli.command_options import name_argument, option, read_pairs
 from clarion.cli.output import console, one_line, readable_duration, table_of
 from clarion.model.errors import PermanentError
 from clarion.model.names import from_text, to_text
@@ -46,16 +46,6 @@ class SparkOptions(NamedTuple):
     ship: bool = False
     install_java: bool = False
 
-    def settings_by_name(self) -> dict[str, str]:
-        """Read settings given as name=value."""
-        found = {}
-        for pair in self.settings:
-            name, equals, value = pair.partition("=")
-            if not equals or not name:
-                raise typer.BadParameter(f"a setting is NAME=VALUE, not {pair!r}", param_hint="--spark")
-            found[name] = value
-        return found
-
 
 def check_extra() -> None:
     """Say what to install where PySpark, or what comes with it, is missing."""
@@ -75,7 +65,7 @@ def spark_session(context: typer.Context, name: str, *, quiet: bool = False) -> 
         raise typer.BadParameter(f"it is one of {', '.join(_LEVELS)}", param_hint="--spark-log")
     if options.master and not options.master.startswith(_MASTERS):
         raise typer.BadParameter(f"it begins with {', '.join(_MASTERS)}; not {options.master!r}", param_hint="--master")
-    settings = options.settings_by_name()
+    settings = read_pairs(options.settings, "a setting is NAME=VALUE", "--spark")
     check_extra()
     from pyspark.sql import SparkSession
 
@@ -217,9 +207,7 @@ def query_line(*, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names with what they are, one a line."""
-    table = table_of(["", ""], pairs)
-    table.show_header = False
-    console().print(table)
+    console().print(table_of(["", ""], pairs, show_header=False))
 
 
 def collect(table: DataFrame) -> Rows:

@@ -258,9 +258,7 @@ def _print_description(told: TopicDescription) -> None:
     if told.staged_messages:
         staged = f"{told.staged_messages:,} ({readable_bytes(told.staged_bytes)}), staged or delayed"
         facts.append(("to come", staged))
-    table = table_of(["", ""], facts)
-    table.show_header = False
-    screen.print(table)
+    screen.print(table_of(["", ""], facts, show_header=False))
     screen.print()
     if told.subscriptions:
         screen.print(subscriptions_table(told.subscriptions, with_topic=False, width=screen.width))
