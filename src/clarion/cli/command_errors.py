@@ -152,6 +152,15 @@ def note(text: str, **facts: Any) -> None:
 
 
 @contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Say what to install where something that is imported here is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise PermanentError(f'{what}: pip install "clarion[{extra}]"') from error
+
+
+@contextmanager
 def naming_option(path: Path, option: str, *, done: str = "written", other: str = "another") -> Iterator[None]:
     """Say which file or folder cannot be written or used, and by which option to choose another."""
     try:

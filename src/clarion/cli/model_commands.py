@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clarion.cli.command_errors import naming_option, note, tells_errors
+from clarion.cli.command_errors import naming_option, needing, note, tells_errors
 from clarion.cli.command_options import AsJson, option, read_duration_s, with_options
 from clarion.cli.output import console, counted, print_json, table_of
 from clarion.model.errors import PermanentError
@@ -102,13 +102,11 @@ def trace(
       clarion simulate publisher --trace lookups.csv --trace-speed 50
       clarion simulate trace ztf --hours 1 --seed 7 --out night.parquet
     """
-    try:
+    with needing("generating traces needs numpy", "sim"):
         import numpy as np
 
         from clarion.sim.generated_traces import lookup_service_trace, ztf_trace
         from clarion.sim.traces import dispersion, mean_rate_per_s, write_trace
-    except ImportError:
-        raise PermanentError('generating traces needs numpy: pip install "clarion[sim]"') from None
     generate = lookup_service_trace if shape is Shape.LOOKUP_SERVICE else ztf_trace
     columns = generate(np.random.default_rng(seed), hours)
     times_s = columns["time_s"]
@@ -149,10 +147,8 @@ def plot_trace(
       clarion simulate publisher --steps table-ii --trace-out n.csv
       clarion simulate plot-trace n.csv --out n.png
     """
-    try:
+    with needing("drawing needs SimPy, numpy and matplotlib", "sim,plots"):
         from clarion.reproduce.publisher_figures import draw_trace
-    except ImportError:
-        raise PermanentError('drawing needs SimPy, numpy and matplotlib: pip install "clarion[sim,plots]"') from None
     if out.suffix.lower() not in _PICTURES:
         raise PermanentError(f"{out} is no picture: its name ends in {', '.join(_PICTURES)}")
     traces = _read_samples(file)
@@ -178,8 +174,6 @@ def _read_samples(file: Path) -> dict[str, list[Sample]]:
         raise PermanentError(f"{file} has no samples")
     return traces
 
-
-_SIMULATING_NEEDS = 'simulating needs SimPy and numpy: pip install "clarion[sim]"'
 
 simulate_app = typer.Typer(
     help="""Run models of the system in simulated time.
@@ -239,11 +233,9 @@ def publisher(
 def _run(
     asked: dict[str, Any], config: Path | None, seed: int, trace_out: Path | None
 ) -> tuple[Outcome, dict[str, Any]]:
-    try:
+    with needing("simulating needs SimPy and numpy", "sim"):
         from clarion.sim import simulate
         from clarion.sim.parameters import FIELDS, arrivals_used, build_parameters, read_config
-    except ImportError as error:
-        raise PermanentError(_SIMULATING_NEEDS) from error
     values = {} if config is None else read_config(config)
     made = build_parameters(values, {**asked, "keep_trace": True} if trace_out is not None else asked)
     outcome = simulate(made, seed=seed)
@@ -310,7 +302,6 @@ simulate_app.command("trace")(trace)
 simulate_app.command("plot-trace")(plot_trace)
 
 
-_REPRODUCING_NEEDS = 'reproducing needs SimPy, numpy and matplotlib: pip install "clarion[sim,plots]"'
 _REPRODUCE_HELP = """Run the experiments of the papers that Clarion follows.
 
 \b
@@ -350,12 +341,10 @@ def reproduce_publisher(
       clarion reproduce publisher --out out/publisher --trace requests.csv
       clarion reproduce publisher --out out/publisher --json | jq .holds
     """
-    try:
+    with needing("reproducing needs SimPy, numpy and matplotlib", "sim,plots"):
         from clarion.reproduce.publisher_experiments import FULL, QUICK, run_experiments
         from clarion.reproduce.publisher_figures import draw_all
         from clarion.reproduce.publisher_report import make_report, write_report
-    except ImportError as error:
-        raise PermanentError(_REPRODUCING_NEEDS) from error
     with naming_option(out, "--out", done="used", other="another folder"):
         out.mkdir(parents=True, exist_ok=True)
     if trace is None and not as_json:

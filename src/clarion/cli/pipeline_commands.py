@@ -17,7 +17,7 @@ from urllib.parse import quote
 import typer
 
 from clarion.cli.broker_clients import BrokerCall
-from clarion.cli.command_errors import ExitCode, naming_option, note, tells_errors
+from clarion.cli.command_errors import ExitCode, naming_option, needing, note, tells_errors
 from clarion.cli.command_options import (
     DEFAULT_URL,
     AsJson,
@@ -566,7 +566,6 @@ def _recording(url: str, topic: bytes | None) -> Iterator[Callable[[list[Deliver
 
 
 Number = TypeVar("Number", int, float)
-_NEEDS = 'sweeping needs SimPy, numpy and PySpark: pip install "clarion[sim,spark]"'
 _ORDER = ("profile", "load_per_s", "tuning", "batch_size", "seed")
 _MEANS = ("response_mean_ms", "response_median_ms", "response_p99_ms", "batch_size_mean", "dropped")
 
@@ -603,12 +602,10 @@ def sweep(
       clarion pipeline sweep --loads 17.5,35,55 --tunings fixed,eager --batch-sizes 1,10,50
       clarion pipeline --master spark://head:7077 sweep --seeds 20 --out sweep.parquet
     """
-    try:
+    with needing("sweeping needs SimPy, numpy and PySpark", "sim,spark"):
         from clarion.pipeline.jobs.sweep import Grid, cells_of
         from clarion.pipeline.jobs.sweep import sweep as run
         from clarion.sim.parameters import read_config
-    except ImportError as error:
-        raise PermanentError(_NEEDS) from error
     values: dict[str, Any] = {} if config is None else read_config(config)
     check_output(out, "--out")
     grid = Grid(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from clarion.cli.broker_clients import BrokerCall
-from clarion.cli.command_errors import note
+from clarion.cli.command_errors import needing, note
 from clarion.cli.command_options import name_argument, option, read_pairs
 from clarion.cli.output import console, one_line, readable_duration, table_of
 from clarion.model.errors import PermanentError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from clarion.pipeline.spark_queries import Progress
 
-_NEEDS = 'this needs PySpark: pip install "clarion[spark]"'
 _MASTERS = ("local", "spark://", "yarn", "k8s://")  # how they begin
 _LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
 _SAID_OF_SPARK = 600  # characters of what Spark says, where it is not an error of ours
@@ -49,11 +48,9 @@ class SparkOptions(NamedTuple):
 
 def check_extra() -> None:
     """Say what to install where PySpark, or what comes with it, is missing."""
-    try:
+    with needing("this needs PySpark", "spark"):
         import pyarrow
         import pyspark
-    except ImportError as error:
-        raise PermanentError(_NEEDS) from error
     del pyarrow, pyspark
 
 
