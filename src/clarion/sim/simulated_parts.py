@@ -17,7 +17,7 @@ import numpy as np
 from simpy.core import Environment
 from simpy.events import Timeout
 
-from clarion.publisher.tuner import Publish, Sample, TunerSettings, make_tuner
+from clarion.publisher.tuner import Publish, Sample, make_tuner
 from clarion.sim.parameters import Parameters
 
 _BLOCK = 2048  # draws made at once: one at a time is ten times slower
@@ -212,24 +212,16 @@ class PublishingSide:
     which grows only while a publish takes less than T_poll.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        *,
-        policy: str,
-        settings: TunerSettings,
-        credit: int | None,
-        count_from_s: float,
-        on_sample: Callable[[Sample], None] | None,
-    ) -> None:
-        self.tuner = make_tuner(policy, settings, env.now, on_sample)
+    def __init__(self, env: Environment, parameters: Parameters, share: int, trace: list[Sample]) -> None:
+        on_sample = trace.append if parameters.keep_trace else None
+        self.tuner = make_tuner(parameters.tuning, parameters.tuner_settings, env.now, on_sample)
         self.store: DataStore | None = None
         self.pending: deque[SimulatedMessage] = deque()
         self.batches = 0
         self.publishing = 0  # messages with a worker that publishes them
         self.in_transfer = 0  # those of them that are on their way, or whose ACK is
-        self.limit = credit  # messages the broker takes in all; None: not counted
-        self.means = TimeMeans(count_from_s)
+        self.limit = share if parameters.heeds_credit else None  # messages the broker takes in all; None: not counted
+        self.means = TimeMeans(parameters.warm_up_s)
         self.taken = 0  # messages taken from the store to be published
         self._env = env
         self._unassigned = 0
@@ -238,7 +230,7 @@ class PublishingSide:
         self._busy = False  # from a poll that publishes to its last assignment
         self._alarm = 0  # only the newest alarm counts
         self._alarm_s = -1.0
-        self._heeds_arrivals = settings.polls_on_arrival or not self.tuner.polls_when_idle
+        self._heeds_arrivals = parameters.polls_on_arrival or not self.tuner.polls_when_idle
         self._plan()
 
     def add(self, message: SimulatedMessage) -> None:
@@ -376,11 +368,7 @@ class SimulatedPublisher:
             env, workers=parameters.workers, buffer=parameters.buffer, receiving_first=first,
             on_receive=self._receive, on_publish=self._publish,
         )  # fmt: skip
-        self.side = PublishingSide(
-            env, policy=parameters.tuning, settings=parameters.tuner_settings,
-            credit=broker.share if parameters.heeds_credit else None, count_from_s=parameters.warm_up_s,
-            on_sample=self.trace.append if parameters.keep_trace else None,
-        )  # fmt: skip
+        self.side = PublishingSide(env, parameters, broker.share, self.trace)
         self.store = DataStore(
             env, write_times_s=exponential(dice[4], parameters.write_s), read_fixed_s=parameters.read_fixed_s,
             read_each_s=parameters.read_each_s, on_written=self._written, on_read=self._has_read,
