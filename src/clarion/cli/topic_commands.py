@@ -34,30 +34,20 @@ if TYPE_CHECKING:
 Retention = StrEnum("Retention", {"UNTIL_READ": "until-read", "KEEP": "keep"})
 AtBound = StrEnum("AtBound", ["REFUSE", "TRIM"])
 Sort = StrEnum("Sort", ["NAME", "SIZE", "MESSAGES"])  # by what topics are listed
+_KEEPS = (
+    "until-read: until every subscriber has it, as topics are where nobody says otherwise."
+    " keep: read or not, within --max-age and --max-size."
+)
+_OVERTAKES = (
+    "Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
+    " told what they missed."
+)
 # What a topic may be set to, by the names that `Admin.configure_topic` has for it.
 _SETTINGS = (
-    (
-        "retention",
-        Retention | None,
-        option(
-            None,
-            "--retention",
-            "until-read: until every subscriber has it, as topics are where nobody says otherwise."
-            " keep: read or not, within --max-age and --max-size.",
-        ),
-    ),
+    ("retention", Retention | None, option(None, "--retention", _KEEPS)),
     ("max_age_s", float | None, option(None, "--max-age TIME|none", "With keep: older messages go (7d).")),
     ("max_bytes", int | None, option(None, "--max-size SIZE|none", "Bytes of messages it holds (10GB).")),
-    (
-        "at_bound",
-        AtBound | None,
-        option(
-            None,
-            "--at-bound",
-            "Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
-            " told what they missed.",
-        ),
-    ),
+    ("at_bound", AtBound | None, option(None, "--at-bound", _OVERTAKES)),
     ("ttl_s", float | None, option(None, "--ttl TIME|none", "Messages expire so long after they were put (1h).")),
     ("max_batch_bytes", int | None, option(None, "--max-batch SIZE|none", "Bytes of a batch, and so of a message.")),
     ("max_subscriptions", int | None, option(None, "--max-subscriptions N|none", "So many subscribe.")),
