@@ -6,11 +6,19 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
 
 from clarion.cli.command_errors import note, tells_errors
-from clarion.cli.command_options import DEFAULT_TIMEOUT, DEFAULT_URL, AsJson, Timeout, Url
+from clarion.cli.command_options import (
+    DEFAULT_TIMEOUT,
+    DEFAULT_TIMEOUT_S,
+    DEFAULT_URL,
+    AsJson,
+    Timeout,
+    Url,
+    with_options,
+)
 from clarion.cli.output import counted, print_result, readable_duration
 from clarion.model.errors import BufferFull, ClarionError, NoSubscriber, TimedOut, Unreachable
 from clarion.model.names import how_to_subscribe, to_text
@@ -29,16 +37,35 @@ class BrokerCall(NamedTuple):
     """What a command that asks a broker was told: where the broker is, how long to wait for it, and how to print."""
 
     url: str
-    timeout_s: float
-    as_json: bool
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    as_json: bool = False
 
-    def admin(self) -> AbstractContextManager[Admin]:
-        """Return a client that asks the broker, to be used by `with`."""
-        return admin_client(self.url, self.timeout_s)
+    @contextmanager
+    def admin(self) -> Iterator[Admin]:
+        """Yield a client that asks the broker; where no broker answers, say so meanwhile and at last."""
+        from clarion.admin import Admin
 
-    def publisher(self, topic: bytes, *, compress: bool = False) -> AbstractContextManager[Publisher]:
-        """Return a publisher for a topic, to be used by `with`."""
-        return publisher_client(self.url, topic, self.timeout_s, compress=compress)
+        with (
+            no_answer_told(self.url),
+            Admin(self.url, timeout_s=self.timeout_s) as admin,
+            waiting_told(self.url, self.timeout_s),
+        ):
+            yield admin
+
+    @contextmanager
+    def publisher(self, topic: bytes, *, compress: bool = False) -> Iterator[Publisher]:
+        """Yield a publisher, whose user waits for the receipts; errors say what became of the messages."""
+        from clarion.publisher import Publisher
+
+        publisher = Publisher(self.url, block_s=self.timeout_s, compression="zstd" if compress else None)
+        try:
+            with waiting_told(self.url, self.timeout_s):
+                yield publisher
+            _close(publisher, self.timeout_s)
+        except ClarionError as error:
+            raise explain_failure(error, publisher.stats, self.url, topic) from error
+        finally:
+            _close(publisher, 0.0)  # does nothing where all went well, and waits for nothing where it did not
 
     def print(self, value: dict[str, Any], text: str) -> None:
         """Print what the command did: JSON for programs, or a line for people."""
@@ -48,28 +75,13 @@ class BrokerCall(NamedTuple):
 def broker_command(command: Callable[Concatenate[BrokerCall, Parameters], None]) -> Callable[..., None]:
     """Give a command the options --url, --timeout and --json, which reach it as its first argument."""
     own = inspect.signature(command, eval_str=True)
-    made = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, annotation, default in _OPTIONS
-    ]
-    signature = own.replace(parameters=[*list(own.parameters.values())[1:], *made])
 
     @functools.wraps(command)
     def called(*args: Any, url: str, timeout_s: float, as_json: bool, **kwargs: Any) -> None:
         command(BrokerCall(url, timeout_s, as_json), *args, **kwargs)
 
-    called.__signature__ = signature  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-    return tells_errors(called)
-
-
-@contextmanager
-def admin_client(url: str, timeout_s: float) -> Iterator[Admin]:
-    """Yield a client that asks the broker; where no broker answers, say so meanwhile and at last."""
-    from clarion.admin import Admin
-
-    with no_answer_told(url), Admin(url, timeout_s=timeout_s) as admin, waiting_told(url, timeout_s):
-        yield admin
+    called.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])  # type: ignore[attr-defined]
+    return tells_errors(with_options(_OPTIONS)(called))
 
 
 @contextmanager
@@ -108,22 +120,6 @@ class ClientNotes(logging.Handler):
             note(f"no answer from {self._url} yet; trying for {readable_duration(self._timeout_s)} in all")
         else:
             note(record.getMessage())
-
-
-@contextmanager
-def publisher_client(url: str, topic: bytes, timeout_s: float, *, compress: bool = False) -> Iterator[Publisher]:
-    """Yield a publisher, whose user waits for the receipts; errors say what became of the messages."""
-    from clarion.publisher import Publisher
-
-    publisher = Publisher(url, block_s=timeout_s, compression="zstd" if compress else None)
-    try:
-        with waiting_told(url, timeout_s):
-            yield publisher
-        _close(publisher, timeout_s)
-    except ClarionError as error:
-        raise explain_failure(error, publisher.stats, url, topic) from error
-    finally:
-        _close(publisher, 0.0)  # does nothing where all went well, and waits for nothing where it did not
 
 
 def _close(publisher: Publisher, timeout_s: float) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import ExitCode, announce_ready, end_cleanly_on_sigterm, exit_code_of, tells_errors
-from clarion.cli.command_options import AsJson, read_some_time_s
+from clarion.cli.command_options import AsJson, option
 from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes, table_of
 from clarion.model.errors import BadSettings, ClarionError
 from clarion.model.names import to_text
@@ -33,38 +33,21 @@ if TYPE_CHECKING:
 # default, several times what the fsync took. Clients set nothing: they are guests in somebody's process.
 _SWITCH_INTERVAL_S = 0.0005
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file of settings; `clarion config --toml` makes one."),
+    Path | None, option(..., "--config FILE", "TOML file of settings; `clarion config --toml` makes one.")
 ]
 
 
 @tells_errors
 def up(
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", metavar="DIR", help="Folder of the store; made if missing.", show_default="clarion-data"
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option("--listen", metavar="URL", help="Address for everybody.", show_default="tcp://127.0.0.1:5590"),
-    ] = None,
-    listen_publishers: Annotated[
-        str | None, typer.Option("--listen-publishers", metavar="URL", help="Address for publishers alone.")
-    ] = None,
-    listen_subscribers: Annotated[
-        str | None, typer.Option("--listen-subscribers", metavar="URL", help="Address for subscribers alone.")
-    ] = None,
+    data: str | None = option(None, "--data DIR", "Folder of the store; made if missing.", show_default="clarion-data"),
+    listen: str | None = option(None, "--listen URL", "Address for everybody.", show_default="tcp://127.0.0.1:5590"),
+    listen_publishers: str | None = option(None, "--listen-publishers URL", "Address for publishers alone."),
+    listen_subscribers: str | None = option(None, "--listen-subscribers URL", "Address for subscribers alone."),
     config: ConfigFile = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of `clarion config`; may be repeated."),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.", show_default="info"),
-    ] = None,
+    settings: list[str] | None = option(
+        None, "--set NAME=VALUE", "Any other setting of `clarion config`; may be repeated."
+    ),
+    log_level: str | None = option(None, "--log-level LEVEL", "debug, info, warning or error.", show_default="info"),
     as_json: AsJson = False,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
@@ -165,9 +148,7 @@ class Setting(NamedTuple):
 @tells_errors
 def config(
     config: ConfigFile = None,
-    as_toml: Annotated[
-        bool, typer.Option("--toml", help="Print a TOML file to save, change and give to --config.")
-    ] = False,
+    as_toml: bool = option(False, "--toml", "Print a TOML file to save, change and give to --config."),
     as_json: AsJson = False,
 ) -> None:
     """Print every setting of a broker, with its default and meaning.
@@ -272,10 +253,7 @@ _PUBLISHERS = "publishers"  # has a table of its own
 @broker_command
 def stats(
     call: BrokerCall,
-    watch_s: Annotated[
-        float | None,
-        typer.Option("--watch", parser=read_some_time_s, metavar="TIME", help="Ask again so often (1s), until Ctrl-C."),
-    ] = None,
+    watch_s: float | None = option(None, "--watch TIME", "Ask again so often (1s), until Ctrl-C."),
 ) -> None:
     """Show the broker's counters, once or live.
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec, Self
 
 import msgspec
 import typer
@@ -32,38 +32,30 @@ class NeedsYes(PermanentError):
 
 
 class ExitCode(IntEnum):
-    """What a command's end says to a script."""
+    """What a command's end says to a script, each code with its meaning."""
 
-    OK = 0
-    ERROR = 1
-    USAGE = 2
-    NOTHING_THERE = 3
-    NO_ANSWER = 4
-    NO_SUBSCRIBER = 5
-    NOT_SUBSCRIBED = 6
-    REFUSED_FOR_NOW = 7
-    STORE_UNUSABLE = 8
-    NO_TOPIC = 9
-    INTERRUPTED = 130
-    READER_GONE = 141
-    TERMINATED = 143
+    meaning: str
 
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """Return the code, which knows its meaning."""
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
 
-MEANINGS = {
-    ExitCode.OK: "done",
-    ExitCode.ERROR: "it cannot be done this way; the message says why",
-    ExitCode.USAGE: "the command line is not understood, or lacks --yes",
-    ExitCode.NOTHING_THERE: "get, browse, state get: nothing was there, and the wait is over",
-    ExitCode.NO_ANSWER: "no broker answered in time; request: nobody did",
-    ExitCode.NO_SUBSCRIBER: "put, request: nobody subscribes to the topic; nothing was stored",
-    ExitCode.NOT_SUBSCRIBED: "there is no such subscription",
-    ExitCode.REFUSED_FOR_NOW: "disk, topic or buffer is full, or being changed; try again later",
-    ExitCode.STORE_UNUSABLE: "up: the data is in use, damaged or too new, or the disk failed",
-    ExitCode.NO_TOPIC: "there is no such topic",
-    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
-    ExitCode.READER_GONE: "get, browse: whoever read the output went away",
-    ExitCode.TERMINATED: "get, browse, demo: ended by SIGTERM",
-}
+    OK = 0, "done"
+    ERROR = 1, "it cannot be done this way; the message says why"
+    USAGE = 2, "the command line is not understood, or lacks --yes"
+    NOTHING_THERE = 3, "get, browse, state get: nothing was there, and the wait is over"
+    NO_ANSWER = 4, "no broker answered in time; request: nobody did"
+    NO_SUBSCRIBER = 5, "put, request: nobody subscribes to the topic; nothing was stored"
+    NOT_SUBSCRIBED = 6, "there is no such subscription"
+    REFUSED_FOR_NOW = 7, "disk, topic or buffer is full, or being changed; try again later"
+    STORE_UNUSABLE = 8, "up: the data is in use, damaged or too new, or the disk failed"
+    NO_TOPIC = 9, "there is no such topic"
+    INTERRUPTED = 130, "interrupted by Ctrl-C"
+    READER_GONE = 141, "get, browse: whoever read the output went away"
+    TERMINATED = 143, "get, browse, demo: ended by SIGTERM"
+
 
 # The first kind that fits decides.
 _BY_ERROR: tuple[tuple[type[ClarionError], ExitCode], ...] = (
@@ -85,7 +77,7 @@ def exit_code_of(error: ClarionError) -> ExitCode:
 
 def exit_codes_help() -> str:
     """Return the table of exit codes as `clarion --help` shows it."""
-    return "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
+    return "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
 
 
 Parameters = ParamSpec("Parameters")
@@ -157,6 +149,15 @@ def note(text: str, **facts: Any) -> None:
         _tell("note", message=text, **facts)
     else:
         print(f"clarion: {one_line(text)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Say what to install where something that is imported here is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise PermanentError(f'{what}: pip install "clarion[{extra}]"') from error
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -113,15 +114,21 @@ def read_value(text: str) -> bytes:
     return read_name(text) if text else b""
 
 
-def read_headers(pairs: list[str]) -> dict[str, bytes] | None:
-    """Read headers given as name=value."""
-    headers = {}
+def read_pairs(pairs: Iterable[str], form: str, option: str) -> dict[str, str]:
+    """Read what is given as name=value; `form` says so of it: "a header is name=value"."""
+    found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"a header is name=value, not {pair!r}", param_hint="--header")
-        headers[name] = read_value(value)
-    return headers or None
+            raise typer.BadParameter(f"{form}, not {pair!r}", param_hint=option)
+        found[name] = value
+    return found
+
+
+def read_headers(pairs: list[str]) -> dict[str, bytes] | None:
+    """Read headers given as name=value."""
+    texts = read_pairs(pairs, "a header is name=value", "--header")
+    return {name: read_value(value) for name, value in texts.items()} or None
 
 
 def read_start(text: str, option: str = "--start") -> Literal["new", "earliest"] | int | datetime:
@@ -139,55 +146,75 @@ def read_start(text: str, option: str = "--start") -> Literal["new", "earliest"]
         ) from None
 
 
-Topic = Annotated[
-    bytes,
-    typer.Argument(
-        parser=read_name, metavar="TOPIC", help="Name of the topic; for bytes that are not UTF-8, b64: and base64."
-    ),
-]
-TopicOrPattern = Annotated[
-    bytes,
-    typer.Argument(
-        parser=read_name,
-        metavar="TOPIC",
-        help="Name of the topic, or a pattern like 'alerts/*' or 'alerts/#'; for bytes that are not UTF-8, b64: and"
-        " base64.",
-    ),
-]
-SubscriberArgument = Annotated[
-    bytes, typer.Argument(parser=read_name, metavar="NAME", help="Name of the subscriber, as in --as.")
-]
+# The word for an option's value says how the value is read.
+_READERS: dict[str, Callable[[str], Any]] = {
+    "TIME": read_some_time_s,
+    "TIME|none": read_bound_s,
+    "TIME|never": read_bound_s,
+    "SIZE": read_size,
+    "SIZE|none": read_size,
+    "N": read_some,
+    "N|none": read_count,
+    "OFFSET": read_number,
+}
+
+
+def option(default: Any, names: str, help: str, **more: Any) -> Any:
+    """Return an option named as its help shows it: "--wait TIME". `default` is what somebody would type, or `...`."""
+    words = names.split()
+    word = None if words[-1].startswith("-") else words.pop()
+    told = {"metavar": word, "parser": _READERS.get(word or ""), "help": help, **more}
+    return typer.Option(default, *words, **told)
+
+
+def with_options(options: Iterable[tuple[str, Any, Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add options to a command behind its own: the name, type and default of each. They reach it by keyword."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        made = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, kind, default in options
+        ]
+        command.__signature__ = own.replace(parameters=[*kept, *made])  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in (*kept, *made)}
+        return command
+
+    return add
+
+
+def name_argument(default: Any, word: str, help: str, **more: Any) -> Any:
+    """Return an argument that is the name of a topic, a subscriber or a state, or several of them."""
+    return typer.Argument(default, metavar=word, help=help, parser=read_name, **more)
+
+
+_OTHER_BYTES = "for bytes that are not UTF-8, b64: and base64."
+_PATTERN = f"Name of the topic, or a pattern like 'alerts/*' or 'alerts/#'; {_OTHER_BYTES}"
+Topic = Annotated[bytes, name_argument(..., "TOPIC", f"Name of the topic; {_OTHER_BYTES}")]
+TopicOrPattern = Annotated[bytes, name_argument(..., "TOPIC", _PATTERN)]
+StateName = Annotated[bytes, name_argument(..., "NAME", f"Name of the state; {_OTHER_BYTES}")]
+SubscriberArgument = Annotated[bytes, name_argument(..., "NAME", "Name of the subscriber, as in --as.")]
 SubscriberName = Annotated[
-    bytes,
-    typer.Option(
-        "--as", parser=read_name, metavar="NAME", help="Name of the subscriber: the broker remembers what it has read."
-    ),
+    bytes, option(..., "--as NAME", "Name of the subscriber: the broker remembers what it has read.", parser=read_name)
 ]
 Start = Annotated[
     str,
-    typer.Option(
-        "--start",
-        metavar="WHERE",
-        help="First message to see: new (ones only), earliest (kept), an offset, or a time"
+    option(
+        ...,
+        "--start WHERE",
+        "First message to see: new (ones only), earliest (kept), an offset, or a time"
         " (2026-01-31T12:00:00Z; without a zone it is local time).",
     ),
 ]
-Key = Annotated[
-    str | None, typer.Option("--key", help="Key of the messages; for other bytes than text, b64: and base64.")
-]
-Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")]
-Url = Annotated[str, typer.Option("--url", envvar="CLARION_URL", metavar="URL", help="Address of the broker.")]
+Key = Annotated[str | None, option(..., "--key", "Key of the messages; for other bytes than text, b64: and base64.")]
+Headers = Annotated[list[str] | None, option(..., "--header NAME=VALUE", "A header; may be repeated.")]
+Url = Annotated[str, option(..., "--url URL", "Address of the broker.", envvar="CLARION_URL")]
 Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        parser=read_some_time_s,
-        metavar="TIME",
-        help="How long to wait for a broker that does not answer (5s, 500ms).",
-    ),
+    float, option(..., "--timeout TIME", "How long to wait for a broker that does not answer (5s, 500ms).")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line, for programs; errors too.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+AsJson = Annotated[bool, option(..., "--json", "Print JSON objects, one a line, for programs; errors too.")]
+Yes = Annotated[bool, option(..., "--yes -y", "Do it without asking.")]
 _HELP_OPTIONS = ("-h", "--help")
 LIST = "list"
 

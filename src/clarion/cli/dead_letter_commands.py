@@ -8,7 +8,7 @@ import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import confirm
-from clarion.cli.command_options import Topic, Yes, read_number, read_some
+from clarion.cli.command_options import Topic, Yes, option
 from clarion.cli.output import (
     age,
     console,
@@ -44,11 +44,8 @@ _NUMBERS = ("offset", "attempts", "given up")
 _SHOWN = 60  # characters of a payload in the table
 Offsets = Annotated[
     list[int] | None,
-    typer.Option(
-        "--offset", parser=read_number, metavar="OFFSET", help="Only this one, as the list has it; may be repeated.",
-        show_default="all",
-    ),
-]  # fmt: skip
+    option(..., "--offset OFFSET", "Only this one, as the list has it; may be repeated.", show_default="all"),
+]
 
 
 @dead_app.command("list")
@@ -56,7 +53,7 @@ Offsets = Annotated[
 def list_dead(
     call: BrokerCall,
     topic: Topic,
-    most: Annotated[int, typer.Option("--max", parser=read_some, metavar="N", help="The oldest so many.")] = 100,
+    most: int = option(100, "--max N", "The oldest so many."),
 ) -> None:
     """List a topic's dead letters, oldest first.
 

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, naming_option, tells_errors
-from clarion.cli.command_options import AsJson, read_size
+from clarion.cli.command_options import AsJson, option, read_size
 from clarion.cli.output import add_row, console, plain_table, print_json
 from clarion.model.errors import PermanentError
 
@@ -38,23 +37,17 @@ def read_message_size(text: str) -> int:
 
 @tells_errors
 def demo(
-    messages: Annotated[
-        int, typer.Option("--messages", min=10, max=100_000_000, metavar="N", help="Messages in all.")
-    ] = 200_000,
-    publishers: Annotated[int, typer.Option("--publishers", min=1, max=50, metavar="N", help="Publishers.")] = 2,
-    subscribers: Annotated[
-        int, typer.Option("--subscribers", min=1, max=50, metavar="N", help="Subscribers; each gets every message.")
-    ] = 3,
-    size_bytes: Annotated[
-        int, typer.Option("--size", parser=read_message_size, metavar="SIZE", help="Bytes of a message (100, 20KB).")
-    ] = "100",  # type: ignore[assignment]
-    kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill the broker once in the middle.")] = True,
-    pipeline: Annotated[
-        bool, typer.Option("--pipeline", help="End with a small pipeline on Spark: the topic archived and summarised.")
-    ] = False,
-    keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Keep the broker's data and all logs in this folder.")
-    ] = None,
+    messages: int = option(200_000, "--messages N", "Messages in all.", parser=None, min=10, max=100_000_000),
+    publishers: int = option(2, "--publishers N", "Publishers.", parser=None, min=1, max=50),
+    subscribers: int = option(
+        3, "--subscribers N", "Subscribers; each gets every message.", parser=None, min=1, max=50
+    ),
+    size_bytes: int = option("100", "--size SIZE", "Bytes of a message (100, 20KB).", parser=read_message_size),
+    kill: bool = option(True, "--kill/--no-kill", "Kill the broker once in the middle."),
+    pipeline: bool = option(
+        False, "--pipeline", "End with a small pipeline on Spark: the topic archived and summarised."
+    ),
+    keep: Path | None = option(None, "--keep DIR", "Keep the broker's data and all logs in this folder."),
     as_json: AsJson = False,
 ) -> None:
     """See it work: a broker, publishers and subscribers, with a kill -9 on the way.
@@ -78,10 +71,11 @@ def demo(
     end_cleanly_on_sigterm()
     with _folder(keep) as folder:
         run = DemoRun(
-            folder, messages=messages, publishers=publishers, subscribers=subscribers,
+            folder=folder, messages=messages, publishers=publishers, subscribers=subscribers,
             size_bytes=size_bytes, kill=kill, pipeline=pipeline, keep=keep is not None,
         )  # fmt: skip
-        with run, Display(messages, run.counted, quiet=as_json) as display:
+        display = Display(messages, run.counted, quiet=as_json)
+        with run, display.bars:
             for event in run.events():
                 display.show(event)
     _print(run.report, keep, as_json=as_json)
@@ -123,24 +117,15 @@ class Display:
 
         self._quiet = quiet
         self._console = console(stderr=True)
-        self._progress = Progress(
+        self.bars = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
             TextColumn("{task.fields[rate]:>9,.0f}/s"), TimeElapsedColumn(),
             console=self._console, disable=quiet or not self._console.is_terminal,
         )  # fmt: skip
         self._began_s: float | None = None
         self._tasks: dict[str, TaskID] = {
-            name: self._progress.add_task(name, total=messages, rate=0.0, start=False) for name in names
+            name: self.bars.add_task(name, total=messages, rate=0.0, start=False) for name in names
         }
-
-    def __enter__(self) -> Display:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def show(self, event: Said | Began | Moved) -> None:
         """Show what happened: a line, the clocks started, or a bar that moves."""
@@ -151,19 +136,19 @@ class Display:
         elif isinstance(event, Began):
             self._began_s = time.monotonic()
             for task in self._tasks.values():
-                self._progress.start_task(task)
+                self.bars.start_task(task)
         elif not self._quiet:
             self._console.print(event.text, markup=False, soft_wrap=True)
 
     def _move(self, name: str, count: int) -> None:
         if self._began_s is None:
             return
-        task = self._progress.tasks[self._tasks[name]]
+        task = self.bars.tasks[self._tasks[name]]
         if count > task.completed:
             rate = count / max(1e-3, time.monotonic() - self._began_s)
-            self._progress.update(task.id, completed=count, rate=rate)
+            self.bars.update(task.id, completed=count, rate=rate)
             if task.finished:
-                self._progress.stop_task(task.id)
+                self.bars.stop_task(task.id)
 
 
 def _report_table(report: Report) -> Table:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Annotated
 
 import typer
 
 from clarion import __version__
 from clarion.cli.broker_commands import config, stats, up
 from clarion.cli.command_errors import TellsUsage, exit_codes_help
+from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
+from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
-from clarion.cli.pipeline import pipeline_app
-from clarion.cli.publish_command import publish
-from clarion.cli.put_commands import put, request
+from clarion.cli.pipeline_commands import pipeline_app
+from clarion.cli.put_commands import publish, put, request
 from clarion.cli.read_commands import browse, get, state_app
-from clarion.cli.reproduce import reproduce_app
-from clarion.cli.simulate import simulate_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
 
@@ -62,9 +60,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
+    version: bool = option(False, "--version", "Print the version and exit.", callback=_print_version, is_eager=True),
 ) -> None:
     pass
 

@@ -74,9 +74,12 @@ def add_row(table: Table, *cells: str, style: str | None = None) -> None:
     table.add_row(*(Text(cell) for cell in cells), style=style)
 
 
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
+def table_of(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = (), *, show_header: bool = True
+) -> Table:
     """Return a table of rows of plain text."""
     table = plain_table(columns, numbers)
+    table.show_header = show_header
     for cells in rows:
         add_row(table, *cells)
     return table

@@ -1,4 +1,4 @@
-"""`clarion put` stores one message, or one for each line of standard input; `clarion request` waits for the answer."""
+"""`clarion put` stores a message, or each line of its input; `request` waits for an answer; `publish` takes HTTP."""
 
 from __future__ import annotations
 
@@ -9,21 +9,36 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
-from clarion.cli.command_errors import note
-from clarion.cli.command_options import Headers, Key, Topic, read_headers, read_later, read_some_time_s, read_value
-from clarion.cli.output import console, counted, iso, json_line, local_time, readable_duration
-from clarion.model.errors import TimedOut, TooLarge
+from clarion.cli.command_errors import ExitCode, announce_ready, note, tells_errors
+from clarion.cli.command_options import (
+    DEFAULT_URL,
+    AsJson,
+    Headers,
+    Key,
+    Topic,
+    Url,
+    option,
+    read_headers,
+    read_later,
+    read_name,
+    read_some,
+    read_value,
+)
+from clarion.cli.output import console, counted, iso, json_line, local_time, readable_bytes, readable_duration
+from clarion.model.errors import PermanentError, TimedOut, TooLarge
 from clarion.model.names import to_text
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from clarion.publisher import Publisher, Receipt, Receipts
+    from clarion.web import GatewaySettings
 
 MAX_MESSAGE_BYTES = 2**30  # read before the broker, whose bound is lower, is asked
 
@@ -32,27 +47,19 @@ MAX_MESSAGE_BYTES = 2**30  # read before the broker, whose bound is lower, is as
 def put(
     call: BrokerCall,
     topic: Topic,
-    message: Annotated[
-        str | None, typer.Argument(metavar="MESSAGE", help="The message; left out, it is read from standard input.")
-    ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a message.")] = False,
+    message: str | None = typer.Argument(
+        None, metavar="MESSAGE", help="The message; left out, it is read from standard input."
+    ),
+    lines: bool = option(False, "--lines", "Each line of standard input is a message."),
     key: Key = None,
     headers: Headers = None,
-    ttl_s: Annotated[
-        float | None,
-        typer.Option(
-            "--ttl",
-            parser=read_some_time_s,
-            metavar="TIME",
-            help="They expire so long after they were put (1h).",
-            show_default="as the topic says",
-        ),
-    ] = None,
-    deliver_at: Annotated[
-        str | None,
-        typer.Option("--deliver-at", metavar="TIME|+TIME", help="When they appear: 2026-01-31T12:00:00Z, or +10m."),
-    ] = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Send and store them compressed.")] = False,
+    ttl_s: float | None = option(
+        None, "--ttl TIME", "They expire so long after they were put (1h).", show_default="as the topic says"
+    ),
+    deliver_at: str | None = option(
+        None, "--deliver-at TIME|+TIME", "When they appear: 2026-01-31T12:00:00Z, or +10m."
+    ),
+    compress: bool = option(False, "--compress", "Send and store them compressed."),
 ) -> None:
     """Put messages on a topic, durably.
 
@@ -221,9 +228,8 @@ class LineProgress:
         found = os.fstat(descriptor)
         self._total = found.st_size if stat.S_ISREG(found.st_mode) else None
         self._wanted = sys.stderr.isatty() and not os.isatty(descriptor)
-        self._began_s = time.monotonic()
+        self._show_at_s = time.monotonic() + _PROGRESS_AFTER_S
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._messages = self._bytes = 0
 
     def __enter__(self) -> LineProgress:
@@ -237,45 +243,32 @@ class LineProgress:
         """Note what was read."""
         self._messages += messages
         self._bytes += size
-        if not self._wanted:
-            return
-        if self._bar is None:
-            if time.monotonic() - self._began_s < _PROGRESS_AFTER_S:
-                return
-            self._show()
-        assert self._bar is not None
-        assert self._task is not None
-        self._bar.update(self._task, completed=self._bytes, messages=f"{self._messages:,}")
+        if self._bar is None and self._wanted and time.monotonic() >= self._show_at_s:
+            self._bar = self._show()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self._bytes, messages=f"{self._messages:,}")
 
-    def _show(self) -> None:
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TransferSpeedColumn,
-        )
+    def _show(self) -> Progress:
+        from rich import progress
 
-        self._bar = Progress(
-            TextColumn("{task.fields[messages]} messages"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-            TimeElapsedColumn(), console=console(stderr=True), transient=True,
-        )  # fmt: skip
-        self._task = self._bar.add_task("put", total=self._total, messages="0")
-        self._bar.start()
+        text = progress.TextColumn("{task.fields[messages]} messages")
+        bytes_read, speed = progress.DownloadColumn(), progress.TransferSpeedColumn()
+        columns = (text, progress.BarColumn(), bytes_read, speed, progress.TimeElapsedColumn())
+        bar = progress.Progress(*columns, console=console(stderr=True), transient=True)
+        bar.add_task("put", total=self._total, messages="0")
+        bar.start()
+        return bar
 
 
 @broker_command
 def request(
     call: BrokerCall,
     topic: Topic,
-    message: Annotated[
-        str | None, typer.Argument(metavar="MESSAGE", help="The question; left out, it is read from standard input.")
-    ] = None,
-    wait_s: Annotated[
-        float, typer.Option("--wait", parser=read_some_time_s, metavar="TIME", help="How long to wait for the answer.")
-    ] = "10s",  # type: ignore[assignment]
-    no_newline: Annotated[bool, typer.Option("--no-newline", help="Print the bytes of the answer alone.")] = False,
+    message: str | None = typer.Argument(
+        None, metavar="MESSAGE", help="The question; left out, it is read from standard input."
+    ),
+    wait_s: float = option("10s", "--wait TIME", "How long to wait for the answer."),
+    no_newline: bool = option(False, "--no-newline", "Print the bytes of the answer alone."),
     key: Key = None,
     headers: Headers = None,
 ) -> None:
@@ -314,3 +307,151 @@ def request(
     shape = json_line(answer) if call.as_json else answer.payload + (b"" if no_newline else b"\n")
     sys.stdout.buffer.write(shape)
     sys.stdout.buffer.flush()
+
+
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+_ANYBODY = "others than this machine can reach this address, and there are no passwords: whoever does may publish"
+
+
+@tells_errors
+def publish(
+    from_http: bool = option(False, "--from-http", "Take messages by HTTP POST."),
+    listen: str = option("127.0.0.1:8080", "--listen HOST:PORT", "Where to listen; port 0 is any that is free."),
+    topics: list[str] | None = option(
+        None,
+        "--topic TOPIC",
+        "Take messages for this topic, or pattern like 'alerts/#', and no others; may be repeated.",
+        show_default="any topic",
+    ),
+    buffer_messages: int | None = option(
+        None,
+        "--buffer-messages",
+        "Messages accepted and not yet stored, at most.",
+        parser=read_some,
+        show_default="10000; with an outbox 100000",
+    ),
+    buffer_bytes: int = option("64MiB", "--buffer-bytes SIZE", "Their bytes in memory, at most."),
+    body_bytes: int = option("16MiB", "--body-bytes SIZE", "Largest body of one request."),
+    outbox: Path | None = option(
+        None,
+        "--outbox FILE",
+        "Keep what was accepted in this file until the broker has it; it survives a crash.",
+        show_default="in memory alone",
+    ),
+    outbox_bytes: int = option("1GiB", "--outbox-bytes SIZE", "Bytes in it, at most."),
+    max_connections: int = option(500, "--max-connections", "Connections at one time, at most.", parser=read_some),
+    timeout_s: float = option("10s", "--timeout --timeout-s TIME", "How long a POST waits for the broker."),
+    read_timeout_s: float = option("60s", "--read-timeout TIME", "How long a body, or the next request, may take."),
+    stop_timeout_s: float = option("30s", "--stop-timeout TIME", "How long to finish what was accepted."),
+    tuning: str = option("auto", "--tuning POLICY", "auto, eager, recheck, literal or fixed."),
+    batch_size: int | None = option(
+        None,
+        "--batch-size",
+        "Messages that a batch gathers, to begin with; for ever with --tuning fixed.",
+        parser=read_some,
+        show_default="1",
+    ),
+    compress: bool = option(False, "--compress", "Send and store messages compressed."),
+    url: Url = DEFAULT_URL,
+    log_level: str = option("info", "--log-level LEVEL", "debug, info, warning or error."),
+    as_json: AsJson = False,
+) -> None:
+    """Take messages over HTTP, for sources that cannot use Python.
+
+    POST /topics/NAME puts its body as a message on the topic, and answers 201
+    when it is on the broker's disk. With Content-Type: application/x-ndjson each
+    line of the body is a message. GET /health and /stats tell how it is doing.
+
+    \b
+    Examples:
+      clarion publish --from-http                # at http://127.0.0.1:8080
+      clarion publish --from-http --topic 'sensors/#' --listen 0.0.0.0:8080
+      clarion publish --from-http --outbox /var/lib/clarion/outbox
+    \b
+    and then, from anywhere that reaches it:
+      curl -d 'hello' http://127.0.0.1:8080/topics/alerts
+      curl -H 'Content-Type: application/x-ndjson' --data-binary @events.ndjson \\
+           http://127.0.0.1:8080/topics/events
+
+    Nothing is dropped silently: what does not fit into the buffer is refused with
+    429 and the time to come again. With --outbox, what was accepted survives a
+    crash, and is sent when the command is started again.
+
+    The first Ctrl-C or SIGTERM takes no more, finishes what was accepted and ends
+    with 0, or with 4 where no broker took it in time; a second one ends at once
+    with 130. Logs go to standard error.
+
+    There are no passwords: whoever reaches the address may publish.
+    """
+    if not from_http:
+        raise typer.BadParameter(
+            "say where messages come from: --from-http takes them by POST"
+            " (to put one message, or lines of standard input, use `clarion put`)",
+            param_hint="--from-http",
+        )
+    if log_level not in _LOG_LEVELS:
+        raise typer.BadParameter(f"it is one of {', '.join(_LOG_LEVELS)}", param_hint="--log-level")
+    try:
+        from clarion.web import GatewaySettings, read_listen
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "aiohttp":
+            raise
+        raise PermanentError('the HTTP gateway needs aiohttp: pip install "clarion[web]"') from None
+    host, port = read_listen(listen)
+    allowed = {"topics": tuple(map(read_name, topics))} if topics else {}
+    settings = GatewaySettings(
+        url=url,
+        host=host,
+        port=port,
+        **allowed,
+        buffer_messages=buffer_messages,
+        buffer_bytes=buffer_bytes,
+        body_bytes=body_bytes,
+        max_connections=max_connections,
+        timeout_s=timeout_s,
+        read_timeout_s=read_timeout_s,
+        idle_timeout_s=read_timeout_s,
+        stop_timeout_s=stop_timeout_s,
+        outbox=None if outbox is None else str(outbox),
+        outbox_bytes=outbox_bytes,
+        compress=compress,
+        tuning=tuning,  # type: ignore[arg-type]  # the settings check it
+        batch_size=batch_size,
+    )
+    serve_gateway(settings, log_level, as_json=as_json)
+
+
+def serve_gateway(settings: GatewaySettings, log_level: str, *, as_json: bool) -> None:
+    """Serve until told to stop; a second signal is exit code 130."""
+    import asyncio
+    import logging
+
+    from clarion.broker.logs import log_json_lines
+    from clarion.web import serve
+
+    log_json_lines(log_level)
+
+    def on_ready(address: str) -> None:
+        facts = {"listen": address, "broker": settings.url, "pid": os.getpid()}
+        logging.getLogger("clarion.web").info("ready", extra=facts)
+        warning = "" if settings.is_local else _ANYBODY
+        announce_ready(facts, _ready_text(settings, address), as_json=as_json, warning=warning)
+
+    left = asyncio.run(serve(settings, on_ready))
+    if left:
+        fate = "what it does not have is lost" if settings.outbox is None else f"they are kept in {settings.outbox}"
+        note(f"{counted(left, 'message')} accepted and not confirmed by the broker; {fate}")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _ready_text(settings: GatewaySettings, address: str) -> str:
+    topics = [to_text(topic) for topic in settings.topics]
+    example = next((name for name in topics if not {"*", "#"} & set(name)), "alerts")
+    room_bytes = settings.buffer_bytes if settings.outbox is None else settings.outbox_bytes
+    where = "in memory" if settings.outbox is None else f"in {settings.outbox}"
+    bound = f"{counted(settings.messages_max, 'message')} or {readable_bytes(room_bytes)} wait {where}"
+    return (
+        f"clarion: taking messages at {address} for the broker at {settings.url} (pid {os.getpid()})\n"
+        f"  topics: {'any' if topics == ['#'] else ', '.join(topics)}; at most {bound}, then 429\n"
+        f"  try it: curl -d 'hello' {address}/topics/{example}"
+    )

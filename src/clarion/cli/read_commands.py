@@ -14,7 +14,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -22,13 +22,13 @@ from clarion.cli.broker_clients import BrokerCall, broker_command, no_answer_tol
 from clarion.cli.command_errors import ExitCode, end_cleanly_on_sigterm, note
 from clarion.cli.command_options import (
     Start,
+    StateName,
     SubscriberName,
     Topic,
     TopicOrPattern,
+    option,
     read_duration_s,
-    read_name,
     read_number,
-    read_some,
     read_start,
 )
 from clarion.cli.output import (
@@ -67,31 +67,20 @@ def get(
     call: BrokerCall,
     topic: TopicOrPattern,
     name: SubscriberName,
-    most: Annotated[
-        int | None,
-        typer.Option("--max", parser=read_some, metavar="N", help="End after so many.", show_default="all there are"),
-    ] = None,
-    wait_s: Annotated[
-        float,
-        typer.Option(
-            "--wait", parser=read_duration_s, metavar="TIME", help="End when no message came for so long (60s, 5m)."
-        ),
-    ] = "0s",  # type: ignore[assignment]
-    follow: Annotated[bool, typer.Option("--follow", help="Go on for ever, also while the broker is away.")] = False,
-    subscribe: Annotated[bool, typer.Option("--subscribe", help="Subscribe first, if that is not done yet.")] = False,
+    most: int | None = option(None, "--max N", "End after so many.", show_default="all there are"),
+    wait_s: float = option(
+        "0s", "--wait TIME", "End when no message came for so long (60s, 5m).", parser=read_duration_s
+    ),
+    follow: bool = option(False, "--follow", "Go on for ever, also while the broker is away."),
+    subscribe: bool = option(False, "--subscribe", "Subscribe first, if that is not done yet."),
     start: Start = "new",
-    no_newline: Annotated[
-        bool, typer.Option("--no-newline", help="Print the bytes of the messages and nothing between them.")
-    ] = False,
-    nack: Annotated[
-        str | None,
-        typer.Option(
-            "--nack",
-            metavar="REASON",
-            help="Of a shared subscription: print them, but give them back as failed, to be tried again or to become"
-            " dead letters. Needs --max.",
-        ),
-    ] = None,
+    no_newline: bool = option(False, "--no-newline", "Print the bytes of the messages and nothing between them."),
+    nack: str | None = option(
+        None,
+        "--nack REASON",
+        "Of a shared subscription: print them, but give them back as failed, to be tried again or to become"
+        " dead letters. Needs --max.",
+    ),
 ) -> None:
     """Print the messages that a subscriber has not read yet, one a line.
 
@@ -198,7 +187,7 @@ def _print_all(
             except BadBatch as error:
                 _tell_unreadable(part, error)
                 continue
-            writer.write(shape(part), _Settling(part, nack))
+            writer.write(shape(part), functools.partial(_settle, part, nack))
             printed += len(part)
         if not parts and writer.in_doubt:
             writer.finish()
@@ -228,19 +217,13 @@ def _tell_unreadable(part: MessageBatch, error: BadBatch) -> None:
     _note_passed_over(str(told), told)
 
 
-class _Settling:
-    """Acks those messages of a part that were taken, or gives them back where there is a reason to."""
-
-    def __init__(self, part: MessageBatch, nack: str | None) -> None:
-        self._part = part
-        self._nack = nack
-
-    def __call__(self, start: int, stop: int) -> None:
-        taken = self._part.cut(self._part.start + start, self._part.start + stop)
-        if self._nack is None:
-            taken.ack()
-        else:
-            taken.nack(reason=self._nack)
+def _settle(part: MessageBatch, nack: str | None, start: int, stop: int) -> None:
+    """Ack those messages of a part that were taken, or give them back where there is a reason to."""
+    taken = part.cut(part.start + start, part.start + stop)
+    if nack is None:
+        taken.ack()
+    else:
+        taken.nack(reason=nack)
 
 
 def _how_to_subscribe(topic: bytes, name: bytes) -> str:
@@ -293,7 +276,7 @@ class RecordWriter:
         start = 0
         while start < len(records):
             stop = self._stop(ends, start)
-            self._hand_over(records[start:stop], functools.partial(_shifted, on_taken, start))
+            self._hand_over(records[start:stop], start, on_taken)
             start = stop
 
     def finish(self) -> None:
@@ -316,7 +299,7 @@ class RecordWriter:
         stop = min(start + self._taken // _PART, bisect_right(ends, most_bytes, start))
         return max(stop, start + 1)
 
-    def _hand_over(self, records: Sequence[bytes], on_taken: OnTaken) -> None:
+    def _hand_over(self, records: Sequence[bytes], start: int, on_taken: OnTaken) -> None:
         self._written_bytes = unread_bytes = 0
         data = memoryview(b"".join(records))
         try:
@@ -327,7 +310,7 @@ class RecordWriter:
             unread_bytes = self._unread_bytes()
             raise
         finally:
-            self._tell(count_whole(records, self._written_bytes - unread_bytes), on_taken)
+            self._tell(start, count_whole(records, self._written_bytes - unread_bytes), on_taken)
 
     def _wait_until_taken(self) -> None:
         left_bytes = before_bytes = self._unread_bytes()
@@ -350,16 +333,16 @@ class RecordWriter:
             return self._written_bytes
         return answer[0]
 
-    def _tell(self, taken: int, on_taken: OnTaken) -> None:
+    def _tell(self, start: int, taken: int, on_taken: OnTaken) -> None:
         if not taken:
             return
         self._settle()  # the reader came back after those
         self._taken += taken
         if self._ask_unread is None or taken == 1:
-            on_taken(0, taken)
+            on_taken(start, start + taken)
             return
-        on_taken(0, 1)
-        self._doubtful, self.in_doubt = functools.partial(on_taken, 1, taken), taken - 1
+        on_taken(start, start + 1)
+        self._doubtful, self.in_doubt = functools.partial(on_taken, start + 1, start + taken), taken - 1
 
     def _settle(self) -> None:
         if self._doubtful is not None:
@@ -387,10 +370,6 @@ def _write(descriptor: int, data: memoryview) -> int:
             select.select([], [descriptor], [])
 
 
-def _shifted(on_taken: OnTaken, by: int, start: int, stop: int) -> None:
-    on_taken(by + start, by + stop)
-
-
 _AT_ONCE = 1000
 _SHOWN_CHARACTERS = 100  # characters of a payload in the table
 
@@ -399,13 +378,9 @@ _SHOWN_CHARACTERS = 100  # characters of a payload in the table
 def browse(
     call: BrokerCall,
     topic: Topic,
-    position: Annotated[
-        str, typer.Option("--from", metavar="OFFSET|earliest", help="First message to show.")
-    ] = "earliest",
-    last: Annotated[
-        int | None, typer.Option("--last", parser=read_some, metavar="N", help="Show the newest so many instead.")
-    ] = None,
-    most: Annotated[int, typer.Option("--max", parser=read_some, metavar="N", help="End after so many.")] = 100,
+    position: str = option("earliest", "--from OFFSET|earliest", "First message to show."),
+    last: int | None = option(None, "--last N", "Show the newest so many instead."),
+    most: int = option(100, "--max N", "End after so many."),
 ) -> None:
     """Look at a topic's messages without a subscription.
 
@@ -472,9 +447,8 @@ def _print_messages(messages: list[Message], *, as_json: bool, with_header: bool
         )
         for message in messages
     )  # fmt: skip
-    table = table_of(["offset", "committed", "key", "message"], rows, ("offset",))
-    table.show_header = with_header
-    console().print(table)
+    columns = ["offset", "committed", "key", "message"]
+    console().print(table_of(columns, rows, ("offset",), show_header=with_header))
 
 
 _STATE_HELP = """Look at named state: the small values that transactions set.
@@ -495,15 +469,7 @@ def _state() -> None:
 
 @state_app.command("get")
 @broker_command
-def get_state(
-    call: BrokerCall,
-    name: Annotated[
-        bytes,
-        typer.Argument(
-            parser=read_name, metavar="NAME", help="Name of the state; for bytes that are not UTF-8, b64: and base64."
-        ),
-    ],
-) -> None:
+def get_state(call: BrokerCall, name: StateName) -> None:
     """Print a named state's value, as transaction.set() gave it.
 
     With --json there are name, version and value (or value_b64). Where it is not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,10 +17,9 @@ from clarion.cli.command_options import (
     Topic,
     TopicOrPattern,
     Yes,
-    read_bound_s,
-    read_count,
+    name_argument,
+    option,
     read_duration_s,
-    read_name,
     read_start,
 )
 from clarion.cli.output import (
@@ -65,15 +64,9 @@ subscriptions_app = typer.Typer(cls=ListsNames, help=_HELP)
 @broker_command
 def list_subscriptions(
     call: BrokerCall,
-    topic: Annotated[
-        bytes | None,
-        typer.Argument(
-            parser=read_name,
-            metavar="TOPIC",
-            help="Only those of this topic, or of the topics that match this pattern.",
-            show_default="all",
-        ),
-    ] = None,
+    topic: bytes | None = name_argument(
+        None, "TOPIC", "Only those of this topic, or of the topics that match this pattern.", show_default="all"
+    ),
 ) -> None:
     """List subscriptions: who is behind, and who works on what.
 
@@ -111,15 +104,12 @@ def seek(
     call: BrokerCall,
     topic: Topic,
     name: SubscriberArgument,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="WHERE",
-            help="Where it goes on: new (messages to come), earliest (message kept), an offset, or a time"
-            " (2026-01-31T12:00:00Z; without a zone it is local time).",
-        ),
-    ],
+    to: str = option(
+        ...,
+        "--to WHERE",
+        "Where it goes on: new (messages to come), earliest (message kept), an offset, or a time"
+        " (2026-01-31T12:00:00Z; without a zone it is local time).",
+    ),
     yes: Yes = False,
 ) -> None:
     """Have a subscription go on elsewhere.
@@ -207,12 +197,7 @@ def _place(to: str) -> str:
 
 
 _PLAIN = SubscriptionOptions()
-
-
-class Order(StrEnum):
-    """In which order a shared subscription is worked on."""
-
-    KEY = "key"
+Order = StrEnum("Order", ["KEY"])  # in which a shared subscription is worked on
 
 
 @broker_command
@@ -221,43 +206,26 @@ def subscribe(
     topic: TopicOrPattern,
     name: SubscriberName,
     start: Start = "new",
-    shared: Annotated[
-        bool, typer.Option("--shared", help="Many consumers at a time; each message goes to one of them.")
-    ] = False,
-    order: Annotated[
-        Order | None,
-        typer.Option("--order", help="With --shared: messages of one key are worked on one at a time, in order."),
-    ] = None,
-    lease_s: Annotated[
-        float | None,
-        typer.Option(
-            "--lease",
-            parser=read_duration_s,
-            metavar="TIME",
-            help="With --shared: a consumer that shows no sign of life for so long loses its messages to others.",
-            show_default=f"{_PLAIN.lease_s:g}s",
-        ),
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts",
-            parser=read_count,
-            metavar="N|none",
-            help="With --shared: a message that failed so often goes to the dead letters.",
-            show_default=str(_PLAIN.max_attempts),
-        ),
-    ] = None,
-    expires_s: Annotated[
-        float | None,
-        typer.Option(
-            "--expires",
-            parser=read_bound_s,
-            metavar="TIME|never",
-            help="Ended by the broker when nobody used it for so long.",
-            show_default="never",
-        ),
-    ] = None,
+    shared: bool = option(False, "--shared", "Many consumers at a time; each message goes to one of them."),
+    order: Order | None = option(
+        None, "--order", "With --shared: messages of one key are worked on one at a time, in order."
+    ),
+    lease_s: float | None = option(
+        None,
+        "--lease TIME",
+        "With --shared: a consumer that shows no sign of life for so long loses its messages to others.",
+        parser=read_duration_s,
+        show_default=f"{_PLAIN.lease_s:g}s",
+    ),
+    max_attempts: int | None = option(
+        None,
+        "--max-attempts N|none",
+        "With --shared: a message that failed so often goes to the dead letters.",
+        show_default=str(_PLAIN.max_attempts),
+    ),
+    expires_s: float | None = option(
+        None, "--expires TIME|never", "Ended by the broker when nobody used it for so long.", show_default="never"
+    ),
 ) -> None:
     """Subscribe to a topic, from now on or from an earlier message on.
 

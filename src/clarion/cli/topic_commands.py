@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import confirm, note
-from clarion.cli.command_options import ListsByDefault, Topic, Yes, read_bound_s, read_count, read_number, read_size
+from clarion.cli.command_options import ListsByDefault, Topic, Yes, option, with_options
 from clarion.cli.output import (
     age,
     all_fields,
@@ -31,58 +31,27 @@ if TYPE_CHECKING:
     from clarion.admin import TopicDescription
     from clarion.wire.bodies import TopicRow
 
-
-class Retention(StrEnum):
-    """What a topic keeps."""
-
-    UNTIL_READ = "until-read"
-    KEEP = "keep"
-
-
-class AtBound(StrEnum):
-    """What happens where a bound would overtake a reader."""
-
-    REFUSE = "refuse"
-    TRIM = "trim"
-
-
-RetentionOption = Annotated[
-    Retention | None,
-    typer.Option(
-        "--retention",
-        help="until-read: until every subscriber has it, as topics are where nobody says otherwise."
-        " keep: read or not, within --max-age and --max-size.",
-    ),
-]
-MaxAge = Annotated[
-    float | None,
-    typer.Option("--max-age", parser=read_bound_s, metavar="TIME|none", help="With keep: older messages go (7d)."),
-]
-MaxSize = Annotated[
-    int | None,
-    typer.Option("--max-size", parser=read_size, metavar="SIZE|none", help="Bytes of messages it holds (10GB)."),
-]
-AtBoundOption = Annotated[
-    AtBound | None,
-    typer.Option(
-        "--at-bound",
-        help="Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
-        " told what they missed.",
-    ),
-]
-Ttl = Annotated[
-    float | None,
-    typer.Option(
-        "--ttl", parser=read_bound_s, metavar="TIME|none", help="Messages expire so long after they were put (1h)."
-    ),
-]
-MaxBatch = Annotated[
-    int | None,
-    typer.Option("--max-batch", parser=read_size, metavar="SIZE|none", help="Bytes of a batch, and so of a message."),
-]
-MaxSubscriptions = Annotated[
-    int | None, typer.Option("--max-subscriptions", parser=read_count, metavar="N|none", help="So many subscribe.")
-]
+Retention = StrEnum("Retention", {"UNTIL_READ": "until-read", "KEEP": "keep"})
+AtBound = StrEnum("AtBound", ["REFUSE", "TRIM"])
+Sort = StrEnum("Sort", ["NAME", "SIZE", "MESSAGES"])  # by what topics are listed
+_KEEPS = (
+    "until-read: until every subscriber has it, as topics are where nobody says otherwise."
+    " keep: read or not, within --max-age and --max-size."
+)
+_OVERTAKES = (
+    "Where a bound would overtake a subscriber. refuse: puts must wait. trim: the oldest go, and readers are"
+    " told what they missed."
+)
+# What a topic may be set to, by the names that `Admin.configure_topic` has for it.
+_SETTINGS = (
+    ("retention", Retention | None, option(None, "--retention", _KEEPS)),
+    ("max_age_s", float | None, option(None, "--max-age TIME|none", "With keep: older messages go (7d).")),
+    ("max_bytes", int | None, option(None, "--max-size SIZE|none", "Bytes of messages it holds (10GB).")),
+    ("at_bound", AtBound | None, option(None, "--at-bound", _OVERTAKES)),
+    ("ttl_s", float | None, option(None, "--ttl TIME|none", "Messages expire so long after they were put (1h).")),
+    ("max_batch_bytes", int | None, option(None, "--max-batch SIZE|none", "Bytes of a batch, and so of a message.")),
+    ("max_subscriptions", int | None, option(None, "--max-subscriptions N|none", "So many subscribe.")),
+)
 
 _HELP = """List topics, make and change them, purge and delete them.
 
@@ -103,19 +72,9 @@ topics_app = typer.Typer(cls=ListsByDefault, help=_HELP)
 _NUMBERS = ("messages", "size", "next offset")
 
 
-class Sort(StrEnum):
-    """By what topics are listed."""
-
-    NAME = "name"
-    SIZE = "size"
-    MESSAGES = "messages"
-
-
 @topics_app.command("list")
 @broker_command
-def list_topics(
-    call: BrokerCall, sort: Annotated[Sort, typer.Option("--sort", help="By name, or the largest first.")] = Sort.NAME
-) -> None:
+def list_topics(call: BrokerCall, sort: Sort = option(Sort.NAME, "--sort", "By name, or the largest first.")) -> None:
     """List topics, what they take on disk, and their subscribers.
 
     For each subscriber the table says how many messages it has not yet read. With
@@ -160,17 +119,8 @@ def describe(call: BrokerCall, topic: Topic) -> None:
 
 @topics_app.command("create")
 @broker_command
-def create(
-    call: BrokerCall,
-    topic: Topic,
-    retention: RetentionOption = None,
-    max_age_s: MaxAge = None,
-    max_bytes: MaxSize = None,
-    at_bound: AtBoundOption = None,
-    ttl_s: Ttl = None,
-    max_batch_bytes: MaxBatch = None,
-    max_subscriptions: MaxSubscriptions = None,
-) -> None:
+@with_options(_SETTINGS)
+def create(call: BrokerCall, topic: Topic, **settings: Any) -> None:
     """Make a topic, or change what an existing one keeps.
 
     With until-read a message goes when every subscriber has read it, and a put
@@ -184,25 +134,13 @@ def create(
       clarion topics create readings --retention keep --max-age 7d --at-bound trim
       clarion topics create orders --max-size 10GB --ttl 1d
     """
-    _configure(
-        call, topic, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
-        at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
-    )  # fmt: skip
+    _configure(call, topic, settings)
 
 
 @topics_app.command("configure")
 @broker_command
-def configure(
-    call: BrokerCall,
-    topic: Topic,
-    retention: RetentionOption = None,
-    max_age_s: MaxAge = None,
-    max_bytes: MaxSize = None,
-    at_bound: AtBoundOption = None,
-    ttl_s: Ttl = None,
-    max_batch_bytes: MaxBatch = None,
-    max_subscriptions: MaxSubscriptions = None,
-) -> None:
+@with_options(_SETTINGS)
+def configure(call: BrokerCall, topic: Topic, **settings: Any) -> None:
     """Change what a topic keeps, and its limits.
 
     What is not named stays as it is; none takes a bound away. Where there is no
@@ -215,14 +153,9 @@ def configure(
       clarion topics configure readings --at-bound trim
       clarion topics configure alerts --ttl 1h --max-subscriptions 20
     """
-    changes = (retention, max_age_s, max_bytes, at_bound, ttl_s, max_batch_bytes, max_subscriptions)
-    if all(change is None for change in changes):
+    if all(setting is None for setting in settings.values()):
         raise typer.BadParameter("say what to change, as --max-age 7d; `clarion topics describe` tells what it is now")
-    _configure(
-        call, topic, retention=retention, max_age_s=max_age_s, max_bytes=max_bytes,
-        at_bound=at_bound, ttl_s=ttl_s, max_batch_bytes=max_batch_bytes, max_subscriptions=max_subscriptions,
-        must_exist=True,
-    )  # fmt: skip
+    _configure(call, topic, settings, must_exist=True)
 
 
 @topics_app.command("purge")
@@ -230,12 +163,7 @@ def configure(
 def purge(
     call: BrokerCall,
     topic: Topic,
-    below: Annotated[
-        int | None,
-        typer.Option(
-            "--below", parser=read_number, metavar="OFFSET", help="Only messages below this offset.", show_default="all"
-        ),
-    ] = None,
+    below: int | None = option(None, "--below OFFSET", "Only messages below this offset.", show_default="all"),
     yes: Yes = False,
 ) -> None:
     """Forget a topic's messages, read or not.
@@ -294,9 +222,7 @@ def _holdings(told: TopicDescription) -> str:
     return f"{counted(told.messages, 'message')} ({readable_bytes(told.stored_bytes)}) and {subscriptions}"
 
 
-def _configure(
-    call: BrokerCall, topic: bytes, *, retention: Retention | None, must_exist: bool = False, **changes: Any
-) -> None:
+def _configure(call: BrokerCall, topic: bytes, settings: dict[str, Any], *, must_exist: bool = False) -> None:
     with call.admin() as admin:
         try:
             if must_exist:
@@ -305,7 +231,7 @@ def _configure(
             raise NoTopic(
                 f"there is no topic {to_text(topic)}; make it: clarion topics create {shell_name(topic)}"
             ) from None
-        admin.configure_topic(topic, retention=None if retention is None else retention.value, **changes)
+        admin.configure_topic(topic, **settings)
         told = admin.describe_topic(topic)
     words = f"{to_text(told.topic)} keeps {settings_words(told.retention, told.settings)}"
     call.print(topic_json(told), words)
@@ -322,9 +248,7 @@ def _print_description(told: TopicDescription) -> None:
     if told.staged_messages:
         staged = f"{told.staged_messages:,} ({readable_bytes(told.staged_bytes)}), staged or delayed"
         facts.append(("to come", staged))
-    table = table_of(["", ""], facts)
-    table.show_header = False
-    screen.print(table)
+    screen.print(table_of(["", ""], facts, show_header=False))
     screen.print()
     if told.subscriptions:
         screen.print(subscriptions_table(told.subscriptions, with_topic=False, width=screen.width))
@@ -349,24 +273,28 @@ def _print_table(rows: list[TopicRow]) -> None:
 
 def row_json(row: TopicRow) -> dict[str, Any]:
     """Return a topic as JSON lists it. Where some above the cursor are acked, `lag` is an upper bound."""
+    readers = [
+        {
+            "subscriber": to_text(name),
+            "shared": name in row.shared,
+            "cursor": cursor,
+            "lag": max(0, row.next_offset - cursor),
+            "acked_ranges_above_cursor": ranges,
+        }
+        for name, cursor, ranges in row.subscriptions
+    ]
+    return {**_holds_json(row, settings_of(row)), "subscriptions": readers}
+
+
+def _holds_json(told: TopicRow | TopicDescription, settings: TopicSettings) -> dict[str, Any]:
     return {
-        "topic": to_text(row.topic),
-        "retention": row.retention,
-        "settings": all_fields(settings_of(row)),
-        "messages": row.next_offset - row.first_offset,
-        "first_offset": row.first_offset,
-        "next_offset": row.next_offset,
-        "stored_bytes": row.stored_bytes,
-        "subscriptions": [
-            {
-                "subscriber": to_text(name),
-                "shared": name in row.shared,
-                "cursor": cursor,
-                "lag": max(0, row.next_offset - cursor),
-                "acked_ranges_above_cursor": ranges,
-            }
-            for name, cursor, ranges in row.subscriptions
-        ],
+        "topic": to_text(told.topic),
+        "retention": told.retention,
+        "settings": all_fields(settings),
+        "messages": told.next_offset - told.first_offset,
+        "first_offset": told.first_offset,
+        "next_offset": told.next_offset,
+        "stored_bytes": told.stored_bytes,
     }
 
 
@@ -380,13 +308,7 @@ def settings_of(row: TopicRow) -> TopicSettings:
 def topic_json(told: TopicDescription) -> dict[str, Any]:
     """Return everything about a topic as JSON."""
     return {
-        "topic": to_text(told.topic),
-        "retention": told.retention,
-        "settings": all_fields(told.settings),
-        "messages": told.messages,
-        "first_offset": told.first_offset,
-        "next_offset": told.next_offset,
-        "stored_bytes": told.stored_bytes,
+        **_holds_json(told, told.settings),
         "staged_messages": told.staged_messages,
         "staged_bytes": told.staged_bytes,
         "oldest_at": iso(told.oldest_at),

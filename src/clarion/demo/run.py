@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from clarion.model.errors import PermanentError
@@ -91,9 +90,7 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must leave nothing behind
         try:
             for process in self._running.values():
@@ -106,6 +103,9 @@ class Processes:
                     process.wait()
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+WRONG = ("lost", "repeated", "out_of_order", "damaged")  # what there should be none of
 
 
 @dataclass(slots=True)
@@ -130,21 +130,14 @@ class Report:
         """Whether every promise was kept."""
         if self.archived is not None and not self.archived.rows == self.archived.different == self.acked:
             return False
-        return self.sent == self.acked and not (self.lost or self.repeated or self.out_of_order or self.damaged)
+        return self.sent == self.acked and not any(getattr(self, name) for name in WRONG)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for programs."""
         delivered = sum(self.received.values())
         return {
             "ok": self.ok,
-            "sent": self.sent,
-            "acked": self.acked,
-            "received": self.received,
-            "lost": self.lost,
-            "repeated": self.repeated,
-            "out_of_order": self.out_of_order,
-            "damaged": self.damaged,
-            "kills": self.kills,
+            **{name: getattr(self, name) for name in ("sent", "acked", "received", *WRONG, "kills")},
             "away_s": round(self.away_s, 3),
             "elapsed_s": round(self.elapsed_s, 3),
             "messages_per_s": round(self.acked / self.elapsed_s),
@@ -239,32 +232,26 @@ class Moved(NamedTuple):
     messages: int
 
 
+@dataclass(eq=False, kw_only=True)
 class DemoRun:
     """Starts everything, listens to everybody, and ends with a report; leaving the `with` ends all processes."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        messages: int,
-        publishers: int,
-        subscribers: int,
-        size_bytes: int,
-        kill: bool,
-        pipeline: bool,
-        keep: bool,
-    ) -> None:
-        self._folder = folder
-        self._messages = messages
-        self._shares = shares(messages, publishers)
-        self._publishers = {f"publisher-{number}": number - 1 for number in range(1, publishers + 1)}
-        self._subscribers = [f"subscriber-{number}" for number in range(1, subscribers + 1)]
-        self._kill = kill
-        self._pipeline = pipeline
-        self._keep = keep
-        self._processes = Processes(folder)
+    folder: Path
+    messages: int
+    publishers: int
+    subscribers: int
+    size_bytes: int
+    kill: bool
+    pipeline: bool
+    keep: bool
+
+    def __post_init__(self) -> None:
+        self._shares = shares(self.messages, self.publishers)
+        self._publishers = {f"publisher-{number}": number - 1 for number in range(1, self.publishers + 1)}
+        self._subscribers = [f"subscriber-{number}" for number in range(1, self.subscribers + 1)]
+        self._processes = Processes(self.folder)
         self._events: list[Said | Began | Moved] = []
-        self.report = Report(size_bytes, received=dict.fromkeys(self._subscribers, 0))
+        self.report = Report(self.size_bytes, received=dict.fromkeys(self._subscribers, 0))
         self._url = "tcp://127.0.0.1:*"
         self._broker = ""
         self._sent = dict.fromkeys(self._publishers, 0)
@@ -277,10 +264,8 @@ class DemoRun:
         self._processes.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._processes.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._processes.__exit__(*error)
 
     @property
     def counted(self) -> list[str]:
@@ -297,9 +282,9 @@ class DemoRun:
         report = self.report
         report.sent, report.acked = sum(self._sent.values()), sum(self._acked.values())
         report.elapsed_s = max(1e-3, self._moved_s - self._began_s)
-        if self._pipeline:
+        if self.pipeline:
             yield Said("Archiving the topic into a Parquet lake with Spark ...")
-            report.archived = archive_and_summarise(self._url, _TOPIC, self._folder / "lake")
+            report.archived = archive_and_summarise(self._url, _TOPIC, self.folder / "lake")
 
     def _hear(self) -> Heard:
         try:
@@ -329,7 +314,7 @@ class DemoRun:
 
     def _start_broker(self) -> None:
         self._broker = f"broker-{self.report.kills + 1}"
-        where = ("--data", str(self._folder / "data"), "--listen", self._url)
+        where = ("--data", str(self.folder / "data"), "--listen", self._url)
         self._processes.start(self._broker, "clarion", "up", "--json", *where)
 
     def _on_broker_ready(self, facts: dict[str, Any]) -> None:
@@ -341,7 +326,7 @@ class DemoRun:
             return
         self._url = facts["urls"][0]
         self._say(f"A broker is up on {self._url} (pid {facts['pid']}).")
-        if self._keep or self._pipeline:
+        if self.keep or self.pipeline:
             self._keep_messages()
         for name in self._subscribers:
             self._start_worker(name, do="subscribe", name=name, shares=self._shares)
@@ -354,7 +339,7 @@ class DemoRun:
 
     def _kill_broker(self) -> None:
         acked = sum(self._acked.values())
-        self._say(f"Killing the broker with SIGKILL, {acked:,} of {self._messages:,} messages acked so far ...")
+        self._say(f"Killing the broker with SIGKILL, {acked:,} of {self.messages:,} messages acked so far ...")
         self._killed_s = time.monotonic()
         self._processes.kill(self._broker)
         self.report.kills += 1
@@ -377,7 +362,7 @@ class DemoRun:
         if name in self._subscribers and self._ready.issuperset(self._subscribers):
             for publisher, index in self._publishers.items():
                 count = self._shares[index]
-                hold_at = int(count * _HOLD_AT) if self._kill else None
+                hold_at = int(count * _HOLD_AT) if self.kill else None
                 self._start_worker(publisher, do="publish", index=index, messages=count, hold_at=hold_at)
         elif self._ready.issuperset(self._publishers):
             self._say(f"{len(self._publishers)} publishers and {len(self._subscribers)} subscribers are connected; go.")
@@ -393,7 +378,7 @@ class DemoRun:
         acked = sum(self._acked.values())
         self._events.append(Moved("sent", sum(self._sent.values())))
         self._events.append(Moved("acked", acked))
-        if self._kill and not self.report.kills and acked >= _KILL_AT * self._messages:
+        if self.kill and not self.report.kills and acked >= _KILL_AT * self.messages:
             self._kill_broker()
         if "done" in facts:
             self._done.add(name)
@@ -409,7 +394,5 @@ class DemoRun:
         self._events.append(Moved(name, facts["received"]))
         if "done" in facts:
             self._done.add(name)
-            report.lost += facts["lost"]
-            report.repeated += facts["repeated"]
-            report.out_of_order += facts["out_of_order"]
-            report.damaged += facts["damaged"]
+            for wrong in WRONG:
+                setattr(report, wrong, getattr(report, wrong) + facts[wrong])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter
@@ -16,6 +16,7 @@ from clarion.reproduce.publisher_experiments import (
     CONGESTED,
     DEPLOYED,
     FIXED,
+    GRID_S,
     INITIAL_SIZES,
     LOAD,
     LOADS_PER_S,
@@ -31,68 +32,81 @@ from clarion.reproduce.publisher_experiments import (
     TRACE_SIZES,
     TUNED,
     Cell,
+    Results,
+    hindsight,
     load_cell,
+    on_grid,
+    trailing_mean,
 )
-from clarion.reproduce.publisher_results import GRID_S, Results, hindsight, on_grid, trailing_mean
 from clarion.sim.traces import rate_over_time
+
+Column = TypeVar("Column")
 
 
 def draw_untuned(results: Results, path: Path) -> None:
     """Draw Fig. 8: response by load and fixed N, on a logarithmic scale, for overloaded cells grow with the run."""
     sizes = results.extent.swept_sizes
     with saved(path, 2, 4, size=(14, 6.4), sharey="row") as (figure, axes):
-        for row, profile in enumerate(PROFILES):
-            for column, load in enumerate(LOADS_PER_S):
-                place = axes[row, column]
-                best, _ = results.best_fixed(LOAD, profile, f"{load:g}", sizes)
-                for at, size in enumerate(sizes):
-                    colour = COLOURS["eager"] if size == best else COLOURS[FIXED]
-                    _box(results, place, load_cell(profile, load, FIXED, size), at, colour)
-                log_scale(place)
-                place.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-                place.set_title(f"{load:g} requests/s, {profile}")
-                place.set_xlabel("N (fixed)")
-            axes[row, 0].set_ylabel("response, ms")
-        figure.suptitle(f"Fig. 8: response without tuning, by load and N (green: the best N; {BOX_NOTE})")
+        for place, profile, load in _places(axes, LOADS_PER_S):
+            best, _ = results.best_fixed(LOAD, profile, f"{load:g}", sizes)
+            for at, size in enumerate(sizes):
+                colour = COLOURS["eager"] if size == best else COLOURS[FIXED]
+                _box(results, place, load_cell(profile, load, FIXED, size), at, colour)
+            log_scale(place)
+            place.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+            place.set(title=f"{load:g} requests/s, {profile}", xlabel="N (fixed)")
+        title = f"Fig. 8: response without tuning, by load and N (green: the best N; {BOX_NOTE})"
+        _label(figure, axes, title, ylabel="response, ms")
 
 
 def draw_tuned(results: Results, path: Path) -> None:
     """Draw Fig. 9: response by load and initial N, with the best fixed N beside it."""
     with saved(path, 2, 4, size=(14, 6.4), sharey="row") as (figure, axes):
-        for row, profile in enumerate(PROFILES):
-            for column, load in enumerate(LOADS_PER_S):
-                place = axes[row, column]
-                ticks = _tuned_boxes(results, place, [load_cell(profile, load, *one) for one in _tuned()], 0)
-                best, lowest_ms = results.best_fixed(LOAD, profile, f"{load:g}", results.extent.swept_sizes)
-                place.axhline(lowest_ms, color=COLOURS[FIXED], linestyle="--", linewidth=1)
-                place.text(
-                    0.99, 0.97, f"dashed: best fixed N = {best}", transform=place.transAxes, ha="right", va="top",
-                    fontsize=8, color="#555555",
-                )  # fmt: skip
-                place.set_xticks(*ticks)
-                place.set_title(f"{load:g} requests/s, {profile}")
-                place.set_xlabel("N to begin with")
-            axes[row, 0].set(ylabel="response, ms", ylim=(0, None))
+        for place, profile, load in _places(axes, LOADS_PER_S):
+            _boxes(results, place, [load_cell(profile, load, *one) for one in _tuned()])
+            best, lowest_ms = results.best_fixed(LOAD, profile, f"{load:g}", results.extent.swept_sizes)
+            place.axhline(lowest_ms, color=COLOURS[FIXED], linestyle="--", linewidth=1)
+            place.text(
+                0.99, 0.97, f"dashed: best fixed N = {best}", transform=place.transAxes, ha="right", va="top",
+                fontsize=8, color="#555555",
+            )  # fmt: skip
+            place.set(title=f"{load:g} requests/s, {profile}", xlabel="N to begin with")
         _legend(figure, TUNED)
-        figure.suptitle(f"Fig. 9: response with tuning, by load and initial N ({BOX_NOTE})")
+        title = f"Fig. 9: response with tuning, by load and initial N ({BOX_NOTE})"
+        _label(figure, axes, title, ylabel="response, ms", ylim=(0, None))
 
 
 def draw_traces(results: Results, path: Path, *, as_is: bool) -> None:
     """Draw Fig. 12 or 13: response on traces, without and with tuning, and as deployed."""
     cases = [work for work in results.workloads.values() if work.as_is == as_is]
     with saved(path, 2, len(cases), size=(max(10, 5 * len(cases) + 1), 6.6), sharey="row") as (figure, axes):
-        for row, profile in enumerate(PROFILES):
-            for column, work in enumerate(cases):
-                place = axes[row, column]
-                ticks = _trace_boxes(results, place, profile, work.case)
-                log_scale(place)
-                place.set_xticks(*ticks)
-                place.set_title(f"{work.case} ({work.rate_per_s:.2g}/s), {profile}")
-                place.set_xlabel("N, or N to begin with")
-            axes[row, 0].set_ylabel("response, ms")
+        for place, profile, work in _places(axes, cases):
+            best, _ = results.best_deployed(TRACE, profile, work.case)
+            cells = [Cell(TRACE, profile, work.case, FIXED, size, False) for size in TRACE_SIZES]
+            cells += [Cell(TRACE, profile, work.case, DEPLOYED, best, False)]
+            cells += [Cell(TRACE, profile, work.case, *one) for one in _tuned()]
+            _boxes(results, place, cells)
+            log_scale(place)
+            place.set(title=f"{work.case} ({work.rate_per_s:.2g}/s), {profile}", xlabel="N, or N to begin with")
         _legend(figure, (FIXED, DEPLOYED, *TUNED))
         title = "Fig. 12: response on the traces as they are" if as_is else "Fig. 13: response on the traces, faster"
-        figure.suptitle(f"{title} ({BOX_NOTE})")
+        _label(figure, axes, f"{title} ({BOX_NOTE})", ylabel="response, ms")
+
+
+def _places(axes: Any, columns: Sequence[Column]) -> Iterator[tuple[Any, str, Column]]:
+    """Return each place of a figure with its profile and what its column is of: a row for each profile."""
+    for row, profile in enumerate(PROFILES):
+        for column, one in enumerate(columns):
+            yield axes[row, column], profile, one
+
+
+def _label(figure: Any, axes: Any, title: str, *, below: str = "", **first: Any) -> None:
+    """Set the title of a figure, what the places of a row share at its first, and what is below the last row."""
+    for row in axes:
+        row[0].set(**first)
+    for place in axes[-1] if below else ():
+        place.set_xlabel(below)
+    figure.suptitle(title)
 
 
 def _tuned() -> list[tuple[str, int]]:
@@ -103,24 +117,16 @@ def _box(results: Results, place: Any, cell: Cell, at: float, colour: str) -> No
     box(place, results.responses_ms(cell), results.mean_ms(cell), at, width=0.7, colour=colour)
 
 
-def _tuned_boxes(results: Results, place: Any, cells: list[Cell], begin: float) -> tuple[list[float], list[str]]:
-    """Draw the tuned cells, with a gap between policies; return where they are and what N each begins with."""
-    at, places = begin, []
+def _boxes(results: Results, place: Any, cells: list[Cell]) -> None:
+    """Draw cells, each with the N that it begins with, and a gap between policies."""
+    at, places = 0.0, []
     for number, cell in enumerate(cells):
         if number and cells[number - 1].tuning != cell.tuning:
             at += 0.6
         _box(results, place, cell, at, COLOURS[cell.tuning])
         places.append(at)
         at += 1
-    return places, [str(cell.batch_size) for cell in cells]
-
-
-def _trace_boxes(results: Results, place: Any, profile: str, case: str) -> tuple[list[float], list[str]]:
-    fixed = [Cell(TRACE, profile, case, FIXED, size, False) for size in TRACE_SIZES]
-    best, _ = results.best_deployed(TRACE, profile, case)
-    cells = [*fixed, Cell(TRACE, profile, case, DEPLOYED, best, False)]
-    cells += [Cell(TRACE, profile, case, *one) for one in _tuned()]
-    return _tuned_boxes(results, place, cells, 0)
+    place.set_xticks(places, [str(cell.batch_size) for cell in cells])
 
 
 _LABELS = {FIXED: "tuning off (fixed N)", DEPLOYED: "as deployed: T_poll 1000 ms, its best N"}
@@ -130,6 +136,12 @@ def _legend(figure: Any, names: tuple[str, ...]) -> None:
     handles = [swatch(COLOURS[name]) for name in names]
     labels = [_LABELS.get(name, name) for name in names]
     figure.legend(handles, labels, loc="outside lower center", ncols=len(names), frameon=False)
+
+
+def _legend_of(figure: Any, place: Any) -> None:
+    """Put the legend of one place below the figure, for all."""
+    handles, labels = place.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
 _SHOWN_S = 40.0
@@ -147,52 +159,42 @@ def draw_rates(results: Results, path: Path) -> None:
             place.axhline(work.rate_per_s, color=MEAN_COLOUR, linestyle="--", linewidth=1)
             place.set_title(f"{work.case}: {work.times_s.size:,} requests, mean {work.rate_per_s:.2f}/s (dashed)")
             place.set(ylabel="requests/s", ylim=(0, None), xlim=(0, work.times_s[-1] / 60))
-        axes[-1, 0].set_xlabel("minutes")
-        figure.suptitle("Fig. 3: request rate of the traces, averaged over 100 requests")
+        _label(figure, axes, "Fig. 3: request rate of the traces, averaged over 100 requests", below="minutes")
 
 
 def draw_over_time(results: Results, path: Path) -> None:
     """Draw Fig. 10: N at 35 requests/s, its mean, and the best fixed N."""
     case = f"{OVER_TIME_LOAD_PER_S:g}"
     with saved(path, 2, 3, size=(13, 5.6), sharey="row", sharex=True) as (figure, axes):
-        for row, profile in enumerate(PROFILES):
+        for place, profile, policy in _places(axes, TUNED):
             best, _ = results.best_fixed(LOAD, profile, case, results.extent.swept_sizes)
-            for column, policy in enumerate(TUNED):
-                place = axes[row, column]
-                (trace,) = results.traces(Cell(OVER_TIME, profile, case, policy))
-                mean = results.batch_size_mean(load_cell(profile, OVER_TIME_LOAD_PER_S, policy))
-                polled_s = [sample.at_s for sample in trace]
-                sizes = [sample.batch_size for sample in trace]
-                place.step(polled_s, sizes, where="post", color=COLOURS[policy], linewidth=0.9)
-                place.axhline(mean, color=MEAN_COLOUR, linewidth=1.6, label=f"mean N {mean:.1f}")
-                place.axhline(best, color="#555555", linestyle=":", linewidth=1.4, label=f"best fixed N {best}")
-                place.set(title=f"{policy}, {profile}", xlim=(0, _SHOWN_S))
-                place.legend(loc="upper right", fontsize=8, framealpha=0.9)
-            axes[row, 0].set(ylabel="N, messages", ylim=(0, None))
-        for place in axes[-1]:
-            place.set_xlabel("seconds")
-        figure.suptitle(f"Fig. 10: N over time at {case} requests/s, as polls leave it (mean: as polls find it)")
+            (trace,) = results.traces(Cell(OVER_TIME, profile, case, policy))
+            mean = results.batch_size_mean(load_cell(profile, OVER_TIME_LOAD_PER_S, policy))
+            polled_s = [sample.at_s for sample in trace]
+            sizes = [sample.batch_size for sample in trace]
+            place.step(polled_s, sizes, where="post", color=COLOURS[policy], linewidth=0.9)
+            place.axhline(mean, color=MEAN_COLOUR, linewidth=1.6, label=f"mean N {mean:.1f}")
+            place.axhline(best, color="#555555", linestyle=":", linewidth=1.4, label=f"best fixed N {best}")
+            place.set(title=f"{policy}, {profile}", xlim=(0, _SHOWN_S))
+            place.legend(loc="upper right", fontsize=8, framealpha=0.9)
+        title = f"Fig. 10: N over time at {case} requests/s, as polls leave it (mean: as polls find it)"
+        _label(figure, axes, title, below="seconds", ylabel="N, messages", ylim=(0, None))
 
 
 def draw_steps(results: Results, path: Path) -> None:
     """Draw Fig. 11: N under the steps of Table II."""
     steps = results.extent.steps
+    times_s = [step.start_s for step in steps] + [steps[-1].end_s]
+    loads = [step.load_per_s for step in steps] + [steps[-1].load_per_s]
     with saved(path, 2, 3, size=(13, 5.8), sharey="row", sharex=True) as (figure, axes):
-        for row, profile in enumerate(PROFILES):
-            for column, policy in enumerate(TUNED):
-                place = axes[row, column]
-                trace = results.traces(Cell(STEPS, profile, "", policy))[0]
-                averaged = trailing_mean(np.array([one.batch_size for one in trace], dtype=np.float64), _AVERAGED)
-                place.plot([one.at_s for one in trace], averaged, color=COLOURS[policy], linewidth=0.5)
-                _draw_load(
-                    place, [step.start_s for step in steps] + [steps[-1].end_s],
-                    [step.load_per_s for step in steps] + [steps[-1].load_per_s], last=column == len(TUNED) - 1,
-                )  # fmt: skip
-                place.set(title=f"{policy}, {profile}", xlim=(0, steps[-1].end_s))
-            axes[row, 0].set(ylabel=f"N, averaged over {_AVERAGED} polls", ylim=(0, None))
-        for place in axes[-1]:
-            place.set_xlabel("seconds")
-        figure.suptitle("Fig. 11: N under the steps of Table II (red: load)")
+        for place, profile, policy in _places(axes, TUNED):
+            trace = results.traces(Cell(STEPS, profile, "", policy))[0]
+            averaged = trailing_mean(np.array([one.batch_size for one in trace], dtype=np.float64), _AVERAGED)
+            place.plot([one.at_s for one in trace], averaged, color=COLOURS[policy], linewidth=0.5)
+            _draw_load(place, times_s, loads, last=policy == TUNED[-1])
+            place.set(title=f"{policy}, {profile}", xlim=(0, steps[-1].end_s))
+        title, averaging = "Fig. 11: N under the steps of Table II (red: load)", f"N, averaged over {_AVERAGED} polls"
+        _label(figure, axes, title, below="seconds", ylabel=averaging, ylim=(0, None))
 
 
 def draw_followed(results: Results, path: Path) -> None:
@@ -214,11 +216,9 @@ def draw_followed(results: Results, path: Path) -> None:
                 rate = counts / (edges_s[1] - edges_s[0])
                 _draw_load(place, edges_s[:-1].tolist(), rate.tolist(), last=True, alpha=0.55)
                 place.set(title=f"{work.case}, {profile}", xlim=(0, until_s), ylim=(0, None), ylabel="N, messages")
-        for place in axes[-1]:
-            place.set_xlabel("seconds")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.suptitle("Fig. 14: N (left scale) and load (red, right scale) on the faster traces")
+        _legend_of(figure, axes[0, 0])
+        title = "Fig. 14: N (left scale) and load (red, right scale) on the faster traces"
+        _label(figure, axes, title, below="seconds")
 
 
 def _draw_load(place: Any, times_s: list[float], loads: list[float], *, last: bool, alpha: float = 0.9) -> None:
@@ -249,10 +249,8 @@ def draw_slow(results: Results, path: Path) -> None:
                 place.text(at, share + 0.3, f"{share:.1f}" if share else "0", ha="center", fontsize=8)
             place.set_xticks(range(len(bars)), [label for label, _ in bars], fontsize=8)
             place.set_title(profile)
-        axes[0, 0].set_ylabel("dropped, % of requests")
-        figure.suptitle(
-            "Slow subscriber (17.5 requests/s; reads 25/s, vacations of 4 s; broker room 50): requests dropped"
-        )
+        title = "Slow subscriber (17.5 requests/s; reads 25/s, vacations of 4 s; broker room 50): requests dropped"
+        _label(figure, axes, title, ylabel="dropped, % of requests")
 
 
 def draw_deployed(results: Results, path: Path) -> None:
@@ -275,10 +273,8 @@ def draw_deployed(results: Results, path: Path) -> None:
                 )  # fmt: skip
             place.set_xticks(range(len(cases)), cases)
             place.set(title=profile, xlabel="requests/s", ylim=(0, None))
-        axes[0, 0].set_ylabel("mean response, ms")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.suptitle("Mean response by load, beside the deployed system")
+        _legend_of(figure, axes[0, 0])
+        _label(figure, axes, "Mean response by load, beside the deployed system", ylabel="mean response, ms")
 
 
 def draw_fairness(results: Results, path: Path) -> None:
@@ -289,9 +285,8 @@ def draw_fairness(results: Results, path: Path) -> None:
             for column, profile in enumerate(PROFILES):
                 _draw_shares(results, axes[row, column], experiment, profile)
                 axes[row, column].set_title(f"{titles[experiment]}, {profile}")
-                axes[-1, column].set_xlabel("policy, and number of publishers")
-            axes[row, 0].set_ylabel("throughput / even share")
-        figure.suptitle("Several publishers on one broker: each one's throughput (dots), and Jain's index (numbers)")
+        title = "Several publishers on one broker: each one's throughput (dots), and Jain's index (numbers)"
+        _label(figure, axes, title, below="policy, and number of publishers", ylabel="throughput / even share")
 
 
 def _draw_shares(results: Results, place: Any, experiment: str, profile: str) -> None:
@@ -331,10 +326,9 @@ def draw_beyond(results: Results, path: Path) -> None:
             place.plot(range(len(fine)), fine, "x--", color=COLOURS[FIXED], label="best fixed N at T_poll 5 ms")
             place.set_xticks(range(len(rows)), [f"{row.case}\nN={row.best_size}" for row in rows], fontsize=8)
             place.set(title=profile, xlabel="requests/s, and the best fixed N there")
-        axes[0, 0].set_ylabel("mean response / best fixed N's")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.suptitle("Beyond the paper: tuned response in ratio to the best fixed N in hindsight (band: 5 %)")
+        _legend_of(figure, axes[0, 0])
+        title = "Beyond the paper: tuned response in ratio to the best fixed N in hindsight (band: 5 %)"
+        _label(figure, axes, title, ylabel="mean response / best fixed N's")
 
 
 _LINES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7f7f7f")  # one for each publisher

@@ -5,11 +5,20 @@
 
 from typing import TYPE_CHECKING, Any
 
+from clarion.sim.parameters import (
+    PROFILES,
+    SLOW_SUBSCRIBER,
+    TABLE_II,
+    Arrivals,
+    Parameters,
+    Poisson,
+    Step,
+    Stepped,
+    Traced,
+)
+
 if TYPE_CHECKING:
-    from clarion.sim.arrival_processes import TABLE_II, Arrivals, Poisson, Step, Stepped, Traced
-    from clarion.sim.outcome import Outcome, PublisherOutcome, jain_index
-    from clarion.sim.parameters import PROFILES, SLOW_SUBSCRIBER, Parameters
-    from clarion.sim.simulation import Run, simulate, sweep
+    from clarion.sim.simulation import Outcome, PublisherOutcome, Run, jain_index, simulate, sweep
 
 __all__ = [
     "PROFILES",
@@ -29,20 +38,11 @@ __all__ = [
     "sweep",
 ]
 
-_FILES = {
-    "arrival_processes": ("TABLE_II", "Arrivals", "Poisson", "Step", "Stepped", "Traced"),
-    "outcome": ("Outcome", "PublisherOutcome", "jain_index"),
-    "parameters": ("PROFILES", "SLOW_SUBSCRIBER", "Parameters"),
-    "simulation": ("Run", "simulate", "sweep"),
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: options of commands are made of parameters, without SimPy."""
-    file = next((file for file, names in _FILES.items() if name in names), None)
-    if file is None:
+    """Import what runs the model when it is first used: options of commands are made of parameters, without SimPy."""
+    if name not in __all__:
         raise AttributeError(f"module 'clarion.sim' has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(f"clarion.sim.{file}"), name)
-    return value
+    return getattr(import_module("clarion.sim.simulation"), name)

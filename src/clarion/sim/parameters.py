@@ -1,21 +1,158 @@
-"""What a run is made of: the parameters of the model, and how they are made of plain values by name."""
+"""What a run is made of: when messages come, the parameters of the model, and how both are made of plain values."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from clarion.model.errors import BadSettings
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.sim.arrival_processes import TABLE_II, Arrivals, Poisson, Step, Stepped, Traced, steps_from
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from clarion.publisher.tuner import TunerSettings
+
+    Times: TypeAlias = npt.NDArray[np.float64]
+
+
+class Step(NamedTuple):
+    """A time of constant load."""
+
+    start_s: float
+    end_s: float
+    load_per_s: float
+
+
+# The tuned-publisher paper's Table II, in seconds.
+TABLE_II = (Step(0, 100, 1.75), Step(100, 300, 55.0), Step(300, 500, 17.5), Step(500, 750, 35.0), Step(750, 1000, 17.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Messages come independently of each other, at a mean rate, for as long as the run is."""
+
+    load_per_s: float
+    duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_load(self.load_per_s)
+
+    def times_s(self, dice: np.random.Generator, until_s: float) -> Times:
+        """Draw the times of arrival before `until_s`."""
+        return _poisson(dice, Step(0.0, until_s, self.load_per_s))
+
+    def expected(self, until_s: float) -> float:
+        """Return how many messages are to be expected before `until_s`."""
+        return self.load_per_s * until_s
+
+    def share(self, publisher: int, publishers: int) -> Arrivals:
+        """Return what comes to one of several publishers: the same load to each."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """As `Poisson`, with a load that changes; before, between and after the steps nothing comes."""
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        end_s = 0.0
+        if not self.steps:
+            raise ValueError("there is at least one step")
+        for step in self.steps:
+            _check_load(step.load_per_s)
+            if not end_s <= step.start_s < step.end_s < math.inf:
+                raise ValueError("steps begin at 0 or later, end after they began, and follow one another")
+            end_s = step.end_s
+
+    @property
+    def duration_s(self) -> float:
+        """When the last step ends."""
+        return self.steps[-1].end_s
+
+    def times_s(self, dice: np.random.Generator, until_s: float) -> Times:
+        """Draw the times of arrival before `until_s`."""
+        import numpy as np
+
+        times_s = np.concatenate([_poisson(dice, step) for step in self.steps])
+        return times_s[times_s < until_s]
+
+    def expected(self, until_s: float) -> float:
+        """Return how many messages are to be expected; those after `until_s` are drawn, too."""
+        return sum(step.load_per_s * (step.end_s - step.start_s) for step in self.steps)
+
+    def share(self, publisher: int, publishers: int) -> Arrivals:
+        """Return what comes to one of several publishers: the same load to each."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """Messages come when a trace says, `speed` times as fast."""
+
+    trace_s: Times
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed < math.inf:
+            raise ValueError(f"the speed of a trace is above 0, not {self.speed:g}")
+        if not len(self.trace_s):
+            raise ValueError("the trace is empty")
+        if self.trace_s[0] < 0 or not (self.trace_s[1:] >= self.trace_s[:-1]).all():
+            raise ValueError("the times of a trace are seconds from 0, in order")
+
+    @classmethod
+    def at_rate(cls, trace_s: Times, load_per_s: float) -> Traced:
+        """Scale the gaps of a trace to a mean rate."""
+        _check_load(load_per_s)
+        if len(trace_s) < 2 or trace_s[-1] <= trace_s[0]:
+            raise ValueError("a trace of one moment has no rate")
+        return cls(trace_s, load_per_s * float(trace_s[-1] - trace_s[0]) / (len(trace_s) - 1))
+
+    @property
+    def duration_s(self) -> float:
+        """When the last message comes, and as long again as the mean gap."""
+        last_s = float(self.trace_s[-1]) / self.speed
+        return last_s + last_s / len(self.trace_s) if last_s else 1.0
+
+    def times_s(self, dice: np.random.Generator, until_s: float) -> Times:
+        """Return the times of arrival before `until_s`; nothing is drawn."""
+        times_s = self.trace_s / self.speed
+        return times_s[times_s < until_s]
+
+    def expected(self, until_s: float) -> float:
+        """Return how many messages the trace has; those after `until_s` do not come."""
+        return len(self.trace_s)
+
+    def share(self, publisher: int, publishers: int) -> Arrivals:
+        """Return what comes to one of several publishers: they are dealt the trace's messages in turn."""
+        return self if publishers == 1 else Traced(self.trace_s[publisher::publishers], self.speed)
+
+
+Arrivals: TypeAlias = Poisson | Stepped | Traced
+
+
+def _poisson(dice: np.random.Generator, step: Step) -> Times:
+    duration_s = step.end_s - step.start_s
+    count = dice.poisson(step.load_per_s * duration_s)
+    times_s = step.start_s + dice.random(count) * duration_s
+    times_s.sort()
+    return times_s
+
+
+def _check_load(load_per_s: float) -> None:
+    if not 0 < load_per_s < math.inf:
+        raise ValueError(f"a load is above 0, not {load_per_s:g}")
 
 
 DEFAULT_SECONDS = 300.0
@@ -24,11 +161,13 @@ MOST_PUBLISHERS = 10_000
 _MOST = 1e15
 
 
-def _parameter(default: Any, meaning: str, least: float | None = 0, *, group: str) -> Any:
+def _parameter(group: str, default: Any, meaning: str, least: float = 0) -> Any:
     return field(default=default, metadata={"meaning": meaning, "least": least, "group": group})
 
 
-_RUN, _TUNING, _PUBLISHER, _BROKER = "Run", "Tuning", "Publisher", "Broker and subscriber"
+_run, _tuning, _publisher, _broker = (
+    partial(_parameter, group) for group in ("Run", "Tuning", "Publisher", "Broker and subscriber")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,51 +175,45 @@ class Parameters:
     """What a run is made of. The defaults are the reference model's store-heavy profile."""
 
     arrivals: Arrivals = field(default=Poisson(35.0))
-    seconds: float | None = _parameter(
-        None, "simulated seconds; none: 300, or as long as the arrivals last", group=_RUN
-    )
-    warm_up_s: float = _parameter(20.0, "messages that come this early, and N until then, count in no mean", group=_RUN)
-    publishers: int = _parameter(1, "publishers on the one broker, each with its own arrivals", 1, group=_RUN)
-    keep_responses: bool = _parameter(False, "keep every response time in the outcome", group=_RUN)
-    keep_trace: bool = _parameter(False, "keep what the tuner did at each poll in the outcome", group=_RUN)
+    seconds: float | None = _run(None, "simulated seconds; none: 300, or as long as the arrivals last")
+    warm_up_s: float = _run(20.0, "messages that come this early, and N until then, count in no mean")
+    publishers: int = _run(1, "publishers on the one broker, each with its own arrivals", 1)
+    keep_responses: bool = _run(False, "keep every response time in the outcome")
+    keep_trace: bool = _run(False, "keep what the tuner did at each poll in the outcome")
 
-    tuning: str = _parameter("auto", "fixed, literal, recheck, eager, or auto for the best", group=_TUNING)
-    batch_size: int = _parameter(1, "N to begin with; for ever with fixed", 1, group=_TUNING)
-    batch_size_min: int = _parameter(1, "N_min", 1, group=_TUNING)
-    batch_size_max: int = _parameter(MAX_BATCH_MESSAGES, "what N_max never exceeds", 1, group=_TUNING)
-    poll_min_s: float = _parameter(0.050, "T_poll_min; T_poll itself with fixed", group=_TUNING)
-    poll_max_s: float = _parameter(0.200, "T_poll_max", group=_TUNING)
-    wait_s: float | None = _parameter(None, "T, the longest wait for N messages; none: T_poll_max", group=_TUNING)
-    poll_factor: float = _parameter(1.2, "beta", group=_TUNING)
-    load_gain: float = _parameter(0.5, "alpha", group=_TUNING)
-    capacity_gain: float = _parameter(0.75, "gamma", group=_TUNING)
-    publishes_in_transfer: int = _parameter(20, "publishes that eager spreads over a transfer", 1, group=_TUNING)
-    takes_all: bool = _parameter(False, "a full poll of literal and recheck takes all that is pending", group=_TUNING)
-    polls_on_arrival: bool = _parameter(
-        False, "a poll is due as soon as N are pending, not only when T_poll is over", group=_TUNING
+    tuning: str = _tuning("auto", "fixed, literal, recheck, eager, or auto for the best")
+    batch_size: int = _tuning(1, "N to begin with; for ever with fixed", 1)
+    batch_size_min: int = _tuning(1, "N_min", 1)
+    batch_size_max: int = _tuning(MAX_BATCH_MESSAGES, "what N_max never exceeds", 1)
+    poll_min_s: float = _tuning(0.050, "T_poll_min; T_poll itself with fixed")
+    poll_max_s: float = _tuning(0.200, "T_poll_max")
+    wait_s: float | None = _tuning(None, "T, the longest wait for N messages; none: T_poll_max")
+    poll_factor: float = _tuning(1.2, "beta")
+    load_gain: float = _tuning(0.5, "alpha")
+    capacity_gain: float = _tuning(0.75, "gamma")
+    publishes_in_transfer: int = _tuning(20, "publishes that eager spreads over a transfer", 1)
+    takes_all: bool = _tuning(False, "a full poll of literal and recheck takes all that is pending")
+    polls_on_arrival: bool = _tuning(False, "a poll is due as soon as N are pending, not only when T_poll is over")
+    gated: bool | None = _tuning(
+        None, "take a worker for publishing only against the broker's credit; none: all but fixed do"
     )
-    gated: bool | None = _parameter(
-        None, "take a worker for publishing only against the broker's credit; none: all but fixed do", group=_TUNING
-    )
-    receiving_first: bool | None = _parameter(
-        None, "a free worker goes to receiving first, else first come, first served; none: all but fixed", group=_TUNING
+    receiving_first: bool | None = _tuning(
+        None, "a free worker goes to receiving first, else first come, first served; none: all but fixed"
     )
 
-    workers: int = _parameter(
-        20, "workers in a publisher's pool; eager reads no more messages at once", 1, group=_PUBLISHER
-    )
-    buffer: int = _parameter(100, "messages that wait for a worker to receive them, at most", group=_PUBLISHER)
-    receive_s: float = _parameter(0.002, "mean processing of a received message (exponential)", group=_PUBLISHER)
-    publish_s: float = _parameter(0.002, "mean processing of a message to publish (exponential)", group=_PUBLISHER)
-    write_s: float = _parameter(0.001, "mean time of a store write (exponential)", group=_PUBLISHER)
-    read_fixed_s: float = _parameter(0.130, "fixed part of a store read", group=_PUBLISHER)
-    read_each_s: float = _parameter(0.002, "part of a store read for each message", group=_PUBLISHER)
-    rtt_s: float = _parameter(0.140, "mean round trip to the broker (gamma)", group=_PUBLISHER)
-    rtt_cv: float = _parameter(0.1, "its coefficient of variation; 0: always the same", group=_PUBLISHER)
+    workers: int = _publisher(20, "workers in a publisher's pool; eager reads no more messages at once", 1)
+    buffer: int = _publisher(100, "messages that wait for a worker to receive them, at most")
+    receive_s: float = _publisher(0.002, "mean processing of a received message (exponential)")
+    publish_s: float = _publisher(0.002, "mean processing of a message to publish (exponential)")
+    write_s: float = _publisher(0.001, "mean time of a store write (exponential)")
+    read_fixed_s: float = _publisher(0.130, "fixed part of a store read")
+    read_each_s: float = _publisher(0.002, "part of a store read for each message")
+    rtt_s: float = _publisher(0.140, "mean round trip to the broker (gamma)")
+    rtt_cv: float = _publisher(0.1, "its coefficient of variation; 0: always the same")
 
-    room: int = _parameter(2000, "messages the broker holds before it says stop", 1, group=_BROKER)
-    subscriber_per_s: float = _parameter(1000.0, "messages the subscriber reads a second (exponential)", group=_BROKER)
-    vacation_s: float = _parameter(0.010, "mean time between two of its visits (exponential)", group=_BROKER)
+    room: int = _broker(2000, "messages the broker holds before it says stop", 1)
+    subscriber_per_s: float = _broker(1000.0, "messages the subscriber reads a second (exponential)")
+    vacation_s: float = _broker(0.010, "mean time between two of its visits (exponential)")
 
     def __post_init__(self) -> None:
         for known in fields(self):
@@ -217,7 +350,7 @@ def read_steps(given: Any) -> tuple[Step, ...]:
     try:
         if isinstance(given, str):
             given = [[*span.split("-"), load] for span, load in (part.split(":") for part in given.split(","))]
-        return steps_from(given)
+        return tuple(Step(float(start_s), float(end_s), float(load_per_s)) for start_s, end_s, load_per_s in given)
     except (TypeError, ValueError):
         raise BadSettings(
             f"steps are table-ii, or seconds and loads like 0-100:1.75,100-300:55; not {given!r}"

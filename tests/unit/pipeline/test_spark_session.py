@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from clarion.cli.pipeline.job_output import progress_text
+from clarion.cli.spark_job import progress_text
 from clarion.model.errors import InvalidRequest, MessagesGone
 from clarion.pipeline.spark_session import (
     NOTHING_YET,

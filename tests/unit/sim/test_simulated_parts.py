@@ -9,9 +9,16 @@ from typing import Any
 
 from simpy.core import Environment
 
-from clarion.sim.simulated_broker import SimulatedBroker, SimulatedSubscriber
-from clarion.sim.simulated_publisher import DataStore, Pool, SimulatedMessage
-from clarion.sim.simulated_time import call_after, exponential, gamma
+from clarion.sim.simulated_parts import (
+    DataStore,
+    Pool,
+    SimulatedBroker,
+    SimulatedMessage,
+    SimulatedSubscriber,
+    call_after,
+    exponential,
+    gamma,
+)
 
 
 def _message(number: int, publisher: Any = None) -> SimulatedMessage:
@@ -119,7 +126,6 @@ def test_a_full_broker_keeps_messages_and_their_workers_at_its_waiting() -> None
     env = Environment()
     broker = SimulatedBroker(env, room=2, publishers=1)
     sender = _Sender(env)
-    broker.add(sender)  # type: ignore[arg-type]
     for number in range(3):
         sender.send(broker, number)
     call_after(env, 4.0, lambda _: broker.was_read(broker.queue.popleft()))
@@ -131,7 +137,6 @@ def test_a_publisher_without_credit_is_told_of_new_room() -> None:
     env = Environment()
     broker = SimulatedBroker(env, room=2, publishers=1)
     sender = _Sender(env)
-    broker.add(sender)  # type: ignore[arg-type]
     sender.send(broker, 0)
     sender.send(broker, 1)
     call_after(env, 4.0, lambda _: broker.was_read(broker.queue.popleft()))
@@ -148,7 +153,6 @@ def test_the_subscriber_leaves_what_comes_while_it_reads_for_the_next_visit() ->
     env = Environment()
     broker = SimulatedBroker(env, room=10, publishers=1)
     sender = _Sender(env)
-    broker.add(sender)  # type: ignore[arg-type]
     SimulatedSubscriber(env, broker, read_times_s=repeat(1.0), vacations_s=repeat(5.0))
     for number, at_s in enumerate((0.0, 1.0, 5.5)):
         call_after(env, at_s, lambda event: sender.send(broker, event.value), number)

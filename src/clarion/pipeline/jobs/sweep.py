@@ -14,9 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from clarion.model.errors import BadSettings
-from clarion.sim.outcome import Outcome
 from clarion.sim.parameters import KINDS, PROFILE, PROFILES, Parameters, build_parameters
-from clarion.sim.simulation import simulate
+from clarion.sim.simulation import Outcome, simulate
 
 MOST_TASKS = 10_000
 _GRID = {"load_per_s": pa.float64(), "batch_size": pa.int64(), "seed": pa.int64(), "tuning": pa.string(),

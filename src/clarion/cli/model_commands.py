@@ -1,29 +1,27 @@
-"""`clarion simulate`: a run of the model of a tuned publisher, a generated trace, a picture of what a tuner did."""
+"""`clarion simulate` and `reproduce`: models of the system in simulated time, and the papers' experiments run again."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clarion.cli.command_errors import naming_option, tells_errors
-from clarion.cli.command_options import AsJson, read_duration_s
-from clarion.cli.output import add_row, console, counted, plain_table, print_json
+from clarion.cli.command_errors import naming_option, needing, note, tells_errors
+from clarion.cli.command_options import AsJson, option, read_duration_s, with_options
+from clarion.cli.output import console, counted, print_json, table_of
 from clarion.model.errors import PermanentError
 from clarion.sim.parameters import Parameters
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from clarion.publisher.tuner import Sample
+    from clarion.reproduce.publisher_report import Report
     from clarion.sim import Outcome
-
 
 _KEPT = ("keep_responses", "keep_trace")  # what they keep is for programs that import the simulator
 _NAMES = {
@@ -40,34 +38,21 @@ _NAMES = {
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 
 
-def with_parameters(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for each parameter to a command; those that were used reach it as keyword arguments."""
-    own = inspect.signature(command, eval_str=True)
-    kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    made = [_option(known) for known in dataclasses.fields(Parameters) if known.name not in ("arrivals", *_KEPT)]
-    signature = own.replace(parameters=[*kept, *made])
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-    return command
-
-
 def option_name(name: str) -> str:
     """Return the option that sets a parameter."""
     return _NAMES.get(name, "--" + name.removesuffix("_per_s").removesuffix("_s").replace("_", "-"))
 
 
-def _option(known: dataclasses.Field[Any]) -> inspect.Parameter:
+def _option(known: dataclasses.Field[Any]) -> tuple[str, Any, Any]:
     kind = _TYPES[str(known.type).removesuffix(" | None")]
-    told: dict[str, Any] = {
-        "help": known.metadata["meaning"][:1].upper() + known.metadata["meaning"][1:] + ".",
-        "rich_help_panel": known.metadata["group"],
-    }
+    meaning = known.metadata["meaning"]
+    told: dict[str, Any] = {"rich_help_panel": known.metadata["group"]}
     if _is_duration(known.name):
         told.update(parser=read_duration_s, metavar="TIME")
     if known.default is not None:
         told["show_default"] = _shown(known.name, known.default)
-    annotation = Annotated[kind | None, typer.Option(option_name(known.name), **told)]  # type: ignore[valid-type]
-    return inspect.Parameter(known.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    help = meaning[:1].upper() + meaning[1:] + "."
+    return known.name, kind | None, option(None, option_name(known.name), help, **told)
 
 
 def _is_duration(name: str) -> bool:
@@ -82,15 +67,10 @@ def _shown(name: str, default: object) -> str:
     return f"{default:,g}" if isinstance(default, int | float) else str(default)
 
 
+_PARAMETERS = [_option(known) for known in dataclasses.fields(Parameters) if known.name not in ("arrivals", *_KEPT)]
 _PICTURES = (".png", ".svg", ".pdf")
 _LEAST_HOURS, _MOST_HOURS = 0.01, 10_000
-
-
-class Shape(StrEnum):
-    """Which system's arrivals a trace is like."""
-
-    LOOKUP_SERVICE = "lookup-service"
-    ZTF = "ztf"
+Shape = StrEnum("Shape", {"LOOKUP_SERVICE": "lookup-service", "ZTF": "ztf"})  # whose arrivals a trace is like
 
 
 def _read_hours(text: str) -> float:
@@ -103,14 +83,10 @@ def _read_hours(text: str) -> float:
 
 @tells_errors
 def trace(
-    shape: Annotated[Shape, typer.Argument(metavar="lookup-service|ztf", help="Which system's arrivals it is like.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where to write it: Parquet if it ends in .parquet, else CSV.")
-    ],
-    hours: Annotated[
-        float, typer.Option("--hours", parser=_read_hours, metavar="HOURS|TIME", help="Time it covers (2, 90m, 7d).")
-    ] = "2",  # type: ignore[assignment]
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same trace.")] = 1,
+    shape: Shape = typer.Argument(..., metavar="lookup-service|ztf", help="Which system's arrivals it is like."),
+    out: Path = option(..., "--out FILE", "Where to write it: Parquet if it ends in .parquet, else CSV."),
+    hours: float = option("2", "--hours HOURS|TIME", "Time it covers (2, 90m, 7d).", parser=_read_hours),
+    seed: int = option(1, "--seed", "The same seed gives the same trace.", min=0),
     as_json: AsJson = False,
 ) -> None:
     """Write a trace of arrivals with the shape of a real system.
@@ -126,13 +102,13 @@ def trace(
       clarion simulate publisher --trace lookups.csv --trace-speed 50
       clarion simulate trace ztf --hours 1 --seed 7 --out night.parquet
     """
-    try:
+    with needing("generating traces needs numpy", "sim"):
         import numpy as np
 
+        from clarion.sim.generated_traces import lookup_service_trace, ztf_trace
         from clarion.sim.traces import dispersion, mean_rate_per_s, write_trace
-    except ImportError:
-        raise PermanentError('generating traces needs numpy: pip install "clarion[sim]"') from None
-    columns = _generate(shape, np.random.default_rng(seed), hours)
+    generate = lookup_service_trace if shape is Shape.LOOKUP_SERVICE else ztf_trace
+    columns = generate(np.random.default_rng(seed), hours)
     times_s = columns["time_s"]
     if not times_s.size:
         raise PermanentError("nothing arrives in so short a time; give more --hours")
@@ -153,16 +129,10 @@ def trace(
     )
 
 
-def _generate(shape: Shape, dice: Any, hours: float) -> dict[str, NDArray[Any]]:
-    from clarion.sim.generated_traces import lookup_service_trace, ztf_trace
-
-    return lookup_service_trace(dice, hours) if shape is Shape.LOOKUP_SERVICE else ztf_trace(dice, hours)
-
-
 @tells_errors
 def plot_trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV of what a tuner did at each poll.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Picture to write: .png, .svg or .pdf.")],
+    file: Path = typer.Argument(..., metavar="FILE", help="CSV of what a tuner did at each poll."),
+    out: Path = option(..., "--out FILE", "Picture to write: .png, .svg or .pdf."),
     as_json: AsJson = False,
 ) -> None:
     """Draw what a tuner did: N, T_poll, load, capacity, pending and credit.
@@ -177,10 +147,8 @@ def plot_trace(
       clarion simulate publisher --steps table-ii --trace-out n.csv
       clarion simulate plot-trace n.csv --out n.png
     """
-    try:
+    with needing("drawing needs SimPy, numpy and matplotlib", "sim,plots"):
         from clarion.reproduce.publisher_figures import draw_trace
-    except ImportError:
-        raise PermanentError('drawing needs SimPy, numpy and matplotlib: pip install "clarion[sim,plots]"') from None
     if out.suffix.lower() not in _PICTURES:
         raise PermanentError(f"{out} is no picture: its name ends in {', '.join(_PICTURES)}")
     traces = _read_samples(file)
@@ -207,8 +175,6 @@ def _read_samples(file: Path) -> dict[str, list[Sample]]:
     return traces
 
 
-_NEEDS = 'simulating needs SimPy and numpy: pip install "clarion[sim]"'
-
 simulate_app = typer.Typer(
     help="""Run models of the system in simulated time.
 
@@ -224,31 +190,15 @@ simulate_app = typer.Typer(
 
 @tells_errors
 def publisher(
-    profile: Annotated[
-        str | None, typer.Option("--profile", help="Costs of the store: store-heavy (the default) or store-light.")
-    ] = None,
-    load_per_s: Annotated[
-        float | None, typer.Option("--load", help="Messages a second, at random.", show_default="35")
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", help="Loads over time instead: table-ii, or 0-100:1.75,100-300:55")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="File of arrivals instead: CSV or Parquet, with time stamps.")
-    ] = None,
-    trace_rate_per_s: Annotated[
-        float | None, typer.Option("--trace-rate", help="Scale the trace's gaps to this mean rate.")
-    ] = None,
-    trace_speed: Annotated[
-        float | None, typer.Option("--trace-speed", help="Play the trace so many times as fast.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file of parameters by name; options win.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same run.")] = 1,
-    trace_out: Annotated[
-        Path | None, typer.Option("--trace-out", metavar="FILE", help="Write what the tuner did at each poll, as CSV.")
-    ] = None,
+    profile: str | None = option(None, "--profile", "Costs of the store: store-heavy (the default) or store-light."),
+    load_per_s: float | None = option(None, "--load", "Messages a second, at random.", show_default="35"),
+    steps: str | None = option(None, "--steps", "Loads over time instead: table-ii, or 0-100:1.75,100-300:55"),
+    trace: Path | None = option(None, "--trace", "File of arrivals instead: CSV or Parquet, with time stamps."),
+    trace_rate_per_s: float | None = option(None, "--trace-rate", "Scale the trace's gaps to this mean rate."),
+    trace_speed: float | None = option(None, "--trace-speed", "Play the trace so many times as fast."),
+    config: Path | None = option(None, "--config FILE", "TOML file of parameters by name; options win."),
+    seed: int = option(1, "--seed", "The same seed gives the same run.", min=0),
+    trace_out: Path | None = option(None, "--trace-out FILE", "Write what the tuner did at each poll, as CSV."),
     as_json: AsJson = False,
     **parameters: Any,
 ) -> None:
@@ -283,11 +233,9 @@ def publisher(
 def _run(
     asked: dict[str, Any], config: Path | None, seed: int, trace_out: Path | None
 ) -> tuple[Outcome, dict[str, Any]]:
-    try:
+    with needing("simulating needs SimPy and numpy", "sim"):
         from clarion.sim import simulate
         from clarion.sim.parameters import FIELDS, arrivals_used, build_parameters, read_config
-    except ImportError as error:
-        raise PermanentError(_NEEDS) from error
     values = {} if config is None else read_config(config)
     made = build_parameters(values, {**asked, "keep_trace": True} if trace_out is not None else asked)
     outcome = simulate(made, seed=seed)
@@ -307,7 +255,6 @@ def _write_trace(file: Path, outcome: Outcome) -> None:
 
 
 def _print(outcome: Outcome) -> None:
-    screen = console()
     response = outcome.response_ms
     lines = [
         ("response, mean", _shown_ms(response["mean"])),
@@ -324,10 +271,8 @@ def _print(outcome: Outcome) -> None:
         ("store in use", f"{outcome.store_utilisation:.0%}"),
         ("workers in use", f"{outcome.worker_utilisation:.0%}"),
     ]
-    table = plain_table([f"tuning {outcome.tuning}, seed {outcome.seed}", ""], [""])
-    for line in lines:
-        add_row(table, *line)
-    screen.print(table)
+    screen = console()
+    screen.print(table_of([f"tuning {outcome.tuning}, seed {outcome.seed}", ""], lines, [""]))
     if len(outcome.publishers) > 1:
         screen.print()
         _print_publishers(outcome)
@@ -339,18 +284,102 @@ def _shown_ms(value: float) -> str:
 
 def _print_publishers(outcome: Outcome) -> None:
     columns = ["publisher", "delivered", "dropped", "response, mean", "N, mean"]
-    table = plain_table(columns, columns[1:])
-    for number, one in enumerate(outcome.publishers):
-        mean_ms = _shown_ms(one.response_ms["mean"])
-        add_row(table, str(number), f"{one.delivered:,}", f"{one.dropped:,}", mean_ms, f"{one.batch_size_mean:.1f}")
+    means = [(_shown_ms(one.response_ms["mean"]), f"{one.batch_size_mean:.1f}") for one in outcome.publishers]
+    rows = [
+        (str(number), f"{one.delivered:,}", f"{one.dropped:,}", *means[number])
+        for number, one in enumerate(outcome.publishers)
+    ]
     screen = console()
-    screen.print(table)
+    screen.print(table_of(columns, rows, columns[1:]))
     screen.print(
         f"\nJain's index: {outcome.jain_throughput:.3f} of throughput, {outcome.jain_response:.3f} of mean response;"
         f" the least has {outcome.least_share:.0%} of an even share"
     )
 
 
-simulate_app.command("publisher")(with_parameters(publisher))
+simulate_app.command("publisher")(with_options(_PARAMETERS)(publisher))
 simulate_app.command("trace")(trace)
 simulate_app.command("plot-trace")(plot_trace)
+
+
+_REPRODUCE_HELP = """Run the experiments of the papers that Clarion follows.
+
+\b
+Example:
+  clarion reproduce publisher --out out/publisher --quick
+"""
+reproduce_app = typer.Typer(help=_REPRODUCE_HELP, no_args_is_help=True)
+
+
+@reproduce_app.callback()
+def _reproduce() -> None:
+    pass
+
+
+@reproduce_app.command("publisher")
+@tells_errors
+def reproduce_publisher(
+    out: Path = option(..., "--out DIR", "Folder for report.md, claims.json and figures."),
+    trace: Path | None = option(None, "--trace FILE", "A trace of real arrivals to run too: CSV or Parquet."),
+    quick: bool = option(False, "--quick", "Short runs, for a first look."),
+    processes: int | None = option(
+        None, "--processes", "Processes to run in.", min=1, max=1000, show_default="one a core"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Run the tuned-publisher paper's experiments; draw its figures; judge its claims.
+
+    Fixed and tuned N under four loads in two cost profiles, the steps of Table
+    II, a slow subscriber, traces as they are and faster, the deployed T_poll of
+    1000 ms, and several publishers on one broker. The report puts each claim
+    of the paper beside what we see, for the algorithm as it is written and
+    for ours. Without --trace, only the generated lookup-service trace is run.
+
+    \b
+    Examples:
+      clarion reproduce publisher --out out/publisher --quick
+      clarion reproduce publisher --out out/publisher --trace requests.csv
+      clarion reproduce publisher --out out/publisher --json | jq .holds
+    """
+    with needing("reproducing needs SimPy, numpy and matplotlib", "sim,plots"):
+        from clarion.reproduce.publisher_experiments import FULL, QUICK, run_experiments
+        from clarion.reproduce.publisher_figures import draw_all
+        from clarion.reproduce.publisher_report import make_report, write_report
+    with naming_option(out, "--out", done="used", other="another folder"):
+        out.mkdir(parents=True, exist_ok=True)
+    if trace is None and not as_json:
+        note("no --trace was given: the generated lookup-service trace stands in for a real one")
+    with _progress(quiet=as_json) as on_done:
+        results = run_experiments(QUICK if quick else FULL, trace=trace, on_done=on_done, processes=processes)
+    report = make_report(results)
+    write_report(report, results, out)
+    draw_all(results, out)
+    if as_json:
+        print_json({**report.to_dict(), "folder": str(out)})
+    else:
+        _print_report(report, out)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    from rich import progress
+
+    screen = console(stderr=True)
+    counts, times = progress.MofNCompleteColumn(), (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), counts, *times)
+    with progress.Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as bar:
+        task = bar.add_task("runs", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _print_report(report: Report, out: Path) -> None:
+    from clarion.reproduce.publisher_report import REPORT, summary_rows
+
+    screen = console()
+    columns = ["", "the paper's claim", "holds for", "store-heavy", "store-light"]
+    screen.print(table_of(columns, summary_rows(report.claims)))
+    held = sum(one.holds for one in report.reference)
+    screen.print(f"\nWithin the reference model's range: {held} of {len(report.reference)} figures.")
+    screen.print(
+        f"The report, with what we see for each claim, is {out / REPORT}; figures are beside it.", markup=False
+    )

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from clarion.publisher.tuner import Sample
-from clarion.reproduce.claims import Claim
-from clarion.reproduce.publisher_claims import LOAD_RULES, SLOW_RULES
 from clarion.reproduce.publisher_experiments import (
     FIXED,
     HEAVY,
@@ -22,16 +20,15 @@ from clarion.reproduce.publisher_experiments import (
     SLOW,
     TUNED,
     Cell,
-    load_cell,
-)
-from clarion.reproduce.publisher_results import (
     Results,
     follows_load,
+    load_cell,
     mean_on_grid,
     on_grid,
     settled_after_s,
     trailing_mean,
 )
+from clarion.reproduce.publisher_report import LOAD_RULES, SLOW_RULES, Claim
 from clarion.sim import Outcome
 
 
@@ -52,7 +49,7 @@ class _Same(dict[Cell, list[Outcome]]):
 
 
 def _judge(rules: Any, name: str, outcomes: dict[Cell, list[Outcome]]) -> Claim:
-    rule = next(rule for rule in rules if rule.name == name)
+    rule = next(rule for rule in rules if rule.claim.name == name)
     judged: Claim = rule.judge(Results(QUICK, [], outcomes), PROFILES)
     return judged
 

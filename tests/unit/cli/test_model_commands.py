@@ -1,4 +1,4 @@
-"""`clarion simulate publisher`: its options, its output, and what it says when something is wrong."""
+"""`clarion simulate`: its options, its output, and what it says when something is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clarion.cli.main import app
-from clarion.cli.simulate import option_name
+from clarion.cli.model_commands import option_name
 from clarion.publisher.tuner import trace_to_csv
 from clarion.sim import Parameters
 

@@ -1,33 +1,72 @@
-"""A simulated publisher: its workers, its data store, its publishing side, and the message that passes through them."""
+"""The parts of the model in simulated time: a publisher with its workers and data store, the broker, the subscriber.
+
+SimPy keeps the clock and the queue of events, and plain functions are called when their time has come: a function
+costs a third of a SimPy process, and this model has a dozen of steps for each message.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import repeat
+from typing import Any, Protocol
 
 import numpy as np
 from simpy.core import Environment
+from simpy.events import Timeout
 
-from clarion.publisher.tuner import Publish, Sample, TunerSettings, make_tuner
+from clarion.publisher.tuner import Publish, Sample, make_tuner
 from clarion.sim.parameters import Parameters
-from clarion.sim.simulated_broker import SimulatedBroker
-from clarion.sim.simulated_time import TimedEvent, call_after, exponential, gamma
+
+_BLOCK = 2048  # draws made at once: one at a time is ten times slower
 
 
+class TimedEvent(Protocol):
+    """What a function is called with."""
+
+    @property
+    def value(self) -> Any:
+        """What was given to `call_after`."""
+
+
+def call_after(env: Environment, delay_s: float, call: Callable[[TimedEvent], None], value: Any = None) -> None:
+    """Call with an event that carries `value`, once the delay is over."""
+    Timeout(env, delay_s, value).callbacks.append(call)
+
+
+def exponential(dice: np.random.Generator, mean: float) -> Iterator[float]:
+    """Draw exponential times for ever; 0 where the mean is."""
+    if not mean:
+        return repeat(0.0)
+    return _blocks(lambda: dice.exponential(mean, _BLOCK))
+
+
+def gamma(dice: np.random.Generator, mean: float, cv: float) -> Iterator[float]:
+    """Draw gamma times with a mean and a coefficient of variation for ever."""
+    if not mean or not cv:
+        return repeat(mean)
+    return _blocks(lambda: dice.gamma(cv**-2, mean * cv**2, _BLOCK))
+
+
+def _blocks(draw: Callable[[], Any]) -> Iterator[float]:
+    while True:
+        yield from draw().tolist()
+
+
+@dataclass(slots=True, eq=False)
 class SimulatedMessage:
     """Which arrival of which publisher it is, and what its transfer was dealt."""
 
-    __slots__ = ("half_rtt_s", "limit", "number", "publisher", "transfer_began_s")
-
-    def __init__(self, publisher: SimulatedPublisher, number: int) -> None:
-        self.publisher = publisher
-        self.number = number
-        self.half_rtt_s = 0.0
-        self.transfer_began_s = 0.0
-        self.limit = 0  # carried by its ACK
+    publisher: SimulatedPublisher
+    number: int
+    half_rtt_s: float = 0.0
+    transfer_began_s: float = 0.0
+    limit: int = 0  # carried by its ACK
 
 
+@dataclass(eq=False)
 class Pool:
     """The workers that receiving and publishing share, and the bounded buffer before them.
 
@@ -35,26 +74,19 @@ class Pool:
     worker goes to receiving first, or to whoever asked first.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        *,
-        workers: int,
-        buffer: int,
-        receiving_first: bool,
-        on_receive: Callable[[SimulatedMessage], None],
-        on_publish: Callable[[SimulatedMessage], None],
-    ) -> None:
+    env: Environment
+    _: KW_ONLY
+    workers: int
+    buffer: int
+    receiving_first: bool
+    on_receive: Callable[[SimulatedMessage], None]
+    on_publish: Callable[[SimulatedMessage], None]
+
+    def __post_init__(self) -> None:
         self.dropped = 0
         self.buffer_peak = 0  # the most that waited to be received at one time
         self.busy_s = 0.0  # summed over workers, until `_changed_s`
-        self._env = env
-        self._workers = workers
-        self._free = workers
-        self._buffer = buffer
-        self._receiving_first = receiving_first
-        self._on_receive = on_receive
-        self._on_publish = on_publish
+        self._free = self.workers
         self._to_receive: deque[tuple[int, SimulatedMessage]] = deque()
         self._to_publish: deque[tuple[int, SimulatedMessage]] = deque()
         self._asked = 0
@@ -64,8 +96,8 @@ class Pool:
         """Take an arrival: a free worker, or room in the buffer, or False and it is dropped."""
         if self._free:
             self._take()
-            self._on_receive(message)
-        elif len(self._to_receive) < self._buffer:
+            self.on_receive(message)
+        elif len(self._to_receive) < self.buffer:
             self._asked += 1
             self._to_receive.append((self._asked, message))
             self.buffer_peak = max(self.buffer_peak, len(self._to_receive))
@@ -78,7 +110,7 @@ class Pool:
         """Return a message that was read a worker as soon as one is free for it."""
         if self._free:
             self._take()
-            self._on_publish(message)
+            self.on_publish(message)
         else:
             self._asked += 1
             self._to_publish.append((self._asked, message))
@@ -86,10 +118,10 @@ class Pool:
     def release(self) -> None:
         """Take a worker back, and return it to the next in line."""
         to_receive, to_publish = self._to_receive, self._to_publish
-        if to_receive and (self._receiving_first or not to_publish or to_receive[0][0] < to_publish[0][0]):
-            self._on_receive(to_receive.popleft()[1])
+        if to_receive and (self.receiving_first or not to_publish or to_receive[0][0] < to_publish[0][0]):
+            self.on_receive(to_receive.popleft()[1])
         elif to_publish:
-            self._on_publish(to_publish.popleft()[1])
+            self.on_publish(to_publish.popleft()[1])
         else:
             self._account()
             self._free += 1
@@ -97,41 +129,35 @@ class Pool:
     def utilisation(self) -> float:
         """Return the share of its workers' time that was used until now."""
         self._account()
-        return self.busy_s / (self._workers * self._env.now) if self._env.now else 0.0
+        return self.busy_s / (self.workers * self.env.now) if self.env.now else 0.0
 
     def _take(self) -> None:
         self._account()
         self._free -= 1
 
     def _account(self) -> None:
-        now_s = self._env.now
-        self.busy_s += (self._workers - self._free) * (now_s - self._changed_s)
+        now_s = self.env.now
+        self.busy_s += (self.workers - self._free) * (now_s - self._changed_s)
         self._changed_s = now_s
 
 
+@dataclass(eq=False)
 class DataStore:
     """One server that writes messages one by one and reads them in batches; waiting writes come before waiting reads.
 
     A read has a fixed cost and one for each message; nothing that has begun is interrupted.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        *,
-        write_times_s: Iterator[float],
-        read_fixed_s: float,
-        read_each_s: float,
-        on_written: Callable[[SimulatedMessage], None],
-        on_read: Callable[[Sequence[SimulatedMessage]], None],
-    ) -> None:
+    env: Environment
+    _: KW_ONLY
+    write_times_s: Iterator[float]
+    read_fixed_s: float
+    read_each_s: float
+    on_written: Callable[[SimulatedMessage], None]
+    on_read: Callable[[Sequence[SimulatedMessage]], None]
+
+    def __post_init__(self) -> None:
         self.busy_s = 0.0
-        self._env = env
-        self._write_times_s = write_times_s
-        self._read_fixed_s = read_fixed_s
-        self._read_each_s = read_each_s
-        self._on_written = on_written
-        self._on_read = on_read
         self._to_write: deque[SimulatedMessage] = deque()
         self._to_read: deque[Sequence[SimulatedMessage]] = deque()
         self._busy = False
@@ -151,12 +177,12 @@ class DataStore:
     def _begin(self) -> None:
         self._busy = True
         if self._to_write:
-            took_s = next(self._write_times_s)
-            call_after(self._env, took_s, self._written, self._to_write.popleft())
+            took_s = next(self.write_times_s)
+            call_after(self.env, took_s, self._written, self._to_write.popleft())
         else:
             batch = self._to_read.popleft()
-            took_s = self._read_fixed_s + self._read_each_s * len(batch)
-            call_after(self._env, took_s, self._has_read, batch)
+            took_s = self.read_fixed_s + self.read_each_s * len(batch)
+            call_after(self.env, took_s, self._has_read, batch)
         self.busy_s += took_s
 
     def _go_on(self) -> None:
@@ -166,11 +192,11 @@ class DataStore:
 
     def _written(self, event: TimedEvent) -> None:
         self._go_on()
-        self._on_written(event.value)
+        self.on_written(event.value)
 
     def _has_read(self, event: TimedEvent) -> None:
         self._go_on()
-        self._on_read(event.value)
+        self.on_read(event.value)
 
 
 class PublishingSide:
@@ -186,25 +212,16 @@ class PublishingSide:
     which grows only while a publish takes less than T_poll.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        *,
-        policy: str,
-        settings: TunerSettings,
-        credit: int | None,
-        count_from_s: float,
-        trace: list[Sample] | None,
-    ) -> None:
-        self.tuner = make_tuner(policy, settings, env.now)
-        self._trace = trace
+    def __init__(self, env: Environment, parameters: Parameters, share: int, trace: list[Sample]) -> None:
+        self.tuner = make_tuner(parameters.tuning, parameters.tuner_settings, env.now)
+        self._trace = trace if parameters.keep_trace else None
         self.store: DataStore | None = None
         self.pending: deque[SimulatedMessage] = deque()
         self.batches = 0
         self.publishing = 0  # messages with a worker that publishes them
         self.in_transfer = 0  # those of them that are on their way, or whose ACK is
-        self.limit = credit  # messages the broker takes in all; None: not counted
-        self.means = TimeMeans(count_from_s)
+        self.limit = share if parameters.heeds_credit else None  # messages the broker takes in all; None: not counted
+        self.means = TimeMeans(parameters.warm_up_s)
         self.taken = 0  # messages taken from the store to be published
         self._env = env
         self._unassigned = 0
@@ -213,7 +230,7 @@ class PublishingSide:
         self._busy = False  # from a poll that publishes to its last assignment
         self._alarm = 0  # only the newest alarm counts
         self._alarm_s = -1.0
-        self._heeds_arrivals = settings.polls_on_arrival or not self.tuner.polls_when_idle
+        self._heeds_arrivals = parameters.polls_on_arrival or not self.tuner.polls_when_idle
         self._plan()
 
     def add(self, message: SimulatedMessage) -> None:
@@ -353,17 +370,12 @@ class SimulatedPublisher:
             env, workers=parameters.workers, buffer=parameters.buffer, receiving_first=first,
             on_receive=self._receive, on_publish=self._publish,
         )  # fmt: skip
-        self.side = PublishingSide(
-            env, policy=parameters.tuning, settings=parameters.tuner_settings,
-            credit=broker.share if parameters.heeds_credit else None, count_from_s=parameters.warm_up_s,
-            trace=self.trace if parameters.keep_trace else None,
-        )  # fmt: skip
+        self.side = PublishingSide(env, parameters, broker.share, self.trace)
         self.store = DataStore(
             env, write_times_s=exponential(dice[4], parameters.write_s), read_fixed_s=parameters.read_fixed_s,
             read_each_s=parameters.read_each_s, on_written=self._written, on_read=self._has_read,
         )  # fmt: skip
         self.side.store = self.store
-        broker.add(self)
         self._await_arrival()
 
     def half_rtt_s(self) -> float:
@@ -419,3 +431,103 @@ class SimulatedPublisher:
         """The ACK of a message came: its worker is free."""
         self.side.acked(event.value)
         self.pool.release()
+
+
+class SimulatedBroker:
+    """Takes messages while there is room; others wait, and so do the workers that sent them.
+
+    An ACK carries an absolute limit: what was read of its publisher's messages, and that publisher's share of the
+    room. Publishers that heed it never meet a full broker, since the shares do not exceed the room.
+    """
+
+    def __init__(self, env: Environment, *, room: int, publishers: int) -> None:
+        self.share = max(1, room // publishers)
+        self.queue: deque[SimulatedMessage] = deque()  # not yet begun to be read
+        self.on_first: Callable[[], None] | None = None  # called when a message enters an empty queue
+        self._env = env
+        self._room = room
+        self._held = 0  # in the queue or being read
+        self._waiting: deque[SimulatedMessage] = deque()
+        self._windows = [_Window(self.share) for _ in range(publishers)]
+
+    def arrive(self, event: TimedEvent) -> None:
+        """A message has come over the network."""
+        if self._held < self._room:
+            self._take(event.value)
+        else:
+            self._waiting.append(event.value)
+
+    def was_read(self, message: SimulatedMessage) -> None:
+        """The subscriber has read a message: there is room for another."""
+        publisher = message.publisher
+        publisher.was_read(message)
+        self._held -= 1
+        window = self._windows[publisher.number]
+        window.read += 1
+        if self._waiting:
+            self._take(self._waiting.popleft())
+        limit = window.read + self.share
+        # A publisher without messages under way gets no ACK, and would not learn of new room. It is told while the
+        # window it knows of is small, in steps that are worth a packet.
+        if 2 * (window.told - window.taken) < self.share and 4 * (limit - window.told) >= self.share:
+            window.told = limit
+            call_after(self._env, publisher.half_rtt_s(), publisher.allow, limit)
+
+    def _take(self, message: SimulatedMessage) -> None:
+        window = self._windows[message.publisher.number]
+        window.taken += 1
+        window.told = max(window.told, window.read + self.share)
+        message.limit = window.told
+        self._held += 1
+        self.queue.append(message)
+        call_after(self._env, message.half_rtt_s, message.publisher.acked, message)
+        if len(self.queue) == 1 and self.on_first is not None:
+            self.on_first()
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    """What one publisher may send, and what became of what it sent."""
+
+    told: int  # the limit it was last told
+    read: int = 0
+    taken: int = 0
+
+
+class SimulatedSubscriber:
+    """On return from a vacation reads all that is there at that instant, one after the other; then leaves again.
+
+    Vacations have no memory, so those that would end before an empty queue need not be played: from the arrival of the
+    first message on, the one under way lasts as long as a new one would.
+    """
+
+    def __init__(
+        self, env: Environment, broker: SimulatedBroker, *, read_times_s: Iterator[float], vacations_s: Iterator[float]
+    ) -> None:
+        self._env = env
+        self._broker = broker
+        self._read_times_s = read_times_s
+        self._vacations_s = vacations_s
+        self._inside: deque[SimulatedMessage] = deque()  # within the gate
+        self._away = True
+        broker.on_first = self._has_work
+
+    def _has_work(self) -> None:
+        if self._away:
+            call_after(self._env, next(self._vacations_s), self._return)
+
+    def _return(self, _event: TimedEvent) -> None:
+        self._away = False
+        self._inside.extend(self._broker.queue)
+        self._broker.queue.clear()
+        call_after(self._env, next(self._read_times_s), self._read)
+
+    def _read(self, _event: TimedEvent) -> None:
+        message = self._inside.popleft()
+        if self._inside:
+            call_after(self._env, next(self._read_times_s), self._read)
+        else:
+            self._away = True
+            if self._broker.queue:
+                self._has_work()
+        self._broker.was_read(message)
