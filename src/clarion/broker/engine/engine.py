@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from clarion.broker.engine.administration import Administration, Reports
@@ -64,15 +64,7 @@ class Engine:
     are on disk. Nothing is delivered or acknowledged before that.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        limits: Limits | None = None,
-        *,
-        start: bytes = b"",
-        more_stats: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
-        self._more_stats = more_stats
+    def __init__(self, store: Store, limits: Limits | None = None, *, start: bytes = b"") -> None:
         self._start = start
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
@@ -117,7 +109,7 @@ class Engine:
             Kind.FORGET: _Handler(puts.check_forget, puts.forget),
             Kind.SUBSCRIBE: _Handler(self._patterns.check_subscribe, self._patterns.subscribe),
             Kind.UNSUBSCRIBE: _Handler(self._patterns.check_unsubscribe, self._patterns.unsubscribe),
-            Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matches),
+            Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matching.ask),
             Kind.ATTACH: _Handler(subscriptions.check_attach, subscriptions.attach),
             Kind.ACK: _Handler(subscriptions.check_ack, subscriptions.ack),
             Kind.GET: _Handler(self._gets.check_get, self._gets.get),
@@ -405,7 +397,7 @@ class Engine:
         return Answer(Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reports.publishers(now)}))
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters since the start, and what is held now."""
+        """Return the counters since the start, and what is held now; the serving loop adds its own to the answer."""
         state = self._state
         return {
             **dict.fromkeys(("messages_stored", "messages_delivered", "commits", "refused", "invalid"), 0),
@@ -418,5 +410,4 @@ class Engine:
             "uncommitted_bytes": self.uncommitted_bytes(),
             "used_bytes": state.store.used_bytes(),
             "free_bytes": state.store.free_bytes(),
-            **self._more_stats(),
         }

@@ -69,8 +69,7 @@ class Gets:
         self._subscriptions.check_token(topic, subscription, body.token)
         limits = self._state.limits
         position = max(body.position, subscription.acked.cursor)
-        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
-        max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
+        max_messages, max_bytes = self._state.most_of(body)
         found = None
         if position < topic.visible_end:
             found = self._read(topic, subscription, position, max_messages, max_bytes)
@@ -197,9 +196,7 @@ class Gets:
             raise gone_below(topic, body.position)
         if body.position == topic.visible_end:
             return Answer(Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
-        limits = self._state.limits
-        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
-        max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
+        max_messages, max_bytes = self._state.most_of(body)
         try:
             batches = read_batches(self._state, topic, body.position, max_messages, max_bytes)
         except UNREAD as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -277,29 +277,28 @@ class LeaseTable:
         """Count what came back, and what may."""
         return len(self.returned) + sum(consumer.held.total for consumer in self.consumers.values())
 
-    def candidates(self, consumer: Consumer, most: int, *, fresh: bool, only_gaps: bool = False) -> list[Span]:
+    def candidates(self, *, fresh: bool, only_gaps: bool) -> Iterator[Span]:
         """Return what could be leased, lowest first, with the attempt that it would be for; without `fresh` ones
         only what was leased before, with `only_gaps` only what lies between messages that are acked."""
-        found: list[Span] = []
         end = self.acked.last() if only_gaps else None
         for start, stop, attempts in self.ready:
-            if most <= 0 or (end is not None and start >= end):
+            if end is not None and start >= end:
                 break
-            stop = stop if end is None else min(stop, end)
-            if not fresh and not attempts:
-                continue
-            if self.is_careful(attempts + 1):
-                if not found and not consumer.held.total:
-                    return [(start, start + 1, attempts + 1)]
-                continue
-            found.append((start, min(stop, start + most), attempts + 1))
-            most -= min(stop - start, most)
-        return found
+            if fresh or attempts:
+                yield start, stop if end is None else min(stop, end), attempts + 1
 
     def grant(self, consumer: Consumer, spans: list[Span]) -> None:
         """Lease spans, sorted and disjoint, of what is ready, to a consumer."""
         self.ready.take_all([span[:2] for span in spans])
         consumer.held.add_all(spans)
+
+    def claim_keys(self, keys: KeyOrder, claimed: Mapping[bytes, int], blocked: Sequence[tuple[int, bytes]]) -> None:
+        """Give keys to the messages that are leased; others, sorted, wait for theirs."""
+        for key, offset in claimed.items():
+            keys.claim(offset, key)
+        for offset, key in blocked:
+            keys.claim(offset, key)
+        self.ready.take_all([(offset, offset + 1) for offset, _ in blocked])
 
     def not_held(
         self, consumer: Consumer, ranges: Sequence[tuple[int, int]], gone_below: int
@@ -457,9 +456,9 @@ class KeyOrder:
         """Return whether a message need not wait for its key."""
         return key is None or self._owner.get(key, offset) == offset
 
-    def is_full(self) -> bool:
-        """Return whether as many wait as may."""
-        return len(self._waiting) >= LOOK_AHEAD
+    def is_full(self, more: int) -> bool:
+        """Return whether as many wait as may, with some more."""
+        return len(self._waiting) + more >= LOOK_AHEAD
 
     def done(self, start: int, stop: int, acked: AckedRanges) -> list[int]:
         """Free the keys of messages that are done; return those that are next."""

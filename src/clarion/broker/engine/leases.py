@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from clarion.broker.engine.answers import Refused, ReplyTo
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
-from clarion.broker.engine.lease_table import Consumer, LeaseTable, WaitingTake
+from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable, WaitingTake
 from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import BacklogOpened, CameBack, Finished, Released, State
 from clarion.broker.engine.subscriptions import Subscriptions, gone_below, moved, show_held
@@ -26,15 +26,16 @@ _SPARSE = 4  # a piece of a batch is sent whole where at least one message in so
 
 
 class NewLease:
-    """What one take is answered with."""
+    """What one take is answered with, once it is granted: gathering it changes nothing."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.messages = 0
         self.bytes = 0
+        self.expired: list[tuple[int, int]] = []  # what was passed by, and will never be leased
+        self.claimed: dict[bytes, int] = {}  # the message of each key that is leased
+        self.blocked: list[tuple[int, bytes]] = []  # those that wait for their keys from now on
         self._parts: dict[int, tuple[StoredBatch, list[tuple[int, int]]]] = {}
-        self._noted = 0
-        self._expired: list[tuple[int, int]] = []
 
     def add(self, batch: StoredBatch, start: int, stop: int, attempt: int) -> None:
         """Add what [start, stop) and a batch have in common."""
@@ -46,26 +47,32 @@ class NewLease:
             parts[-1] = (parts[-1][0], high)
         else:
             parts.append((low, high))
-        last = self.spans[-1] if len(self.spans) > self._noted else None
+        last = self.spans[-1] if self.spans else None
         if last is not None and last[1] == low and last[2] == attempt:
             self.spans[-1] = (last[0], high, attempt)
         else:
             self.spans.append((low, high, attempt))
 
-    def expire(self, start: int, stop: int) -> None:
-        """Note that a range will never be leased."""
-        self._expired.append((start, stop))
-
-    def take_new(self) -> list[Span]:
-        """Return what was added since the last time."""
-        new = self.spans[self._noted :]
-        self._noted = len(self.spans)
-        return new
-
-    def take_expired(self) -> list[tuple[int, int]]:
-        """Return what was found expired since the last time."""
-        expired, self._expired = self._expired, []
-        return expired
+    def add_free(self, batch: StoredBatch, parsed: Batch, keys: KeyOrder, low: int, high: int, attempt: int) -> bool:
+        """Add the messages of [low, high) whose keys are free; return whether to go on: False where as many wait for
+        their keys as may."""
+        start = low
+        for offset in range(low, high):
+            try:
+                key = parsed.key(offset - batch.first_offset)
+            except BadBatch:  # what its publisher packed cannot be opened: then it has no key either
+                key = None
+            if key is None or (keys.is_free(offset, key) and self.claimed.setdefault(key, offset) == offset):
+                continue
+            if start < offset:
+                self.add(batch, start, offset, attempt)
+            start = offset + 1
+            if keys.is_full(len(self.blocked)):
+                return False
+            self.blocked.append((offset, key))
+        if start < high:
+            self.add(batch, start, high, attempt)
+        return True
 
     def packed(self) -> tuple[list[tuple[int, int]], list[Buffer]]:
         """Return envelopes and bytes of the batches, or pieces of them, that hold the lease."""
@@ -82,54 +89,6 @@ class NewLease:
                 envelopes.append((first_offset, batch.committed_at_us))
                 blobs.append(data)
         return envelopes, blobs
-
-
-def gather(
-    state: State, topic: Topic, leases: LeaseTable, candidates: list[Span], max_bytes: int, now: Now, lease: NewLease
-) -> bool:
-    """Add candidates to a lease until it has enough bytes; False when that led nowhere.
-
-    Raises StoredDataCorrupt; what was added before that stands.
-    """
-    before = lease.messages
-    moved = False
-    for start, stop, attempt in candidates:
-        for batch in batches_of(state, topic, start, stop, max_bytes):
-            low, high = max(start, batch.first_offset), min(stop, batch.first_offset + batch.count)
-            if has_expired(batch, now):
-                lease.expire(low, high)
-                moved = True
-            elif leases.keys is None:
-                lease.add(batch, low, high, attempt)
-            else:
-                ahead, blocked = _gather_keys(state, leases, batch, low, high, attempt, lease)
-                moved = moved or blocked
-                if not ahead:
-                    return moved or lease.messages > before
-            if lease.bytes >= max_bytes:
-                return True
-    return moved or lease.messages > before
-
-
-def _gather_keys(
-    state: State, leases: LeaseTable, batch: StoredBatch, low: int, high: int, attempt: int, lease: NewLease
-) -> tuple[bool, bool]:
-    """Add the messages whose keys are free; return whether to go on, and whether some now wait for their keys."""
-    keys, parsed, blocked = leases.keys, opened(state, batch), False
-    assert keys is not None
-    for offset in range(low, high):
-        try:
-            key = parsed.key(offset - batch.first_offset)
-        except BadBatch:  # what its publisher packed cannot be opened: then it has no key either
-            key = None
-        if keys.is_full() and not keys.is_free(offset, key):
-            return False, blocked
-        if keys.claim(offset, key):
-            lease.add(batch, offset, offset + 1, attempt)
-        else:
-            leases.ready.take(offset, offset + 1)
-            blocked = True
-    return True, blocked
 
 
 _READ_BYTES = 1 << 20
@@ -154,6 +113,14 @@ class _Found(NamedTuple):
     subscription: Subscription
     leases: LeaseTable
     consumer: Consumer
+
+
+class _Take(NamedTuple):
+    """A take, and what it is answered with; nothing, where it waits or is told that there is nothing."""
+
+    found: _Found
+    lease: NewLease
+    is_repeat: bool
 
 
 class _Renew(NamedTuple):
@@ -181,40 +148,44 @@ class Leases:
 
     # TAKE.
 
-    def check_take(self, body: bodies.Take, now: Now) -> _Found:
-        """Refuse who is not, or no longer, a consumer."""
-        return self._find(body, now)
+    def check_take(self, body: bodies.Take, now: Now) -> _Take:
+        """Return what a consumer is leased; refuse who is none, or no longer, what is gone or cannot be read, and to
+        wait where as many wait as may.
 
-    def take(self, reply_to: ReplyTo, plan: _Found, now: Now) -> None:
-        """Lease messages, or have the consumer wait for them."""
-        state, (body, topic, subscription, leases, consumer) = self._state, plan
-        self._subscriptions.note_use(topic, subscription, now, consumer.token)
-        limits = state.limits
-        take = WaitingTake(
-            reply_to,
-            body.number,
-            min(max(1, body.max_messages), limits.max_get_msgs),
-            min(max(1, body.max_bytes), limits.max_get_bytes),
-            now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
-        )
+        A take that waits is refused later only by what it waits for: an answer as good as messages.
+        """
+        found = self._find(body, now)
+        _, topic, _, leases, consumer = found
         if body.number <= consumer.last_take:
-            self._lease_again(topic, leases, consumer, take)
-            return
-        if consumer.token in leases.waiting:  # what it asked before is answered: a consumer waits once
-            self._stop_waiting(topic, subscription, consumer.token)
+            return _Take(found, self._gather_again(topic, consumer, body.number), is_repeat=True)
         leases.see(topic.visible_end, now.monotonic_s)
-        if self._lease(topic, subscription, consumer, take, now):
+        lease = self._gather(topic, leases, consumer, *self._state.most_of(body), now)
+        others = self._state.waiting_gets - (consumer.token in leases.waiting)  # what it asked before ends now
+        if not lease.messages and body.wait_ms > 0 and others >= self._state.limits.max_waiting_gets:
+            raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
+        return _Take(found, lease, is_repeat=False)
+
+    def take(self, reply_to: ReplyTo, plan: _Take, now: Now) -> None:
+        """Lease messages, or have the consumer wait for them."""
+        state, ((body, topic, subscription, leases, consumer), lease, is_repeat) = self._state, plan
+        self._subscriptions.note_use(topic, subscription, now, consumer.token)
+        if is_repeat and lease.messages:
+            self._reply_leased(reply_to, leases, lease)
             return
-        if body.wait_ms <= 0:
+        if not is_repeat:
+            if consumer.token in leases.waiting:  # what it asked before is answered: a consumer waits once
+                self._stop_waiting(topic, subscription, consumer.token)
+            if self._grant(reply_to, topic, subscription, consumer, body.number, lease, now):
+                return
+        if is_repeat or body.wait_ms <= 0:
             state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
-        elif state.waiting_gets >= limits.max_waiting_gets:
-            state.refuse(reply_to, Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)"))
-        else:
-            state.waiting_gets += 1
-            leases.waiting[consumer.token] = take
-            topic.takers[subscription.name] = subscription
-            self._timers.set(topic, subscription, take.deadline_s)
-            self._schedule_later(topic, subscription, now)
+            return
+        until_s = now.monotonic_s + min(body.wait_ms / 1000, state.limits.max_get_wait_s)
+        state.waiting_gets += 1
+        leases.waiting[consumer.token] = WaitingTake(reply_to, body.number, *state.most_of(body), until_s)
+        topic.takers[subscription.name] = subscription
+        self._timers.set(topic, subscription, until_s)
+        self._schedule_later(topic, subscription, now)
 
     # RENEW.
 
@@ -433,9 +404,16 @@ class Leases:
         for token, take in list(leases.waiting.items()):
             if not leases.ready.total:
                 break
-            if self._lease(topic, subscription, leases.consumers[token], take, now):
-                del leases.waiting[token]
-                self._state.waiting_gets -= 1
+            consumer = leases.consumers[token]
+            try:
+                lease = self._gather(topic, leases, consumer, take.max_messages, take.max_bytes, now)
+            except Refused as refused:
+                self._state.refuse(take.reply_to, refused)
+            else:
+                if not self._grant(take.reply_to, topic, subscription, consumer, take.number, lease, now):
+                    continue
+            del leases.waiting[token]
+            self._state.waiting_gets -= 1
         if not leases.waiting:
             topic.takers.pop(subscription.name, None)
         else:
@@ -505,37 +483,89 @@ class Leases:
 
     # Putting leases together.
 
-    def _lease(self, topic: Topic, subscription: Subscription, consumer: Consumer, take: WaitingTake, now: Now) -> bool:
-        """Lease what this take may have, and answer it; False when there is nothing for it now."""
-        state, leases = self._state, subscription.leases
-        assert leases is not None
+    def _gather(
+        self, topic: Topic, leases: LeaseTable, consumer: Consumer, max_messages: int, max_bytes: int, now: Now
+    ) -> NewLease:
+        """Return what may be leased to a consumer now, perhaps nothing; refuse where the first of it is gone, or cannot
+        be read."""
+        limits, lease = self._state.limits, NewLease()
         if leases.ready.total and leases.ready[0][0] < topic.first_offset:
-            state.refuse(take.reply_to, gone_below(topic, leases.ready[0][0]))
-            return True
-        most = leases.share_of(consumer, take.max_messages)
-        lease = NewLease()
+            raise gone_below(topic, leases.ready[0][0])
+        most = leases.share_of(consumer, max_messages)
+        fresh = leases.tried() < limits.max_returned
+        only_gaps = len(leases.acked) >= limits.max_acked_ranges
         try:
-            while lease.messages < most and lease.bytes < take.max_bytes:
-                fresh = leases.tried() < state.limits.max_returned
-                crowded = len(leases.acked) >= state.limits.max_acked_ranges
-                candidates = leases.candidates(consumer, most - lease.messages, fresh=fresh, only_gaps=crowded)
-                if candidates and leases.is_careful(candidates[0][2]):
+            for start, stop, attempt in leases.candidates(fresh=fresh, only_gaps=only_gaps) if most else ():
+                if leases.is_careful(attempt):
+                    if lease.messages or consumer.held.total:
+                        continue
                     most = 1
-                if not candidates or not gather(state, topic, leases, candidates, take.max_bytes, now, lease):
+                while start < stop and lease.messages < most:
+                    until = min(stop, start + most - lease.messages)
+                    if not self._add(lease, topic, leases, (start, until, attempt), max_bytes, now):
+                        return lease
+                    start = until
+                if lease.messages >= most:
                     break
-                self._settle(topic, subscription, consumer, lease)
         except UNREAD as error:
-            self._settle(topic, subscription, consumer, lease)
             if not lease.messages:
-                state.refuse(take.reply_to, unread(state, error))
-                return True
-            count_unread(state, error)
+                raise unread(self._state, error) from error
+            count_unread(self._state, error)
+        return lease
+
+    def _add(self, lease: NewLease, topic: Topic, leases: LeaseTable, span: Span, max_bytes: int, now: Now) -> bool:
+        """Add to a lease what there is of a span; return whether it may have more. Raises what is in UNREAD."""
+        start, stop, attempt = span
+        for batch in batches_of(self._state, topic, start, stop, max_bytes):
+            low, high = max(start, batch.first_offset), min(stop, batch.first_offset + batch.count)
+            if has_expired(batch, now):
+                lease.expired.append((low, high))
+            elif leases.keys is None:
+                lease.add(batch, low, high, attempt)
+            elif not lease.add_free(batch, opened(self._state, batch), leases.keys, low, high, attempt):
+                return False
+            if lease.bytes >= max_bytes:
+                return False
+        return True
+
+    def _gather_again(self, topic: Topic, consumer: Consumer, number: int) -> NewLease:
+        """Return what is still held of the lease that a take was answered with before; refuse what cannot be read."""
+        lease = NewLease()
+        if number == consumer.last_take:
+            held = [span for start, stop in consumer.last_lease for span in consumer.held.within(start, stop)]
+            try:
+                for start, stop, attempt in held:
+                    for batch in batches_of(self._state, topic, start, stop, _READ_BYTES):
+                        lease.add(batch, start, stop, attempt)
+            except UNREAD as error:
+                raise unread(self._state, error) from error
+        return lease
+
+    def _grant(
+        self,
+        reply_to: ReplyTo,
+        topic: Topic,
+        subscription: Subscription,
+        consumer: Consumer,
+        number: int,
+        lease: NewLease,
+        now: Now,
+    ) -> bool:
+        """Lease what was gathered for a take, and answer it; let go of what expired. False when there is nothing."""
+        leases = subscription.leases
+        assert leases is not None
+        leases.grant(consumer, lease.spans)
+        if leases.keys is not None:
+            leases.claim_keys(leases.keys, lease.claimed, lease.blocked)
+        for start, stop in lease.expired:
+            self._state.counters["messages_expired"] += stop - start
+            self._subscriptions.skip(topic, subscription, start, stop)
         if not lease.messages:
             return False
-        consumer.last_take = take.number
+        consumer.last_take = number
         consumer.last_lease = [span[:2] for span in lease.spans]
         self._note_leased(topic, subscription, lease, now)
-        self._reply_leased(take.reply_to, leases, lease)
+        self._reply_leased(reply_to, leases, lease)
         return True
 
     def _note_leased(self, topic: Topic, subscription: Subscription, lease: NewLease, now: Now) -> None:
@@ -549,31 +579,6 @@ class Leases:
             self._subscriptions.changed(topic, subscription)
         else:
             self._state.note(topic, subscription, now)
-
-    def _settle(self, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease) -> None:
-        """Lease what was gathered, and let go of what expired."""
-        assert subscription.leases is not None
-        subscription.leases.grant(consumer, lease.take_new())
-        for start, stop in lease.take_expired():
-            self._state.counters["messages_expired"] += stop - start
-            self._subscriptions.skip(topic, subscription, start, stop)
-
-    def _lease_again(self, topic: Topic, leases: LeaseTable, consumer: Consumer, take: WaitingTake) -> None:
-        """Answer a take that was answered before with what is still held of its lease."""
-        lease = NewLease()
-        if take.number == consumer.last_take:
-            held = [span for start, stop in consumer.last_lease for span in consumer.held.within(start, stop)]
-            try:
-                for start, stop, attempt in held:
-                    for batch in batches_of(self._state, topic, start, stop, _READ_BYTES):
-                        lease.add(batch, start, stop, attempt)
-            except UNREAD as error:
-                self._state.refuse(take.reply_to, unread(self._state, error))
-                return
-        if lease.messages:
-            self._reply_leased(take.reply_to, leases, lease)
-        else:
-            self._state.reply(take.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
 
     def _reply_leased(self, reply_to: ReplyTo, leases: LeaseTable, lease: NewLease) -> None:
         state = self._state

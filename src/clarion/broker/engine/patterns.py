@@ -100,7 +100,6 @@ _ANSWERED_KEPT = 1024  # deadlines of questions already answered that may linger
 
 class _Waiting(NamedTuple):
     reply_to: ReplyTo
-    version: int
     deadline_s: float
 
 
@@ -128,6 +127,10 @@ class _Matched:
             return False
         self._hash ^= _hash(number)
         return True
+
+    def answers(self, body: bodies.Matches) -> bool:
+        """Return whether a question need not wait."""
+        return self.is_known and (body.version != self.version or body.wait_ms <= 0)
 
     @property
     def version(self) -> int:
@@ -167,12 +170,18 @@ class Matching:
         self._deadlines.clear()
         self._changed.clear()
 
-    def ask(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
-        """Answer at once who knows another version, and others when there is one, or their wait is over."""
+    def check(self, body: bodies.Matches, now: Now) -> tuple[bodies.Matches, _Matched]:
+        """Return what is known of a pattern, which is looked for in the store where it is not; refuse who would have to
+        wait where as many wait as may."""
         key = (body.pattern, body.name)
-        matched = self._matched.get(key)
-        if matched is None:
-            matched = self._begin(key, now)
+        matched = self._matched.get(key) or self._begin(key, now)
+        if not matched.answers(body) and self._waiting >= self._state.limits.max_waiting_gets:
+            raise Refused(Code.LIMIT, "too many questions wait at this broker (max_waiting_gets)")
+        return body, matched
+
+    def ask(self, reply_to: ReplyTo, plan: tuple[bodies.Matches, _Matched], now: Now) -> None:
+        """Answer at once who knows another version, and others when there is one, or their wait is over."""
+        body, matched = plan
         matched.asked_s = now.monotonic_s
         older = matched.waiting.get(reply_to.peer)
         if older is not None:  # one consumer waits once: its older question is answered now
@@ -182,15 +191,11 @@ class Matching:
                 self._refuse_busy(older.reply_to)
                 del matched.waiting[reply_to.peer]
                 self._waiting -= 1
-        wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
-        waiting = _Waiting(reply_to, body.version, now.monotonic_s + wait_s)
-        if matched.is_known and (body.version != matched.version or wait_s <= 0):
+        if matched.answers(body):
             self._reply(matched, reply_to)
-        elif self._waiting >= self._state.limits.max_waiting_gets:
-            text = "too many questions wait at this broker (max_waiting_gets)"
-            self._state.refuse(reply_to, Refused(Code.LIMIT, text))
         else:
-            self._park(matched, waiting)
+            wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
+            self._park(matched, _Waiting(reply_to, now.monotonic_s + wait_s))
 
     def _refuse_busy(self, reply_to: ReplyTo) -> None:
         text = "the topics are just being looked through; try again"
@@ -304,7 +309,8 @@ class Patterns:
     """Keeps patterns, and subscribes whom they belong to.
 
     What goes through many topics is done in several groups. The pattern itself is written, or removed, with the last
-    of them: where that is not reached, who asked was not answered, asks again, and it goes on from there.
+    of them: where that is not reached, who asked was not answered, asks again, and it goes on from there. Whether all
+    the topics have room is known only when they were gone through: then the answer is that it was given up.
     """
 
     def __init__(self, state: State, subscriptions: Subscriptions) -> None:
@@ -471,14 +477,10 @@ class Patterns:
 
     # MATCHES.
 
-    def check_matches(self, body: bodies.Matches, now: Now) -> bodies.Matches:
-        """Refuse who does not subscribe to the pattern."""
+    def check_matches(self, body: bodies.Matches, now: Now) -> tuple[bodies.Matches, _Matched]:
+        """Refuse who does not subscribe to the pattern, or cannot wait for news of it."""
         self._check_there((body.pattern, body.name))
-        return body
-
-    def matches(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
-        """Tell which topics a pattern subscribes to, or wait for news of them."""
-        self.matching.ask(reply_to, body, now)
+        return self.matching.check(body, now)
 
     def _check_there(self, key: PatternKey) -> None:
         if key not in self._state.patterns.options:

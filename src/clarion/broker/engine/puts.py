@@ -232,7 +232,10 @@ class Puts:
         if topic is None or writer is None:
             return _Numbered(put, seen)
         if batch.number < expected:
-            return _Numbered(put, seen, writer, receipt=self._receipt(writer, batch))
+            receipt = self._receipt(writer, batch)
+            if receipt.code and receipt.number <= writer.durable_number:
+                raise self._refusal(topic, receipt)
+            return _Numbered(put, seen, writer, receipt=receipt)
         try:
             self.check_batch(topic.name, topic, batch)
         except Refused as refused:
@@ -320,7 +323,14 @@ class Puts:
             raise Refused(Code.MALFORMED, text)
         if receipt.checksum != batch.checksum:
             raise Refused(Code.CHECKSUM_DIFFERS, f"batch {batch.number} came before with other contents")
+        self._state.counters["puts_repeated"] += 1
         return receipt
+
+    def _refusal(self, topic: Topic, receipt: Receipt) -> Refused:
+        """Return how to refuse a batch whose receipt says that it was refused for good."""
+        is_large = receipt.code == Code.TOO_LARGE
+        text = _too_large(topic.name, self.max_batch_bytes(topic)) if is_large else _unread(topic.name)
+        return Refused(Code(receipt.code), text)
 
     def put(self, reply_to: ReplyTo, plan: _Numbered, now: Now) -> None:
         """Take a batch; the answer waits for its commit."""
@@ -344,7 +354,6 @@ class Puts:
             state.changed(topic)
             state.open.changes.receipts.append(receipt)
         else:
-            state.counters["puts_repeated"] += 1
             if receipt.number <= writer.durable_number:
                 self._answer(reply_to, topic, writer, receipt, now)
                 return
@@ -377,9 +386,7 @@ class Puts:
     def _answer(self, reply_to: ReplyTo, topic: Topic, writer: Writer, receipt: Receipt, now: Now) -> None:
         state = self._state
         if receipt.code:
-            is_large = receipt.code == Code.TOO_LARGE
-            text = _too_large(topic.name, self.max_batch_bytes(topic)) if is_large else _unread(topic.name)
-            state.refuse(reply_to, Refused(Code(receipt.code), text))
+            state.refuse(reply_to, self._refusal(topic, receipt))
             return
         credit = writer.messages_total + grant_messages(state, topic, now.monotonic_s)
         body = bodies.PutDone(

@@ -307,6 +307,11 @@ class State:
         topic = None if name is None else self.find_topic(name, now_s)
         return None if topic is None or topic.deleted or topic.number != number else topic
 
+    def most_of(self, body: bodies.Get | bodies.Take | bodies.Read) -> tuple[int, int]:
+        """Return how many messages, and bytes, a reader gets at a time."""
+        limits = self.limits
+        return min(max(1, body.max_messages), limits.max_get_msgs), min(max(1, body.max_bytes), limits.max_get_bytes)
+
     def has_room(self, size: int) -> bool:
         """Return whether so much may be stored without taking from the reserve, for acks, trims and deletes."""
         return self.free_bytes - size >= self.limits.disk_reserve_bytes

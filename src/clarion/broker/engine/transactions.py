@@ -91,7 +91,11 @@ class Transactions:
             text = f"transaction {body.number} overtook transaction {expected}"
             raise Refused(Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
         if body.number < expected:
-            return plan._replace(answer=self._answer_again(transactor, body.number, checksum))
+            answer = self._answer_again(transactor, body.number, checksum)
+            transacted = _decode(answer.body)
+            if transacted.code and body.number <= transactor.durable_number:
+                raise _refusal(transacted)
+            return plan._replace(answer=answer)
         try:
             return plan._replace(parts=self._plan_parts(body, blob, now))
         except Refused as refused:
@@ -156,7 +160,7 @@ class Transactions:
 
     def _answer(self, reply_to: ReplyTo, transacted: bodies.Transacted) -> None:
         if transacted.code:
-            self._state.refuse(reply_to, Refused(Code(transacted.code), transacted.text, kind=Kind.REFUSED))
+            self._state.refuse(reply_to, _refusal(transacted))
         else:
             self._state.reply(reply_to, Kind.ACK, transacted)
 
@@ -298,3 +302,8 @@ class Transactions:
         self._state.free_bytes -= len(name) + len(value) + _STATE_BYTES
         changes.states[name] = StateRow(name, value, self._last_version)
         return self._last_version
+
+
+def _refusal(transacted: bodies.Transacted) -> Refused:
+    """Return how to refuse a transaction whose kept answer says that it was refused for good."""
+    return Refused(Code(transacted.code), transacted.text, kind=Kind.REFUSED)
