@@ -13,8 +13,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
-from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Asked, Decided, State
+from clarion.broker.engine.state import Asked, State
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 
@@ -57,10 +56,6 @@ class Decisions:
             raise state.stale("the broker no longer knows all that was decided since this was asked for")
         asked = state.asked[body.nonce] = Asked(body.nonce, checksum, reply_to)
         return reply_to._replace(asked=asked)
-
-    def on_decided(self, effect: Decided, now: Now) -> None:
-        """A decision is on disk, and found there from now on."""
-        self._state.asked.pop(effect.nonce, None)
 
     def _join(self, reply_to: ReplyTo, asked: Asked) -> None:
         if asked.reply is not None:

@@ -20,19 +20,14 @@ from clarion.broker.engine.puts import Puts
 from clarion.broker.engine.retention import Retention
 from clarion.broker.engine.staged_puts import StagedPuts
 from clarion.broker.engine.state import (
-    BacklogOpened,
-    CameBack,
-    Decided,
     Delayed,
     DelaysMoved,
-    Finished,
     Group,
+    Leasable,
     PutTaken,
-    Registered,
-    Released,
     State,
-    SubscriptionEnded,
-    SubscriptionMade,
+    Stored,
+    SubscriptionChanged,
     TopicDeleted,
     TransactionTaken,
     Trimmed,
@@ -138,21 +133,15 @@ class Engine:
         }
 
     def _handlers_of_effects(self) -> dict[type, Callable[[Any, Now], None]]:
-        matching = self._patterns.matching
         return {
             Reply: self._on_reply,
             PutTaken: self._puts.on_put_taken,
             TransactionTaken: self._transactions.on_transaction_taken,
-            Decided: self._decisions.on_decided,
-            Registered: self._puts.on_registered,
+            Stored: self._on_stored,
             Trimmed: self._on_trimmed,
             TopicDeleted: self._on_topic_deleted,
-            SubscriptionMade: matching.on_subscription_made,
-            SubscriptionEnded: matching.on_subscription_ended,
-            CameBack: self._leases.on_came_back,
-            BacklogOpened: self._leases.on_backlog_opened,
-            Released: self._leases.on_released,
-            Finished: self._leases.on_finished,
+            SubscriptionChanged: self._patterns.matching.on_subscription_changed,
+            Leasable: self._leases.on_leasable,
             Delayed: self._delays.on_delayed,
             DelaysMoved: self._delays.on_moved,
         }
@@ -297,6 +286,9 @@ class Engine:
 
     def _on_reply(self, effect: Reply, now: Now) -> None:
         self._state.out.append(effect)
+
+    def _on_stored(self, effect: Stored, now: Now) -> None:
+        effect.remembered.pop(effect.nonce, None)
 
     def _on_trimmed(self, effect: Trimmed, now: Now) -> None:
         on_trimmed(self._state, effect)

@@ -10,7 +10,7 @@ from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable, WaitingTake
 from clarion.broker.engine.limits import MAX_RANGES
-from clarion.broker.engine.state import BacklogOpened, CameBack, Finished, Released, State
+from clarion.broker.engine.state import Leasable, State
 from clarion.broker.engine.subscriptions import Subscriptions, gone_below, moved, show_held
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, cut, has_expired, opened, unread
 from clarion.broker.engine.topics import Subscription, Topic
@@ -263,39 +263,24 @@ class Leases:
             untouched = leases.give_back(consumer, ((start, stop, None) for start, stop in body.untouched))
             self._let_go(topic, subscription, consumer, LEFT, now)
             leases.coming.add_all(untouched)
-            state.open.on_durable.append(Released(topic, subscription, leases, untouched))
+            state.open.on_durable.append(Leasable(topic, subscription, leases, released=untouched))
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     def drop_consumers(self, topic: Topic, subscription: Subscription) -> None:
         """Tell everybody who uses a subscription that it was moved, and forget them."""
         self._subscriptions.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
 
-    # When a group is on disk what came back with it may be leased again, and keys of what is done are free. Not
-    # before: after a crash the consumer that gave it back may still hold it, as far as the store knows.
-
-    def on_came_back(self, effect: CameBack, now: Now) -> None:
-        """Have messages that were tried leased again, when their time has come."""
-        if effect.subscription.leases is not None:
-            effect.subscription.leases.come_again(effect.rows)
-            self._serve_soon(effect.topic, effect.subscription)
-
-    def on_backlog_opened(self, effect: BacklogOpened, now: Now) -> None:
-        """Have everything leased that is left."""
-        if effect.subscription.leases is effect.leases:
-            effect.leases.open_backlog()
-            self._serve_soon(effect.topic, effect.subscription)
-
-    def on_released(self, effect: Released, now: Now) -> None:
-        """Have messages leased again as if they had not been."""
-        if effect.subscription.leases is effect.leases:
-            effect.leases.release(effect.spans)
-            self._serve_soon(effect.topic, effect.subscription)
-
-    def on_finished(self, effect: Finished, now: Now) -> None:
-        """Have those leased that waited for the keys of what is done."""
-        if effect.subscription.leases is not None:
-            effect.subscription.leases.free_keys(effect.start, effect.stop)
-            self._serve_soon(effect.topic, effect.subscription)
+    def on_leasable(self, effect: Leasable, now: Now) -> None:
+        """Have more leased, now that it is on disk why."""
+        topic, subscription, leases, came_back, released, finished, is_backlog = effect
+        if subscription.leases is leases:
+            if is_backlog:
+                leases.open_backlog()
+            leases.come_again(came_back)
+            leases.release(released)
+            for start, stop in finished:
+                leases.free_keys(start, stop)
+            self._serve_soon(topic, subscription)
 
     def _serve_soon(self, topic: Topic, subscription: Subscription) -> None:
         self._to_serve[topic.name, subscription.name] = (topic, subscription)
@@ -429,7 +414,7 @@ class Leases:
             self._subscriptions.claim_keys(topic, leases, lost)
             self._come_back(topic, subscription, lost, NOT_SHOWN, 0, now)
             self._subscriptions.changed(topic, subscription)
-            self._state.open.on_durable.append(BacklogOpened(topic, subscription, leases))
+            self._state.open.on_durable.append(Leasable(topic, subscription, leases, is_backlog=True))
         else:
             leases.open_backlog()
             self._serve(topic, subscription, now)
@@ -477,7 +462,7 @@ class Leases:
         changes.gone_returned.difference_update(by_key)
         changes.returned |= by_key
         subscription.leases.put_back(rows, now)
-        self._state.open.on_durable.append(CameBack(topic, subscription, rows))
+        self._state.open.on_durable.append(Leasable(topic, subscription, subscription.leases, came_back=rows))
         # What came back is not leased any more, or it would count twice after a crash.
         self._subscriptions.changed(topic, subscription)
 

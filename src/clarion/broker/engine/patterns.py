@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from clarion.broker.engine.answers import Refused, ReplyTo
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import PatternKey, PatternTable, State, SubscriptionEnded, SubscriptionMade
+from clarion.broker.engine.state import PatternKey, PatternTable, State, SubscriptionChanged
 from clarion.broker.engine.subscriptions import BUSY_RETRY_S, Subscriptions
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import ONE, REST, SEPARATOR, is_good_pattern, is_pattern, matches, to_text
@@ -213,18 +213,15 @@ class Matching:
         self._waiting -= len(matched.waiting)
         matched.waiting.clear()
 
-    def on_subscription_made(self, effect: SubscriptionMade, now: Now) -> None:
-        """Take in a topic that a subscription by pattern may be on."""
+    def on_subscription_changed(self, effect: SubscriptionChanged, now: Now) -> None:
+        """Take in a topic that a subscription by pattern may be on, or leave it out."""
         number, topic = effect.topic.number, effect.topic.name
         for matched in self._by_name.get(effect.name, ()):
-            if number not in matched.topics and matches(matched.pattern, topic):
+            if not effect.is_there:
+                changed = matched.discard(number)
+            elif changed := number not in matched.topics and matches(matched.pattern, topic):
                 matched.add(number, topic)
-                self._changed.add(matched)
-
-    def on_subscription_ended(self, effect: SubscriptionEnded, now: Now) -> None:
-        """Leave a topic out."""
-        for matched in self._by_name.get(effect.name, ()):
-            if matched.discard(effect.topic.number):
+            if changed:
                 self._changed.add(matched)
 
     def tell_changed(self) -> None:

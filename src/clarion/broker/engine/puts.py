@@ -9,7 +9,7 @@ from clarion.broker.engine.capacity import check_room, grant_messages
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import Delays, expires_at_us, read_due
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.state import PutTaken, Registered, State
+from clarion.broker.engine.state import PutTaken, State, Stored
 from clarion.broker.engine.subscriptions import Subscriptions, being_deleted
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
@@ -91,13 +91,9 @@ class Puts:
             state.next_publisher += 1
             state.registered[nonce] = known
             state.note_publisher(PublisherRow(known, nonce, now.unix_us))
-            state.open.on_durable.append(Registered(nonce))
+            state.open.on_durable.append(Stored(state.registered, nonce))
             state.counters["publishers_registered"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Registered(state.identity.broker, known))
-
-    def on_registered(self, effect: Registered, now: Now) -> None:
-        """The store knows whom it gave the id to."""
-        self._state.registered.pop(effect.nonce, None)
 
     def check_forget(self, body: bodies.Forget, now: Now) -> int:
         """Return whom to forget; one that is not there is already forgotten."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -119,15 +119,10 @@ class TransactionTaken(NamedTuple):
     reply_to: ReplyTo
 
 
-class Decided(NamedTuple):
-    """A decision is found in the store from now on."""
+class Stored(NamedTuple):
+    """What was remembered until it is on disk is found there from now on."""
 
-    nonce: bytes
-
-
-class Registered(NamedTuple):
-    """A publisher is found in the store from now on."""
-
+    remembered: dict[bytes, Any]
     nonce: bytes
 
 
@@ -143,52 +138,25 @@ class TopicDeleted(NamedTuple):
     topic: Topic
 
 
-class SubscriptionMade(NamedTuple):
-    """A topic has a subscription more."""
+class SubscriptionChanged(NamedTuple):
+    """A topic has a subscription more, or less."""
 
     topic: Topic
     name: bytes
+    is_there: bool
 
 
-class SubscriptionEnded(NamedTuple):
-    """A topic has a subscription less."""
-
-    topic: Topic
-    name: bytes
-
-
-class CameBack(NamedTuple):
-    """Messages that were tried may be leased again, when their time has come."""
-
-    topic: Topic
-    subscription: Subscription
-    rows: list[ReturnedRow]
-
-
-class BacklogOpened(NamedTuple):
-    """Nobody is awaited any more: all that is left may be leased."""
+class Leasable(NamedTuple):
+    """More of a shared subscription may be leased. Not before: after a crash the consumer that gave it back may still
+    hold it, as far as the store knows."""
 
     topic: Topic
     subscription: Subscription
     leases: LeaseTable
-
-
-class Released(NamedTuple):
-    """Messages may be leased again as if they had not been."""
-
-    topic: Topic
-    subscription: Subscription
-    leases: LeaseTable
-    spans: list[Span]
-
-
-class Finished(NamedTuple):
-    """Messages are done, and others that wait for their keys, or for room, may be leased."""
-
-    topic: Topic
-    subscription: Subscription
-    start: int
-    stop: int
+    came_back: Sequence[ReturnedRow] = ()  # tried, and leased again when their time has come
+    released: Sequence[Span] = ()  # leased again as if they had not been
+    finished: Sequence[tuple[int, int]] = ()  # done, so that others have their keys, or their room
+    is_backlog: bool = False  # nobody is awaited any more: all that is left may be leased
 
 
 class Delayed(NamedTuple):
@@ -202,8 +170,8 @@ class DelaysMoved(NamedTuple):
 
 
 Effect = (
-    Reply | PutTaken | TransactionTaken | Decided | Registered | Trimmed | TopicDeleted | SubscriptionMade
-    | SubscriptionEnded | CameBack | BacklogOpened | Released | Finished | Delayed | DelaysMoved
+    Reply | PutTaken | TransactionTaken | Stored | Trimmed | TopicDeleted | SubscriptionChanged | Leasable | Delayed
+    | DelaysMoved
 )  # fmt: skip
 
 
@@ -468,7 +436,7 @@ class State:
             self._decision += 1
             decision = Decision(self._decision, self.draw(), asked.nonce, asked.checksum, kind, _encode(body))
             self.open.changes.decisions.append(decision)
-            self.open.on_durable.append(Decided(asked.nonce))
+            self.open.on_durable.append(Stored(self.asked, asked.nonce))
         for reply_to in asked.reply_tos:
             self.reply_when_durable(reply_to, kind, body)
 

@@ -9,14 +9,7 @@ from typing import NamedTuple
 from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
 from clarion.broker.engine.lease_table import Consumer, LeaseTable
 from clarion.broker.engine.limits import MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
-from clarion.broker.engine.state import (
-    Finished,
-    Now,
-    State,
-    SubscriptionEnded,
-    SubscriptionMade,
-    TopicDeleted,
-)  # fmt: skip
+from clarion.broker.engine.state import Leasable, Now, State, SubscriptionChanged, TopicDeleted
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, opened
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
@@ -214,7 +207,7 @@ class Subscriptions:
         state.subscription_count += 1
         state.free_bytes -= ROW_BYTES
         state.open.changes.gone_subscriptions.discard((topic.number, name))
-        state.open.on_durable.append(SubscriptionMade(topic, name))
+        state.open.on_durable.append(SubscriptionChanged(topic, name, is_there=True))
         self.changed(topic, made)
         state.counters["subscribed"] += 1
         return made
@@ -226,7 +219,7 @@ class Subscriptions:
         key = (topic.number, subscription.name)
         state.open.dirty.pop(key, None)
         state.open.changes.gone_subscriptions.add(key)
-        state.open.on_durable.append(SubscriptionEnded(topic, subscription.name))
+        state.open.on_durable.append(SubscriptionChanged(topic, subscription.name, is_there=False))
         state.subscription_count -= 1
         self.forget_returned(topic, subscription)  # it may be made again in the same group, and then begins anew
         state.changed(topic)
@@ -467,7 +460,7 @@ class Subscriptions:
         if news:
             self._state.changed(topic)
             if leases.keys is not None or leases.waiting:
-                self._state.open.on_durable += [Finished(topic, subscription, start, stop) for start, stop in ranges]
+                self._state.open.on_durable.append(Leasable(topic, subscription, leases, finished=ranges))
         return news
 
     def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
