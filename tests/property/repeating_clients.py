@@ -239,7 +239,7 @@ class Clients:
         if not self.publishers:
             return None
         publisher = dice.choice(self.publishers[-2:])
-        last = self._broker.engine._transactions._transactor(publisher).last_number
+        last = self._broker.engine._transactions._numbers(publisher).last_number
         acks: list[tuple[bytes, bytes, int, bodies.Ranges]] = []
         consumer = self._consumer(dice, ALONE, SHARED)
         if consumer is not None and dice.random() < 0.8:

@@ -173,7 +173,7 @@ class Asked:
         if not self.clients.publishers:
             return None
         publisher = dice.choice(self.clients.publishers)
-        last = self.broker.engine._transactions._transactor(publisher).last_number
+        last = self.broker.engine._transactions._numbers(publisher).last_number
         topics = TOPICS if dice.random() < 0.5 else dice.sample((*TOPICS, *NEW[:1]), k=dice.choice((1, 2, 3)))
         batches = [self.clients._batch(publisher, 0, dice.choice((1, 20, 30))) for _ in topics]
         puts = tuple((topic, len(batch), 0, b"") for topic, batch in zip(topics, batches, strict=True))
@@ -288,7 +288,7 @@ def memory_of(broker: OneBroker) -> dict[Any, Any]:
             {name: subscription.to_row() for name, subscription in topic.subscriptions.items()},
         )  # fmt: skip
         for publisher, writer in topic.writers.items():
-            memory["writers", topic.name, publisher] = (writer.last_number, writer.messages_total, len(writer.receipts))
+            memory["writers", topic.name, publisher] = (writer.last_number, writer.messages_total, len(writer.kept))
         for name, subscription in topic.subscriptions.items():
             if subscription.leases is not None and subscription.leases._begun:
                 memory["leases", topic.name, name] = {
@@ -296,7 +296,7 @@ def memory_of(broker: OneBroker) -> dict[Any, Any]:
                     for each in subscription.leases.consumers.values()
                 }
     for publisher, transactor in state.transactors.items():
-        memory["numbers", publisher] = (transactor.last_number, len(transactor.answers))
+        memory["numbers", publisher] = (transactor.last_number, len(transactor.kept))
     return memory
 
 

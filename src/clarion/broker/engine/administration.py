@@ -12,7 +12,7 @@ from clarion.broker.engine.clock import Now
 from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, check_topic_meant, find_topic, no_topic
+from clarion.broker.engine.subscriptions import Subscriptions, check_topic_meant, find_or_make, find_topic, no_topic
 from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches, trim
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
@@ -207,10 +207,8 @@ class Administration:
         if not 0 < len(body.topic) <= MAX_NAME_BYTES or is_pattern(body.topic):
             text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and none of its parts is * or #"
             raise Refused(Code.MALFORMED, text)
-        topic = state.find_topic(body.topic, now.monotonic_s)
+        topic = find_or_make(state, body.topic, now)
         if topic is not None:
-            if topic.deleted:
-                raise being_deleted(topic)
             check_topic_meant(state, topic, body.as_of)
         retention = body.retention or (topic.retention if topic else state.limits.default_retention)
         try:
@@ -219,9 +217,7 @@ class Administration:
         except InvalidRequest as error:
             raise Refused(Code.MALFORMED, str(error)) from error
         if topic is None:
-            if not state.has_room_for_row():
-                text = "the broker's disk is full but for its reserve; no topic was made"
-                raise Refused(Code.DISK_FULL, text)
+            state.check_row("no topic was made")
             state.check_new_topics()
         return _Configure(body.topic, topic, retention, settings)
 

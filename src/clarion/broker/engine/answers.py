@@ -81,6 +81,11 @@ class Refused(Exception):
         )
 
 
+def disk_full(what: str) -> Refused:
+    """Return how to refuse what there is no room for; it says what was not done."""
+    return Refused(Code.DISK_FULL, f"the broker's disk is full but for its reserve; {what}")
+
+
 def check_nonce(nonce: bytes) -> None:
     """Refuse a nonce that cannot tell a request from all others."""
     if not 8 <= len(nonce) <= 64:

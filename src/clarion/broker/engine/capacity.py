@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from clarion.broker.engine.answers import Refused
+from clarion.broker.engine.answers import Refused, disk_full
 from clarion.broker.engine.limits import Limits
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topic_log import UNREAD, read_batches
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
 from clarion.model.options import TRIM, UNTIL_READ
+from clarion.store.port import StagedBatch, StagedRow
 from clarion.wire.codes import Code
+from clarion.wire.frames import Buffer
+
+NOT_TAKEN = "the put was not taken, nothing acked is lost"
 
 
 def bound_bytes(topic: Topic, limits: Limits) -> int:
@@ -24,8 +28,7 @@ def check_room(state: State, topic: Topic, size: int, *, count_delayed: bool = T
     What is delayed takes from the topic's bound, too.
     """
     if not state.has_room(size):
-        text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
-        raise Refused(Code.DISK_FULL, text)
+        raise disk_full(NOT_TAKEN)
     bound = bound_bytes(topic, state.limits)
     if not bound:
         return 0
@@ -54,6 +57,15 @@ def add_delayed(state: State, topic: Topic, size: int) -> None:
     """Count bytes that are stored for a topic from now on, or, below 0, no longer."""
     topic.delayed_bytes = max(0, delayed_bytes(state, topic) + size)
     state.changed(topic)
+
+
+def stage(state: State, topic: Topic, row: StagedRow, data: Buffer) -> None:
+    """Store a batch that is not on its topic yet, with the open group."""
+    state.next_staged += 1
+    state.free_bytes -= row.size
+    state.open.changes.staged.append(StagedBatch(row, data))
+    state.open.bytes += row.size
+    add_delayed(state, topic, row.size)
 
 
 def slowest_cursor(topic: Topic) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.answers import Refused, ReplyTo, disk_full
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import State
@@ -146,8 +146,7 @@ class DeadLetters:
             raise unread(state, error) from error
         size = sum(len(each.payload) + len(each.key or b"") for found in homes.values() for each in found)
         if not state.has_room(size):
-            text = "the broker's disk is full but for its reserve; no dead letter was replayed"
-            raise Refused(Code.DISK_FULL, text)
+            raise disk_full("no dead letter was replayed")
         return _Dead(letters_topic, reader, [], homes, skipped, following if last is None else last)
 
     def settle(self, reply_to: ReplyTo, plan: _Dead, now: Now) -> None:

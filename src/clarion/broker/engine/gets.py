@@ -37,16 +37,13 @@ class _Get(NamedTuple):
     topic: Topic
     subscription: Subscription
     position: int
-    max_messages: int
-    max_bytes: int
     found: _Found | None  # None: there is nothing yet
 
 
 class _Read(NamedTuple):
+    body: bodies.Read
     topic: Topic
     subscription: Subscription | None
-    position: int
-    max_messages: int
     batches: list[StoredBatch]
 
 
@@ -67,50 +64,46 @@ class Gets:
         if subscription.leases is not None:
             raise Refused(Code.MALFORMED, "a shared subscription is read with TAKE, not GET")
         self._subscriptions.check_token(topic, subscription, body.token)
-        limits = self._state.limits
         position = max(body.position, subscription.acked.cursor)
-        max_messages, max_bytes = self._state.most_of(body)
         found = None
         if position < topic.visible_end:
-            found = self._read(topic, subscription, position, max_messages, max_bytes)
+            found = self._read(body, topic, subscription, position)
         elif body.position > topic.visible_end:  # the cursor may be: what the broker acked is perhaps not on disk yet
             text = f"position {body.position} is beyond the end of {to_text(topic.name)}, {topic.visible_end}"
             raise Refused(Code.MALFORMED, text + ": is this another store than before?")
-        elif body.wait_ms > 0 and self._state.waiting_gets >= limits.max_waiting_gets:
-            raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
-        return _Get(body, topic, subscription, position, max_messages, max_bytes, found)
+        elif body.wait_ms > 0:
+            self._state.check_waiting()
+        return _Get(body, topic, subscription, position, found)
 
-    def _read(
-        self, topic: Topic, subscription: Subscription, position: int, max_messages: int, max_bytes: int
-    ) -> _Found:
+    def _read(self, body: bodies.Get, topic: Topic, subscription: Subscription, position: int) -> _Found:
         """Return what is there from a position on; refuse where something of that is gone, or cannot be read."""
         unacked = subscription.acked.next_unacked(position)
         if unacked < topic.first_offset:
             raise gone_below(topic, unacked)
+        return unacked, self._batches(body, topic, position)
+
+    def _batches(self, body: bodies.Get | bodies.Read, topic: Topic, position: int) -> list[StoredBatch]:
         try:
-            return unacked, read_batches(self._state, topic, position, max_messages, max_bytes)
+            return read_batches(self._state, topic, position, *self._state.most_of(body))
         except UNREAD as error:
             raise unread(self._state, error) from error
 
     def get(self, reply_to: ReplyTo, plan: _Get, now: Now) -> None:
         """Hand out what is there from a position on, or wait for it."""
-        body, topic, subscription, position, max_messages, max_bytes, found = plan
+        body, topic, subscription, position, found = plan
         self._subscriptions.note_use(topic, subscription, now)
         if found is not None:
-            self._deliver(reply_to, topic, subscription, position, body.position, max_messages, found, now)
+            self._deliver(reply_to, body, topic, subscription, position, found, now)
         elif body.wait_ms <= 0:
             self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         else:
             until_s = now.monotonic_s + min(body.wait_ms / 1000, self._state.limits.max_get_wait_s)
-            get = WaitingGet(reply_to, body.name, body.token, position, max_messages, max_bytes, until_s, body.position)
-            self._park(topic, get)
+            self._park(topic, WaitingGet(reply_to, body, position, until_s))
 
     def _park(self, topic: Topic, get: WaitingGet) -> None:
-        key = (get.reply_to.peer, get.name)
-        replaced = topic.waiting.get(key)
-        if replaced is not None:  # one consumer waits once: its older question is answered now
-            self._state.stop_waiting(topic, replaced)
-            self._state.reply(replaced.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+        key = (get.reply_to.peer, get.body.name)
+        if key in topic.waiting:  # one consumer waits once: its older question is answered now
+            self._send_away(topic, topic.waiting[key])
         self._state.waiting_gets += 1
         topic.waiting[key] = get
         self._parked += 1
@@ -119,25 +112,28 @@ class Gets:
             self._deadlines = [entry for entry in self._deadlines if _still_waits(entry[2], entry[3])]
             heapq.heapify(self._deadlines)
 
+    def _send_away(self, topic: Topic, get: WaitingGet) -> None:
+        self._state.stop_waiting(topic, get)
+        self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+
     def wake(self, topic: Topic, now: Now) -> None:
         """Deliver to those who wait, now that the topic has grown."""
         for get in [get for get in topic.waiting.values() if get.position < topic.visible_end]:
             self._state.stop_waiting(topic, get)
-            subscription = topic.subscriptions[get.name]
+            subscription = topic.subscriptions[get.body.name]
             try:
-                found = self._read(topic, subscription, get.position, get.max_messages, get.max_bytes)
+                found = self._read(get.body, topic, subscription, get.position)
             except Refused as refused:
                 self._state.refuse(get.reply_to, refused)
             else:
-                self._deliver(get.reply_to, topic, subscription, get.position, get.asked, get.max_messages, found, now)
+                self._deliver(get.reply_to, get.body, topic, subscription, get.position, found, now)
 
     def expire(self, now_s: float) -> None:
         """Answer those whose wait is over."""
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, _, topic, get = heapq.heappop(self._deadlines)
             if _still_waits(topic, get):
-                self._state.stop_waiting(topic, get)
-                self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+                self._send_away(topic, get)
 
     def next_deadline_s(self) -> float | None:
         """Return when `expire` has something to do."""
@@ -152,23 +148,21 @@ class Gets:
         """Send everybody who waits away empty-handed; they ask again."""
         for topic in self._state.topics.values():
             for get in list(topic.waiting.values()):
-                self._state.stop_waiting(topic, get)
-                self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+                self._send_away(topic, get)
         self._deadlines.clear()
 
     def _deliver(
         self,
         reply_to: ReplyTo,
+        body: bodies.Get,
         topic: Topic,
         subscription: Subscription,
         position: int,
-        asked: int,
-        max_messages: int,
         found: _Found,
         now: Now,
     ) -> None:
         state, (unacked, batches) = self._state, found
-        packed = _pack(batches, position, max_messages, now)
+        packed = _pack(batches, position, state.most_of(body)[0], now)
         for start, stop in packed.expired:
             state.counters["messages_expired"] += stop - start
             if subscription.acked.add(start, stop):
@@ -177,7 +171,7 @@ class Gets:
         state.counters["messages_delivered"] += packed.messages
         state.counters["deliveries"] += 1
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
-        skip = tuple(subscription.acked.within(asked, reached))
+        skip = tuple(subscription.acked.within(body.position, reached))
         delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip)
         state.reply(reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
@@ -196,20 +190,16 @@ class Gets:
             raise gone_below(topic, body.position)
         if body.position == topic.visible_end:
             return Answer(Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
-        max_messages, max_bytes = self._state.most_of(body)
-        try:
-            batches = read_batches(self._state, topic, body.position, max_messages, max_bytes)
-        except UNREAD as error:
-            raise unread(self._state, error) from error
-        return _Read(topic, subscription, body.position, max_messages, batches)
+        return _Read(body, topic, subscription, self._batches(body, topic, body.position))
 
     def read(self, reply_to: ReplyTo, plan: _Read | Answer, now: Now) -> None:
         """Hand out messages from a position on to who does not subscribe, or looks at a subscription from outside."""
         if isinstance(plan, Answer):
             self._state.reply(reply_to, *plan)
             return
-        topic, subscription, position, max_messages, batches = plan
-        packed = _pack(batches, position, max_messages, now)
+        body, topic, subscription, batches = plan
+        position = body.position
+        packed = _pack(batches, position, self._state.most_of(body)[0], now)
         reached = packed.reached or position
         skip = AckedRanges(0)
         for span in (*packed.expired, *(subscription.acked.within(position, reached) if subscription else ())):
@@ -248,4 +238,4 @@ def _pack(batches: list[StoredBatch], position: int, left: int, now: Now) -> _Pa
 
 
 def _still_waits(topic: Topic, get: WaitingGet) -> bool:
-    return topic.waiting.get((get.reply_to.peer, get.name)) is get
+    return topic.waiting.get((get.reply_to.peer, get.body.name)) is get

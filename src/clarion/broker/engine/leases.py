@@ -11,7 +11,7 @@ from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable, WaitingTake
 from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import Leasable, State
-from clarion.broker.engine.subscriptions import Subscriptions, gone_below, moved, show_held
+from clarion.broker.engine.subscriptions import Subscriptions, Use, gone_below, moved, show_held
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, cut, has_expired, opened, unread
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import is_dead_letters, to_text
@@ -123,19 +123,6 @@ class _Take(NamedTuple):
     is_repeat: bool
 
 
-class _Renew(NamedTuple):
-    body: bodies.Renew
-    topic: Topic
-    subscription: Subscription
-    leases: LeaseTable
-
-
-class _Detach(NamedTuple):
-    body: bodies.Detach
-    topic: Topic
-    subscription: Subscription
-
-
 class Leases:
     """Leases messages, and takes them back from who is silent."""
 
@@ -160,9 +147,8 @@ class Leases:
             return _Take(found, self._gather_again(topic, consumer, body.number), is_repeat=True)
         leases.see(topic.visible_end, now.monotonic_s)
         lease = self._gather(topic, leases, consumer, *self._state.most_of(body), now)
-        others = self._state.waiting_gets - (consumer.token in leases.waiting)  # what it asked before ends now
-        if not lease.messages and body.wait_ms > 0 and others >= self._state.limits.max_waiting_gets:
-            raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
+        if not lease.messages and body.wait_ms > 0:
+            self._state.check_waiting(ended=consumer.token in leases.waiting)
         return _Take(found, lease, is_repeat=False)
 
     def take(self, reply_to: ReplyTo, plan: _Take, now: Now) -> None:
@@ -189,7 +175,7 @@ class Leases:
 
     # RENEW.
 
-    def check_renew(self, body: bodies.Renew, now: Now) -> _Renew:
+    def check_renew(self, body: bodies.Renew, now: Now) -> Use:
         """Refuse who is no consumer; one from before a restart is, if it knows of that."""
         _check_ranges(body.held)
         topic, subscription = self._subscriptions.find(body.topic, body.name, now)
@@ -198,11 +184,13 @@ class Leases:
             self._subscriptions.check_token(topic, subscription, body.token)
         if leases is None:
             raise Refused(Code.MALFORMED, "only shared subscriptions are renewed")
-        return _Renew(body, topic, subscription, leases)
+        return Use(body, topic, subscription)
 
-    def renew(self, reply_to: ReplyTo, plan: _Renew, now: Now) -> None:
+    def renew(self, reply_to: ReplyTo, plan: Use, now: Now) -> None:
         """Note that a consumer lives; one from before a restart gets back what it holds."""
-        state, (body, topic, subscription, leases) = self._state, plan
+        state, (body, topic, subscription) = self._state, plan
+        leases = subscription.leases
+        assert leases is not None
         if body.token in leases.awaited:
             consumer = leases.show(body.token, now.monotonic_s)
             consumer.last_take, consumer.last_release = body.taken, body.released
@@ -245,15 +233,15 @@ class Leases:
 
     # DETACH.
 
-    def check_detach(self, body: bodies.Detach, now: Now) -> _Detach:
+    def check_detach(self, body: bodies.Detach, now: Now) -> Use:
         """Refuse to let a consumer go that has not said yet what it holds; one that is gone may go."""
         _check_ranges(body.untouched)
         topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         if subscription.leases is not None and body.token in subscription.leases.awaited:
             raise show_held(topic, subscription)
-        return _Detach(body, topic, subscription)
+        return Use(body, topic, subscription)
 
-    def detach(self, reply_to: ReplyTo, plan: _Detach, now: Now) -> None:
+    def detach(self, reply_to: ReplyTo, plan: Use, now: Now) -> None:
         """Let a consumer go."""
         state, (body, topic, subscription) = self._state, plan
         self._subscriptions.note_use(topic, subscription, now)

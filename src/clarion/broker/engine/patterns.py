@@ -31,53 +31,30 @@ class Scan(NamedTuple):
     """
 
     pattern: bytes
-    prefix: bytes
     visit: Callable[[TopicSummary, Now], bool]
-    finish: Callable[[Now], None]
+    finish: Callable[[], None]
+    after: bytes | None = None  # the last name looked at
 
 
 class Scans:
-    """Does scans in turn: one page of the store for each call."""
+    """Does scans in turn: one page of the store at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._scans: deque[tuple[Scan, bytes]] = deque()  # with the last name looked at
+        self.unfinished: deque[Scan] = deque()
 
-    def start(
-        self,
-        pattern: bytes,
-        visit: Callable[[TopicSummary, Now], bool],
-        finish: Callable[[Now], None],
-        now: Now,
-    ) -> None:
-        """Begin, and go as far as one page; where there is no more, that is all."""
-        prefix = _literal_prefix(pattern)
-        self._step(Scan(pattern, prefix, visit, finish), _just_before(prefix), now)
-
-    def tick(self, now: Now) -> None:
-        """Go on with the scan that waited longest."""
-        if self._scans:
-            self._step(*self._scans.popleft(), now)
-
-    def has_more(self) -> bool:
-        """Return whether `tick` has something to do."""
-        return bool(self._scans)
-
-    def forget_all(self) -> None:
-        """Stop all scans where they are."""
-        self._scans.clear()
-
-    def _step(self, scan: Scan, after: bytes, now: Now) -> None:
-        page = self._store.topics(after, _TOPICS_AT_ONCE)
+    def go_on(self, scan: Scan, now: Now) -> None:
+        """Go as far as one page; where there is no more, that is all."""
+        prefix = _literal_prefix(scan.pattern)
+        page = self._store.topics(_just_before(prefix) if scan.after is None else scan.after, _TOPICS_AT_ONCE)
         for summary in page:
-            name = summary.topic.name
-            if matches(scan.pattern, name) and not scan.visit(summary, now):
+            if matches(scan.pattern, summary.topic.name) and not scan.visit(summary, now):
                 return
         last = page[-1].topic.name if page else b""
-        if len(page) < _TOPICS_AT_ONCE or (last > scan.prefix and not last.startswith(scan.prefix)):
-            scan.finish(now)
+        if len(page) < _TOPICS_AT_ONCE or (last > prefix and not last.startswith(prefix)):
+            scan.finish()
         else:
-            self._scans.append((scan, last))
+            self.unfinished.append(scan._replace(after=last))
 
 
 def _literal_prefix(pattern: bytes) -> bytes:
@@ -159,12 +136,7 @@ class Matching:
     def forget_all(self) -> None:
         """Answer who waits with what is known, and look again when somebody asks."""
         for matched in self._matched.values():
-            for waiting in list(matched.waiting.values()):
-                if matched.is_known:
-                    self._answer(matched, waiting)
-                else:
-                    self._refuse_busy(waiting.reply_to)
-        self._waiting = 0
+            self._tell(matched)
         self._matched.clear()
         self._by_name.clear()
         self._deadlines.clear()
@@ -185,21 +157,12 @@ class Matching:
         matched.asked_s = now.monotonic_s
         older = matched.waiting.get(reply_to.peer)
         if older is not None:  # one consumer waits once: its older question is answered now
-            if matched.is_known:
-                self._answer(matched, older)
-            else:
-                self._refuse_busy(older.reply_to)
-                del matched.waiting[reply_to.peer]
-                self._waiting -= 1
+            self._answer(matched, older)
         if matched.answers(body):
             self._reply(matched, reply_to)
         else:
             wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
             self._park(matched, _Waiting(reply_to, now.monotonic_s + wait_s))
-
-    def _refuse_busy(self, reply_to: ReplyTo) -> None:
-        text = "the topics are just being looked through; try again"
-        self._state.refuse(reply_to, Refused(Code.BUSY, text, retry_after_s=_BUSY_RETRY_S))
 
     def end(self, pattern: bytes, name: bytes) -> None:
         """Tell who waits that there is no such subscription any more."""
@@ -257,11 +220,11 @@ class Matching:
                 matched.add(summary.topic.number, summary.topic.name)
             return self._matched.get(key) is matched
 
-        def finish(_: Now) -> None:
+        def finish() -> None:
             matched.is_known = True
             self._tell(matched)
 
-        self._scans.start(key[0], visit, finish, now)
+        self._scans.go_on(Scan(key[0], visit, finish), now)
         return matched
 
     def _forget(self, matched: _Matched) -> None:
@@ -280,14 +243,18 @@ class Matching:
             heapq.heapify(self._deadlines)
 
     def _tell(self, matched: _Matched) -> None:
-        """Answer everybody who waits: the topics are others now."""
+        """Answer everybody who waits."""
         for waiting in list(matched.waiting.values()):
             self._answer(matched, waiting)
 
     def _answer(self, matched: _Matched, waiting: _Waiting) -> None:
         del matched.waiting[waiting.reply_to.peer]
         self._waiting -= 1
-        self._reply(matched, waiting.reply_to)
+        if matched.is_known:
+            self._reply(matched, waiting.reply_to)
+        else:
+            text = "the topics are just being looked through; try again"
+            self._state.refuse(waiting.reply_to, Refused(Code.BUSY, text, retry_after_s=_BUSY_RETRY_S))
 
     def _reply(self, matched: _Matched, reply_to: ReplyTo) -> None:
         topics = tuple(sorted(matched.topics.values()))
@@ -295,11 +262,6 @@ class Matching:
 
 
 _STARTS = ("new", "earliest", "time")
-
-
-class _Subscribe(NamedTuple):
-    body: bodies.Subscribe
-    is_there: bool
 
 
 class Patterns:
@@ -323,17 +285,18 @@ class Patterns:
         for reply_to in (reply_to for reply_tos in under_way for reply_to in reply_tos):
             self._state.refuse(reply_to, Refused(code, text, retry_after_s=BUSY_RETRY_S))
         self._made.clear()
-        self._scans.forget_all()
+        self._scans.unfinished.clear()
         self.matching.forget_all()
 
     def tick(self, now: Now) -> None:
         """Go on with what was begun, and answer who waited long enough."""
-        self._scans.tick(now)
+        if self._scans.unfinished:
+            self._scans.go_on(self._scans.unfinished.popleft(), now)
         self.matching.expire(now)
 
     def next_deadline_s(self) -> float | None:
         """Return when `tick` has something to do."""
-        return 0.0 if self._scans.has_more() else self.matching.next_deadline_s()
+        return 0.0 if self._scans.unfinished else self.matching.next_deadline_s()
 
     # SUBSCRIBE, to a pattern or to one topic.
 
@@ -349,19 +312,17 @@ class Patterns:
         if key in table.going:
             text = f"the subscription to {to_text(body.topic)} is just being ended; try again"
             raise Refused(Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
-        most = self._state.limits.max_patterns
-        is_there = key in table.options or key in table.coming
-        if not is_there and len(table.options) + len(table.coming) >= most:
-            text = f"this broker has {most} subscriptions to patterns, as many as it may (max_patterns)"
-            raise Refused(Code.LIMIT, text)
-        return _Subscribe(body, is_there)
+        if key not in table.options and key not in table.coming:
+            known = len(table.options) + len(table.coming)
+            self._state.check_limit("max_patterns", known + 1, "subscriptions to patterns")
+        return body
 
     def subscribe(self, reply_to: ReplyTo, plan: Any, now: Now) -> None:
         """Subscribe to one topic, or to all topics that match, and to those that will."""
-        if not isinstance(plan, _Subscribe):
+        if not isinstance(plan, bodies.Subscribe):
             self._subscriptions.subscribe(reply_to, plan, now)
             return
-        state, body = self._state, plan.body
+        state, body = self._state, plan
         key = (body.topic, body.name)
         if key in state.patterns.options:
             subscribed = bodies.Subscribed(0, state.patterns.options[key], state.count)
@@ -369,20 +330,18 @@ class Patterns:
         elif key in state.patterns.coming:
             state.patterns.coming[key][1].append(reply_to)
         else:
-            self._begin(reply_to, body, now)
+            state.patterns.coming[key] = (body.options, [reply_to])
+            self._go_through(
+                body.topic, lambda name, now: self._subscribe_to(name, body, now), lambda: self._finish(key), now
+            )
 
-    def _begin(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None:
-        key = (body.topic, body.name)
-        self._state.patterns.coming[key] = (body.options, [reply_to])
-
-        def visit(summary: TopicSummary, now: Now) -> bool:
-            return self._subscribe_to(summary.topic.name, body, now)
-
+    def _go_through(
+        self, pattern: bytes, visit: Callable[[bytes, Now], bool], finish: Callable[[], None], now: Now
+    ) -> None:
+        """Visit all topics that match: those that the store does not know yet, then the others, and tell the end."""
         new = [row.name for group in self._state.groups() if group for row in group.changes.topics.values()]
-        for name in new:  # those that the store does not know yet
-            if matches(body.topic, name) and not self._subscribe_to(name, body, now):
-                return
-        self._scans.start(body.topic, visit, lambda _: self._finish(key), now)
+        if all(visit(name, now) for name in new if matches(pattern, name)):
+            self._scans.go_on(Scan(pattern, lambda summary, now: visit(summary.topic.name, now), finish), now)
 
     def _subscribe_to(self, name: bytes, body: bodies.Subscribe, now: Now) -> bool:
         """Make the subscription to one topic that matches; False when that cannot be, and the pattern is given up."""
@@ -445,23 +404,16 @@ class Patterns:
             going[key].append(reply_to)
             return
         going[key] = [reply_to]
+        self._go_through(pattern, lambda name, now: self._end_at(name, subscriber, now), lambda: self._end(key), now)
 
-        def visit(summary: TopicSummary, now: Now) -> bool:
-            self._end_at(summary.topic.name, subscriber, now)
-            return True
-
-        new = [row.name for group in self._state.groups() if group for row in group.changes.topics.values()]
-        for name in new:
-            if matches(pattern, name):
-                self._end_at(name, subscriber, now)
-        self._scans.start(pattern, visit, lambda _: self._end(key), now)
-
-    def _end_at(self, name: bytes, subscriber: bytes, now: Now) -> None:
+    def _end_at(self, name: bytes, subscriber: bytes, now: Now) -> bool:
+        """End the subscription to one topic, unless another pattern wants it; return that there may be others."""
         topic = self._state.find_topic(name, now.monotonic_s)
         subscription = topic.subscriptions.get(subscriber) if topic else None
         wanted = any(each == subscriber for each, _ in self._state.patterns.wanting(name))
         if topic and subscription and not wanted:
             self._subscriptions.end(topic, subscription, "the subscription to the pattern was ended")
+        return True
 
     def _end(self, key: PatternKey) -> None:
         state = self._state

@@ -126,7 +126,7 @@ class Retention:
             return False
         if subscription.leases is not None and subscription.leases.consumers:
             return False
-        return not any(get.name == subscription.name for get in topic.waiting.values())
+        return not any(get.body.name == subscription.name for get in topic.waiting.values())
 
     def _is_overdue(self, seen_at_us: int, expires_s: float, now: Now) -> bool:
         """Use is noted each quarter of the time to expire, and not while the broker does not run."""

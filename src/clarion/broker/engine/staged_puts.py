@@ -6,8 +6,8 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Any, NamedTuple
 
-from clarion.broker.engine.answers import Refused, ReplyTo
-from clarion.broker.engine.capacity import add_delayed, check_room
+from clarion.broker.engine.answers import Refused, ReplyTo, disk_full
+from clarion.broker.engine.capacity import NOT_TAKEN, add_delayed, check_room, stage
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import expires_at_us
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
@@ -16,7 +16,7 @@ from clarion.broker.engine.state import State
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
-from clarion.store.port import PublisherRow, StagedBatch, StagedRow, WriterRow
+from clarion.store.port import PublisherRow, StagedRow, WriterRow
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
@@ -70,12 +70,7 @@ class StagedPuts:
             text = f"a part has at most {MAX_NAME_BYTES} bytes, and a place is 0 or more"
             raise Refused(Code.MALFORMED, text)
         batch = self._puts.parse(blob)
-        seen = self._puts.check_publisher(batch.publisher, now)
-        try:
-            return self._plan_stage(body, batch, seen, now)
-        except Refused as refused:
-            refused.seen = seen
-            raise
+        return self._puts.plan_for(batch.publisher, self._plan_stage, body, batch, now)
 
     def _plan_stage(self, body: bodies.Stage, batch: Batch, seen: PublisherRow | None, now: Now) -> _Stage:
         state = self._state
@@ -97,13 +92,10 @@ class StagedPuts:
             self._puts.check_new_topic()
         else:
             self._check_dropped(topic, body)
-        most = self._puts.max_batch_bytes(topic)
-        if max(len(batch.raw), batch.plain_bytes) > most:
-            raise Refused(Code.TOO_LARGE, f"a batch for {to_text(body.topic)} has at most {most} bytes")
+        self._puts.check_size(body.topic, topic, batch)
         if topic is None:
             if not state.has_room(len(batch.raw) + ROW_BYTES):
-                text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
-                raise Refused(Code.DISK_FULL, text)
+                raise disk_full(NOT_TAKEN)
             return _Stage(body, batch, seen, None)
         # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
         below = check_room(state, topic, len(batch.raw), count_delayed=False)
@@ -137,13 +129,11 @@ class StagedPuts:
         if last is not None and body.epoch <= last.epoch:
             messages = last.messages if body.epoch == last.epoch else 0
             return _Commit(body, {}, messages, is_committed=True)
-        if last is None and self._writers >= state.limits.max_writers:
-            text = f"this broker knows {self._writers} writers of staged batches, as many as it may (max_writers)"
-            raise Refused(Code.LIMIT, text)
         rows = self._staged(body.writer, body.epoch)
-        if last is None and not rows and not state.has_room_for_row():
-            text = "the broker's disk is full but for its reserve; no writer was noted, and nothing was done"
-            raise Refused(Code.DISK_FULL, text)
+        if last is None:
+            state.check_limit("max_writers", self._writers + 1, "writers of staged batches", "knows")
+            if not rows:
+                state.check_row("no writer was noted, and nothing was done")
         parts = None if body.parts is None else set(body.parts)
         found = sum(
             row.count
@@ -241,18 +231,13 @@ class StagedPuts:
 
     def _keep(self, topic: Topic, body: bodies.Stage, batch: Batch, now: Now) -> None:
         state = self._state
-        size = len(batch.raw)
         row = StagedRow(
             state.next_staged, topic.number, body.writer, body.epoch, body.part, body.place,
-            batch.count, size, batch.checksum, now.unix_us,
+            batch.count, len(batch.raw), batch.checksum, now.unix_us,
         )  # fmt: skip
-        state.next_staged += 1
-        state.free_bytes -= size
-        state.open.changes.staged.append(StagedBatch(row, batch.raw))
-        state.open.bytes += size
+        stage(state, topic, row, batch.raw)
         self._staged(body.writer, body.epoch)[body.part, body.place] = row
         self._rows += 1
-        add_delayed(state, topic, size)
         state.counters["messages_staged"] += batch.count
 
     def _note(self, writer: bytes, now: Now, **changes: Any) -> None:
@@ -270,7 +255,7 @@ class StagedPuts:
         topic = state.find_topic_by_number(row.topic, now.monotonic_s)
         if topic is None:
             return False
-        expiry_us = expires_at_us(topic, row.ttl_ms, max(topic.last_commit_us, now.unix_us))
+        expiry_us = expires_at_us(topic, row.ttl_ms, now)
         state.release(topic, row, now, expires_at_us=expiry_us)
         add_delayed(state, topic, -row.size)
         state.read_topics.add(topic)  # with no subscription, or beyond its bounds, it may go at once

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
-from clarion.broker.engine.answers import Refused, Reply, ReplyTo
+from clarion.broker.engine.answers import Refused, Reply, ReplyTo, disk_full
 from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Subscription, Topic, WaitingGet, Writer
-from clarion.model.ids import RECEIPTS_KEPT, next_stamp
+from clarion.broker.engine.topics import Numbers, Subscription, Topic, WaitingGet, Writer
+from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
 from clarion.model.ranges import Span
@@ -61,21 +61,6 @@ class Asked:
         self.reply: tuple[int, bodies.Body] | None = None  # once it is decided, and perhaps not on disk yet
 
 
-class Transactor:
-    """One publisher's transactions: the last number taken, and the answers a retry may ask for."""
-
-    __slots__ = ("answers", "durable_number", "last_number")
-
-    def __init__(self, answers: Iterable[TransactionAnswer]) -> None:
-        self.answers: deque[TransactionAnswer] = deque(answers, maxlen=RECEIPTS_KEPT)
-        self.last_number = self.answers[-1].number if self.answers else 0
-        self.durable_number = self.last_number  # up to which all answers are on disk
-
-    def answer(self, number: int) -> TransactionAnswer | None:
-        """Return the answer to a number taken before, if it is kept."""
-        return next((answer for answer in self.answers if answer.number == number), None)
-
-
 class PatternTable:
     """The subscriptions to patterns: those on disk, those being made, those being ended."""
 
@@ -113,7 +98,7 @@ class PutTaken(NamedTuple):
 class TransactionTaken(NamedTuple):
     """Somebody is told what became of a transaction."""
 
-    transactor: Transactor
+    numbers: Numbers[TransactionAnswer]
     number: int
     transacted: bodies.Transacted
     reply_to: ReplyTo
@@ -212,7 +197,7 @@ class State:
         self.open = Group()
         self.asked: dict[bytes, Asked] = {}  # what is being decided, by nonce
         self._decision = self.store.last_decision()
-        self.transactors: dict[int, Transactor] = {}  # by publisher, the coldest first
+        self.transactors: dict[int, Numbers[TransactionAnswer]] = {}  # by publisher, the coldest first
         self.patterns = PatternTable(self.store.patterns())
         self.in_flight: Group | None = None
         self.next_publisher = self.store.last_publisher() + 1
@@ -284,19 +269,30 @@ class State:
         """Return whether so much may be stored without taking from the reserve, for acks, trims and deletes."""
         return self.free_bytes - size >= self.limits.disk_reserve_bytes
 
-    def has_room_for_row(self) -> bool:
-        """Return whether there is room for another topic, subscription or publisher; where there seems to be none, the
-        store is asked again."""
-        if not self.has_room(ROW_BYTES):
+    def check_row(self, what: str, others: int = 0) -> None:
+        """Refuse another topic, subscription or publisher, besides others, where there is no room for it; where there
+        seems to be none, the store is asked again."""
+        size = ROW_BYTES * (1 + others)
+        if not self.has_room(size):
             uncommitted = sum(group.bytes for group in self.groups() if group is not None)
             self.free_bytes = max(self.free_bytes, self.store.free_bytes() - uncommitted)
-        return self.has_room(ROW_BYTES)
+            if not self.has_room(size):
+                raise disk_full(what)
+
+    def check_limit(self, setting: str, count: int, what: str, has: str = "has") -> None:
+        """Refuse to make what there would be more of than there may."""
+        most = getattr(self.limits, setting)
+        if count > most:
+            raise Refused(Code.LIMIT, f"this broker {has} {most} {what}, as many as it may ({setting})")
+
+    def check_waiting(self, ended: int = 0) -> None:
+        """Refuse to have somebody wait for messages, where so many of those who do end now."""
+        if self.waiting_gets - ended >= self.limits.max_waiting_gets:
+            raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
 
     def check_new_topics(self, count: int = 1) -> None:
         """Refuse what would make more topics than the broker may have."""
-        if self.topic_count + count > self.limits.max_topics:
-            text = f"this broker has {self.limits.max_topics} topics, as many as it may (max_topics)"
-            raise Refused(Code.LIMIT, text)
+        self.check_limit("max_topics", self.topic_count + count, "topics")
 
     def is_leaving(self, publisher: int) -> bool:
         """Return whether a publisher is forgotten, though the store may know it yet."""
@@ -505,5 +501,5 @@ class State:
 
     def stop_waiting(self, topic: Topic, get: WaitingGet) -> None:
         """Take a get off the topic's list."""
-        del topic.waiting[get.reply_to.peer, get.name]
+        del topic.waiting[get.reply_to.peer, get.body.name]
         self.waiting_gets -= 1

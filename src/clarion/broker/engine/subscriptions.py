@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
 from clarion.broker.engine.lease_table import Consumer, LeaseTable
@@ -35,13 +35,10 @@ class _Subscribe(NamedTuple):
     cursor: int
 
 
-class _Attach(NamedTuple):
-    body: bodies.Attach
-    topic: Topic
-    subscription: Subscription
+class Use(NamedTuple):
+    """What is asked of a subscription that is there, by one who may."""
 
-
-class _Unsubscribe(NamedTuple):
+    body: Any
     topic: Topic
     subscription: Subscription
 
@@ -132,12 +129,8 @@ class Subscriptions:
         """Refuse another subscription, to a topic or to one that is not made yet, where the broker, its disk or the
         topic has no room for it."""
         state, limits = self._state, self._state.limits
-        if state.subscription_count >= limits.max_subscriptions:
-            text = f"this broker has {limits.max_subscriptions} subscriptions, as many as it may (max_subscriptions)"
-            raise Refused(Code.LIMIT, text)
-        if not state.has_room_for_row():
-            text = "the broker's disk is full but for its reserve; nothing was subscribed to"
-            raise Refused(Code.DISK_FULL, text)
+        state.check_limit("max_subscriptions", state.subscription_count + 1, "subscriptions")
+        state.check_row("nothing was subscribed to")
         if topic is not None:
             own = topic.settings.max_subscriptions
             most = own or limits.max_subscriptions_per_topic
@@ -159,13 +152,13 @@ class Subscriptions:
         subscribed = bodies.Subscribed(plan.cursor, body.options, state.count)
         state.reply_when_durable(reply_to, Kind.ACK, subscribed)
 
-    def check_unsubscribe(self, body: bodies.Unsubscribe, now: Now) -> _Unsubscribe:
+    def check_unsubscribe(self, body: bodies.Unsubscribe, now: Now) -> tuple[Topic, Subscription]:
         """Refuse to end a subscription that is not there, or not the one that was meant."""
         topic, subscription = self.find(body.topic, body.name, now)
         self.check_meant(topic, subscription, body.as_of)
-        return _Unsubscribe(topic, subscription)
+        return topic, subscription
 
-    def unsubscribe(self, reply_to: ReplyTo, plan: _Unsubscribe, now: Now) -> None:
+    def unsubscribe(self, reply_to: ReplyTo, plan: tuple[Topic, Subscription], now: Now) -> None:
         """End a subscription; what only it still needed may go."""
         self.end(*plan, "the subscription was ended")
         self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
@@ -331,7 +324,7 @@ class Subscriptions:
 
     # ATTACH.
 
-    def check_attach(self, body: bodies.Attach, now: Now) -> _Attach:
+    def check_attach(self, body: bodies.Attach, now: Now) -> Use:
         """Refuse a consumer that cannot be let in, or came and went already."""
         state = self._state
         topic, subscription = self.find(body.topic, body.name, now)
@@ -350,9 +343,9 @@ class Subscriptions:
             if body.as_of and not leases.left_token <= body.as_of <= state.count:
                 what = f"consumers of {to_text(subscription.name)} on {to_text(topic.name)} came and went meanwhile"
                 raise state.stale(what, Code.LEASE_LOST)
-        return _Attach(body, topic, subscription)
+        return Use(body, topic, subscription)
 
-    def attach(self, reply_to: ReplyTo, plan: _Attach, now: Now) -> None:
+    def attach(self, reply_to: ReplyTo, plan: Use, now: Now) -> None:
         """Make the caller the consumer, or one of them; asking again with the same nonce is the same attach."""
         state, (body, topic, subscription) = self._state, plan
         leases = subscription.leases
@@ -488,7 +481,7 @@ class Subscriptions:
     def turn_away(self, topic: Topic, subscription: Subscription, refused: Refused) -> None:
         """Refuse everybody who waits for messages of a subscription."""
         state = self._state
-        for get in [get for get in topic.waiting.values() if get.name == subscription.name]:
+        for get in [get for get in topic.waiting.values() if get.body.name == subscription.name]:
             state.stop_waiting(topic, get)
             state.refuse(get.reply_to, refused)
         if subscription.leases is not None:
@@ -546,6 +539,14 @@ def check_topic_meant(state: State, topic: Topic, as_of: int) -> None:
     """Refuse a request that was made before the topic was: it is for another that had the name, or for none."""
     if as_of and topic.number > as_of:
         raise state.stale(f"the topic {to_text(topic.name)} was made meanwhile")
+
+
+def find_or_make(state: State, name: bytes, now: Now) -> Topic | None:
+    """Return a topic, or None where it is to be made; refuse one that is just being deleted."""
+    topic = state.find_topic(name, now.monotonic_s)
+    if topic is not None and topic.deleted:
+        raise being_deleted(topic)
+    return topic
 
 
 def find_topic(state: State, name: bytes, now: Now) -> Topic:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from clarion.broker.engine.answers import Peer, ReplyTo
+from clarion.broker.engine.answers import Peer, Refused, ReplyTo
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
 from clarion.model.ranges import AckedRanges
-from clarion.store.port import UNTIL_READ, Receipt, StoredBatch, SubscriptionRow, TopicRow
+from clarion.store.port import UNTIL_READ, Answer, Receipt, StoredBatch, SubscriptionRow, TopicRow
+from clarion.wire import bodies
+from clarion.wire.codes import Code
 
+_GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
 
 
@@ -21,13 +24,9 @@ class WaitingGet(NamedTuple):
     """A get that waits at the broker for messages."""
 
     reply_to: ReplyTo
-    name: bytes
-    token: int
-    position: int
-    max_messages: int
-    max_bytes: int
+    body: bodies.Get
+    position: int  # not the body's: what the broker itself acked since may lie between the two
     deadline_s: float
-    asked: int  # the position in the request: what the broker itself acked since may lie between the two
 
 
 class Subscription:
@@ -100,24 +99,50 @@ class Subscription:
         )
 
 
-class Writer:
-    """One publisher on one topic: the last number taken, and the receipts a retry may ask for."""
+KeptT = TypeVar("KeptT", Receipt, Answer)
 
-    __slots__ = ("durable_number", "last_number", "messages_total", "receipts", "seen_s")
+
+class Numbers(Generic[KeptT]):
+    """What one publisher numbers: the last number taken, and the answers a retry may ask for."""
+
+    __slots__ = ("durable_number", "kept", "last_number")
+
+    def __init__(self, kept: Iterable[KeptT]) -> None:
+        self.kept: deque[KeptT] = deque(kept, maxlen=RECEIPTS_KEPT)  # without a gap up to the last number
+        self.last_number = self.kept[-1].number if self.kept else 0
+        self.durable_number = self.last_number  # up to which all answers are on disk
+
+    def find(self, number: int, checksum: int, what: str, answers: str) -> KeptT | None:
+        """Return the answer to a number that was taken before, None for the next one; refuse one that overtook others,
+        is too old to be known, or came before for something else."""
+        expected = self.last_number + 1
+        if number == expected:
+            return None
+        if number > expected:
+            text = f"{what} {number} overtook {what} {expected}"
+            raise Refused(Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
+        place = number - expected + len(self.kept)
+        if place < 0:
+            raise Refused(Code.MALFORMED, f"{what} {number} is older than the last {len(self.kept)} {answers} kept")
+        if self.kept[place].checksum != checksum:
+            raise Refused(Code.CHECKSUM_DIFFERS, f"{what} {number} came before with other contents")
+        return self.kept[place]
+
+    def add(self, answer: KeptT) -> None:
+        """Take the next number, with its answer."""
+        self.last_number = answer.number
+        self.kept.append(answer)
+
+
+class Writer(Numbers[Receipt]):
+    """One publisher on one topic."""
+
+    __slots__ = ("messages_total", "seen_s")
 
     def __init__(self, receipts: Iterable[Receipt], now_s: float) -> None:
-        self.receipts: deque[Receipt] = deque(receipts, maxlen=RECEIPTS_KEPT)
-        self.last_number = self.receipts[-1].number if self.receipts else 0
-        self.messages_total = self.receipts[-1].messages_total if self.receipts else 0
-        self.durable_number = self.last_number  # up to which all receipts are on disk
+        super().__init__(receipts)
+        self.messages_total = self.kept[-1].messages_total if self.kept else 0
         self.seen_s = now_s
-
-    def receipt(self, number: int) -> Receipt | None:
-        """Find the receipt of a number taken before."""
-        if not self.receipts:
-            return None
-        place = number - self.receipts[0].number
-        return self.receipts[place] if 0 <= place < len(self.receipts) else None
 
 
 class Topic:
