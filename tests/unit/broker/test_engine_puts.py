@@ -60,7 +60,7 @@ def test_a_retry_gets_the_first_receipt_after_a_crash_and_after_an_unload(asker:
     asker.crash()
     again = body_of(asker.put(NEWS, packed), bodies.PutDone)
     assert (again.first_offset, again.committed_at_us) == (first.first_offset, first.committed_at_us)
-    asker.state.unload(asker.state.topics[NEWS])
+    asker.state.drop_topic(asker.state.topics[NEWS])
     assert body_of(asker.put(NEWS, packed), bodies.PutDone).first_offset == first.first_offset
 
 

@@ -9,10 +9,16 @@ import msgspec
 
 from clarion.broker.engine.answers import Answer, Refused, ReplyTo
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, check_topic_meant, find_or_make, find_topic, no_topic
+from clarion.broker.engine.subscriptions import (
+    Subscriptions,
+    check_topic_meant,
+    find_or_make,
+    find_topic,
+    moved,
+    no_topic,
+)
 from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches, trim
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
@@ -39,29 +45,6 @@ def listed(summary: TopicSummary) -> bodies.TopicRow:
         msgspec.to_builtins(unpack_settings(topic.settings)),
         tuple(row.name for row in subscriptions if row.options and unpack_options(row.options).shared),
     )
-
-
-def describe_topic(state: State, topic: Topic) -> dict[str, Any]:
-    """Return everything about a topic but its subscriptions."""
-    messages, size = state.store.staged_totals(topic.number)
-    return {
-        "topic": topic.name,
-        "number": topic.number,
-        "retention": topic.retention,
-        "settings": msgspec.structs.asdict(topic.settings),
-        "first_offset": topic.first_offset,
-        "next_offset": topic.visible_end,
-        "stored_bytes": topic.stored_bytes,
-        "staged_messages": messages,
-        "staged_bytes": size,
-        "oldest_at_us": _Times(state, topic).at(topic.first_offset),
-    }
-
-
-def describe_subscriptions(state: State, topic: Topic) -> list[dict[str, Any]]:
-    """Return everything about the subscriptions of a topic."""
-    times = _Times(state, topic)
-    return [_describe(topic, topic.subscriptions[name], times) for name in sorted(topic.subscriptions)]
 
 
 def _describe(topic: Topic, subscription: Subscription, times: _Times) -> dict[str, Any]:
@@ -130,9 +113,12 @@ class Reports:
 
     def check_report(self, body: bodies.Report, now: Now) -> bodies.Report:
         """Refuse a report that cannot be."""
-        problem = _problem(body)
-        if problem is not None:
-            raise Refused(Code.MALFORMED, problem)
+        if not 0 < len(body.topic) <= MAX_NAME_BYTES:
+            raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes")
+        if len(body.instance) != _INSTANCE_BYTES:
+            raise Refused(Code.MALFORMED, f"a publisher's instance has {_INSTANCE_BYTES} bytes")
+        if not 0 < len(body.policy) <= _MAX_POLICY:
+            raise Refused(Code.MALFORMED, f"the name of a policy has 1 to {_MAX_POLICY} characters")
         return body
 
     def report(self, reply_to: ReplyTo, body: bodies.Report, now: Now) -> None:
@@ -157,17 +143,6 @@ class Reports:
             self._told.popitem(last=False)
 
 
-def _problem(body: bodies.Report) -> str | None:
-    """Return what is wrong with a report; None when nothing is."""
-    if not 0 < len(body.topic) <= MAX_NAME_BYTES:
-        return f"a topic's name has 1 to {MAX_NAME_BYTES} bytes"
-    if len(body.instance) != _INSTANCE_BYTES:
-        return f"a publisher's instance has {_INSTANCE_BYTES} bytes"
-    if not 0 < len(body.policy) <= _MAX_POLICY:
-        return f"the name of a policy has 1 to {_MAX_POLICY} characters"
-    return None
-
-
 _MAX_TOPICS_LISTED = 1000
 _MAX_NONCE = 64
 
@@ -186,18 +161,12 @@ class _Seek(NamedTuple):
     cursor: int | None  # None: this request moved it before
 
 
-class _Purge(NamedTuple):
-    topic: Topic
-    below: int
-
-
 class Administration:
     """Does what an administrator asks for."""
 
-    def __init__(self, state: State, subscriptions: Subscriptions, leases: Leases) -> None:
+    def __init__(self, state: State, subscriptions: Subscriptions) -> None:
         self._state = state
         self._subscriptions = subscriptions
-        self._leases = leases
 
     # What changes something.
 
@@ -248,14 +217,14 @@ class Administration:
         self._subscriptions.note_use(topic, subscription, now)
         if cursor is not None:
             self._subscriptions.forget_returned(topic, subscription)
-            self._leases.drop_consumers(topic, subscription)
+            self._subscriptions.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
             subscription.move_to(cursor, nonce, state.draw())
             self._subscriptions.changed(topic, subscription)
             state.read_topics.add(topic)
             state.counters["sought"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def check_purge(self, body: bodies.Purge, now: Now) -> _Purge:
+    def check_purge(self, body: bodies.Purge, now: Now) -> tuple[Topic, int]:
         """Refuse to purge a topic that is not there, or not the one meant."""
         if body.below < -1:
             raise Refused(Code.MALFORMED, f"an offset is 0 or more, or -1 (all), not {body.below}")
@@ -267,9 +236,9 @@ class Administration:
             raise Refused(Code.NO_TOPIC, text)
         if not body.number:
             check_topic_meant(self._state, topic, body.as_of)
-        return _Purge(topic, topic.visible_end if body.below == -1 else min(body.below, topic.visible_end))
+        return topic, topic.visible_end if body.below == -1 else min(body.below, topic.visible_end)
 
-    def purge(self, reply_to: ReplyTo, plan: _Purge, now: Now) -> None:
+    def purge(self, reply_to: ReplyTo, plan: tuple[Topic, int], now: Now) -> None:
         """Forget a topic's messages up to an offset; every subscription has them behind it."""
         state, (topic, below) = self._state, plan
         for subscription in topic.subscriptions.values():
@@ -315,8 +284,21 @@ class Administration:
     def check_describe(self, body: bodies.Describe, now: Now) -> Answer:
         """Return everything about a topic."""
         topic = find_topic(self._state, body.topic, now)
-        values = describe_topic(self._state, topic)
-        values["subscriptions"] = describe_subscriptions(self._state, topic)
+        times = _Times(self._state, topic)
+        messages, size = self._state.store.staged_totals(topic.number)
+        values = {
+            "topic": topic.name,
+            "number": topic.number,
+            "retention": topic.retention,
+            "settings": msgspec.structs.asdict(topic.settings),
+            "first_offset": topic.first_offset,
+            "next_offset": topic.visible_end,
+            "stored_bytes": topic.stored_bytes,
+            "staged_messages": messages,
+            "staged_bytes": size,
+            "oldest_at_us": times.at(topic.first_offset),
+            "subscriptions": [_describe(topic, each, times) for _, each in sorted(topic.subscriptions.items())],
+        }
         return Answer(Kind.ACK, bodies.Description(values))
 
     def check_state(self, body: bodies.AskState, now: Now) -> Answer:

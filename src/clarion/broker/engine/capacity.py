@@ -68,11 +68,6 @@ def stage(state: State, topic: Topic, row: StagedRow, data: Buffer) -> None:
     add_delayed(state, topic, row.size)
 
 
-def slowest_cursor(topic: Topic) -> int:
-    """Return the offset from which on somebody still has to read; the end when nobody has."""
-    return min((sub.acked.cursor for sub in topic.subscriptions.values()), default=topic.visible_end)
-
-
 def below_size(state: State, topic: Topic, bound: int) -> int:
     """Return the offset below which batches go so that about `bound` bytes stay.
 
@@ -80,7 +75,7 @@ def below_size(state: State, topic: Topic, bound: int) -> int:
     """
     found = state.store.offset_after_bytes(topic.number, topic.bytes_total - bound)
     below = topic.visible_end if found is None else found
-    return below if topic.settings.at_bound == TRIM else min(below, slowest_cursor(topic))
+    return below if topic.settings.at_bound == TRIM else min(below, topic.slowest_cursor())
 
 
 def unread_bytes(state: State, topic: Topic, enough: int) -> int:
@@ -90,7 +85,7 @@ def unread_bytes(state: State, topic: Topic, enough: int) -> int:
     """
     if topic.retention == UNTIL_READ:
         return topic.stored_bytes
-    slowest = max(slowest_cursor(topic), topic.first_offset)
+    slowest = max(topic.slowest_cursor(), topic.first_offset)
     if slowest >= topic.visible_end:  # all that is committed is read; what is taken will have to be, if anybody reads
         return min(topic.stored_bytes, topic.bytes_total - topic.visible_bytes) if topic.subscriptions else 0
     if topic.unread_mark[0] > slowest:

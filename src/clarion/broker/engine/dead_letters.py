@@ -85,15 +85,7 @@ class DeadLetters:
         state = self._state
         if not letters:
             return []
-        packed = encode_batch(
-            [letter.payload for letter in letters],
-            keys=[letter.key for letter in letters],
-            headers=[letter.headers for letter in letters],
-            broker=state.identity.broker,
-            publisher=0,
-            stamp=state.next_stamp(now),
-            number=0,
-        )
+        packed = self._pack(letters, now)
         if not state.has_room(len(packed)):
             return []
         known = state.find_topic(dead_letters_of(topic.name), now.monotonic_s)
@@ -105,6 +97,17 @@ class DeadLetters:
         state.append(letters_topic, packed, len(letters), now)
         state.counters["messages_buried"] += len(letters)
         return [letter.offset for letter in letters]
+
+    def _pack(self, letters: list[_Letter], now: Now) -> bytearray:
+        return encode_batch(
+            [letter.payload for letter in letters],
+            keys=[letter.key for letter in letters],
+            headers=[letter.headers or None for letter in letters],
+            broker=self._state.identity.broker,
+            publisher=0,
+            stamp=self._state.next_stamp(now),
+            number=0,
+        )
 
     def _read(self, topic: Topic, subscription: Subscription, row: ReturnedRow, now: Now) -> _Letter | None:
         for batch in batches_of(self._state, topic, row.offset, row.offset + 1, _READ_BYTES):
@@ -213,16 +216,7 @@ class DeadLetters:
         state = self._state
         topic = state.find_topic(name, now.monotonic_s)
         assert topic is not None, f"{to_text(name)} was there a moment ago"
-        packed = encode_batch(
-            [each.payload for each in letters],
-            keys=[each.key for each in letters],
-            headers=[each.headers or None for each in letters],
-            broker=state.identity.broker,
-            publisher=0,
-            stamp=state.next_stamp(now),
-            number=0,
-        )
-        batch = state.append(topic, packed, len(letters), now)
+        batch = state.append(topic, self._pack(letters, now), len(letters), now)
         for subscription in topic.subscriptions.values():
             if subscription.name != subscriber:
                 self._subscriptions.skip(topic, subscription, batch.first_offset, batch.first_offset + batch.count)

@@ -54,7 +54,7 @@ class Decisions:
             return None
         if not self._forgotten() <= body.as_of <= state.count:  # looked up after the nonce, which a commit may forget
             raise state.stale("the broker no longer knows all that was decided since this was asked for")
-        asked = state.asked[body.nonce] = Asked(body.nonce, checksum, reply_to)
+        asked = state.asked[body.nonce] = Asked(body.nonce, checksum, [reply_to])
         return reply_to._replace(asked=asked)
 
     def _join(self, reply_to: ReplyTo, asked: Asked) -> None:

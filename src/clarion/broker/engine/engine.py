@@ -78,7 +78,7 @@ class Engine:
         self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
         self._commits_seen = -1
         self._store_waits = False
-        self._administration = Administration(state, self._subscriptions, self._leases)
+        self._administration = Administration(state, self._subscriptions)
         self._reports = Reports(state)
         self._handlers = {**self._handlers_of_messages(), **self._handlers_of_administrators()}
         self._effects = self._handlers_of_effects()
@@ -132,13 +132,14 @@ class Engine:
             Kind.REPORT: _Handler(self._reports.check_report, self._reports.report),
         }
 
-    def _handlers_of_effects(self) -> dict[type, Callable[[Any, Now], None]]:
+    def _handlers_of_effects(self) -> dict[type, Callable[[Any, Now], object]]:
+        state = self._state
         return {
-            Reply: self._on_reply,
+            Reply: lambda effect, _now: state.out.append(effect),
             PutTaken: self._puts.on_put_taken,
             TransactionTaken: self._transactions.on_transaction_taken,
-            Stored: self._on_stored,
-            Trimmed: self._on_trimmed,
+            Stored: lambda effect, _now: effect.remembered.pop(effect.nonce, None),
+            Trimmed: lambda effect, _now: on_trimmed(state, effect),
             TopicDeleted: self._on_topic_deleted,
             SubscriptionChanged: self._patterns.matching.on_subscription_changed,
             Leasable: self._leases.on_leasable,
@@ -284,17 +285,10 @@ class Engine:
             if topic.takers:
                 self._leases.wake(topic, now)
 
-    def _on_reply(self, effect: Reply, now: Now) -> None:
-        self._state.out.append(effect)
-
-    def _on_stored(self, effect: Stored, now: Now) -> None:
-        effect.remembered.pop(effect.nonce, None)
-
-    def _on_trimmed(self, effect: Trimmed, now: Now) -> None:
-        on_trimmed(self._state, effect)
-
     def _on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
-        self._subscriptions.on_topic_deleted(effect, now)
+        """Free the name of a topic whose deletion is on disk."""
+        self._state.drop_topic(effect.topic)
+        self._state.topic_count -= 1
         self._staged_puts.forget_all()  # with the topic went what was staged for it
 
     def commit_failed(self, group: Group, code: Code, text: str) -> None:

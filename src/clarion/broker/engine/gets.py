@@ -21,7 +21,8 @@ from clarion.wire.frames import Buffer, Kind
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
-_Found = tuple[int, list[StoredBatch]]  # the first offset that the subscription needs, and the batches from there on
+_Batches = tuple[int, list[StoredBatch]]  # how many messages are wanted, and the batches that hold them
+_Found = tuple[int, _Batches]  # the first offset that the subscription needs, and what is there from there on
 
 
 class _Packed(NamedTuple):
@@ -44,7 +45,7 @@ class _Read(NamedTuple):
     body: bodies.Read
     topic: Topic
     subscription: Subscription | None
-    batches: list[StoredBatch]
+    batches: _Batches
 
 
 class Gets:
@@ -82,9 +83,10 @@ class Gets:
             raise gone_below(topic, unacked)
         return unacked, self._batches(body, topic, position)
 
-    def _batches(self, body: bodies.Get | bodies.Read, topic: Topic, position: int) -> list[StoredBatch]:
+    def _batches(self, body: bodies.Get | bodies.Read, topic: Topic, position: int) -> _Batches:
+        max_messages, max_bytes = self._state.most_of(body)
         try:
-            return read_batches(self._state, topic, position, *self._state.most_of(body))
+            return max_messages, read_batches(self._state, topic, position, max_messages, max_bytes)
         except UNREAD as error:
             raise unread(self._state, error) from error
 
@@ -162,7 +164,7 @@ class Gets:
         now: Now,
     ) -> None:
         state, (unacked, batches) = self._state, found
-        packed = _pack(batches, position, state.most_of(body)[0], now)
+        packed = _pack(batches, position, now)
         for start, stop in packed.expired:
             state.counters["messages_expired"] += stop - start
             if subscription.acked.add(start, stop):
@@ -199,7 +201,7 @@ class Gets:
             return
         body, topic, subscription, batches = plan
         position = body.position
-        packed = _pack(batches, position, self._state.most_of(body)[0], now)
+        packed = _pack(batches, position, now)
         reached = packed.reached or position
         skip = AckedRanges(0)
         for span in (*packed.expired, *(subscription.acked.within(position, reached) if subscription else ())):
@@ -214,12 +216,13 @@ class Gets:
         return Answer(Kind.ACK, bodies.OffsetIs(self._subscriptions.offset_at(topic, body.at_us)))
 
 
-def _pack(batches: list[StoredBatch], position: int, left: int, now: Now) -> _Packed:
+def _pack(found: _Batches, position: int, now: Now) -> _Packed:
     """Return what is sent of batches from a position on, and what of them expired."""
     envelopes: list[tuple[int, int]] = []
     blobs: list[Buffer] = []
     expired: list[tuple[int, int]] = []
     reached = messages = 0
+    left, batches = found
     for batch in batches:
         start = max(0, position - batch.first_offset)
         stop = min(batch.count, start + left)

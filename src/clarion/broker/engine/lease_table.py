@@ -11,6 +11,7 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -39,20 +40,18 @@ class WaitingTake(NamedTuple):
     deadline_s: float
 
 
+@dataclass(slots=True, eq=False)
 class Consumer:
     """One of those who share a subscription."""
 
-    __slots__ = ("deadline_s", "held", "last_lease", "last_release", "last_take", "max_unacked", "nonce", "token")
-
-    def __init__(self, token: int, nonce: bytes, max_unacked: int, deadline_s: float) -> None:
-        self.token = token
-        self.nonce = nonce
-        self.max_unacked = max_unacked
-        self.deadline_s = deadline_s
-        self.held = Spans()  # with the attempt each is leased for
-        self.last_take = 0
-        self.last_release = 0  # the number of what it gave back last without a count
-        self.last_lease: list[tuple[int, int]] = []
+    token: int
+    nonce: bytes
+    max_unacked: int
+    deadline_s: float
+    held: Spans = field(default_factory=Spans)  # with the attempt each is leased for
+    last_take: int = 0
+    last_release: int = 0  # the number of what it gave back last without a count
+    last_lease: list[tuple[int, int]] = field(default_factory=list)
 
 
 class LeaseTable:
@@ -238,10 +237,6 @@ class LeaseTable:
         found = AckedRanges(max(self.acked.cursor, gone_below))
         found.add_all(merged([*self.acked, *(span[:2] for span in consumer.held)]))
         return found
-
-    def hold_is_over(self) -> bool:
-        """Return whether everybody who was awaited has come."""
-        return self.hold_until_s is not None and not self.awaited
 
     def drop(self, token: int) -> Consumer | None:
         """Let a consumer go; what it held is the caller's to give back."""

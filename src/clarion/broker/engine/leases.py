@@ -11,7 +11,7 @@ from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable, WaitingTake
 from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import Leasable, State
-from clarion.broker.engine.subscriptions import Subscriptions, Use, gone_below, moved, show_held
+from clarion.broker.engine.subscriptions import Subscriptions, Use, gone_below, show_held
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, cut, has_expired, opened, unread
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import is_dead_letters, to_text
@@ -199,7 +199,7 @@ class Leases:
                 consumer.held.take(offset, offset + 1)  # its key is another message's
             state.note(topic, subscription, now)
             self._timers.set(topic, subscription, consumer.deadline_s)
-            if leases.hold_is_over():
+            if leases.hold_until_s is not None and not leases.awaited:  # everybody has come
                 self._end_hold(topic, subscription, now)
         self._subscriptions.note_use(topic, subscription, now, body.token)
         lost = tuple(leases.lost(leases.consumers[body.token], body.held, topic.first_offset))
@@ -254,24 +254,19 @@ class Leases:
             state.open.on_durable.append(Leasable(topic, subscription, leases, released=untouched))
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def drop_consumers(self, topic: Topic, subscription: Subscription) -> None:
-        """Tell everybody who uses a subscription that it was moved, and forget them."""
-        self._subscriptions.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
-
     def on_leasable(self, effect: Leasable, now: Now) -> None:
         """Have more leased, now that it is on disk why."""
         topic, subscription, leases, came_back, released, finished, is_backlog = effect
         if subscription.leases is leases:
             if is_backlog:
                 leases.open_backlog()
-            leases.come_again(came_back)
-            leases.release(released)
+            if came_back:
+                leases.come_again(came_back)
+            if released:
+                leases.release(released)
             for start, stop in finished:
                 leases.free_keys(start, stop)
-            self._serve_soon(topic, subscription)
-
-    def _serve_soon(self, topic: Topic, subscription: Subscription) -> None:
-        self._to_serve[topic.name, subscription.name] = (topic, subscription)
+            self._to_serve[topic.name, subscription.name] = (topic, subscription)
 
     def serve_all(self, now: Now) -> None:
         """Lease to those for whom a commit may have brought something."""

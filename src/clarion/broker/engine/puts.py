@@ -25,7 +25,6 @@ _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publis
 _PUBLISHERS_AT_ONCE = 1000
 MAX_OPENED = 1000  # topics of one OPEN
 
-_WHAT = ("batch", "receipts")  # that are numbered, and kept
 _NO_TOPIC_MADE = "no topic was made, nothing acked is lost"
 
 Times = tuple[int, ...]  # when each message of a batch appears; none: now
@@ -60,6 +59,7 @@ class Puts:
         self._state = state
         self._subscriptions = subscriptions
         self._delays = delays
+        self._seen_every_us = min(_SEEN_EVERY_US, int(state.limits.publisher_expiry_s * 250_000))
 
     # Publishers: REGISTER and FORGET.
 
@@ -134,8 +134,7 @@ class Puts:
             text = f"publisher {publisher} is not known here (closed, or silent for too long); register again"
             raise Refused(Code.PUBLISHER_EXPIRED, text)
         state.publishers[publisher] = row
-        seen_every_us = min(_SEEN_EVERY_US, int(state.limits.publisher_expiry_s * 250_000))
-        return row._replace(seen_at_us=now.unix_us) if now.unix_us - row.seen_at_us > seen_every_us else None
+        return row._replace(seen_at_us=now.unix_us) if now.unix_us - row.seen_at_us > self._seen_every_us else None
 
     def plan_for(self, publisher: int, plan: Callable[..., PlanT], body: Any, contents: Any, now: Now) -> PlanT:
         """Return the plan of a request by a publisher, which lives even where the request is refused."""
@@ -211,11 +210,12 @@ class Puts:
         if topic is None:
             self.check_new_topic()
             self.check_batch(body.topic, None, batch)  # there is no topic yet whose number could be used up
-            Writer((), 0.0).find(batch.number, batch.checksum, *_WHAT)
+            if batch.number != 1:
+                Writer((), 0.0).find(batch.number, batch.checksum, "batch", "receipts")
             return _Numbered(put, seen)
         writer = self._writer(topic, batch.publisher, now)
-        receipt = writer.find(batch.number, batch.checksum, *_WHAT)
-        if receipt is not None:
+        if batch.number != writer.last_number + 1:
+            receipt = writer.find(batch.number, batch.checksum, "batch", "receipts")
             state.counters["puts_repeated"] += 1
             if receipt.code and receipt.number <= writer.durable_number:
                 raise self._refusal(topic, receipt)
@@ -230,7 +230,11 @@ class Puts:
 
     def parse(self, blob: Buffer) -> Batch:
         """Return the batch in these bytes; refuse what is none, or was made for another broker."""
-        batch = parse_batch(blob)
+        try:
+            batch = Batch.parse(blob)
+            batch.check_offsets()
+        except BadBatch as error:
+            raise Refused(Code.MALFORMED, str(error)) from error
         broker = self._state.identity.broker
         if batch.broker != broker:
             text = f"this batch was made for broker {batch.broker:08x}, this is {broker:08x}"
@@ -264,17 +268,13 @@ class Puts:
 
     def check_batch(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
         """Refuse a batch that will be refused again: it is too large, or nobody would read it."""
-        self.check_size(name, topic, batch)
+        most = self.max_batch_bytes(topic)
+        if max(len(batch.raw), batch.plain_bytes) > most:
+            raise Refused(Code.TOO_LARGE, too_large(name, most))
         if topic is None and self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
         if topic is not None and topic.retention == UNTIL_READ and not topic.subscriptions:
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
-
-    def check_size(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
-        """Refuse a batch that is too large."""
-        most = self.max_batch_bytes(topic)
-        if max(len(batch.raw), batch.plain_bytes) > most:
-            raise Refused(Code.TOO_LARGE, _too_large(name, most))
 
     def _would_be_unread(self, name: bytes) -> bool:
         """Return whether a new topic of this name would keep nothing."""
@@ -297,14 +297,15 @@ class Puts:
     def _refusal(self, topic: Topic, receipt: Receipt) -> Refused:
         """Return how to refuse a batch whose receipt says that it was refused for good."""
         is_large = receipt.code == Code.TOO_LARGE
-        text = _too_large(topic.name, self.max_batch_bytes(topic)) if is_large else _unread(topic.name)
+        text = too_large(topic.name, self.max_batch_bytes(topic)) if is_large else _unread(topic.name)
         return Refused(Code(receipt.code), text)
 
     def put(self, reply_to: ReplyTo, plan: _Numbered, now: Now) -> None:
         """Take a batch; the answer waits for its commit."""
         state, (put, seen, writer, code, receipt) = self._state, plan
         batch = put.batch
-        state.note_publisher(seen)
+        if seen is not None:
+            state.note_publisher(seen)
         topic = put.topic or self.make_topic(put.name, now)
         writer = writer or self._writer(topic, batch.publisher, now)
         writer.seen_s = now.monotonic_s
@@ -313,12 +314,14 @@ class Puts:
             if not code:
                 first_offset = self.store(topic, put, now)
                 writer.messages_total += batch.count
+            else:
+                state.changed(topic)
             receipt = Receipt(
                 batch.publisher, topic.number, batch.number, batch.checksum, code,
                 first_offset, committed_at_us, writer.messages_total,
             )  # fmt: skip
-            writer.add(receipt)
-            state.changed(topic)
+            writer.last_number = batch.number
+            writer.kept.append(receipt)
             state.open.changes.receipts.append(receipt)
         else:
             if receipt.number <= writer.durable_number:
@@ -362,23 +365,13 @@ class Puts:
         state.reply(reply_to, Kind.ACK, body)
 
 
-def parse_batch(blob: Buffer) -> Batch:
-    """Return the batch in these bytes; refuse what is none."""
-    try:
-        batch = Batch.parse(blob)
-        batch.check_offsets()
-    except BadBatch as error:
-        raise Refused(Code.MALFORMED, str(error)) from error
-    return batch
-
-
 def check_name(name: bytes) -> None:
     """Refuse a name that no topic can have."""
     if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
         raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern")
 
 
-def _too_large(name: bytes, most: int) -> str:
+def too_large(name: bytes, most: int) -> str:
     return f"a batch for {to_text(name)} has at most {most} bytes"
 
 

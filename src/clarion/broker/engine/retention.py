@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clarion.broker.engine.capacity import below_size, bound_bytes, slowest_cursor
+from clarion.broker.engine.capacity import below_size, bound_bytes
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import Subscriptions
@@ -42,7 +42,7 @@ class Retention:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
         if topic.deleted:
             return
-        trims, live = topic.settings.at_bound == TRIM, slowest_cursor(topic)
+        trims, live = topic.settings.at_bound == TRIM, topic.slowest_cursor()
         below = max(self._below_age(topic, now), self._below_size(topic))
         if not trims:
             below = min(below, live)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from clarion.broker.engine.capacity import NOT_TAKEN, add_delayed, check_room, s
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import expires_at_us
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.puts import Puts
+from clarion.broker.engine.puts import PutPlan, Puts, too_large
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic
@@ -32,19 +33,17 @@ _Epoch = dict[_Key, StagedRow]
 
 class _Stage(NamedTuple):
     body: bodies.Stage
-    batch: Batch
     seen: PublisherRow | None
-    topic: Topic | None  # None: it is to be made
-    trim_below: int = 0
-    is_committed: bool = False
-    is_known: bool = False
+    put: PutPlan | None  # None: there is nothing to do
+    already: bool = False
 
 
 class _Commit(NamedTuple):
     body: bodies.CommitStaged
-    rows: _Epoch
-    found: int  # messages to be shown or dropped; of an epoch that is committed, those that were
-    is_committed: bool = False
+    messages: int  # that are shown or dropped; of an epoch that is committed, those that were
+    wanted: Sequence[StagedRow] = ()  # as far as their topics are there
+    others: Sequence[StagedRow] = ()
+    already: bool = False
 
 
 class StagedPuts:
@@ -74,8 +73,9 @@ class StagedPuts:
 
     def _plan_stage(self, body: bodies.Stage, batch: Batch, seen: PublisherRow | None, now: Now) -> _Stage:
         state = self._state
-        if body.epoch <= self._last_epoch(body.writer):
-            return _Stage(body, batch, seen, None, is_committed=True)
+        last = self._writer(body.writer)
+        if last is not None and body.epoch <= last.epoch:
+            return _Stage(body, seen, None, already=True)
         if body.as_of and state.find_topic(body.topic, now.monotonic_s) is None:
             text = (
                 f"there is no topic {to_text(body.topic)} here; it may have been deleted, with what was staged for it"
@@ -87,19 +87,21 @@ class StagedPuts:
             if topic is None or (known.topic, known.checksum) != (topic.number, batch.checksum):
                 text = f"place {body.place} of part {to_text(body.part)} was staged before with other contents"
                 raise Refused(Code.CHECKSUM_DIFFERS, text)
-            return _Stage(body, batch, seen, topic, is_known=True)
+            return _Stage(body, seen, None)
         if topic is None:
             self._puts.check_new_topic()
         else:
             self._check_dropped(topic, body)
-        self._puts.check_size(body.topic, topic, batch)
+        most = self._puts.max_batch_bytes(topic)
+        if max(len(batch.raw), batch.plain_bytes) > most:
+            raise Refused(Code.TOO_LARGE, too_large(body.topic, most))
         if topic is None:
             if not state.has_room(len(batch.raw) + ROW_BYTES):
                 raise disk_full(NOT_TAKEN)
-            return _Stage(body, batch, seen, None)
+            return _Stage(body, seen, PutPlan(body.topic, None, batch, 0, ()))
         # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
         below = check_room(state, topic, len(batch.raw), count_delayed=False)
-        return _Stage(body, batch, seen, topic, below)
+        return _Stage(body, seen, PutPlan(body.topic, topic, batch, 0, (), below))
 
     def _check_dropped(self, topic: Topic, body: bodies.Stage) -> None:
         """Refuse a batch that may have been staged before, and dropped since, alone or with its topic."""
@@ -110,14 +112,14 @@ class StagedPuts:
 
     def stage(self, reply_to: ReplyTo, plan: _Stage, now: Now) -> None:
         """Store a batch for later, once for each place; answered when it is on disk."""
-        state = self._state
-        state.note_publisher(plan.seen)
-        if not plan.is_committed and not plan.is_known:
-            topic = plan.topic or self._puts.make_topic(plan.body.topic, now)
-            if plan.trim_below:
-                trim(state, topic, plan.trim_below)
-            self._keep(topic, plan.body, plan.batch, now)
-        state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=plan.is_committed))
+        state, (body, seen, put, already) = self._state, plan
+        state.note_publisher(seen)
+        if put is not None:
+            topic = put.topic or self._puts.make_topic(put.name, now)
+            if put.trim_below:
+                trim(state, topic, put.trim_below)
+            self._keep(topic, body, put.batch, now)
+        state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=already))
 
     # COMMIT_STAGED.
 
@@ -128,50 +130,42 @@ class StagedPuts:
         last = self._writer(body.writer)
         if last is not None and body.epoch <= last.epoch:
             messages = last.messages if body.epoch == last.epoch else 0
-            return _Commit(body, {}, messages, is_committed=True)
+            return _Commit(body, messages, already=True)
         rows = self._staged(body.writer, body.epoch)
         if last is None:
             state.check_limit("max_writers", self._writers + 1, "writers of staged batches", "knows")
             if not rows:
                 state.check_row("no writer was noted, and nothing was done")
-        parts = None if body.parts is None else set(body.parts)
-        found = sum(
-            row.count
-            for (part, _), row in rows.items()
-            if (body.drop or parts is None or part in parts)
-            and state.find_topic_by_number(row.topic, now.monotonic_s) is not None
-        )
+        parts = None if body.drop or body.parts is None else set(body.parts)
+        wanted: list[StagedRow] = []
+        others: list[StagedRow] = []
+        for (part, _), row in sorted(rows.items()):
+            is_there = state.find_topic_by_number(row.topic, now.monotonic_s) is not None
+            (wanted if is_there and (parts is None or part in parts) else others).append(row)
+        found = sum(row.count for row in wanted)
         if not body.drop and body.messages not in (-1, found):
             text = (
                 f"{found} messages are staged of the {body.messages} to be committed: the others expired, or never came"
             )
             raise Refused(Code.GONE, text)
-        return _Commit(body, rows, found)
+        return _Commit(body, found, wanted, others)
 
     def commit(self, reply_to: ReplyTo, plan: _Commit, now: Now) -> None:
         """Show what was staged in an epoch, and drop what is not wanted of it; once, and answered when on disk."""
-        state, (body, rows, found, is_committed) = self._state, plan
-        if is_committed:
-            done = bodies.StagedCommitted(body.epoch, found, already=True)
-            state.reply_when_durable(reply_to, Kind.ACK, done)
-            return
-        parts = None if body.parts is None else set(body.parts)
-        messages = 0
-        unwanted = []
-        for place in sorted(rows):
-            wanted = not body.drop and (parts is None or place[0] in parts)
-            if wanted and self._show(rows[place], now):
-                messages += rows[place].count
-            else:
-                unwanted.append(rows[place])
-        self._drop(unwanted, now)
-        self._forget_epoch((body.writer, body.epoch))
-        if not body.drop:
-            self._note(body.writer, now, epoch=body.epoch, messages=messages)
-            state.counters["epochs_committed"] += 1
-        elif unwanted:
-            self._note(body.writer, now, dropped=state.draw())
-        done = bodies.StagedCommitted(body.epoch, found if body.drop else messages, already=False)
+        state, (body, messages, wanted, others, already) = self._state, plan
+        if not already:
+            if body.drop:
+                wanted, others = (), [*wanted, *others]
+            for row in wanted:
+                self._show(row, now)
+            self._drop(others, now)
+            self._forget_epoch((body.writer, body.epoch))
+            if not body.drop:
+                self._note(body.writer, now, epoch=body.epoch, messages=messages)
+                state.counters["epochs_committed"] += 1
+            elif others:
+                self._note(body.writer, now, dropped=state.draw())
+        done = bodies.StagedCommitted(body.epoch, messages, already=already)
         state.reply_when_durable(reply_to, Kind.ACK, done)
 
     # On the clock.
@@ -190,10 +184,6 @@ class StagedPuts:
                 self._forget_epoch((writer, number))
 
     # What there is.
-
-    def _last_epoch(self, writer: bytes) -> int:
-        row = self._writer(writer)
-        return -1 if row is None else row.epoch
 
     def _writer(self, writer: bytes) -> WriterRow | None:
         """Return the last epoch that a writer committed, on disk or on its way there."""
@@ -249,19 +239,17 @@ class StagedPuts:
         row = row or WriterRow(writer, -1, 0, now.unix_us)
         self._state.open.changes.writers[writer] = row._replace(seen_at_us=now.unix_us, **changes)
 
-    def _show(self, row: StagedRow, now: Now) -> bool:
-        """Have a staged batch appear on its topic; return whether that is there."""
+    def _show(self, row: StagedRow, now: Now) -> None:
+        """Have a staged batch appear on its topic."""
         state = self._state
         topic = state.find_topic_by_number(row.topic, now.monotonic_s)
-        if topic is None:
-            return False
+        assert topic is not None, "it was there a moment ago"
         expiry_us = expires_at_us(topic, row.ttl_ms, now)
         state.release(topic, row, now, expires_at_us=expiry_us)
         add_delayed(state, topic, -row.size)
         state.read_topics.add(topic)  # with no subscription, or beyond its bounds, it may go at once
-        return True
 
-    def _drop(self, rows: list[StagedRow], now: Now) -> None:
+    def _drop(self, rows: Sequence[StagedRow], now: Now) -> None:
         """Forget staged batches, some of which were perhaps never written."""
         if not rows:
             return

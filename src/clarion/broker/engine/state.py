@@ -20,9 +20,7 @@ from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
 from clarion.model.ranges import Span
 from clarion.store.port import (
-    Answer as TransactionAnswer,
-)
-from clarion.store.port import (
+    UNTIL_READ,
     Changes,
     Decision,
     PatternRow,
@@ -34,6 +32,9 @@ from clarion.store.port import (
     Store,
     StoredBatch,
     TopicRow,
+)
+from clarion.store.port import (
+    Answer as TransactionAnswer,
 )
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
@@ -49,16 +50,14 @@ _CROWDED_S = 0.1
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
 
+@dataclass(slots=True, eq=False)
 class Asked:
     """A request that is being decided, and who waits for the answer: several where it was sent again meanwhile."""
 
-    __slots__ = ("checksum", "nonce", "reply", "reply_tos")
-
-    def __init__(self, nonce: bytes, checksum: int, reply_to: ReplyTo) -> None:
-        self.nonce = nonce
-        self.checksum = checksum
-        self.reply_tos = [reply_to]
-        self.reply: tuple[int, bodies.Body] | None = None  # once it is decided, and perhaps not on disk yet
+    nonce: bytes
+    checksum: int
+    reply_tos: list[ReplyTo]
+    reply: tuple[int, bodies.Body] | None = None  # once it is decided, and perhaps not on disk yet
 
 
 class PatternTable:
@@ -239,8 +238,8 @@ class State:
             self.topics[name] = topic
             self._load_returned(topic)
             self.counters["topics_loaded"] += 1
-            if topic.needed_from() > topic.first_offset:  # read by all, but not trimmed before a crash
-                self.read_topics.add(topic)
+            if topic.retention == UNTIL_READ and topic.slowest_cursor() > topic.first_offset:
+                self.read_topics.add(topic)  # read by all, but not trimmed before a crash
         topic.touched_s = now_s
         return topic
 
@@ -380,21 +379,17 @@ class State:
         """Answer now; where the request is decided once, when that is on disk."""
         if reply_to.asked is not None:
             self._decide(reply_to.asked, kind, body)
-            return
-        self.out.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
+        else:
+            self.out.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
 
     def reply_when_durable(
         self, reply_to: ReplyTo, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()
     ) -> None:
         """Answer once everything taken so far is on disk; now, if it is."""
-        if reply_to.asked is not None:
-            self._decide(reply_to.asked, kind, body)
-            return
-        reply = Reply(reply_to.peer, kind, reply_to.request_id, body, blobs)
-        if self.open or self.in_flight:
-            self.open.on_durable.append(reply)
+        if reply_to.asked is None and (self.open or self.in_flight):
+            self.open.on_durable.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
         else:
-            self.out.append(reply)
+            self.reply(reply_to, kind, body, blobs)
 
     def refuse(self, reply_to: ReplyTo, refused: Refused) -> None:
         """Answer that a request is not done: all refusals go this way."""
@@ -407,10 +402,8 @@ class State:
         if refused.code == Code.SHOW_HELD:
             refused.expected = self.start_number()
             when_durable = refused.expected > self.durable_count
-        if when_durable:
-            self.reply_when_durable(reply_to, refused.kind, refused.body())
-        else:
-            self.reply(reply_to, refused.kind, refused.body())
+        reply = self.reply_when_durable if when_durable else self.reply
+        reply(reply_to, refused.kind, refused.body())
 
     def note_publisher(self, seen: PublisherRow | None) -> None:
         """Have it on disk that a publisher lives, where it is time to (None: it is not)."""
@@ -463,16 +456,12 @@ class State:
         if not topic.recent:
             del self.cached[topic]
 
-    def unload(self, topic: Topic) -> None:
-        """Forget a topic that has nothing uncommitted and nobody waiting."""
-        assert not topic.uncommitted
-        assert not topic.waiting
-        assert not topic.is_leased()
+    def drop_topic(self, topic: Topic) -> None:
+        """Have a topic in memory no longer."""
         while topic.recent:
             self.drop_oldest(topic)
         self.read_topics.discard(topic)
         del self.topics[topic.name]
-        self.counters["topics_unloaded"] += 1
 
     def next_unload_s(self) -> float:
         """Return when the coldest topics are dropped next: the limit is soft, but twice the limit is not waited for."""
@@ -497,7 +486,8 @@ class State:
         ]
         idle.sort(key=lambda topic: topic.touched_s)
         for topic in idle[:excess]:
-            self.unload(topic)
+            self.drop_topic(topic)
+            self.counters["topics_unloaded"] += 1
 
     def stop_waiting(self, topic: Topic, get: WaitingGet) -> None:
         """Take a get off the topic's list."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
@@ -444,12 +444,8 @@ class Subscriptions:
         """
         leases = subscription.leases
         assert leases is not None
-        changes = self._state.open.changes
         news, came_back = leases.ack(ranges, holder, topic.first_offset)
-        for offset in came_back:
-            key = (topic.number, subscription.name, offset)
-            changes.returned.pop(key, None)
-            changes.gone_returned.add(key)
+        self.forget_returned(topic, subscription, came_back)
         if news:
             self._state.changed(topic)
             if leases.keys is not None or leases.waiting:
@@ -465,10 +461,12 @@ class Subscriptions:
         self.changed(topic, subscription)
         self._state.read_topics.add(topic)
 
-    def forget_returned(self, topic: Topic, subscription: Subscription) -> None:
-        """Forget the attempts of a subscription's messages."""
+    def forget_returned(self, topic: Topic, subscription: Subscription, offsets: Iterable[int] | None = None) -> None:
+        """Forget the attempts of some of a subscription's messages, or of all."""
         changes = self._state.open.changes
-        for offset in subscription.leases.returned if subscription.leases else ():
+        if offsets is None:
+            offsets = subscription.leases.returned if subscription.leases else ()
+        for offset in offsets:
             key = (topic.number, subscription.name, offset)
             changes.returned.pop(key, None)
             changes.gone_returned.add(key)
@@ -490,15 +488,6 @@ class Subscriptions:
             state.waiting_gets -= len(subscription.leases.waiting)
             subscription.leases.waiting.clear()
             topic.takers.pop(subscription.name, None)
-
-    def on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
-        """Free the name of a topic whose deletion is on disk."""
-        state, topic = self._state, effect.topic
-        while topic.recent:
-            state.drop_oldest(topic)
-        state.read_topics.discard(topic)
-        del state.topics[topic.name]
-        state.topic_count -= 1
 
 
 def taken_over(topic: Topic, subscription: Subscription) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from clarion.broker.engine.answers import Peer, Refused, ReplyTo
@@ -12,11 +14,12 @@ from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
 from clarion.model.ranges import AckedRanges
-from clarion.store.port import UNTIL_READ, Answer, Receipt, StoredBatch, SubscriptionRow, TopicRow
+from clarion.store.port import Answer, Receipt, StoredBatch, SubscriptionRow, TopicRow
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
+_first_offset = attrgetter("first_offset")
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
 
 
@@ -29,33 +32,23 @@ class WaitingGet(NamedTuple):
     deadline_s: float
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
     """A durable cursor, and the consumer that holds it, or the consumers that share it."""
 
-    __slots__ = (
-        "_moved_by", "acked", "leases", "moved_token", "name", "nonce", "options", "seen_at_us", "token", "topic",
-    )  # fmt: skip
+    topic: int
+    name: bytes
+    acked: AckedRanges
+    token: int
+    nonce: bytes
+    options: SubscriptionOptions
+    seen_at_us: int
+    leases: LeaseTable | None = field(init=False)
+    moved_token: int = 0  # of the last consumer from before a seek
+    _moved_by: bytes = b""
 
-    def __init__(
-        self,
-        topic: int,
-        name: bytes,
-        acked: AckedRanges,
-        token: int = 0,
-        nonce: bytes = b"",
-        options: SubscriptionOptions | None = None,
-        seen_at_us: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.name = name
-        self.acked = acked
-        self.token = token
-        self.nonce = nonce
-        self.options = options or SubscriptionOptions()
-        self.seen_at_us = seen_at_us
-        self.leases = LeaseTable(self.acked, self.options, token) if self.options.shared else None
-        self.moved_token = 0  # of the last consumer from before a seek
-        self._moved_by = b""
+    def __post_init__(self) -> None:
+        self.leases = LeaseTable(self.acked, self.options, self.token) if self.options.shared else None
 
     @classmethod
     def from_row(cls, row: SubscriptionRow) -> Subscription:
@@ -78,7 +71,7 @@ class Subscription:
         self.token = token
         self.nonce, self._moved_by = b"", nonce
         self.acked = AckedRanges(cursor)
-        self.leases = LeaseTable(self.acked, self.options, token) if self.options.shared else None
+        self.__post_init__()
 
     def is_moved_by(self, nonce: bytes) -> bool:
         """Return whether it was this request that moved it last."""
@@ -112,12 +105,10 @@ class Numbers(Generic[KeptT]):
         self.last_number = self.kept[-1].number if self.kept else 0
         self.durable_number = self.last_number  # up to which all answers are on disk
 
-    def find(self, number: int, checksum: int, what: str, answers: str) -> KeptT | None:
-        """Return the answer to a number that was taken before, None for the next one; refuse one that overtook others,
-        is too old to be known, or came before for something else."""
+    def find(self, number: int, checksum: int, what: str, answers: str) -> KeptT:
+        """Return the answer to a number that is not the next one; refuse one that overtook others, is too old to be
+        known, or came before for something else."""
         expected = self.last_number + 1
-        if number == expected:
-            return None
         if number > expected:
             text = f"{what} {number} overtook {what} {expected}"
             raise Refused(Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
@@ -127,11 +118,6 @@ class Numbers(Generic[KeptT]):
         if self.kept[place].checksum != checksum:
             raise Refused(Code.CHECKSUM_DIFFERS, f"{what} {number} came before with other contents")
         return self.kept[place]
-
-    def add(self, answer: KeptT) -> None:
-        """Take the next number, with its answer."""
-        self.last_number = answer.number
-        self.kept.append(answer)
 
 
 class Writer(Numbers[Receipt]):
@@ -184,10 +170,8 @@ class Topic:
         """Return whether a consumer shares one of its subscriptions right now."""
         return any(sub.leases is not None and sub.leases.in_use() for sub in self.subscriptions.values())
 
-    def needed_from(self) -> int:
-        """Return the offset below which nobody needs anything any more."""
-        if self.retention != UNTIL_READ:
-            return self.first_offset
+    def slowest_cursor(self) -> int:
+        """Return the offset from which on somebody still has to read; the end when nobody has."""
         return min((sub.acked.cursor for sub in self.subscriptions.values()), default=self.visible_end)
 
     def recent_from(self, position: int) -> int | None:
@@ -195,7 +179,3 @@ class Topic:
         if not self.recent or position < self.recent[0].first_offset or position >= self.visible_end:
             return None
         return bisect_right(self.recent, position, key=_first_offset) - 1
-
-
-def _first_offset(batch: StoredBatch) -> int:
-    return batch.first_offset

@@ -12,7 +12,7 @@ from clarion.broker.engine.capacity import check_room
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import read_due
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
-from clarion.broker.engine.puts import PutPlan, Puts, check_name, parse_batch
+from clarion.broker.engine.puts import PutPlan, Puts, check_name
 from clarion.broker.engine.state import State, TransactionTaken
 from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_or_make
 from clarion.broker.engine.topic_log import trim
@@ -79,8 +79,8 @@ class Transactions:
         numbers = self._numbers(body.publisher)
         checksum = xxh3_64_intdigest(blob, seed=xxh3_64_intdigest(_encode(body)))
         plan = _Transaction(numbers, body.publisher, body.number, checksum, seen)
-        answer = numbers.find(body.number, checksum, "transaction", "answers")
-        if answer is not None:
+        if body.number != numbers.last_number + 1:
+            answer = numbers.find(body.number, checksum, "transaction", "answers")
             transacted = _decode(answer.body)
             if transacted.code and body.number <= numbers.durable_number:
                 raise _refusal(transacted)
@@ -125,7 +125,8 @@ class Transactions:
             assert plan.refused is not None
             transacted = bodies.Transacted(plan.refused.code, plan.refused.text)
         answer = Answer(plan.publisher, plan.number, plan.checksum, _encode(transacted))
-        numbers.add(answer)
+        numbers.last_number = plan.number
+        numbers.kept.append(answer)
         state.open.changes.answers.append(answer)
         state.open.on_durable.append(TransactionTaken(numbers, plan.number, transacted, reply_to))
         state.counters["transactions"] += 1
@@ -221,8 +222,8 @@ class Transactions:
         view, at, found = memoryview(blob), 0, []
         for name, size, _, _ in body.puts:
             check_name(name)
-            batch = parse_batch(view[at : at + size])
-            if (batch.broker, batch.publisher) != (self._state.identity.broker, body.publisher):
+            batch = self._puts.parse(view[at : at + size])
+            if batch.publisher != body.publisher:
                 text = "a transaction's batches are of the publisher that makes it, for this broker"
                 raise Refused(Code.MALFORMED, text)
             found.append(batch)
