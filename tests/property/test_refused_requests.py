@@ -259,7 +259,7 @@ def spoil(body: bodies.Body, dice: Random) -> bodies.Body:
 
 
 def effects_of(broker: OneBroker) -> list[Any]:
-    return [effect for group in broker.engine._state.groups() if group is not None for effect in group.on_durable]
+    return [effect for group in broker.engine._state.groups() for effect in group.on_durable]
 
 
 def changes_of(broker: OneBroker) -> dict[str, Any]:

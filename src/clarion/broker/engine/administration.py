@@ -99,17 +99,12 @@ _INSTANCE_BYTES = 16
 _MAX_POLICY = 64  # characters
 
 
-class _Told(NamedTuple):
-    report: bodies.Report
-    at_s: float
-
-
 class Reports:
     """Keeps the latest report of each publisher on each topic, as long as they are fresh."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._told: OrderedDict[tuple[bytes, bytes], _Told] = OrderedDict()  # the oldest first
+        self._told: OrderedDict[tuple[bytes, bytes], tuple[bodies.Report, float]] = OrderedDict()  # oldest first
 
     def check_report(self, body: bodies.Report, now: Now) -> bodies.Report:
         """Refuse a report that cannot be."""
@@ -124,7 +119,7 @@ class Reports:
     def report(self, reply_to: ReplyTo, body: bodies.Report, now: Now) -> None:
         """Take a report in the place of the one before."""
         key = body.instance, body.topic
-        self._told[key] = _Told(body, now.monotonic_s)
+        self._told[key] = (body, now.monotonic_s)
         self._told.move_to_end(key)
         self._forget_old(now.monotonic_s)
         self._state.reply(reply_to, Kind.ACK, bodies.Done())
@@ -132,13 +127,13 @@ class Reports:
     def publishers(self, now: Now) -> list[dict[str, Any]]:
         """Return the reports that are fresh, by topic; `age_s` says how old each is."""
         self._forget_old(now.monotonic_s)
-        found = sorted(self._told.values(), key=lambda told: (told.report.topic, told.report.instance))
+        found = sorted(self._told.values(), key=lambda told: (told[0].topic, told[0].instance))
         return [{**msgspec.structs.asdict(report), "age_s": round(now.monotonic_s - at_s, 3)} for report, at_s in found]
 
     def _forget_old(self, now_s: float) -> None:
         while self._told:
-            oldest = next(iter(self._told.values()))
-            if len(self._told) <= REPORTS_KEPT and now_s - oldest.at_s <= REPORT_EXPIRY_S:
+            _, oldest_s = next(iter(self._told.values()))
+            if len(self._told) <= REPORTS_KEPT and now_s - oldest_s <= REPORT_EXPIRY_S:
                 return
             self._told.popitem(last=False)
 

@@ -44,7 +44,6 @@ class Answer(NamedTuple):
 
     kind: int
     body: bodies.Body
-    blobs: tuple[Buffer, ...] = ()
 
 
 class Refused(Exception):

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from clarion.broker.engine.answers import Refused
 from clarion.broker.engine.capacity import add_delayed, stage
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Delayed, DelaysMoved, State
+from clarion.broker.engine.state import Delayed, State
 from clarion.broker.engine.topic_log import UNREAD, count_unread
 from clarion.broker.engine.topics import Topic
 from clarion.model.errors import StoreUnavailable
@@ -88,14 +88,12 @@ class Delays:
         state.counters["messages_delayed"] += batch.count
 
     def on_delayed(self, effect: Delayed, now: Now) -> None:
-        """What is held back is on disk, and will be due."""
-        if self._next_due_us is None or effect.due_us < self._next_due_us:
+        """What is held back is on disk, and will be due; or what a round released is, and the next one may begin."""
+        if effect.due_us is None:
+            self._is_moving = False
+            self._next_due_us = self._state.store.first_due_us()
+        elif self._next_due_us is None or effect.due_us < self._next_due_us:
             self._next_due_us = effect.due_us
-
-    def on_moved(self, effect: DelaysMoved, now: Now) -> None:
-        """What a round released is on disk: the next one may begin."""
-        self._is_moving = False
-        self._next_due_us = self._state.store.first_due_us()
 
     def next_deadline_s(self) -> float | None:
         """Return when `tick` has something to do."""
@@ -127,7 +125,7 @@ class Delays:
         self._not_before_s = now.monotonic_s + (_ROUND_EVERY_S if moved else _AGAIN_S)
         if moved:
             self._is_moving = True
-            self._state.open.on_durable.append(DelaysMoved())
+            self._state.open.on_durable.append(Delayed(None))
         else:
             self._next_due_us = self._state.store.first_due_us()
 

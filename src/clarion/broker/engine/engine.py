@@ -21,7 +21,6 @@ from clarion.broker.engine.retention import Retention
 from clarion.broker.engine.staged_puts import StagedPuts
 from clarion.broker.engine.state import (
     Delayed,
-    DelaysMoved,
     Group,
     Leasable,
     PutTaken,
@@ -144,7 +143,6 @@ class Engine:
             SubscriptionChanged: self._patterns.matching.on_subscription_changed,
             Leasable: self._leases.on_leasable,
             Delayed: self._delays.on_delayed,
-            DelaysMoved: self._delays.on_moved,
         }
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:

@@ -179,7 +179,7 @@ class Gets:
 
     # READ.
 
-    def check_read(self, body: bodies.Read, now: Now) -> _Read | Answer:
+    def check_read(self, body: bodies.Read, now: Now) -> _Read:
         """Refuse to read what there is not; return what is read, or that there is nothing."""
         topic = find_topic(self._state, body.topic, now)
         subscription = topic.subscriptions.get(body.name) if body.name else None
@@ -190,17 +190,15 @@ class Gets:
             raise Refused(Code.MALFORMED, text)
         if body.position < topic.first_offset:
             raise gone_below(topic, body.position)
-        if body.position == topic.visible_end:
-            return Answer(Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         return _Read(body, topic, subscription, self._batches(body, topic, body.position))
 
-    def read(self, reply_to: ReplyTo, plan: _Read | Answer, now: Now) -> None:
+    def read(self, reply_to: ReplyTo, plan: _Read, now: Now) -> None:
         """Hand out messages from a position on to who does not subscribe, or looks at a subscription from outside."""
-        if isinstance(plan, Answer):
-            self._state.reply(reply_to, *plan)
-            return
         body, topic, subscription, batches = plan
         position = body.position
+        if position == topic.visible_end:
+            self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+            return
         packed = _pack(batches, position, now)
         reached = packed.reached or position
         skip = AckedRanges(0)

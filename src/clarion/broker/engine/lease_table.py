@@ -20,6 +20,7 @@ from clarion.broker.engine.clock import Now
 from clarion.model.options import SubscriptionOptions
 from clarion.model.ranges import AckedRanges, Span, Spans, merged
 from clarion.store.port import ReturnedRow
+from clarion.wire import bodies
 
 _ROUNDED_S = 1e-6  # that a moment may be off by reckoning with it
 _FEW = 64  # ranges that are quicker looked up one by one than with all that is held
@@ -34,9 +35,7 @@ class WaitingTake(NamedTuple):
     """A take that waits at the broker for messages."""
 
     reply_to: Any
-    number: int
-    max_messages: int
-    max_bytes: int
+    body: bodies.Take
     deadline_s: float
 
 
@@ -200,10 +199,8 @@ class LeaseTable:
 
     def _taken(self) -> AckedRanges:
         """Return what is acked, held by somebody, or just being given back."""
-        taken = AckedRanges(self.acked.cursor)
-        held = [span[:2] for consumer in self.consumers.values() for span in consumer.held]
-        taken.add_all(merged([*self.acked, *held, *(span[:2] for span in self.coming)]))
-        return taken
+        held = [span for consumer in self.consumers.values() for span in consumer.held]
+        return self._done_or([*held, *self.coming])
 
     def _not_returned(self, start: int, stop: int, attempt: int) -> list[tuple[int, int]]:
         """Return what of a range did not come back yet from an attempt (0: which is not known)."""
@@ -234,8 +231,11 @@ class LeaseTable:
 
     def _held_or_done(self, consumer: Consumer, gone_below: int) -> AckedRanges:
         """Return what is acked, gone, or this consumer's."""
+        return self._done_or(consumer.held, gone_below)
+
+    def _done_or(self, spans: Iterable[Span], gone_below: int = 0) -> AckedRanges:
         found = AckedRanges(max(self.acked.cursor, gone_below))
-        found.add_all(merged([*self.acked, *(span[:2] for span in consumer.held)]))
+        found.add_all(merged([*self.acked, *(span[:2] for span in spans)]))
         return found
 
     def drop(self, token: int) -> Consumer | None:

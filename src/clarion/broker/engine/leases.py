@@ -22,6 +22,14 @@ from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
 
+LAPSED = "the consumer gave no sign of life within its lease"
+LEFT = "the consumer left without an ack"
+NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
+_READ_BYTES = 1 << 20
+_TRIED_AGAIN_US = 1_000_000
+_MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
+_MAX_REASON = 1000  # characters kept
+_LONGEST_DELAY_MS = 366 * 86_400_000
 _SPARSE = 4  # a piece of a batch is sent whole where at least one message in so many is wanted
 
 
@@ -91,20 +99,6 @@ class NewLease:
         return envelopes, blobs
 
 
-_READ_BYTES = 1 << 20
-
-
-_TRIED_AGAIN_US = 1_000_000
-
-
-LAPSED = "the consumer gave no sign of life within its lease"
-LEFT = "the consumer left without an ack"
-NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
-_MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
-_MAX_REASON = 1000  # characters kept
-_LONGEST_DELAY_MS = 366 * 86_400_000
-
-
 class _Found(NamedTuple):
     """A consumer that may ask, and what it asks."""
 
@@ -146,7 +140,7 @@ class Leases:
         if body.number <= consumer.last_take:
             return _Take(found, self._gather_again(topic, consumer, body.number), is_repeat=True)
         leases.see(topic.visible_end, now.monotonic_s)
-        lease = self._gather(topic, leases, consumer, *self._state.most_of(body), now)
+        lease = self._gather(body, topic, leases, consumer, now)
         if not lease.messages and body.wait_ms > 0:
             self._state.check_waiting(ended=consumer.token in leases.waiting)
         return _Take(found, lease, is_repeat=False)
@@ -158,17 +152,18 @@ class Leases:
         if is_repeat and lease.messages:
             self._reply_leased(reply_to, leases, lease)
             return
+        until_s = now.monotonic_s + min(body.wait_ms / 1000, state.limits.max_get_wait_s)
+        take = WaitingTake(reply_to, body, until_s)
         if not is_repeat:
             if consumer.token in leases.waiting:  # what it asked before is answered: a consumer waits once
                 self._stop_waiting(topic, subscription, consumer.token)
-            if self._grant(reply_to, topic, subscription, consumer, body.number, lease, now):
+            if self._grant(take, topic, subscription, consumer, lease, now):
                 return
         if is_repeat or body.wait_ms <= 0:
             state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
             return
-        until_s = now.monotonic_s + min(body.wait_ms / 1000, state.limits.max_get_wait_s)
         state.waiting_gets += 1
-        leases.waiting[consumer.token] = WaitingTake(reply_to, body.number, *state.most_of(body), until_s)
+        leases.waiting[consumer.token] = take
         topic.takers[subscription.name] = subscription
         self._timers.set(topic, subscription, until_s)
         self._schedule_later(topic, subscription, now)
@@ -374,11 +369,11 @@ class Leases:
                 break
             consumer = leases.consumers[token]
             try:
-                lease = self._gather(topic, leases, consumer, take.max_messages, take.max_bytes, now)
+                lease = self._gather(take.body, topic, leases, consumer, now)
             except Refused as refused:
                 self._state.refuse(take.reply_to, refused)
             else:
-                if not self._grant(take.reply_to, topic, subscription, consumer, take.number, lease, now):
+                if not self._grant(take, topic, subscription, consumer, lease, now):
                     continue
             del leases.waiting[token]
             self._state.waiting_gets -= 1
@@ -451,12 +446,11 @@ class Leases:
 
     # Putting leases together.
 
-    def _gather(
-        self, topic: Topic, leases: LeaseTable, consumer: Consumer, max_messages: int, max_bytes: int, now: Now
-    ) -> NewLease:
+    def _gather(self, body: bodies.Take, topic: Topic, leases: LeaseTable, consumer: Consumer, now: Now) -> NewLease:
         """Return what may be leased to a consumer now, perhaps nothing; refuse where the first of it is gone, or cannot
         be read."""
         limits, lease = self._state.limits, NewLease()
+        max_messages, max_bytes = self._state.most_of(body)
         if leases.ready.total and leases.ready[0][0] < topic.first_offset:
             raise gone_below(topic, leases.ready[0][0])
         most = leases.share_of(consumer, max_messages)
@@ -510,14 +504,7 @@ class Leases:
         return lease
 
     def _grant(
-        self,
-        reply_to: ReplyTo,
-        topic: Topic,
-        subscription: Subscription,
-        consumer: Consumer,
-        number: int,
-        lease: NewLease,
-        now: Now,
+        self, take: WaitingTake, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease, now: Now
     ) -> bool:
         """Lease what was gathered for a take, and answer it; let go of what expired. False when there is nothing."""
         leases = subscription.leases
@@ -530,10 +517,10 @@ class Leases:
             self._subscriptions.skip(topic, subscription, start, stop)
         if not lease.messages:
             return False
-        consumer.last_take = number
+        consumer.last_take = take.body.number
         consumer.last_lease = [span[:2] for span in lease.spans]
         self._note_leased(topic, subscription, lease, now)
-        self._reply_leased(reply_to, leases, lease)
+        self._reply_leased(take.reply_to, leases, lease)
         return True
 
     def _note_leased(self, topic: Topic, subscription: Subscription, lease: NewLease, now: Now) -> None:

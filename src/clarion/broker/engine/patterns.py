@@ -339,7 +339,7 @@ class Patterns:
         self, pattern: bytes, visit: Callable[[bytes, Now], bool], finish: Callable[[], None], now: Now
     ) -> None:
         """Visit all topics that match: those that the store does not know yet, then the others, and tell the end."""
-        new = [row.name for group in self._state.groups() if group for row in group.changes.topics.values()]
+        new = [row.name for group in self._state.groups() for row in group.changes.topics.values()]
         if all(visit(name, now) for name in new if matches(pattern, name)):
             self._scans.go_on(Scan(pattern, lambda summary, now: visit(summary.topic.name, now), finish), now)
 

@@ -120,7 +120,7 @@ class Puts:
         state = self._state
         before_us = now.silent_before_us(state.limits.publisher_expiry_s)
         for publisher in state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
-            if not any(group and publisher in group.changes.publishers for group in state.groups()):
+            if not any(publisher in group.changes.publishers for group in state.groups()):
                 self.drop_publisher(publisher)
                 state.counters["publishers_expired"] += 1
 

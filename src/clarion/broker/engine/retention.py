@@ -42,9 +42,11 @@ class Retention:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
         if topic.deleted:
             return
-        trims, live = topic.settings.at_bound == TRIM, topic.slowest_cursor()
-        below = max(self._below_age(topic, now), self._below_size(topic))
-        if not trims:
+        live, bound = topic.slowest_cursor(), bound_bytes(topic, self._state.limits)
+        below = self._below_age(topic, now)
+        if 0 < bound < topic.stored_bytes:
+            below = max(below, below_size(self._state, topic, bound))
+        if topic.settings.at_bound != TRIM:
             below = min(below, live)
         if topic.retention == UNTIL_READ:
             below = max(below, live)
@@ -55,10 +57,6 @@ class Retention:
             return 0
         found = self._state.store.offset_at(topic.number, now.old_before_us(topic.settings.max_age_s))
         return topic.visible_end if found is None else found
-
-    def _below_size(self, topic: Topic) -> int:
-        bound = bound_bytes(topic, self._state.limits)
-        return below_size(self._state, topic, bound) if 0 < bound < topic.stored_bytes else 0
 
     # The round over all topics.
 

@@ -187,9 +187,8 @@ class StagedPuts:
 
     def _writer(self, writer: bytes) -> WriterRow | None:
         """Return the last epoch that a writer committed, on disk or on its way there."""
-        in_flight, opened = self._state.groups()
-        for group in (opened, in_flight):
-            if group is not None and writer in group.changes.writers:
+        for group in reversed(self._state.groups()):
+            if writer in group.changes.writers:
                 return group.changes.writers[writer]
         return self._state.store.writer(writer)
 
@@ -198,7 +197,7 @@ class StagedPuts:
         key = (writer, epoch)
         rows = self._epochs.get(key)
         if rows is None:
-            groups = [group for group in self._state.groups() if group]
+            groups = self._state.groups()
             coming = (row for group in groups for row, _ in group.changes.staged)
             leaving = {number for group in groups for number in group.changes.gone_staged}
             leaving |= {release.staged for group in groups for release in group.changes.releases}

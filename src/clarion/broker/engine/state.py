@@ -144,18 +144,13 @@ class Leasable(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """Messages will be due."""
+    """Messages will be due; or, with None, a round of those that were is on its topics."""
 
-    due_us: int
-
-
-class DelaysMoved(NamedTuple):
-    """A round of messages that were due is on its topics."""
+    due_us: int | None
 
 
 Effect = (
     Reply | PutTaken | TransactionTaken | Stored | Trimmed | TopicDeleted | SubscriptionChanged | Leasable | Delayed
-    | DelaysMoved
 )  # fmt: skip
 
 
@@ -223,9 +218,9 @@ class State:
         self.open.changes.stamp = self._last_stamp
         return self._last_stamp
 
-    def groups(self) -> tuple[Group | None, Group]:
-        """Return what is not durable yet: the group being committed and the open one."""
-        return self.in_flight, self.open
+    def groups(self) -> list[Group]:
+        """Return what is not durable yet: the group being committed, if there is one, and the open one."""
+        return [self.open] if self.in_flight is None else [self.in_flight, self.open]
 
     def find_topic(self, name: bytes, now_s: float) -> Topic | None:
         """Return the topic, loading it where needed; None when there is none."""
@@ -252,10 +247,8 @@ class State:
 
     def find_topic_by_number(self, number: int, now_s: float) -> Topic | None:
         """Return the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
-        names = [
-            group.changes.topics[number].name for group in self.groups() if group and number in group.changes.topics
-        ]
-        name = names[-1] if names else self.store.topic_name(number)
+        row = next((row for group in self.groups() if (row := group.changes.topics.get(number))), None)
+        name = row.name if row else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)
         return None if topic is None or topic.deleted or topic.number != number else topic
 
@@ -273,7 +266,7 @@ class State:
         seems to be none, the store is asked again."""
         size = ROW_BYTES * (1 + others)
         if not self.has_room(size):
-            uncommitted = sum(group.bytes for group in self.groups() if group is not None)
+            uncommitted = sum(group.bytes for group in self.groups())
             self.free_bytes = max(self.free_bytes, self.store.free_bytes() - uncommitted)
             if not self.has_room(size):
                 raise disk_full(what)
@@ -302,7 +295,7 @@ class State:
 
     def is_new(self, topic: Topic) -> bool:
         """Return whether a topic is not on disk yet; its number may be another's after a crash."""
-        return any(group and topic.number in group.changes.topics for group in self.groups())
+        return any(topic.number in group.changes.topics for group in self.groups())
 
     def add_topic(self, name: bytes, retention: str, now: Now) -> Topic:
         """Make a topic that is not there."""

@@ -45,16 +45,11 @@ class _Parts(NamedTuple):
 
 
 class _Transaction(NamedTuple):
-    """A transaction: to be done, to be remembered as refused, or done before."""
-
+    body: bodies.Transact
     numbers: Numbers[Answer]
-    publisher: int
-    number: int
     checksum: int
     seen: PublisherRow | None
-    parts: _Parts | None = None
-    refused: Refused | None = None
-    answer: Answer | None = None
+    outcome: _Parts | Refused | Answer  # it is to be done, to be remembered as refused, or was done before
 
 
 class Transactions:
@@ -78,22 +73,23 @@ class Transactions:
     def _plan(self, body: bodies.Transact, blob: Buffer, seen: PublisherRow | None, now: Now) -> _Transaction:
         numbers = self._numbers(body.publisher)
         checksum = xxh3_64_intdigest(blob, seed=xxh3_64_intdigest(_encode(body)))
-        plan = _Transaction(numbers, body.publisher, body.number, checksum, seen)
+        outcome: _Parts | Refused | Answer
         if body.number != numbers.last_number + 1:
-            answer = numbers.find(body.number, checksum, "transaction", "answers")
-            transacted = _decode(answer.body)
+            outcome = numbers.find(body.number, checksum, "transaction", "answers")
+            transacted = _decode(outcome.body)
             if transacted.code and body.number <= numbers.durable_number:
                 raise _refusal(transacted)
-            return plan._replace(answer=answer)
-        try:
-            return plan._replace(parts=self._plan_parts(body, blob, now))
-        except Refused as refused:
-            if refused.kind == Kind.INVALID:
-                raise
-            if refused.code in _NOT_FINAL:
-                refused.retry_after_s = FULL_RETRY_S
-                raise
-            return plan._replace(refused=refused)
+        else:
+            try:
+                outcome = self._plan_parts(body, blob, now)
+            except Refused as refused:
+                if refused.kind == Kind.INVALID:
+                    raise
+                if refused.code in _NOT_FINAL:
+                    refused.retry_after_s = FULL_RETRY_S
+                    raise
+                outcome = refused
+        return _Transaction(body, numbers, checksum, seen, outcome)
 
     def _numbers(self, publisher: int) -> Numbers[Answer]:
         """Return a publisher's numbers, read again where they were not needed for long."""
@@ -108,27 +104,26 @@ class Transactions:
 
     def transact(self, reply_to: ReplyTo, plan: _Transaction, now: Now) -> None:
         """Do all of it, or none; the answer waits for the disk, and is the same when asked again."""
-        state, numbers = self._state, plan.numbers
-        state.note_publisher(plan.seen)
-        if plan.answer is not None:
-            transacted = _decode(plan.answer.body)
-            if plan.number <= numbers.durable_number:
+        state, (body, numbers, checksum, seen, outcome) = self._state, plan
+        state.note_publisher(seen)
+        if isinstance(outcome, Answer):
+            transacted = _decode(outcome.body)
+            if body.number <= numbers.durable_number:
                 self._answer(reply_to, transacted)
             else:
                 in_flight = state.in_flight
-                group = in_flight if in_flight is not None and plan.answer in in_flight.changes.answers else state.open
-                group.on_durable.append(TransactionTaken(numbers, plan.number, transacted, reply_to))
+                group = in_flight if in_flight is not None and outcome in in_flight.changes.answers else state.open
+                group.on_durable.append(TransactionTaken(numbers, body.number, transacted, reply_to))
             return
-        if plan.parts is not None:
-            transacted = self._do(plan.parts, now)
+        if isinstance(outcome, Refused):
+            transacted = bodies.Transacted(outcome.code, outcome.text)
         else:
-            assert plan.refused is not None
-            transacted = bodies.Transacted(plan.refused.code, plan.refused.text)
-        answer = Answer(plan.publisher, plan.number, plan.checksum, _encode(transacted))
-        numbers.last_number = plan.number
+            transacted = self._do(outcome, now)
+        answer = Answer(body.publisher, body.number, checksum, _encode(transacted))
+        numbers.last_number = body.number
         numbers.kept.append(answer)
         state.open.changes.answers.append(answer)
-        state.open.on_durable.append(TransactionTaken(numbers, plan.number, transacted, reply_to))
+        state.open.on_durable.append(TransactionTaken(numbers, body.number, transacted, reply_to))
         state.counters["transactions"] += 1
 
     def on_transaction_taken(self, effect: TransactionTaken, now: Now) -> None:
@@ -234,13 +229,11 @@ class Transactions:
 
     def state_of(self, name: bytes) -> StateRow | None:
         """Return a named state as it will be when everything taken so far is on disk."""
-        in_flight, opened = self._state.groups()
-        for group in (opened, in_flight):
-            if group is not None:
-                if name in group.changes.states:
-                    return group.changes.states[name]
-                if name in group.changes.gone_states:
-                    return None
+        for group in reversed(self._state.groups()):
+            if name in group.changes.states:
+                return group.changes.states[name]
+            if name in group.changes.gone_states:
+                return None
         return self._state.store.state(name)
 
     # Doing it.
