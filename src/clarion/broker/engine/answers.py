@@ -29,6 +29,15 @@ class ReplyTo(NamedTuple):
     asked: Any = None  # where the request is decided once (state.Asked): its answer is kept, and for others, too
 
 
+class Waiting(NamedTuple):
+    """A get or a take that waits at the broker for messages."""
+
+    reply_to: ReplyTo
+    body: Any
+    deadline_s: float
+    position: int = 0  # of a get, not its body's: what the broker itself acked since may lie between the two
+
+
 class Reply(NamedTuple):
     """An answer to send."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+from clarion.broker.engine import decisions
 from clarion.broker.engine.administration import Administration, Reports
 from clarion.broker.engine.answers import Answer, Peer, Refused, Reply, ReplyTo
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
-from clarion.broker.engine.decisions import Changing, Decisions
+from clarion.broker.engine.decisions import Changing
 from clarion.broker.engine.delays import Delays
 from clarion.broker.engine.gets import Gets
 from clarion.broker.engine.leases import Leases
@@ -63,7 +64,6 @@ class Engine:
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = state = State(store, limits or Limits())
-        self._decisions = Decisions(state)
         self._delays = Delays(state)
         self._subscriptions = Subscriptions(state)
         self._puts = Puts(state, self._subscriptions, self._delays)
@@ -154,7 +154,7 @@ class Engine:
         check, apply = self._handlers[kind]
         try:
             if kind in DECIDED_KINDS and cast(Changing, body).as_of:
-                decided = self._decisions.begin(reply_to, kind, cast(Changing, body))
+                decided = decisions.begin(self._state, reply_to, kind, cast(Changing, body))
                 if decided is None:
                     return
                 reply_to = decided

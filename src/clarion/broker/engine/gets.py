@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Answer, Refused, ReplyTo
+from clarion.broker.engine.answers import Answer, Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import Subscriptions, find_topic, gone_below
 from clarion.broker.engine.topic_log import UNREAD, cut, has_expired, read_batches, unread
-from clarion.broker.engine.topics import Subscription, Topic, WaitingGet
+from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges
 from clarion.store.port import StoredBatch
@@ -54,7 +54,7 @@ class Gets:
     def __init__(self, state: State, subscriptions: Subscriptions) -> None:
         self._state = state
         self._subscriptions = subscriptions
-        self._deadlines: list[tuple[float, int, Topic, WaitingGet]] = []
+        self._deadlines: list[tuple[float, int, Topic, Waiting]] = []
         self._parked = 0
 
     # GET.
@@ -100,9 +100,9 @@ class Gets:
             self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         else:
             until_s = now.monotonic_s + min(body.wait_ms / 1000, self._state.limits.max_get_wait_s)
-            self._park(topic, WaitingGet(reply_to, body, position, until_s))
+            self._park(topic, Waiting(reply_to, body, until_s, position))
 
-    def _park(self, topic: Topic, get: WaitingGet) -> None:
+    def _park(self, topic: Topic, get: Waiting) -> None:
         key = (get.reply_to.peer, get.body.name)
         if key in topic.waiting:  # one consumer waits once: its older question is answered now
             self._send_away(topic, topic.waiting[key])
@@ -114,7 +114,7 @@ class Gets:
             self._deadlines = [entry for entry in self._deadlines if _still_waits(entry[2], entry[3])]
             heapq.heapify(self._deadlines)
 
-    def _send_away(self, topic: Topic, get: WaitingGet) -> None:
+    def _send_away(self, topic: Topic, get: Waiting) -> None:
         self._state.stop_waiting(topic, get)
         self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
 
@@ -238,5 +238,5 @@ def _pack(found: _Batches, position: int, now: Now) -> _Packed:
     return _Packed(envelopes, blobs, expired, reached, messages)
 
 
-def _still_waits(topic: Topic, get: WaitingGet) -> bool:
+def _still_waits(topic: Topic, get: Waiting) -> bool:
     return topic.waiting.get((get.reply_to.peer, get.body.name)) is get

@@ -12,15 +12,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import msgspec
 
+from clarion.broker.engine.answers import Waiting
 from clarion.broker.engine.clock import Now
 from clarion.model.options import SubscriptionOptions
 from clarion.model.ranges import AckedRanges, Span, Spans, merged
 from clarion.store.port import ReturnedRow
-from clarion.wire import bodies
 
 _ROUNDED_S = 1e-6  # that a moment may be off by reckoning with it
 _FEW = 64  # ranges that are quicker looked up one by one than with all that is held
@@ -29,14 +28,6 @@ _CAREFUL_ATTEMPTS = 2  # before the last: from then on a message is leased alone
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
 _decode_lent = msgspec.msgpack.Decoder(list[tuple[int, list[int]]]).decode
-
-
-class WaitingTake(NamedTuple):
-    """A take that waits at the broker for messages."""
-
-    reply_to: Any
-    body: bodies.Take
-    deadline_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +56,7 @@ class LeaseTable:
         self._lent_before: dict[int, list[int]] = {}  # to those, as steps: see `_steps`
         self._holds = False  # the backlog is kept for those
         self.hold_until_s: float | None = None  # and no longer than this
-        self.waiting: dict[int, WaitingTake] = {}  # by token, the longest waiting first
+        self.waiting: dict[int, Waiting] = {}  # by token, the longest waiting first
         self.ready = Spans()  # to be leased, with the attempts made so far
         self.coming = Spans()  # given back, and leased again once that is on disk
         self.returned: dict[int, ReturnedRow] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.answers import Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
-from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable, WaitingTake
+from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable
 from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import Leasable, State
 from clarion.broker.engine.subscriptions import Subscriptions, Use, gone_below, show_held
@@ -153,7 +153,7 @@ class Leases:
             self._reply_leased(reply_to, leases, lease)
             return
         until_s = now.monotonic_s + min(body.wait_ms / 1000, state.limits.max_get_wait_s)
-        take = WaitingTake(reply_to, body, until_s)
+        take = Waiting(reply_to, body, until_s)
         if not is_repeat:
             if consumer.token in leases.waiting:  # what it asked before is answered: a consumer waits once
                 self._stop_waiting(topic, subscription, consumer.token)
@@ -504,7 +504,7 @@ class Leases:
         return lease
 
     def _grant(
-        self, take: WaitingTake, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease, now: Now
+        self, take: Waiting, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease, now: Now
     ) -> bool:
         """Lease what was gathered for a take, and answer it; let go of what expired. False when there is nothing."""
         leases = subscription.leases
@@ -519,21 +519,15 @@ class Leases:
             return False
         consumer.last_take = take.body.number
         consumer.last_lease = [span[:2] for span in lease.spans]
-        self._note_leased(topic, subscription, lease, now)
-        self._reply_leased(take.reply_to, leases, lease)
-        return True
-
-    def _note_leased(self, topic: Topic, subscription: Subscription, lease: NewLease, now: Now) -> None:
-        """Have it on disk what is leased, so that it counts as tried if broker and consumer die together.
-
-        A first attempt does not wait for that, which would cost a worker that takes one message after the other half
-        its speed. What may have ended its consumers does: so each message has one uncounted attempt at most.
-        """
-        assert subscription.leases is not None
-        if subscription.leases.is_suspect(lease.spans):
+        # It is on disk what is leased, so that it counts as tried if broker and consumer die together. A first attempt
+        # does not wait for that, which would cost a worker that takes one message after the other half its speed. What
+        # may have ended its consumers does: so each message has one uncounted attempt at most.
+        if leases.is_suspect(lease.spans):
             self._subscriptions.changed(topic, subscription)
         else:
             self._state.note(topic, subscription, now)
+        self._reply_leased(take.reply_to, leases, lease)
+        return True
 
     def _reply_leased(self, reply_to: ReplyTo, leases: LeaseTable, lease: NewLease) -> None:
         state = self._state

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from clarion.broker.engine.answers import Refused, Reply, ReplyTo, disk_full
+from clarion.broker.engine.answers import Refused, Reply, ReplyTo, Waiting, disk_full
 from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Numbers, Subscription, Topic, WaitingGet, Writer
+from clarion.broker.engine.topics import Numbers, Subscription, Topic, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
@@ -31,7 +31,6 @@ from clarion.store.port import (
     StagedRow,
     Store,
     StoredBatch,
-    TopicRow,
 )
 from clarion.store.port import (
     Answer as TransactionAnswer,
@@ -297,16 +296,6 @@ class State:
         """Return whether a topic is not on disk yet; its number may be another's after a crash."""
         return any(topic.number in group.changes.topics for group in self.groups())
 
-    def add_topic(self, name: bytes, retention: str, now: Now) -> Topic:
-        """Make a topic that is not there."""
-        topic = Topic(TopicRow(self.draw(), name, retention), (), now.monotonic_s)
-        self.topic_count += 1
-        self.free_bytes -= ROW_BYTES
-        self.topics[name] = topic
-        self.open.changes.topics[topic.number] = topic.row()
-        self.changed(topic)
-        return topic
-
     def append(self, topic: Topic, data: Buffer, count: int, now: Now, *, expires_at_us: int = 0) -> StoredBatch:
         """Put a batch at the end of a topic, with the open group."""
         batch = self._place(topic, data, len(data), count, now, expires_at_us)
@@ -482,7 +471,7 @@ class State:
             self.drop_topic(topic)
             self.counters["topics_unloaded"] += 1
 
-    def stop_waiting(self, topic: Topic, get: WaitingGet) -> None:
+    def stop_waiting(self, topic: Topic, get: Waiting) -> None:
         """Take a get off the topic's list."""
         del topic.waiting[get.reply_to.peer, get.body.name]
         self.waiting_gets -= 1

@@ -16,6 +16,7 @@ from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
 from clarion.model.ranges import AckedRanges, Span, merged
+from clarion.store.port import TopicRow
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -167,10 +168,15 @@ class Subscriptions:
 
     def make_topic(self, name: bytes, retention: str, now: Now) -> Topic:
         """Return the topic, made where needed, with the subscriptions of those whom its name concerns."""
-        topic = self._state.find_topic(name, now.monotonic_s)
+        state = self._state
+        topic = state.find_topic(name, now.monotonic_s)
         if topic is None:
-            topic = self._state.add_topic(name, retention, now)
-            for subscriber, options in list(self._state.patterns.wanting(name)):
+            topic = state.topics[name] = Topic(TopicRow(state.draw(), name, retention), (), now.monotonic_s)
+            state.topic_count += 1
+            state.free_bytes -= ROW_BYTES
+            state.open.changes.topics[topic.number] = topic.row()
+            state.changed(topic)
+            for subscriber, options in list(state.patterns.wanting(name)):
                 if subscriber not in topic.subscriptions:
                     self.add(topic, subscriber, 0, options, now)
         return topic

@@ -7,29 +7,19 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from clarion.broker.engine.answers import Peer, Refused, ReplyTo
+from clarion.broker.engine.answers import Peer, Refused, Waiting
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
 from clarion.model.ranges import AckedRanges
 from clarion.store.port import Answer, Receipt, StoredBatch, SubscriptionRow, TopicRow
-from clarion.wire import bodies
 from clarion.wire.codes import Code
 
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 _first_offset = attrgetter("first_offset")
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
-
-
-class WaitingGet(NamedTuple):
-    """A get that waits at the broker for messages."""
-
-    reply_to: ReplyTo
-    body: bodies.Get
-    position: int  # not the body's: what the broker itself acked since may lie between the two
-    deadline_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +145,7 @@ class Topic:
         self.writers: dict[int, Writer] = {}
         self.recent: deque[StoredBatch] = deque()  # the newest batches, without a gap up to visible_end
         self.recent_messages = 0
-        self.waiting: dict[tuple[Peer, bytes], WaitingGet] = {}
+        self.waiting: dict[tuple[Peer, bytes], Waiting] = {}
         self.takers: dict[bytes, Subscription] = {}  # shared subscriptions that somebody waits to be lent from
         self.uncommitted = 0  # groups with changes to this topic that are not on disk yet
         self.touched_s = now_s
