@@ -10,8 +10,9 @@ from random import Random
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.property.checked_engine import REPLAYED
 from tests.property.repeating_clients import PEERS, TOPICS, Clients, Draft, Sent
 from tests.property.twin_brokers import LEASE_S, OneBroker, Told
 
@@ -314,13 +315,9 @@ _OTHERS = ["settle"] * 20 + ["tick"] * 3 + ["crash", "fill", "begin"] * 2
     retention=st.sampled_from(("keep", "until-read")),
 )
 @settings(
+    REPLAYED,
     max_examples=400,
-    deadline=None,
-    derandomize=True,
-    database=None,
     phases=[Phase.generate],  # a step leads to the next: what is left out changes all that follows
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
 )
 def _play(steps: list[tuple[int | str, int]], retention: str) -> None:
     asked = Asked(retention)
