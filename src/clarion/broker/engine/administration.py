@@ -201,7 +201,7 @@ class Administration:
         topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         if len(body.nonce) > _MAX_NONCE:
             raise Refused(Code.MALFORMED, f"a nonce has at most {_MAX_NONCE} bytes")
-        if body.nonce and subscription.is_moved_by(body.nonce):
+        if body.nonce and body.nonce == subscription.moved_by:
             return _Seek(topic, subscription, body.nonce, None)
         self._subscriptions.check_meant(topic, subscription, body.as_of)
         return _Seek(topic, subscription, body.nonce, self._subscriptions.start_of(topic, body.start, body.at))

@@ -41,8 +41,7 @@ _EVERYTHING = 1 << 62
 
 
 class _Dead(NamedTuple):
-    letters_topic: Topic | None  # where the dead letters are; None when there are none
-    reader: Subscription | None
+    letters_at: tuple[Topic, Subscription] | None  # where the dead letters are; None when there are none
     dropped: list[int]
     homes: dict[tuple[bytes, bytes], list[_Letter]]  # what is replayed, by topic and subscription
     skipped: int
@@ -138,11 +137,11 @@ class DeadLetters:
             text = f"dead letters are replayed or dropped, not {body.action!r}, in at most {MAX_RANGES} ranges"
             raise Refused(Code.MALFORMED, text)
         if letters_topic is None or reader is None:
-            return _Dead(None, None, [], {}, 0, -1)
+            return _Dead(None, [], {}, 0, -1)
         check_topic_meant(state, letters_topic, body.as_of)
         offsets, following = self._wanted(letters_topic, reader, body.offsets)
         if body.action == "drop":
-            return _Dead(letters_topic, reader, offsets, {}, 0, following)
+            return _Dead((letters_topic, reader), offsets, {}, 0, following)
         try:
             homes, skipped, last = self._sorted_by_home(letters_topic, offsets, now)
         except UNREAD as error:
@@ -150,17 +149,18 @@ class DeadLetters:
         size = sum(len(each.payload) + len(each.key or b"") for found in homes.values() for each in found)
         if not state.has_room(size):
             raise disk_full("no dead letter was replayed")
-        return _Dead(letters_topic, reader, [], homes, skipped, following if last is None else last)
+        return _Dead((letters_topic, reader), [], homes, skipped, following if last is None else last)
 
     def settle(self, reply_to: ReplyTo, plan: _Dead, now: Now) -> None:
         """Replay or drop some dead letters; asking again finds them done."""
         done = 0
-        if plan.letters_topic is not None and plan.reader is not None:
-            for offset in plan.dropped:
-                self._subscriptions.skip(plan.letters_topic, plan.reader, offset, offset + 1)
-            for (name, subscriber), letters in plan.homes.items():
-                self._replay(plan.letters_topic, plan.reader, name, subscriber, letters, now)
-            done = len(plan.dropped) + sum(map(len, plan.homes.values()))
+        if plan.letters_at is not None:
+            for home, letters in plan.homes.items():
+                self._replay(*home, letters, now)
+            replayed = [letter.offset for letters in plan.homes.values() for letter in letters]
+            for offset in (*plan.dropped, *replayed):
+                self._subscriptions.skip(*plan.letters_at, offset, offset + 1)
+            done = len(plan.dropped) + len(replayed)
         body = bodies.DeadDone(done, plan.skipped, plan.following)
         self._state.reply_when_durable(reply_to, Kind.ACK, body)
 
@@ -204,15 +204,7 @@ class DeadLetters:
                 return homes, skipped, offset + 1
         return homes, skipped, None
 
-    def _replay(
-        self,
-        letters_topic: Topic,
-        reader: Subscription,
-        name: bytes,
-        subscriber: bytes,
-        letters: list[_Letter],
-        now: Now,
-    ) -> None:
+    def _replay(self, name: bytes, subscriber: bytes, letters: list[_Letter], now: Now) -> None:
         state = self._state
         topic = state.find_topic(name, now.monotonic_s)
         assert topic is not None, f"{to_text(name)} was there a moment ago"
@@ -220,8 +212,6 @@ class DeadLetters:
         for subscription in topic.subscriptions.values():
             if subscription.name != subscriber:
                 self._subscriptions.skip(topic, subscription, batch.first_offset, batch.first_offset + batch.count)
-        for each in letters:
-            self._subscriptions.skip(letters_topic, reader, each.offset, each.offset + 1)
         state.counters["messages_revived"] += len(letters)
 
 

@@ -105,9 +105,9 @@ class Delays:
     def tick(self, now: Now) -> None:
         """Have messages appear that are due, as many as fit one round."""
         self._seen = now
-        if self._is_moving or self._next_due_us is None or now.monotonic_s < self._not_before_s:
+        if self._is_moving or self._next_due_us is None:
             return
-        if now.unix_us < self._next_due_us:
+        if now.monotonic_s < self._not_before_s or now.unix_us < self._next_due_us:
             return
         rows = self._state.store.due(now.unix_us, _BATCHES_A_ROUND + len(self._damaged))
         numbers = {row.topic for row in rows}

@@ -95,7 +95,7 @@ class Gets:
         body, topic, subscription, position, found = plan
         self._subscriptions.note_use(topic, subscription, now)
         if found is not None:
-            self._deliver(reply_to, body, topic, subscription, position, found, now)
+            self._deliver(reply_to, plan, found, now)
         elif body.wait_ms <= 0:
             self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         else:
@@ -128,7 +128,8 @@ class Gets:
             except Refused as refused:
                 self._state.refuse(get.reply_to, refused)
             else:
-                self._deliver(get.reply_to, get.body, topic, subscription, get.position, found, now)
+                plan = _Get(get.body, topic, subscription, get.position, found)
+                self._deliver(get.reply_to, plan, found, now)
 
     def expire(self, now_s: float) -> None:
         """Answer those whose wait is over."""
@@ -153,17 +154,9 @@ class Gets:
                 self._send_away(topic, get)
         self._deadlines.clear()
 
-    def _deliver(
-        self,
-        reply_to: ReplyTo,
-        body: bodies.Get,
-        topic: Topic,
-        subscription: Subscription,
-        position: int,
-        found: _Found,
-        now: Now,
-    ) -> None:
+    def _deliver(self, reply_to: ReplyTo, plan: _Get, found: _Found, now: Now) -> None:
         state, (unacked, batches) = self._state, found
+        body, topic, subscription, position, _ = plan
         packed = _pack(batches, position, now)
         for start, stop in packed.expired:
             state.counters["messages_expired"] += stop - start

@@ -268,7 +268,7 @@ class Leases:
         if self._to_serve:
             to_serve, self._to_serve = self._to_serve, {}
             for topic, subscription in to_serve.values():
-                if self._is_current(topic, subscription):
+                if self._state.is_current(topic, subscription):
                     self._serve(topic, subscription, now)
 
     def stalled(self, seconds: float) -> None:
@@ -292,7 +292,7 @@ class Leases:
     def tick(self, now: Now) -> None:
         """Take back what was leased to the silent; have come again what is due; answer who waited long enough."""
         for topic, subscription in self._timers.due(now.monotonic_s):
-            if subscription.leases is not None and self._is_current(topic, subscription):
+            if subscription.leases is not None and self._state.is_current(topic, subscription):
                 self._look(topic, subscription, subscription.leases, now)
         if self._state.notes_by_s is not None and now.monotonic_s >= self._state.notes_by_s:
             self._state.write_notes()
@@ -311,11 +311,6 @@ class Leases:
                     self._state.reply(take.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         self._timers.clear()
         self._to_serve.clear()
-
-    def _is_current(self, topic: Topic, subscription: Subscription) -> bool:
-        return (
-            self._state.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription
-        )
 
     def _look(self, topic: Topic, subscription: Subscription, leases: LeaseTable, now: Now) -> None:
         now_s = now.monotonic_s

@@ -25,7 +25,6 @@ _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publis
 _PUBLISHERS_AT_ONCE = 1000
 MAX_OPENED = 1000  # topics of one OPEN
 
-_NO_TOPIC_MADE = "no topic was made, nothing acked is lost"
 
 Times = tuple[int, ...]  # when each message of a batch appears; none: now
 PlanT = TypeVar("PlanT")
@@ -161,15 +160,13 @@ class Puts:
         return found
 
     def _plan_open(self, name: bytes, new: set[bytes], now: Now) -> Topic | bytes:
-        state = self._state
         check_name(name)
-        topic = find_or_make(state, name, now)
+        topic = find_or_make(self._state, name, now)
         if topic is not None:
             return topic
         if self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
-        state.check_row(_NO_TOPIC_MADE, others=len(new))
-        state.check_new_topics(len(new | {name}))
+        self.check_new_topic(others=len(new - {name}))
         new.add(name)
         return name
 
@@ -186,7 +183,8 @@ class Puts:
                 told.append((0, found.code, found.text))
                 continue
             topic = found if isinstance(found, Topic) else self.make_topic(found, now)
-            is_new = is_new or state.is_new(topic)
+            # Its number may be another's after a crash, as long as it is not on disk.
+            is_new = is_new or any(topic.number in group.changes.topics for group in state.groups())
             told.append((topic.number, 0, ""))
         if is_new:
             state.reply_when_durable(reply_to, Kind.ACK, bodies.Opened(tuple(told)))
@@ -261,10 +259,10 @@ class Puts:
             raise Refused(Code.MALFORMED, text)
         return find_or_make(self._state, name, now)
 
-    def check_new_topic(self) -> None:
-        """Refuse to make a topic where there is no room for it."""
-        self._state.check_row(_NO_TOPIC_MADE)
-        self._state.check_new_topics()
+    def check_new_topic(self, others: int = 0) -> None:
+        """Refuse to make a topic, besides others, where there is no room for it."""
+        self._state.check_row("no topic was made, nothing acked is lost", others)
+        self._state.check_new_topics(1 + others)
 
     def check_batch(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
         """Refuse a batch that will be refused again: it is too large, or nobody would read it."""

@@ -90,8 +90,9 @@ class StagedPuts:
             return _Stage(body, seen, None)
         if topic is None:
             self._puts.check_new_topic()
-        else:
-            self._check_dropped(topic, body)
+        elif body.as_of and not max(topic.number, last.dropped if last else 0) <= body.as_of <= state.count:
+            what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
+            raise state.stale(what)  # it may have been staged before, and dropped alone or with its topic
         most = self._puts.max_batch_bytes(topic)
         if max(len(batch.raw), batch.plain_bytes) > most:
             raise Refused(Code.TOO_LARGE, too_large(body.topic, most))
@@ -102,13 +103,6 @@ class StagedPuts:
         # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
         below = check_room(state, topic, len(batch.raw), count_delayed=False)
         return _Stage(body, seen, PutPlan(body.topic, topic, batch, 0, (), below))
-
-    def _check_dropped(self, topic: Topic, body: bodies.Stage) -> None:
-        """Refuse a batch that may have been staged before, and dropped since, alone or with its topic."""
-        row = self._writer(body.writer)
-        if body.as_of and not max(topic.number, row.dropped if row else 0) <= body.as_of <= self._state.count:
-            what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
-            raise self._state.stale(what)
 
     def stage(self, reply_to: ReplyTo, plan: _Stage, now: Now) -> None:
         """Store a batch for later, once for each place; answered when it is on disk."""

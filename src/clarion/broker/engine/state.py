@@ -14,7 +14,7 @@ from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Numbers, Subscription, Topic, Writer
+from clarion.broker.engine.topics import Subscription, Topic, Transactor, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
@@ -31,9 +31,6 @@ from clarion.store.port import (
     StagedRow,
     Store,
     StoredBatch,
-)
-from clarion.store.port import (
-    Answer as TransactionAnswer,
 )
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
@@ -96,7 +93,7 @@ class PutTaken(NamedTuple):
 class TransactionTaken(NamedTuple):
     """Somebody is told what became of a transaction."""
 
-    numbers: Numbers[TransactionAnswer]
+    numbers: Transactor
     number: int
     transacted: bodies.Transacted
     reply_to: ReplyTo
@@ -190,7 +187,7 @@ class State:
         self.open = Group()
         self.asked: dict[bytes, Asked] = {}  # what is being decided, by nonce
         self._decision = self.store.last_decision()
-        self.transactors: dict[int, Numbers[TransactionAnswer]] = {}  # by publisher, the coldest first
+        self.transactors: dict[int, Transactor] = {}  # by publisher, the coldest first
         self.patterns = PatternTable(self.store.patterns())
         self.in_flight: Group | None = None
         self.next_publisher = self.store.last_publisher() + 1
@@ -230,19 +227,15 @@ class State:
                 return None
             topic = Topic(row, self.store.subscriptions(row.number), now_s)
             self.topics[name] = topic
-            self._load_returned(topic)
+            shared = {sub.name: sub.leases for sub in topic.subscriptions.values() if sub.leases is not None}
+            for returned in self.store.returned(topic.number) if shared else ():
+                if returned.name in shared:
+                    shared[returned.name].load_returned(returned)
             self.counters["topics_loaded"] += 1
             if topic.retention == UNTIL_READ and topic.slowest_cursor() > topic.first_offset:
                 self.read_topics.add(topic)  # read by all, but not trimmed before a crash
         topic.touched_s = now_s
         return topic
-
-    def _load_returned(self, topic: Topic) -> None:
-        if any(sub.leases is not None for sub in topic.subscriptions.values()):
-            for row in self.store.returned(topic.number):
-                found = topic.subscriptions.get(row.name)
-                if found is not None and found.leases is not None:
-                    found.leases.load_returned(row)
 
     def find_topic_by_number(self, number: int, now_s: float) -> Topic | None:
         """Return the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
@@ -292,10 +285,6 @@ class State:
             in_flight is not None and publisher in in_flight.changes.gone_publishers
         )
 
-    def is_new(self, topic: Topic) -> bool:
-        """Return whether a topic is not on disk yet; its number may be another's after a crash."""
-        return any(topic.number in group.changes.topics for group in self.groups())
-
     def append(self, topic: Topic, data: Buffer, count: int, now: Now, *, expires_at_us: int = 0) -> StoredBatch:
         """Put a batch at the end of a topic, with the open group."""
         batch = self._place(topic, data, len(data), count, now, expires_at_us)
@@ -337,11 +326,15 @@ class State:
         if self.notes_by_s is None:
             self.notes_by_s = now.monotonic_s + _NOTED_WITHIN_S
 
+    def is_current(self, topic: Topic, subscription: Subscription) -> bool:
+        """Return whether a subscription is still there, and in memory."""
+        return self.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription
+
     def write_notes(self) -> None:
         """Have the open group write what was noted, as far as it is still there."""
         notes, self._notes, self.notes_by_s = self._notes, {}, None
         for key, (topic, subscription) in notes.items():
-            if self.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription:
+            if self.is_current(topic, subscription):
                 self.open.dirty[key] = subscription
                 self.changed(topic)
 

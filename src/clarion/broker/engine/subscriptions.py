@@ -357,7 +357,14 @@ class Subscriptions:
         leases = subscription.leases
         self.note_use(topic, subscription, now)
         if leases is not None:
-            token = leases.token_of(body.nonce) or self._let_in(topic, subscription, leases, body, now)
+            token = leases.token_of(body.nonce)
+            if token is None:
+                token = subscription.token = state.draw()
+                max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
+                consumer = leases.attach(token, body.nonce, max_unacked, now.monotonic_s)
+                self.timers.set(topic, subscription, consumer.deadline_s)
+                self.changed(topic, subscription)
+                state.counters["attached"] += 1
             attached = bodies.Attached(token, subscription.acked.cursor, (), subscription.options)
             state.reply_when_durable(reply_to, Kind.ACK, attached)
             return
@@ -372,26 +379,12 @@ class Subscriptions:
         attached = bodies.Attached(subscription.token, acked.cursor, tuple(acked), subscription.options)
         state.reply_when_durable(reply_to, Kind.ACK, attached)
 
-    def _let_in(
-        self, topic: Topic, subscription: Subscription, leases: LeaseTable, body: bodies.Attach, now: Now
-    ) -> int:
-        token = subscription.token = self._state.draw()
-        max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
-        consumer = leases.attach(token, body.nonce, max_unacked, now.monotonic_s)
-        self.timers.set(topic, subscription, consumer.deadline_s)
-        self.changed(topic, subscription)
-        self._state.counters["attached"] += 1
-        return token
-
     # ACK, alone or in a transaction.
 
     def check_ack(self, body: bodies.Ack, now: Now) -> AckPlan:
         """Refuse to take ranges as done that the caller cannot, or may not, ack."""
-        return self.plan_ack(body.topic, body.name, body.token, body.acked, now)
-
-    def plan_ack(self, name: bytes, subscriber: bytes, token: int, acked: bodies.Ranges, now: Now) -> AckPlan:
-        """Return what is to be acked, or refuse it."""
-        topic, subscription = self.find(name, subscriber, now)
+        topic, subscription = self.find(body.topic, body.name, now)
+        token, acked = body.token, body.acked
         self.check_token(topic, subscription, token)
         if len(acked) > MAX_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
             text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"

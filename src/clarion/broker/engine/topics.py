@@ -35,7 +35,7 @@ class Subscription:
     seen_at_us: int
     leases: LeaseTable | None = field(init=False)
     moved_token: int = 0  # of the last consumer from before a seek
-    _moved_by: bytes = b""
+    moved_by: bytes = b""  # the nonce of that seek
 
     def __post_init__(self) -> None:
         self.leases = LeaseTable(self.acked, self.options, self.token) if self.options.shared else None
@@ -48,7 +48,7 @@ class Subscription:
         if row.nonce.startswith(_MOVED):
             size = row.nonce[len(_MOVED)]
             rest = row.nonce[len(_MOVED) + 1 :]
-            found._moved_by, found.nonce = rest[:size], rest[size:]
+            found.moved_by, found.nonce = rest[:size], rest[size:]
         if found.leases is not None:
             found.leases.await_consumers(row.consumers, row.lent)
         elif not found.nonce:  # nobody attached since it was sought, or made
@@ -59,13 +59,9 @@ class Subscription:
         """Begin anew elsewhere, for new consumers."""
         self.moved_token = self.token
         self.token = token
-        self.nonce, self._moved_by = b"", nonce
+        self.nonce, self.moved_by = b"", nonce
         self.acked = AckedRanges(cursor)
         self.__post_init__()
-
-    def is_moved_by(self, nonce: bytes) -> bool:
-        """Return whether it was this request that moved it last."""
-        return nonce == self._moved_by
 
     def to_row(self) -> SubscriptionRow:
         return SubscriptionRow(
@@ -74,7 +70,7 @@ class Subscription:
             self.acked.cursor,
             self.acked.pack(),
             self.token,
-            _MOVED + bytes([len(self._moved_by)]) + self._moved_by + self.nonce if self._moved_by else self.nonce,
+            _MOVED + bytes([len(self.moved_by)]) + self.moved_by + self.nonce if self.moved_by else self.nonce,
             pack_options(self.options),
             self.leases.pack_consumers() if self.leases else b"",
             self.seen_at_us,
@@ -108,6 +104,9 @@ class Numbers(Generic[KeptT]):
         if self.kept[place].checksum != checksum:
             raise Refused(Code.CHECKSUM_DIFFERS, f"{what} {number} came before with other contents")
         return self.kept[place]
+
+
+Transactor = Numbers[Answer]  # one publisher and its transactions
 
 
 class Writer(Numbers[Receipt]):

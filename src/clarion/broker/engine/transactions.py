@@ -16,7 +16,7 @@ from clarion.broker.engine.puts import PutPlan, Puts, check_name
 from clarion.broker.engine.state import State, TransactionTaken
 from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_or_make
 from clarion.broker.engine.topic_log import trim
-from clarion.broker.engine.topics import Numbers, Topic
+from clarion.broker.engine.topics import Topic, Transactor
 from clarion.model.names import to_text
 from clarion.store.port import Answer, PublisherRow, StateRow
 from clarion.wire import bodies
@@ -46,7 +46,7 @@ class _Parts(NamedTuple):
 
 class _Transaction(NamedTuple):
     body: bodies.Transact
-    numbers: Numbers[Answer]
+    numbers: Transactor
     checksum: int
     seen: PublisherRow | None
     outcome: _Parts | Refused | Answer  # it is to be done, to be remembered as refused, or was done before
@@ -91,10 +91,10 @@ class Transactions:
                 outcome = refused
         return _Transaction(body, numbers, checksum, seen, outcome)
 
-    def _numbers(self, publisher: int) -> Numbers[Answer]:
+    def _numbers(self, publisher: int) -> Transactor:
         """Return a publisher's numbers, read again where they were not needed for long."""
         transactors = self._state.transactors
-        found = transactors.pop(publisher, None) or Numbers(self._state.store.answers(publisher))
+        found = transactors.pop(publisher, None) or Transactor(self._state.store.answers(publisher))
         transactors[publisher] = found
         if len(transactors) > _IN_MEMORY:
             coldest = next(iter(transactors))
@@ -146,7 +146,7 @@ class Transactions:
             raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
         if sum(len(ack[3]) for ack in body.acks) > MAX_RANGES:
             raise Refused(Code.TOO_LARGE, f"a transaction acks at most {MAX_RANGES} ranges", kind=Kind.INVALID)
-        acks = [self._subscriptions.plan_ack(*ack, now) for ack in body.acks]
+        acks = [self._subscriptions.check_ack(bodies.Ack(*ack), now) for ack in body.acks]
         if body.puts or body.sets:
             self._check_news(acks)
         self._check_sets(body)
