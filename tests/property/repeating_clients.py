@@ -145,8 +145,8 @@ class Clients:
         elif isinstance(body, bodies.Ack | bodies.Return):
             ranges = body.acked if isinstance(body, bodies.Ack) else body.returned
             for start, stop, *_ in ranges:
-                for offset in range(start, stop):
-                    consumer.held.pop(offset, None)
+                for offset in [offset for offset in consumer.held if start <= offset < stop]:
+                    del consumer.held[offset]
 
     def _consumer_of(self, body: bodies.Body) -> Consumer | None:
         token = getattr(body, "token", None)

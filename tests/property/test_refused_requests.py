@@ -28,6 +28,7 @@ from clarion.wire.frames import DECIDED_KINDS, REQUEST_KINDS, Kind, pack_frames
 
 REFUSED = frozenset({Kind.INVALID, Kind.REFUSED, Kind.NO_SUBSCRIBER, Kind.NOT_SUBSCRIBED})
 NEW = (b"new", b"newer", b"newest")
+QUIET = bodies.Matches(b"quiet/#", b"watcher", 1, 60_000)  # of which there is never news: it waits
 LIMITS = {
     "max_batch_bytes": 900,
     "topic_max_bytes": 1200,
@@ -35,7 +36,7 @@ LIMITS = {
     "max_subscriptions": 5,
     "max_subscriptions_per_topic": 3,
     "max_publishers": 4,
-    "max_patterns": 1,
+    "max_patterns": 2,
     "max_waiting_gets": 1,
     "max_consumers_per_subscription": 2,
     "max_writers": 1,
@@ -110,6 +111,8 @@ class Asked:
             self.ask(kind, dice, spoiled=False)
             self.broker.settle(self.now)
             self.hear()
+        subscribe = bodies.Subscribe(QUIET.pattern, QUIET.name)
+        self.broker.take(b"boss", pack_frames(Kind.SUBSCRIBE, 0, subscribe), self.now)
         for topic, at_bound in zip(TOPICS, ("trim", "refuse"), strict=True):  # transactions often are for both
             body = bodies.Configure(topic, "keep", {"max_bytes": 700, "at_bound": at_bound})
             self.broker.take(b"boss", pack_frames(Kind.CONFIGURE, 0, body), self.now)
@@ -128,6 +131,11 @@ class Asked:
         elif action == "crash":
             self.broker.settle(self.now)
             self.broker.start(self.now)
+        elif action == "lend":
+            for kind in (Kind.ATTACH, Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.TAKE, Kind.TAKE):
+                self.ask(kind, dice, spoiled=False)
+                self.broker.settle(self.now)
+                self.hear()
         elif action == "fill":
             self.broker.store.capacity_bytes = dice.choice((1 << 24, 1 << 40))  # the one is less than the reserve
             self.broker.engine._state.free_bytes = self.broker.store.free_bytes()
@@ -147,6 +155,8 @@ class Asked:
             draft.body.changes = {"max_bytes": 700, "at_bound": dice.choice(("trim", "refuse"))}
             draft.body.retention = "keep"
         body = spoil(draft.body, dice) if spoiled else draft.body
+        if isinstance(body, bodies.Get | bodies.Take | bodies.Matches) and dice.random() < 0.6:
+            body = QUIET if kind == Kind.MATCHES else msgspec.structs.replace(body, wait_ms=60_000)
         blob = draft.blob
         if isinstance(body, bodies.Put | bodies.Stage) and blob is not None:
             batch = Batch.parse(blob)
@@ -305,7 +315,7 @@ _refused: Counter[tuple[int, int]] = Counter()
 _ACTIONS = (
     [*sorted(REQUEST_KINDS)] + [*sorted(REQUEST_KINDS - {Kind.FORGET, Kind.DELETE})] * 2 + [Kind.PUT, Kind.TRANSACT] * 8
 )
-_OTHERS = ["settle"] * 20 + ["tick"] * 3 + ["crash", "fill", "begin"] * 2
+_OTHERS = ["settle"] * 20 + ["tick"] * 3 + ["crash", "fill", "begin"] * 2 + ["lend"] * 4
 
 
 @given(
@@ -337,3 +347,5 @@ def test_a_refused_request_leaves_the_stores_changes_empty() -> None:
     )
     common = {Code.TOPIC_FULL, Code.DISK_FULL, Code.LIMIT, Code.NO_SUBSCRIBER, Code.STALE, Code.GAP, Code.SHOW_HELD}
     assert {code for _, code in _refused} >= common
+    waits = {(Kind.GET, Code.LIMIT), (Kind.TAKE, Code.LIMIT), (Kind.TAKE, Code.GONE), (Kind.MATCHES, Code.LIMIT)}
+    assert _refused.keys() >= waits, "what depends on what there is to read is known before it is done"
