@@ -30,7 +30,7 @@ class ReplyTo(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A get or a take that waits at the broker for messages."""
+    """A request that waits at the broker: for messages, or for news of a pattern's topics."""
 
     reply_to: ReplyTo
     body: Any

@@ -100,7 +100,7 @@ class Engine:
             Kind.COMMIT_STAGED: _Handler(self._staged_puts.check_commit, self._staged_puts.commit),
             Kind.REGISTER: _Handler(puts.check_register, puts.register),
             Kind.OPEN: _Handler(puts.check_open, puts.open),
-            Kind.FORGET: _Handler(puts.check_forget, puts.forget),
+            Kind.FORGET: _Handler(lambda body, _now: body, puts.forget),
             Kind.SUBSCRIBE: _Handler(self._patterns.check_subscribe, self._patterns.subscribe),
             Kind.UNSUBSCRIBE: _Handler(self._patterns.check_unsubscribe, self._patterns.unsubscribe),
             Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matching.ask),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.answers import Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import PatternKey, PatternTable, State, SubscriptionChanged
 from clarion.broker.engine.subscriptions import BUSY_RETRY_S, Subscriptions
@@ -75,11 +75,6 @@ _BUSY_RETRY_S = 0.2
 _ANSWERED_KEPT = 1024  # deadlines of questions already answered that may linger
 
 
-class _Waiting(NamedTuple):
-    reply_to: ReplyTo
-    deadline_s: float
-
-
 class _Matched:
     """The topics of one pattern, as far as they are on disk."""
 
@@ -89,7 +84,7 @@ class _Matched:
         self._hash = 0
         self.topics: dict[int, bytes] = {}
         self.is_known = False  # once all topics were looked at
-        self.waiting: dict[object, _Waiting] = {}  # by peer
+        self.waiting: dict[object, Waiting] = {}  # by peer
         self.asked_s = 0.0
 
     def add(self, number: int, topic: bytes) -> None:
@@ -128,7 +123,7 @@ class Matching:
         self._scans = scans
         self._matched: dict[PatternKey, _Matched] = {}
         self._by_name: dict[bytes, list[_Matched]] = {}
-        self._deadlines: list[tuple[float, int, _Matched, _Waiting]] = []
+        self._deadlines: list[tuple[float, int, _Matched, Waiting]] = []
         self._changed: set[_Matched] = set()
         self._parked = self._waiting = 0
         self._idle_at_s = 0.0
@@ -162,7 +157,7 @@ class Matching:
             self._reply(matched, reply_to)
         else:
             wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
-            self._park(matched, _Waiting(reply_to, now.monotonic_s + wait_s))
+            self._park(matched, Waiting(reply_to, body, now.monotonic_s + wait_s))
 
     def end(self, pattern: bytes, name: bytes) -> None:
         """Tell who waits that there is no such subscription any more."""
@@ -233,7 +228,7 @@ class Matching:
         if not self._by_name[matched.name]:
             del self._by_name[matched.name]
 
-    def _park(self, matched: _Matched, waiting: _Waiting) -> None:
+    def _park(self, matched: _Matched, waiting: Waiting) -> None:
         self._waiting += waiting.reply_to.peer not in matched.waiting
         matched.waiting[waiting.reply_to.peer] = waiting
         self._parked += 1
@@ -247,7 +242,7 @@ class Matching:
         for waiting in list(matched.waiting.values()):
             self._answer(matched, waiting)
 
-    def _answer(self, matched: _Matched, waiting: _Waiting) -> None:
+    def _answer(self, matched: _Matched, waiting: Waiting) -> None:
         del matched.waiting[waiting.reply_to.peer]
         self._waiting -= 1
         if matched.is_known:

@@ -90,14 +90,10 @@ class Puts:
             state.counters["publishers_registered"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Registered(state.identity.broker, known))
 
-    def check_forget(self, body: bodies.Forget, now: Now) -> int:
-        """Return whom to forget; one that is not there is already forgotten."""
-        return body.publisher
-
-    def forget(self, reply_to: ReplyTo, publisher: int, now: Now) -> None:
-        """Drop a publisher that closed cleanly."""
-        if 0 < publisher < self._state.next_publisher:
-            self.drop_publisher(publisher)
+    def forget(self, reply_to: ReplyTo, body: bodies.Forget, now: Now) -> None:
+        """Drop a publisher that closed cleanly; one that is not there is already forgotten."""
+        if 0 < body.publisher < self._state.next_publisher:
+            self.drop_publisher(body.publisher)
         self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     def drop_publisher(self, publisher: int) -> None:
