@@ -284,7 +284,7 @@ class LeaseTable:
             keys.claim(offset, key)
         for offset, key in blocked:
             keys.claim(offset, key)
-        self.ready.take_all([(offset, offset + 1) for offset, _ in blocked])
+            self.ready.take(offset, offset + 1)
 
     def not_held(
         self, consumer: Consumer, ranges: Sequence[tuple[int, int]], gone_below: int

@@ -449,10 +449,12 @@ class Leases:
         if leases.ready.total and leases.ready[0][0] < topic.first_offset:
             raise gone_below(topic, leases.ready[0][0])
         most = leases.share_of(consumer, max_messages)
+        if not most:
+            return lease
         fresh = leases.tried() < limits.max_returned
         only_gaps = len(leases.acked) >= limits.max_acked_ranges
         try:
-            for start, stop, attempt in leases.candidates(fresh=fresh, only_gaps=only_gaps) if most else ():
+            for start, stop, attempt in leases.candidates(fresh=fresh, only_gaps=only_gaps):
                 if leases.is_careful(attempt):
                     if lease.messages or consumer.held.total:
                         continue
