@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
+from hypothesis import HealthCheck, settings
+
 from clarion.broker.engine import Engine, Group, Limits, Now, Reply
 from clarion.model.errors import StoreFull
 from clarion.store.memory import MemoryStore
@@ -18,6 +20,13 @@ from clarion.wire.codes import Code
 from clarion.wire.frames import Kind, Request
 
 Key = tuple[bytes, int]  # peer and request id
+REPLAYED = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)  # the same examples every time
 
 
 class Plain(Protocol):

@@ -145,8 +145,8 @@ class Clients:
         elif isinstance(body, bodies.Ack | bodies.Return):
             ranges = body.acked if isinstance(body, bodies.Ack) else body.returned
             for start, stop, *_ in ranges:
-                for offset in range(start, stop):
-                    consumer.held.pop(offset, None)
+                for offset in [offset for offset in consumer.held if start <= offset < stop]:
+                    del consumer.held[offset]
 
     def _consumer_of(self, body: bodies.Body) -> Consumer | None:
         token = getattr(body, "token", None)
@@ -239,7 +239,7 @@ class Clients:
         if not self.publishers:
             return None
         publisher = dice.choice(self.publishers[-2:])
-        last = self._broker.engine._transactions._transactor(publisher).last_number
+        last = self._broker.engine._transactions._numbers(publisher).last_number
         acks: list[tuple[bytes, bytes, int, bodies.Ranges]] = []
         consumer = self._consumer(dice, ALONE, SHARED)
         if consumer is not None and dice.random() < 0.8:

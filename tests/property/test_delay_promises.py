@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.property.checked_delays import PUTTER, CheckedDelays
+from tests.property.checked_engine import REPLAYED
 
 from clarion.broker.engine import Limits
 from clarion.store.port import KEEP
@@ -172,12 +173,4 @@ class DelayPromises(RuleBasedStateMachine):
 
 
 TestDelayPromises = DelayPromises.TestCase
-TestDelayPromises.settings = settings(
-    max_examples=100,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+TestDelayPromises.settings = settings(REPLAYED, max_examples=100, stateful_step_count=50)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.property.broker_model import ModelSubscription, runs
 from tests.property.checked_broker import CheckedBroker, Parked
+from tests.property.checked_engine import REPLAYED
 from tests.property.engine_rules import NAMES, PEERS, TOPICS, Publishing, Subscribing, pick, rarely, small, topics
 
 from clarion.broker.engine import Limits
@@ -197,12 +198,4 @@ class EnginePromises(Publishing, Subscribing):
 
 
 TestEnginePromises = EnginePromises.TestCase
-TestEnginePromises.settings = settings(
-    max_examples=250,
-    stateful_step_count=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+TestEnginePromises.settings = settings(REPLAYED, max_examples=250, stateful_step_count=60)

@@ -14,8 +14,9 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.checked_engine import REPLAYED
 from tests.property.repeating_clients import PATTERN, PLACES, Clients, Sent
 from tests.property.twin_brokers import LEASE_S, OneBroker, Told
 
@@ -465,14 +466,7 @@ _repeated: Counter[int] = Counter()
     retention=st.sampled_from(("keep", "until-read")),
     kept=st.sampled_from((4, 16_384)),
 )
-@settings(
-    max_examples=300,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(REPLAYED, max_examples=300)
 def _play(steps: list[tuple[int | str, int]], retention: str, kept: int) -> None:
     with mock.patch.object(memory, "DECISIONS_KEPT", kept):
         twins = Twins(retention)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.property.checked_engine import done
+from tests.property.checked_engine import REPLAYED, done
 from tests.property.checked_retention import PUTTER, CheckedRetention
 
 from clarion.broker.engine import Limits, Reply
@@ -238,12 +238,4 @@ class RetentionPromises(RuleBasedStateMachine):
 
 
 TestRetentionPromises = RetentionPromises.TestCase
-TestRetentionPromises.settings = settings(
-    max_examples=60,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+TestRetentionPromises.settings = settings(REPLAYED, max_examples=60, stateful_step_count=50)

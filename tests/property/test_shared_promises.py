@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 from tests.property.broker_model import runs
+from tests.property.checked_engine import REPLAYED
 from tests.property.checked_group import CheckedGroup
 from tests.property.group_disk import OUT, WATCHER, WORK
 from tests.property.group_rules import PUTTER, WORKERS, rarely
@@ -185,12 +186,4 @@ class SharedPromises(Shifts):
 
 
 TestSharedPromises = SharedPromises.TestCase
-TestSharedPromises.settings = settings(
-    max_examples=120,
-    stateful_step_count=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+TestSharedPromises.settings = settings(REPLAYED, max_examples=120, stateful_step_count=60)

@@ -160,7 +160,7 @@ class Transacting(RuleBasedStateMachine):
 
     def was_moved(self, request: Request) -> bool:
         """Tell whether the engine, which may, says that the consumer is from before a seek."""
-        answers = self.both.engine._state.transactors[request.body.publisher].answers
+        answers = self.both.engine._state.transactors[request.body.publisher].kept
         return request.body.acks[0][2] <= self.both.moved_token and b"was moved" in answers[-1].body
 
     def wrong(self, request: Request, full: bool) -> tuple[int, int]:
@@ -196,7 +196,7 @@ class Transacting(RuleBasedStateMachine):
 
     def was_passed(self, request: Request) -> bool:
         """Tell whether the engine, which may, says that the watcher is past something that expired."""
-        answers = self.both.engine._state.transactors[request.body.publisher].answers
+        answers = self.both.engine._state.transactors[request.body.publisher].kept
         return b"acked already" in answers[-1].body
 
     def do(self, request: Request) -> Transaction:

@@ -24,7 +24,7 @@ from clarion.session.service_process import StopSignals, raise_descriptor_limit
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
-from clarion.wire.bodies import TELLING
+from clarion.wire.bodies import TELLING, Stats
 from clarion.wire.codes import Code
 from clarion.wire.frames import BadFrames, Kind, UnknownVersion, pack_frames, parse_request, request_id_of
 
@@ -59,7 +59,7 @@ class Broker:
             settings.data, max_bytes=settings.max_store_bytes or None, crash_points=self._crash_points
         )
         try:
-            self._engine = Engine(self._store, settings.limits(), start=os.urandom(16), more_stats=self._stats)
+            self._engine = Engine(self._store, settings.limits(), start=os.urandom(16))
             self._transport = Transport(
                 listen=settings.listen,
                 publishers=settings.listen_publishers or None,
@@ -279,6 +279,8 @@ class Broker:
     def _send(self, reply: Reply) -> None:
         if isinstance(reply.body, TELLING):
             reply.body.sequence = self._store.sequence
+        elif isinstance(reply.body, Stats):
+            reply.body.values |= self._stats()
         self._transport.send(reply.peer, pack_frames(reply.kind, reply.request_id, reply.body, reply.blobs))
 
     def _drain(self) -> None:

@@ -134,6 +134,14 @@ class Asker:
         return self.ask(Kind.ACK, bodies.Ack(topic, name, token, acked))
 
 
+def news_asker(**limits: Any) -> Asker:
+    """Return an asker that is publisher 1, and whose reader subscribes to the first topic, `news`."""
+    asker = Asker(**limits)
+    asker.register()
+    asker.subscribe(b"news")
+    return asker
+
+
 def body_of(reply: Reply, body: type[BodyT]) -> BodyT:
     assert isinstance(reply.body, body), reply
     return reply.body

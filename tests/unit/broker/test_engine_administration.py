@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, news_asker, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.model.options import SubscriptionOptions, TopicSettings
@@ -22,9 +22,7 @@ WORKERS = b"workers"
 @pytest.fixture
 def asker() -> Asker:
     """A topic of four messages that one subscription has not read."""
-    asker = Asker()
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker()
     asker.put_many(NEWS, 1, 1, b"0", b"1", b"2", b"3")
     return asker
 

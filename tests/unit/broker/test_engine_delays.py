@@ -6,7 +6,7 @@ import struct
 from typing import Any, NoReturn
 
 import pytest
-from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, news_asker, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.model.errors import StoreUnavailable
@@ -24,9 +24,7 @@ def asker() -> Asker:
 
 
 def made(**limits: Any) -> Asker:
-    asker = Asker(**limits)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(**limits)
     asker.tick()
     return asker
 

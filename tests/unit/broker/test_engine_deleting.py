@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 import pytest
-from tests.unit.broker.asker import Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import Asker, body_of, code_of, news_asker, payloads_of
 
 from clarion.model.errors import StoredDataCorrupt
 from clarion.model.options import SubscriptionOptions
@@ -20,9 +20,7 @@ WORKERS = b"workers"
 @pytest.fixture
 def asker() -> Asker:
     """A topic of four messages that one subscription has not read."""
-    asker = Asker()
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker()
     asker.put_many(NEWS, 1, 1, b"0", b"1", b"2", b"3")
     return asker
 

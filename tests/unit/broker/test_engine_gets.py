@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 import pytest
-from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import FIRST_TOPIC, START_US, Asker, body_of, code_of, news_asker, payloads_of
 
 from clarion.model.errors import StoreUnavailable
 from clarion.wire import bodies
@@ -19,9 +19,7 @@ NEWS = b"news"
 @pytest.fixture
 def asker() -> Asker:
     """A topic of three batches, a subscription that saw none of them, and its consumer."""
-    asker = Asker()
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker()
     asker.put_many(NEWS, 1, 1, b"0", b"1", b"2")
     return asker
 
@@ -97,9 +95,7 @@ def test_a_small_part_of_a_batch_is_cut_out_and_keeps_its_ids(asker: Asker) -> N
 
 @pytest.mark.parametrize("memory", [{"memory_bytes": 0}, {"topic_queue_size": 0}, {"topic_queue_size": 2}, {}])
 def test_what_is_not_in_memory_comes_from_the_store(memory: dict[str, int]) -> None:
-    asker = Asker(**memory)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(**memory)
     asker.put_many(NEWS, 1, 1, b"0", b"1", b"2", b"3")
     token = asker.attach(NEWS).token
     for position in range(4):
@@ -201,9 +197,7 @@ def test_an_ack_of_what_is_not_there_is_invalid(asker: Asker, acked: tuple[int, 
 
 
 def test_ranges_above_the_cursor_are_bounded_but_those_that_join_always_fit() -> None:
-    asker = Asker(max_acked_ranges=2)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(max_acked_ranges=2)
     asker.put(NEWS, asker.batch(1, 1, *[b"x"] * 12))
     token = asker.attach(NEWS).token
     assert asker.ack(NEWS, token, (1, 2), (3, 4)).kind == Kind.ACK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.broker.asker import Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import Asker, body_of, code_of, news_asker, payloads_of
 
 from clarion.wire import bodies
 from clarion.wire.codes import Code
@@ -44,9 +44,7 @@ def test_memory_holds_the_newest_batches_of_the_warmest_topics() -> None:
 
 
 def test_a_silent_publisher_expires_and_must_register_again() -> None:
-    asker = Asker(publisher_expiry_s=1000)
-    asker.register()
-    asker.subscribe(b"news")
+    asker = news_asker(publisher_expiry_s=1000)
     asker.put_many(b"news", 1, 1, b"0")
     asker.tick(1500)
     asker.settle()
@@ -55,9 +53,7 @@ def test_a_silent_publisher_expires_and_must_register_again() -> None:
 
 
 def test_a_publisher_that_puts_never_expires_however_short_the_expiry() -> None:
-    asker = Asker(publisher_expiry_s=100)
-    asker.register()
-    asker.subscribe(b"news")
+    asker = news_asker(publisher_expiry_s=100)
     for number in range(1, 20):
         assert asker.put(b"news", asker.batch(1, number, b"x")).kind == Kind.ACK
         asker.tick(61)
@@ -66,9 +62,7 @@ def test_a_publisher_that_puts_never_expires_however_short_the_expiry() -> None:
 
 
 def test_a_publisher_whose_sign_of_life_is_on_its_way_to_the_disk_does_not_expire() -> None:
-    asker = Asker(publisher_expiry_s=1000)
-    asker.register()
-    asker.subscribe(b"news")
+    asker = news_asker(publisher_expiry_s=1000)
     asker.now_s += 1500
     key = asker.send_put(b"news", asker.batch(1, 1, b"0"))
     group = asker.take_group()
@@ -121,9 +115,7 @@ def test_an_unknown_retention_is_invalid() -> None:
 
 
 def test_stats_count_what_happened() -> None:
-    asker = Asker()
-    asker.register()
-    asker.subscribe(b"news")
+    asker = news_asker()
     asker.put(b"news", asker.batch(1, 1, b"0", b"1"))
     asker.get(b"news", asker.attach(b"news").token)
     values = body_of(asker.ask(Kind.STATS, bodies.AskStats()), bodies.Stats).values
@@ -132,9 +124,7 @@ def test_stats_count_what_happened() -> None:
 
 
 def test_an_idle_store_is_given_time_for_itself_about_once_a_second() -> None:
-    asker = Asker(disk_reserve_bytes=1000)
-    asker.register()
-    asker.subscribe(b"news")
+    asker = news_asker(disk_reserve_bytes=1000)
     asker.tick(2)
     asker.engine.take_chore()
     asker.put_many(b"news", 1, 1, b"0")
@@ -148,9 +138,7 @@ def test_an_idle_store_is_given_time_for_itself_about_once_a_second() -> None:
 
 
 def test_a_store_with_little_room_is_given_time_for_itself_between_commits_too() -> None:
-    asker = Asker(disk_reserve_bytes=1000)
-    asker.register()
-    asker.subscribe(b"news")
+    asker = news_asker(disk_reserve_bytes=1000)
     asker.tick(2)
     asker.engine.take_chore()
     asker.store.capacity_bytes = asker.store.used_bytes() + 1900

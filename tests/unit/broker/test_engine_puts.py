@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from tests.unit.broker.asker import FIRST_TOPIC, Asker, body_of, code_of
+from tests.unit.broker.asker import FIRST_TOPIC, Asker, body_of, code_of, news_asker
 from xxhash import xxh3_64_intdigest
 
 from clarion.model.ids import RECEIPTS_KEPT
@@ -19,10 +19,7 @@ NEWS = b"news"
 
 @pytest.fixture
 def asker() -> Asker:
-    asker = Asker()
-    asker.register()
-    asker.subscribe(NEWS)
-    return asker
+    return news_asker()
 
 
 def test_a_put_is_answered_with_its_offset_once_it_is_on_disk(asker: Asker) -> None:
@@ -60,7 +57,7 @@ def test_a_retry_gets_the_first_receipt_after_a_crash_and_after_an_unload(asker:
     asker.crash()
     again = body_of(asker.put(NEWS, packed), bodies.PutDone)
     assert (again.first_offset, again.committed_at_us) == (first.first_offset, first.committed_at_us)
-    asker.state.unload(asker.state.topics[NEWS])
+    asker.state.drop_topic(asker.state.topics[NEWS])
     assert body_of(asker.put(NEWS, packed), bodies.PutDone).first_offset == first.first_offset
 
 
@@ -119,9 +116,7 @@ def test_a_topic_that_keeps_needs_no_subscriber(asker: Asker) -> None:
 
 
 def test_a_batch_that_is_too_large_uses_its_number_and_stays_refused() -> None:
-    asker = Asker(max_batch_bytes=200)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(max_batch_bytes=200)
     packed = asker.batch(1, 1, bytes(300))
     assert code_of(asker.put(NEWS, packed)) == (Kind.REFUSED, Code.TOO_LARGE)
     asker.crash()
@@ -130,9 +125,7 @@ def test_a_batch_that_is_too_large_uses_its_number_and_stays_refused() -> None:
 
 
 def test_a_full_topic_refuses_until_its_readers_caught_up() -> None:
-    asker = Asker(topic_max_bytes=300)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(topic_max_bytes=300)
     token = asker.attach(NEWS).token
     packed = asker.batch(1, 2, bytes(100))
     asker.put(NEWS, asker.batch(1, 1, bytes(100)))
@@ -144,17 +137,13 @@ def test_a_full_topic_refuses_until_its_readers_caught_up() -> None:
 
 
 def test_an_empty_topic_takes_a_batch_that_is_larger_than_the_topic_may_be() -> None:
-    asker = Asker(topic_max_bytes=100)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(topic_max_bytes=100)
     assert asker.put(NEWS, asker.batch(1, 1, bytes(500))).kind == Kind.ACK
     assert code_of(asker.put(NEWS, asker.batch(1, 2, b"x"))) == (Kind.REFUSED, Code.TOPIC_FULL)
 
 
 def test_the_reserve_of_the_disk_is_not_for_puts() -> None:
-    asker = Asker(disk_reserve_bytes=1000)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(disk_reserve_bytes=1000)
     token = asker.attach(NEWS).token
     packed = asker.batch(1, 1, b"one")
     asker.put(NEWS, packed)
@@ -243,9 +232,7 @@ def test_credit_is_shared_among_publishers_and_never_runs_out() -> None:
 
 
 def test_topics_are_bounded() -> None:
-    asker = Asker(max_topics=1)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(max_topics=1)
     assert code_of(asker.put(b"second", asker.batch(1, 1, b"x"))) == (Kind.REFUSED, Code.LIMIT)
     assert code_of(asker.subscribe(b"second")) == (Kind.REFUSED, Code.LIMIT)
     assert code_of(asker.ask(Kind.CONFIGURE, bodies.Configure(b"second", "keep"))) == (Kind.REFUSED, Code.LIMIT)

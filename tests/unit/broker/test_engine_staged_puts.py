@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.asker import FIRST_TOPIC, Asker, body_of, code_of, payloads_of
+from tests.unit.broker.asker import FIRST_TOPIC, Asker, body_of, code_of, news_asker, payloads_of
 
 from clarion.broker.engine import Reply
 from clarion.wire import bodies
@@ -16,10 +16,7 @@ SINK = b"sink"
 
 @pytest.fixture
 def asker() -> Asker:
-    asker = Asker()
-    asker.register()
-    asker.subscribe(NEWS)
-    return asker
+    return news_asker()
 
 
 def stage_body(epoch: int, part: bytes = b"0", place: int = 0, topic: bytes = NEWS) -> bodies.Stage:
@@ -220,9 +217,7 @@ def test_staged_batches_take_nothing_of_the_reserve() -> None:
 
 
 def test_an_epoch_may_be_larger_than_its_topic_but_waits_while_that_is_full() -> None:
-    asker = Asker(topic_max_bytes=300)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(topic_max_bytes=300)
     for place in range(5):
         assert stage(asker, 1, b"a", place, bytes(100)).kind == Kind.ACK
     assert commit(asker, 1).messages == 5
@@ -303,9 +298,7 @@ def test_a_commit_that_says_how_many_there_must_be_is_told_of_what_expired(asker
 
 
 def test_what_expired_is_not_staged_again_by_a_copy_that_comes_late() -> None:
-    asker = Asker(staged_expiry_s=1000)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(staged_expiry_s=1000)
     body, packed = stage_body(1), asker.batch(1, 0, b"0")
     body.as_of = asker.state.count
     assert asker.ask(Kind.STAGE, body, packed).kind == Kind.ACK
@@ -316,9 +309,7 @@ def test_what_expired_is_not_staged_again_by_a_copy_that_comes_late() -> None:
 
 
 def test_what_was_shown_takes_no_more_than_its_own_room() -> None:
-    asker = Asker(topic_max_bytes=300)
-    asker.register()
-    asker.subscribe(NEWS)
+    asker = news_asker(topic_max_bytes=300)
     stage(asker, 1, b"a", 0, bytes(100))
     assert commit(asker, 1).messages == 1
     assert asker.ack(NEWS, asker.attach(NEWS).token, (0, 1)).kind == Kind.ACK

@@ -9,10 +9,16 @@ import msgspec
 
 from clarion.broker.engine.answers import Answer, Refused, ReplyTo
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, check_topic_meant, find_topic, no_topic
+from clarion.broker.engine.subscriptions import (
+    Subscriptions,
+    check_topic_meant,
+    find_or_make,
+    find_topic,
+    moved,
+    no_topic,
+)
 from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches, trim
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
@@ -39,29 +45,6 @@ def listed(summary: TopicSummary) -> bodies.TopicRow:
         msgspec.to_builtins(unpack_settings(topic.settings)),
         tuple(row.name for row in subscriptions if row.options and unpack_options(row.options).shared),
     )
-
-
-def describe_topic(state: State, topic: Topic) -> dict[str, Any]:
-    """Return everything about a topic but its subscriptions."""
-    messages, size = state.store.staged_totals(topic.number)
-    return {
-        "topic": topic.name,
-        "number": topic.number,
-        "retention": topic.retention,
-        "settings": msgspec.structs.asdict(topic.settings),
-        "first_offset": topic.first_offset,
-        "next_offset": topic.visible_end,
-        "stored_bytes": topic.stored_bytes,
-        "staged_messages": messages,
-        "staged_bytes": size,
-        "oldest_at_us": _Times(state, topic).at(topic.first_offset),
-    }
-
-
-def describe_subscriptions(state: State, topic: Topic) -> list[dict[str, Any]]:
-    """Return everything about the subscriptions of a topic."""
-    times = _Times(state, topic)
-    return [_describe(topic, topic.subscriptions[name], times) for name in sorted(topic.subscriptions)]
 
 
 def _describe(topic: Topic, subscription: Subscription, times: _Times) -> dict[str, Any]:
@@ -116,29 +99,27 @@ _INSTANCE_BYTES = 16
 _MAX_POLICY = 64  # characters
 
 
-class _Told(NamedTuple):
-    report: bodies.Report
-    at_s: float
-
-
 class Reports:
     """Keeps the latest report of each publisher on each topic, as long as they are fresh."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._told: OrderedDict[tuple[bytes, bytes], _Told] = OrderedDict()  # the oldest first
+        self._told: OrderedDict[tuple[bytes, bytes], tuple[bodies.Report, float]] = OrderedDict()  # oldest first
 
     def check_report(self, body: bodies.Report, now: Now) -> bodies.Report:
         """Refuse a report that cannot be."""
-        problem = _problem(body)
-        if problem is not None:
-            raise Refused(Code.MALFORMED, problem)
+        if not 0 < len(body.topic) <= MAX_NAME_BYTES:
+            raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes")
+        if len(body.instance) != _INSTANCE_BYTES:
+            raise Refused(Code.MALFORMED, f"a publisher's instance has {_INSTANCE_BYTES} bytes")
+        if not 0 < len(body.policy) <= _MAX_POLICY:
+            raise Refused(Code.MALFORMED, f"the name of a policy has 1 to {_MAX_POLICY} characters")
         return body
 
     def report(self, reply_to: ReplyTo, body: bodies.Report, now: Now) -> None:
         """Take a report in the place of the one before."""
         key = body.instance, body.topic
-        self._told[key] = _Told(body, now.monotonic_s)
+        self._told[key] = (body, now.monotonic_s)
         self._told.move_to_end(key)
         self._forget_old(now.monotonic_s)
         self._state.reply(reply_to, Kind.ACK, bodies.Done())
@@ -146,26 +127,15 @@ class Reports:
     def publishers(self, now: Now) -> list[dict[str, Any]]:
         """Return the reports that are fresh, by topic; `age_s` says how old each is."""
         self._forget_old(now.monotonic_s)
-        found = sorted(self._told.values(), key=lambda told: (told.report.topic, told.report.instance))
+        found = sorted(self._told.values(), key=lambda told: (told[0].topic, told[0].instance))
         return [{**msgspec.structs.asdict(report), "age_s": round(now.monotonic_s - at_s, 3)} for report, at_s in found]
 
     def _forget_old(self, now_s: float) -> None:
         while self._told:
-            oldest = next(iter(self._told.values()))
-            if len(self._told) <= REPORTS_KEPT and now_s - oldest.at_s <= REPORT_EXPIRY_S:
+            _, oldest_s = next(iter(self._told.values()))
+            if len(self._told) <= REPORTS_KEPT and now_s - oldest_s <= REPORT_EXPIRY_S:
                 return
             self._told.popitem(last=False)
-
-
-def _problem(body: bodies.Report) -> str | None:
-    """Return what is wrong with a report; None when nothing is."""
-    if not 0 < len(body.topic) <= MAX_NAME_BYTES:
-        return f"a topic's name has 1 to {MAX_NAME_BYTES} bytes"
-    if len(body.instance) != _INSTANCE_BYTES:
-        return f"a publisher's instance has {_INSTANCE_BYTES} bytes"
-    if not 0 < len(body.policy) <= _MAX_POLICY:
-        return f"the name of a policy has 1 to {_MAX_POLICY} characters"
-    return None
 
 
 _MAX_TOPICS_LISTED = 1000
@@ -186,18 +156,12 @@ class _Seek(NamedTuple):
     cursor: int | None  # None: this request moved it before
 
 
-class _Purge(NamedTuple):
-    topic: Topic
-    below: int
-
-
 class Administration:
     """Does what an administrator asks for."""
 
-    def __init__(self, state: State, subscriptions: Subscriptions, leases: Leases) -> None:
+    def __init__(self, state: State, subscriptions: Subscriptions) -> None:
         self._state = state
         self._subscriptions = subscriptions
-        self._leases = leases
 
     # What changes something.
 
@@ -207,10 +171,8 @@ class Administration:
         if not 0 < len(body.topic) <= MAX_NAME_BYTES or is_pattern(body.topic):
             text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and none of its parts is * or #"
             raise Refused(Code.MALFORMED, text)
-        topic = state.find_topic(body.topic, now.monotonic_s)
+        topic = find_or_make(state, body.topic, now)
         if topic is not None:
-            if topic.deleted:
-                raise being_deleted(topic)
             check_topic_meant(state, topic, body.as_of)
         retention = body.retention or (topic.retention if topic else state.limits.default_retention)
         try:
@@ -219,9 +181,7 @@ class Administration:
         except InvalidRequest as error:
             raise Refused(Code.MALFORMED, str(error)) from error
         if topic is None:
-            if not state.has_room_for_row():
-                text = "the broker's disk is full but for its reserve; no topic was made"
-                raise Refused(Code.DISK_FULL, text)
+            state.check_row("no topic was made")
             state.check_new_topics()
         return _Configure(body.topic, topic, retention, settings)
 
@@ -241,7 +201,7 @@ class Administration:
         topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         if len(body.nonce) > _MAX_NONCE:
             raise Refused(Code.MALFORMED, f"a nonce has at most {_MAX_NONCE} bytes")
-        if body.nonce and subscription.is_moved_by(body.nonce):
+        if body.nonce and body.nonce == subscription.moved_by:
             return _Seek(topic, subscription, body.nonce, None)
         self._subscriptions.check_meant(topic, subscription, body.as_of)
         return _Seek(topic, subscription, body.nonce, self._subscriptions.start_of(topic, body.start, body.at))
@@ -252,14 +212,14 @@ class Administration:
         self._subscriptions.note_use(topic, subscription, now)
         if cursor is not None:
             self._subscriptions.forget_returned(topic, subscription)
-            self._leases.drop_consumers(topic, subscription)
+            self._subscriptions.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
             subscription.move_to(cursor, nonce, state.draw())
             self._subscriptions.changed(topic, subscription)
             state.read_topics.add(topic)
             state.counters["sought"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def check_purge(self, body: bodies.Purge, now: Now) -> _Purge:
+    def check_purge(self, body: bodies.Purge, now: Now) -> tuple[Topic, int]:
         """Refuse to purge a topic that is not there, or not the one meant."""
         if body.below < -1:
             raise Refused(Code.MALFORMED, f"an offset is 0 or more, or -1 (all), not {body.below}")
@@ -271,9 +231,9 @@ class Administration:
             raise Refused(Code.NO_TOPIC, text)
         if not body.number:
             check_topic_meant(self._state, topic, body.as_of)
-        return _Purge(topic, topic.visible_end if body.below == -1 else min(body.below, topic.visible_end))
+        return topic, topic.visible_end if body.below == -1 else min(body.below, topic.visible_end)
 
-    def purge(self, reply_to: ReplyTo, plan: _Purge, now: Now) -> None:
+    def purge(self, reply_to: ReplyTo, plan: tuple[Topic, int], now: Now) -> None:
         """Forget a topic's messages up to an offset; every subscription has them behind it."""
         state, (topic, below) = self._state, plan
         for subscription in topic.subscriptions.values():
@@ -319,8 +279,21 @@ class Administration:
     def check_describe(self, body: bodies.Describe, now: Now) -> Answer:
         """Return everything about a topic."""
         topic = find_topic(self._state, body.topic, now)
-        values = describe_topic(self._state, topic)
-        values["subscriptions"] = describe_subscriptions(self._state, topic)
+        times = _Times(self._state, topic)
+        messages, size = self._state.store.staged_totals(topic.number)
+        values = {
+            "topic": topic.name,
+            "number": topic.number,
+            "retention": topic.retention,
+            "settings": msgspec.structs.asdict(topic.settings),
+            "first_offset": topic.first_offset,
+            "next_offset": topic.visible_end,
+            "stored_bytes": topic.stored_bytes,
+            "staged_messages": messages,
+            "staged_bytes": size,
+            "oldest_at_us": times.at(topic.first_offset),
+            "subscriptions": [_describe(topic, each, times) for _, each in sorted(topic.subscriptions.items())],
+        }
         return Answer(Kind.ACK, bodies.Description(values))
 
     def check_state(self, body: bodies.AskState, now: Now) -> Answer:

@@ -29,6 +29,15 @@ class ReplyTo(NamedTuple):
     asked: Any = None  # where the request is decided once (state.Asked): its answer is kept, and for others, too
 
 
+class Waiting(NamedTuple):
+    """A request that waits at the broker: for messages, or for news of a pattern's topics."""
+
+    reply_to: ReplyTo
+    body: Any
+    deadline_s: float
+    position: int = 0  # of a get, not its body's: what the broker itself acked since may lie between the two
+
+
 class Reply(NamedTuple):
     """An answer to send."""
 
@@ -44,7 +53,6 @@ class Answer(NamedTuple):
 
     kind: int
     body: bodies.Body
-    blobs: tuple[Buffer, ...] = ()
 
 
 class Refused(Exception):
@@ -79,6 +87,11 @@ class Refused(Exception):
         return bodies.Refused(
             self.code, self.text, expected=self.expected, retry_after_s=self.retry_after_s, gone=self.gone
         )
+
+
+def disk_full(what: str) -> Refused:
+    """Return how to refuse what there is no room for; it says what was not done."""
+    return Refused(Code.DISK_FULL, f"the broker's disk is full but for its reserve; {what}")
 
 
 def check_nonce(nonce: bytes) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from clarion.broker.engine.answers import Refused
+from clarion.broker.engine.answers import Refused, disk_full
 from clarion.broker.engine.limits import Limits
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topic_log import UNREAD, read_batches
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
 from clarion.model.options import TRIM, UNTIL_READ
+from clarion.store.port import StagedBatch, StagedRow
 from clarion.wire.codes import Code
+from clarion.wire.frames import Buffer
+
+NOT_TAKEN = "the put was not taken, nothing acked is lost"
 
 
 def bound_bytes(topic: Topic, limits: Limits) -> int:
@@ -24,8 +28,7 @@ def check_room(state: State, topic: Topic, size: int, *, count_delayed: bool = T
     What is delayed takes from the topic's bound, too.
     """
     if not state.has_room(size):
-        text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
-        raise Refused(Code.DISK_FULL, text)
+        raise disk_full(NOT_TAKEN)
     bound = bound_bytes(topic, state.limits)
     if not bound:
         return 0
@@ -56,9 +59,13 @@ def add_delayed(state: State, topic: Topic, size: int) -> None:
     state.changed(topic)
 
 
-def slowest_cursor(topic: Topic) -> int:
-    """Return the offset from which on somebody still has to read; the end when nobody has."""
-    return min((sub.acked.cursor for sub in topic.subscriptions.values()), default=topic.visible_end)
+def stage(state: State, topic: Topic, row: StagedRow, data: Buffer) -> None:
+    """Store a batch that is not on its topic yet, with the open group."""
+    state.next_staged += 1
+    state.free_bytes -= row.size
+    state.open.changes.staged.append(StagedBatch(row, data))
+    state.open.bytes += row.size
+    add_delayed(state, topic, row.size)
 
 
 def below_size(state: State, topic: Topic, bound: int) -> int:
@@ -68,7 +75,7 @@ def below_size(state: State, topic: Topic, bound: int) -> int:
     """
     found = state.store.offset_after_bytes(topic.number, topic.bytes_total - bound)
     below = topic.visible_end if found is None else found
-    return below if topic.settings.at_bound == TRIM else min(below, slowest_cursor(topic))
+    return below if topic.settings.at_bound == TRIM else min(below, topic.slowest_cursor())
 
 
 def unread_bytes(state: State, topic: Topic, enough: int) -> int:
@@ -78,7 +85,7 @@ def unread_bytes(state: State, topic: Topic, enough: int) -> int:
     """
     if topic.retention == UNTIL_READ:
         return topic.stored_bytes
-    slowest = max(slowest_cursor(topic), topic.first_offset)
+    slowest = max(topic.slowest_cursor(), topic.first_offset)
     if slowest >= topic.visible_end:  # all that is committed is read; what is taken will have to be, if anybody reads
         return min(topic.stored_bytes, topic.bytes_total - topic.visible_bytes) if topic.subscriptions else 0
     if topic.unread_mark[0] > slowest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.answers import Refused, ReplyTo, disk_full
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import State
@@ -41,8 +41,7 @@ _EVERYTHING = 1 << 62
 
 
 class _Dead(NamedTuple):
-    letters_topic: Topic | None  # where the dead letters are; None when there are none
-    reader: Subscription | None
+    letters_at: tuple[Topic, Subscription] | None  # where the dead letters are; None when there are none
     dropped: list[int]
     homes: dict[tuple[bytes, bytes], list[_Letter]]  # what is replayed, by topic and subscription
     skipped: int
@@ -85,15 +84,7 @@ class DeadLetters:
         state = self._state
         if not letters:
             return []
-        packed = encode_batch(
-            [letter.payload for letter in letters],
-            keys=[letter.key for letter in letters],
-            headers=[letter.headers for letter in letters],
-            broker=state.identity.broker,
-            publisher=0,
-            stamp=state.next_stamp(now),
-            number=0,
-        )
+        packed = self._pack(letters, now)
         if not state.has_room(len(packed)):
             return []
         known = state.find_topic(dead_letters_of(topic.name), now.monotonic_s)
@@ -105,6 +96,17 @@ class DeadLetters:
         state.append(letters_topic, packed, len(letters), now)
         state.counters["messages_buried"] += len(letters)
         return [letter.offset for letter in letters]
+
+    def _pack(self, letters: list[_Letter], now: Now) -> bytearray:
+        return encode_batch(
+            [letter.payload for letter in letters],
+            keys=[letter.key for letter in letters],
+            headers=[letter.headers or None for letter in letters],
+            broker=self._state.identity.broker,
+            publisher=0,
+            stamp=self._state.next_stamp(now),
+            number=0,
+        )
 
     def _read(self, topic: Topic, subscription: Subscription, row: ReturnedRow, now: Now) -> _Letter | None:
         for batch in batches_of(self._state, topic, row.offset, row.offset + 1, _READ_BYTES):
@@ -135,30 +137,30 @@ class DeadLetters:
             text = f"dead letters are replayed or dropped, not {body.action!r}, in at most {MAX_RANGES} ranges"
             raise Refused(Code.MALFORMED, text)
         if letters_topic is None or reader is None:
-            return _Dead(None, None, [], {}, 0, -1)
+            return _Dead(None, [], {}, 0, -1)
         check_topic_meant(state, letters_topic, body.as_of)
         offsets, following = self._wanted(letters_topic, reader, body.offsets)
         if body.action == "drop":
-            return _Dead(letters_topic, reader, offsets, {}, 0, following)
+            return _Dead((letters_topic, reader), offsets, {}, 0, following)
         try:
             homes, skipped, last = self._sorted_by_home(letters_topic, offsets, now)
         except UNREAD as error:
             raise unread(state, error) from error
         size = sum(len(each.payload) + len(each.key or b"") for found in homes.values() for each in found)
         if not state.has_room(size):
-            text = "the broker's disk is full but for its reserve; no dead letter was replayed"
-            raise Refused(Code.DISK_FULL, text)
-        return _Dead(letters_topic, reader, [], homes, skipped, following if last is None else last)
+            raise disk_full("no dead letter was replayed")
+        return _Dead((letters_topic, reader), [], homes, skipped, following if last is None else last)
 
     def settle(self, reply_to: ReplyTo, plan: _Dead, now: Now) -> None:
         """Replay or drop some dead letters; asking again finds them done."""
         done = 0
-        if plan.letters_topic is not None and plan.reader is not None:
-            for offset in plan.dropped:
-                self._subscriptions.skip(plan.letters_topic, plan.reader, offset, offset + 1)
-            for (name, subscriber), letters in plan.homes.items():
-                self._replay(plan.letters_topic, plan.reader, name, subscriber, letters, now)
-            done = len(plan.dropped) + sum(map(len, plan.homes.values()))
+        if plan.letters_at is not None:
+            for home, letters in plan.homes.items():
+                self._replay(*home, letters, now)
+            replayed = [letter.offset for letters in plan.homes.values() for letter in letters]
+            for offset in (*plan.dropped, *replayed):
+                self._subscriptions.skip(*plan.letters_at, offset, offset + 1)
+            done = len(plan.dropped) + len(replayed)
         body = bodies.DeadDone(done, plan.skipped, plan.following)
         self._state.reply_when_durable(reply_to, Kind.ACK, body)
 
@@ -202,33 +204,14 @@ class DeadLetters:
                 return homes, skipped, offset + 1
         return homes, skipped, None
 
-    def _replay(
-        self,
-        letters_topic: Topic,
-        reader: Subscription,
-        name: bytes,
-        subscriber: bytes,
-        letters: list[_Letter],
-        now: Now,
-    ) -> None:
+    def _replay(self, name: bytes, subscriber: bytes, letters: list[_Letter], now: Now) -> None:
         state = self._state
         topic = state.find_topic(name, now.monotonic_s)
         assert topic is not None, f"{to_text(name)} was there a moment ago"
-        packed = encode_batch(
-            [each.payload for each in letters],
-            keys=[each.key for each in letters],
-            headers=[each.headers or None for each in letters],
-            broker=state.identity.broker,
-            publisher=0,
-            stamp=state.next_stamp(now),
-            number=0,
-        )
-        batch = state.append(topic, packed, len(letters), now)
+        batch = state.append(topic, self._pack(letters, now), len(letters), now)
         for subscription in topic.subscriptions.values():
             if subscription.name != subscriber:
                 self._subscriptions.skip(topic, subscription, batch.first_offset, batch.first_offset + batch.count)
-        for each in letters:
-            self._subscriptions.skip(letters_topic, reader, each.offset, each.offset + 1)
         state.counters["messages_revived"] += len(letters)
 
 

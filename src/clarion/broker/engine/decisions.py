@@ -13,8 +13,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
-from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Asked, Decided, State
+from clarion.broker.engine.state import Asked, State
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 
@@ -30,47 +29,34 @@ class Changing(Protocol):
     as_of: int
 
 
-class Decisions:
-    """Knows what is being decided, and what was."""
+def begin(state: State, reply_to: ReplyTo, kind: int, body: Changing) -> ReplyTo | None:
+    """Return whom the answer is for where the request is to be done; None where it was done before, and is
+    answered so. Refuse what may have been done before."""
+    check_nonce(body.nonce)
+    checksum = xxh3_64_intdigest(_encode(body), seed=kind)
+    asked = state.asked.get(body.nonce)
+    decision = state.store.decision(body.nonce) if asked is None else None
+    known = asked or decision
+    if known is not None and known.checksum != checksum:
+        raise Refused(Code.CHECKSUM_DIFFERS, "a request with this nonce came before with other contents")
+    if decision is not None:
+        state.reply(reply_to, decision.kind, cast(bodies.Body, msgspec.Raw(decision.body)))
+        return None
+    if asked is not None:
+        _join(state, reply_to, asked)
+        return None
+    first = state.store.first_decision()  # looked up after the nonce, which a commit may forget
+    forgotten = 0 if first is None or first.place == 1 else first.number - 1
+    if not forgotten <= body.as_of <= state.count:
+        raise state.stale("the broker no longer knows all that was decided since this was asked for")
+    asked = state.asked[body.nonce] = Asked(body.nonce, checksum, [reply_to])
+    return reply_to._replace(asked=asked)
 
-    def __init__(self, state: State) -> None:
-        self._state = state
 
-    def begin(self, reply_to: ReplyTo, kind: int, body: Changing) -> ReplyTo | None:
-        """Return whom the answer is for where the request is to be done; None where it was done before, and is
-        answered so. Refuse what may have been done before."""
-        state = self._state
-        check_nonce(body.nonce)
-        checksum = xxh3_64_intdigest(_encode(body), seed=kind)
-        asked = state.asked.get(body.nonce)
-        decision = state.store.decision(body.nonce) if asked is None else None
-        known = asked or decision
-        if known is not None and known.checksum != checksum:
-            raise Refused(Code.CHECKSUM_DIFFERS, "a request with this nonce came before with other contents")
-        if decision is not None:
-            state.reply(reply_to, decision.kind, cast(bodies.Body, msgspec.Raw(decision.body)))
-            return None
-        if asked is not None:
-            self._join(reply_to, asked)
-            return None
-        if not self._forgotten() <= body.as_of <= state.count:  # looked up after the nonce, which a commit may forget
-            raise state.stale("the broker no longer knows all that was decided since this was asked for")
-        asked = state.asked[body.nonce] = Asked(body.nonce, checksum, reply_to)
-        return reply_to._replace(asked=asked)
-
-    def on_decided(self, effect: Decided, now: Now) -> None:
-        """A decision is on disk, and found there from now on."""
-        self._state.asked.pop(effect.nonce, None)
-
-    def _join(self, reply_to: ReplyTo, asked: Asked) -> None:
-        if asked.reply is not None:
-            self._state.reply_when_durable(reply_to, *asked.reply)
-        elif len(asked.reply_tos) >= _MOST_WAITING:
-            raise Refused(Code.BUSY, "this request is just being done; try again")
-        elif reply_to not in asked.reply_tos:
-            asked.reply_tos.append(reply_to)
-
-    def _forgotten(self) -> int:
-        """Return a count up to which decisions may be forgotten."""
-        first = self._state.store.first_decision()
-        return 0 if first is None or first.place == 1 else first.number - 1
+def _join(state: State, reply_to: ReplyTo, asked: Asked) -> None:
+    if asked.reply is not None:
+        state.reply_when_durable(reply_to, *asked.reply)
+    elif len(asked.reply_tos) >= _MOST_WAITING:
+        raise Refused(Code.BUSY, "this request is just being done; try again")
+    elif reply_to not in asked.reply_tos:
+        asked.reply_tos.append(reply_to)

@@ -6,14 +6,16 @@ import struct
 from bisect import bisect_right
 from collections import OrderedDict
 
-from clarion.broker.engine.capacity import add_delayed
+from clarion.broker.engine.answers import Refused
+from clarion.broker.engine.capacity import add_delayed, stage
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Delayed, DelaysMoved, State
+from clarion.broker.engine.state import Delayed, State
 from clarion.broker.engine.topic_log import UNREAD, count_unread
 from clarion.broker.engine.topics import Topic
-from clarion.model.errors import InvalidRequest, StoreUnavailable
-from clarion.store.port import StagedBatch, StagedRow
+from clarion.model.errors import StoreUnavailable
+from clarion.store.port import StagedRow
 from clarion.wire.batch import BadBatch, Batch, slice_batch
+from clarion.wire.codes import Code
 
 LONGEST_TTL_MS = 1 << 50
 _LATEST_US = 1 << 62
@@ -26,35 +28,36 @@ _CUT_KEPT_BYTES = 4 * 2**20  # of each, at most
 
 
 def read_due(batch: Batch, due: bytes, now_us: int) -> tuple[int, ...]:
-    """Return when each message of a batch appears; nothing when all may appear now; InvalidRequest for what cannot be.
+    """Return when each message of a batch appears; nothing when all may appear now; refuse what cannot be.
 
     A compressed batch that will be cut is opened here, so that what is wrong with it is told to who put it.
     """
     if not due:
         return ()
     if len(due) != 8 * batch.count:
-        raise InvalidRequest(f"`due` has 8 bytes for each of {batch.count} messages, not {len(due)} bytes")
+        text = f"`due` has 8 bytes for each of {batch.count} messages, not {len(due)} bytes"
+        raise Refused(Code.MALFORMED, text)
     times_us = struct.unpack(f"<{batch.count}Q", due)
     if times_us[-1] >= _LATEST_US or times_us != tuple(sorted(times_us)):
-        raise InvalidRequest("the times in `due` are unix microseconds that never go back")
+        raise Refused(Code.MALFORMED, "the times in `due` are unix microseconds that never go back")
     if times_us[-1] <= now_us:
         return ()
     if times_us[0] != times_us[-1]:
         try:
             batch.open()
         except BadBatch as error:
-            raise InvalidRequest(str(error)) from error
+            raise Refused(Code.MALFORMED, str(error)) from error
     return times_us
 
 
-def expires_at_us(topic: Topic, ttl_ms: int, committed_at_us: int) -> int:
+def expires_at_us(topic: Topic, ttl_ms: int, now: Now) -> int:
     """Return when a batch expires that is committed now: after its own time to live, or the topic's; 0 is never."""
     ttl_us = (
         1000 * min(ttl_ms, LONGEST_TTL_MS)
         if ttl_ms > 0
         else min(int(topic.settings.ttl_s * 1e6), 1000 * LONGEST_TTL_MS)
     )
-    return committed_at_us + ttl_us if ttl_us else 0
+    return max(topic.last_commit_us, now.unix_us) + ttl_us if ttl_us else 0
 
 
 class Delays:
@@ -76,28 +79,21 @@ class Delays:
     def hold(self, topic: Topic, batch: Batch, times_us: tuple[int, ...], ttl_ms: int, now: Now) -> None:
         """Keep a batch whose messages appear later."""
         state = self._state
-        size = len(batch.raw)
         row = StagedRow(
-            state.next_staged, topic.number, b"", 0, b"", 0, batch.count, size, batch.checksum, now.unix_us,
+            state.next_staged, topic.number, b"", 0, b"", 0, batch.count, len(batch.raw), batch.checksum, now.unix_us,
             min(max(0, ttl_ms), LONGEST_TTL_MS), max(1, times_us[0]), 0, struct.pack(f"<{batch.count}Q", *times_us),
         )  # fmt: skip
-        add_delayed(state, topic, size)
-        state.next_staged += 1
-        state.free_bytes -= size
-        state.open.changes.staged.append(StagedBatch(row, batch.raw))
+        stage(state, topic, row, batch.raw)
         state.open.on_durable.append(Delayed(row.due_us))
-        state.open.bytes += size
         state.counters["messages_delayed"] += batch.count
 
     def on_delayed(self, effect: Delayed, now: Now) -> None:
-        """What is held back is on disk, and will be due."""
-        if self._next_due_us is None or effect.due_us < self._next_due_us:
+        """What is held back is on disk, and will be due; or what a round released is, and the next one may begin."""
+        if effect.due_us is None:
+            self._is_moving = False
+            self._next_due_us = self._state.store.first_due_us()
+        elif self._next_due_us is None or effect.due_us < self._next_due_us:
             self._next_due_us = effect.due_us
-
-    def on_moved(self, effect: DelaysMoved, now: Now) -> None:
-        """What a round released is on disk: the next one may begin."""
-        self._is_moving = False
-        self._next_due_us = self._state.store.first_due_us()
 
     def next_deadline_s(self) -> float | None:
         """Return when `tick` has something to do."""
@@ -109,9 +105,9 @@ class Delays:
     def tick(self, now: Now) -> None:
         """Have messages appear that are due, as many as fit one round."""
         self._seen = now
-        if self._is_moving or self._next_due_us is None or now.monotonic_s < self._not_before_s:
+        if self._is_moving or self._next_due_us is None:
             return
-        if now.unix_us < self._next_due_us:
+        if now.monotonic_s < self._not_before_s or now.unix_us < self._next_due_us:
             return
         rows = self._state.store.due(now.unix_us, _BATCHES_A_ROUND + len(self._damaged))
         numbers = {row.topic for row in rows}
@@ -129,7 +125,7 @@ class Delays:
         self._not_before_s = now.monotonic_s + (_ROUND_EVERY_S if moved else _AGAIN_S)
         if moved:
             self._is_moving = True
-            self._state.open.on_durable.append(DelaysMoved())
+            self._state.open.on_durable.append(Delayed(None))
         else:
             self._next_due_us = self._state.store.first_due_us()
 
@@ -138,7 +134,7 @@ class Delays:
         state = self._state
         times_us = memoryview(row.due).cast("Q")
         stop = bisect_right(times_us, now.unix_us)
-        expiry_us = expires_at_us(topic, row.ttl_ms, max(topic.last_commit_us, now.unix_us))
+        expiry_us = expires_at_us(topic, row.ttl_ms, now)
         if stop == row.count and not row.released:
             state.release(topic, row, now, expires_at_us=expiry_us)
             size = 0

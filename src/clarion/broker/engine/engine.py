@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+from clarion.broker.engine import decisions
 from clarion.broker.engine.administration import Administration, Reports
 from clarion.broker.engine.answers import Answer, Peer, Refused, Reply, ReplyTo
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
-from clarion.broker.engine.decisions import Changing, Decisions
+from clarion.broker.engine.decisions import Changing
 from clarion.broker.engine.delays import Delays
 from clarion.broker.engine.gets import Gets
 from clarion.broker.engine.leases import Leases
@@ -20,19 +21,13 @@ from clarion.broker.engine.puts import Puts
 from clarion.broker.engine.retention import Retention
 from clarion.broker.engine.staged_puts import StagedPuts
 from clarion.broker.engine.state import (
-    BacklogOpened,
-    CameBack,
-    Decided,
     Delayed,
-    DelaysMoved,
-    Finished,
     Group,
+    Leasable,
     PutTaken,
-    Registered,
-    Released,
     State,
-    SubscriptionEnded,
-    SubscriptionMade,
+    Stored,
+    SubscriptionChanged,
     TopicDeleted,
     TransactionTaken,
     Trimmed,
@@ -64,20 +59,11 @@ class Engine:
     are on disk. Nothing is delivered or acknowledged before that.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        limits: Limits | None = None,
-        *,
-        start: bytes = b"",
-        more_stats: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
-        self._more_stats = more_stats
+    def __init__(self, store: Store, limits: Limits | None = None, *, start: bytes = b"") -> None:
         self._start = start
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = state = State(store, limits or Limits())
-        self._decisions = Decisions(state)
         self._delays = Delays(state)
         self._subscriptions = Subscriptions(state)
         self._puts = Puts(state, self._subscriptions, self._delays)
@@ -91,7 +77,7 @@ class Engine:
         self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
         self._commits_seen = -1
         self._store_waits = False
-        self._administration = Administration(state, self._subscriptions, self._leases)
+        self._administration = Administration(state, self._subscriptions)
         self._reports = Reports(state)
         self._handlers = {**self._handlers_of_messages(), **self._handlers_of_administrators()}
         self._effects = self._handlers_of_effects()
@@ -114,10 +100,10 @@ class Engine:
             Kind.COMMIT_STAGED: _Handler(self._staged_puts.check_commit, self._staged_puts.commit),
             Kind.REGISTER: _Handler(puts.check_register, puts.register),
             Kind.OPEN: _Handler(puts.check_open, puts.open),
-            Kind.FORGET: _Handler(puts.check_forget, puts.forget),
+            Kind.FORGET: _Handler(lambda body, _now: body, puts.forget),
             Kind.SUBSCRIBE: _Handler(self._patterns.check_subscribe, self._patterns.subscribe),
             Kind.UNSUBSCRIBE: _Handler(self._patterns.check_unsubscribe, self._patterns.unsubscribe),
-            Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matches),
+            Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matching.ask),
             Kind.ATTACH: _Handler(subscriptions.check_attach, subscriptions.attach),
             Kind.ACK: _Handler(subscriptions.check_ack, subscriptions.ack),
             Kind.GET: _Handler(self._gets.check_get, self._gets.get),
@@ -145,24 +131,18 @@ class Engine:
             Kind.REPORT: _Handler(self._reports.check_report, self._reports.report),
         }
 
-    def _handlers_of_effects(self) -> dict[type, Callable[[Any, Now], None]]:
-        matching = self._patterns.matching
+    def _handlers_of_effects(self) -> dict[type, Callable[[Any, Now], object]]:
+        state = self._state
         return {
-            Reply: self._on_reply,
+            Reply: lambda effect, _now: state.out.append(effect),
             PutTaken: self._puts.on_put_taken,
             TransactionTaken: self._transactions.on_transaction_taken,
-            Decided: self._decisions.on_decided,
-            Registered: self._puts.on_registered,
-            Trimmed: self._on_trimmed,
+            Stored: lambda effect, _now: effect.remembered.pop(effect.nonce, None),
+            Trimmed: lambda effect, _now: on_trimmed(state, effect),
             TopicDeleted: self._on_topic_deleted,
-            SubscriptionMade: matching.on_subscription_made,
-            SubscriptionEnded: matching.on_subscription_ended,
-            CameBack: self._leases.on_came_back,
-            BacklogOpened: self._leases.on_backlog_opened,
-            Released: self._leases.on_released,
-            Finished: self._leases.on_finished,
+            SubscriptionChanged: self._patterns.matching.on_subscription_changed,
+            Leasable: self._leases.on_leasable,
             Delayed: self._delays.on_delayed,
-            DelaysMoved: self._delays.on_moved,
         }
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:
@@ -174,7 +154,7 @@ class Engine:
         check, apply = self._handlers[kind]
         try:
             if kind in DECIDED_KINDS and cast(Changing, body).as_of:
-                decided = self._decisions.begin(reply_to, kind, cast(Changing, body))
+                decided = decisions.begin(self._state, reply_to, kind, cast(Changing, body))
                 if decided is None:
                     return
                 reply_to = decided
@@ -303,14 +283,10 @@ class Engine:
             if topic.takers:
                 self._leases.wake(topic, now)
 
-    def _on_reply(self, effect: Reply, now: Now) -> None:
-        self._state.out.append(effect)
-
-    def _on_trimmed(self, effect: Trimmed, now: Now) -> None:
-        on_trimmed(self._state, effect)
-
     def _on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
-        self._subscriptions.on_topic_deleted(effect, now)
+        """Free the name of a topic whose deletion is on disk."""
+        self._state.drop_topic(effect.topic)
+        self._state.topic_count -= 1
         self._staged_puts.forget_all()  # with the topic went what was staged for it
 
     def commit_failed(self, group: Group, code: Code, text: str) -> None:
@@ -405,7 +381,7 @@ class Engine:
         return Answer(Kind.ACK, bodies.Stats({**self.stats(), "publishers": self._reports.publishers(now)}))
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters since the start, and what is held now."""
+        """Return the counters since the start, and what is held now; the serving loop adds its own to the answer."""
         state = self._state
         return {
             **dict.fromkeys(("messages_stored", "messages_delivered", "commits", "refused", "invalid"), 0),
@@ -418,5 +394,4 @@ class Engine:
             "uncommitted_bytes": self.uncommitted_bytes(),
             "used_bytes": state.store.used_bytes(),
             "free_bytes": state.store.free_bytes(),
-            **self._more_stats(),
         }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Answer, Refused, ReplyTo
+from clarion.broker.engine.answers import Answer, Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import Subscriptions, find_topic, gone_below
 from clarion.broker.engine.topic_log import UNREAD, cut, has_expired, read_batches, unread
-from clarion.broker.engine.topics import Subscription, Topic, WaitingGet
+from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges
 from clarion.store.port import StoredBatch
@@ -21,7 +21,8 @@ from clarion.wire.frames import Buffer, Kind
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
-_Found = tuple[int, list[StoredBatch]]  # the first offset that the subscription needs, and the batches from there on
+_Batches = tuple[int, list[StoredBatch]]  # how many messages are wanted, and the batches that hold them
+_Found = tuple[int, _Batches]  # the first offset that the subscription needs, and what is there from there on
 
 
 class _Packed(NamedTuple):
@@ -37,17 +38,14 @@ class _Get(NamedTuple):
     topic: Topic
     subscription: Subscription
     position: int
-    max_messages: int
-    max_bytes: int
     found: _Found | None  # None: there is nothing yet
 
 
 class _Read(NamedTuple):
+    body: bodies.Read
     topic: Topic
     subscription: Subscription | None
-    position: int
-    max_messages: int
-    batches: list[StoredBatch]
+    batches: _Batches
 
 
 class Gets:
@@ -56,7 +54,7 @@ class Gets:
     def __init__(self, state: State, subscriptions: Subscriptions) -> None:
         self._state = state
         self._subscriptions = subscriptions
-        self._deadlines: list[tuple[float, int, Topic, WaitingGet]] = []
+        self._deadlines: list[tuple[float, int, Topic, Waiting]] = []
         self._parked = 0
 
     # GET.
@@ -67,51 +65,47 @@ class Gets:
         if subscription.leases is not None:
             raise Refused(Code.MALFORMED, "a shared subscription is read with TAKE, not GET")
         self._subscriptions.check_token(topic, subscription, body.token)
-        limits = self._state.limits
         position = max(body.position, subscription.acked.cursor)
-        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
-        max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
         found = None
         if position < topic.visible_end:
-            found = self._read(topic, subscription, position, max_messages, max_bytes)
+            found = self._read(body, topic, subscription, position)
         elif body.position > topic.visible_end:  # the cursor may be: what the broker acked is perhaps not on disk yet
             text = f"position {body.position} is beyond the end of {to_text(topic.name)}, {topic.visible_end}"
             raise Refused(Code.MALFORMED, text + ": is this another store than before?")
-        elif body.wait_ms > 0 and self._state.waiting_gets >= limits.max_waiting_gets:
-            raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
-        return _Get(body, topic, subscription, position, max_messages, max_bytes, found)
+        elif body.wait_ms > 0:
+            self._state.check_waiting()
+        return _Get(body, topic, subscription, position, found)
 
-    def _read(
-        self, topic: Topic, subscription: Subscription, position: int, max_messages: int, max_bytes: int
-    ) -> _Found:
+    def _read(self, body: bodies.Get, topic: Topic, subscription: Subscription, position: int) -> _Found:
         """Return what is there from a position on; refuse where something of that is gone, or cannot be read."""
         unacked = subscription.acked.next_unacked(position)
         if unacked < topic.first_offset:
             raise gone_below(topic, unacked)
+        return unacked, self._batches(body, topic, position)
+
+    def _batches(self, body: bodies.Get | bodies.Read, topic: Topic, position: int) -> _Batches:
+        max_messages, max_bytes = self._state.most_of(body)
         try:
-            return unacked, read_batches(self._state, topic, position, max_messages, max_bytes)
+            return max_messages, read_batches(self._state, topic, position, max_messages, max_bytes)
         except UNREAD as error:
             raise unread(self._state, error) from error
 
     def get(self, reply_to: ReplyTo, plan: _Get, now: Now) -> None:
         """Hand out what is there from a position on, or wait for it."""
-        body, topic, subscription, position, max_messages, max_bytes, found = plan
+        body, topic, subscription, position, found = plan
         self._subscriptions.note_use(topic, subscription, now)
         if found is not None:
-            self._deliver(reply_to, topic, subscription, position, body.position, max_messages, found, now)
+            self._deliver(reply_to, plan, found, now)
         elif body.wait_ms <= 0:
             self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         else:
             until_s = now.monotonic_s + min(body.wait_ms / 1000, self._state.limits.max_get_wait_s)
-            get = WaitingGet(reply_to, body.name, body.token, position, max_messages, max_bytes, until_s, body.position)
-            self._park(topic, get)
+            self._park(topic, Waiting(reply_to, body, until_s, position))
 
-    def _park(self, topic: Topic, get: WaitingGet) -> None:
-        key = (get.reply_to.peer, get.name)
-        replaced = topic.waiting.get(key)
-        if replaced is not None:  # one consumer waits once: its older question is answered now
-            self._state.stop_waiting(topic, replaced)
-            self._state.reply(replaced.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+    def _park(self, topic: Topic, get: Waiting) -> None:
+        key = (get.reply_to.peer, get.body.name)
+        if key in topic.waiting:  # one consumer waits once: its older question is answered now
+            self._send_away(topic, topic.waiting[key])
         self._state.waiting_gets += 1
         topic.waiting[key] = get
         self._parked += 1
@@ -120,25 +114,29 @@ class Gets:
             self._deadlines = [entry for entry in self._deadlines if _still_waits(entry[2], entry[3])]
             heapq.heapify(self._deadlines)
 
+    def _send_away(self, topic: Topic, get: Waiting) -> None:
+        self._state.stop_waiting(topic, get)
+        self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+
     def wake(self, topic: Topic, now: Now) -> None:
         """Deliver to those who wait, now that the topic has grown."""
         for get in [get for get in topic.waiting.values() if get.position < topic.visible_end]:
             self._state.stop_waiting(topic, get)
-            subscription = topic.subscriptions[get.name]
+            subscription = topic.subscriptions[get.body.name]
             try:
-                found = self._read(topic, subscription, get.position, get.max_messages, get.max_bytes)
+                found = self._read(get.body, topic, subscription, get.position)
             except Refused as refused:
                 self._state.refuse(get.reply_to, refused)
             else:
-                self._deliver(get.reply_to, topic, subscription, get.position, get.asked, get.max_messages, found, now)
+                plan = _Get(get.body, topic, subscription, get.position, found)
+                self._deliver(get.reply_to, plan, found, now)
 
     def expire(self, now_s: float) -> None:
         """Answer those whose wait is over."""
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, _, topic, get = heapq.heappop(self._deadlines)
             if _still_waits(topic, get):
-                self._state.stop_waiting(topic, get)
-                self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+                self._send_away(topic, get)
 
     def next_deadline_s(self) -> float | None:
         """Return when `expire` has something to do."""
@@ -153,23 +151,13 @@ class Gets:
         """Send everybody who waits away empty-handed; they ask again."""
         for topic in self._state.topics.values():
             for get in list(topic.waiting.values()):
-                self._state.stop_waiting(topic, get)
-                self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+                self._send_away(topic, get)
         self._deadlines.clear()
 
-    def _deliver(
-        self,
-        reply_to: ReplyTo,
-        topic: Topic,
-        subscription: Subscription,
-        position: int,
-        asked: int,
-        max_messages: int,
-        found: _Found,
-        now: Now,
-    ) -> None:
+    def _deliver(self, reply_to: ReplyTo, plan: _Get, found: _Found, now: Now) -> None:
         state, (unacked, batches) = self._state, found
-        packed = _pack(batches, position, max_messages, now)
+        body, topic, subscription, position, _ = plan
+        packed = _pack(batches, position, now)
         for start, stop in packed.expired:
             state.counters["messages_expired"] += stop - start
             if subscription.acked.add(start, stop):
@@ -178,13 +166,13 @@ class Gets:
         state.counters["messages_delivered"] += packed.messages
         state.counters["deliveries"] += 1
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
-        skip = tuple(subscription.acked.within(asked, reached))
+        skip = tuple(subscription.acked.within(body.position, reached))
         delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip)
         state.reply(reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
     # READ.
 
-    def check_read(self, body: bodies.Read, now: Now) -> _Read | Answer:
+    def check_read(self, body: bodies.Read, now: Now) -> _Read:
         """Refuse to read what there is not; return what is read, or that there is nothing."""
         topic = find_topic(self._state, body.topic, now)
         subscription = topic.subscriptions.get(body.name) if body.name else None
@@ -195,24 +183,16 @@ class Gets:
             raise Refused(Code.MALFORMED, text)
         if body.position < topic.first_offset:
             raise gone_below(topic, body.position)
-        if body.position == topic.visible_end:
-            return Answer(Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
-        limits = self._state.limits
-        max_messages = min(max(1, body.max_messages), limits.max_get_msgs)
-        max_bytes = min(max(1, body.max_bytes), limits.max_get_bytes)
-        try:
-            batches = read_batches(self._state, topic, body.position, max_messages, max_bytes)
-        except UNREAD as error:
-            raise unread(self._state, error) from error
-        return _Read(topic, subscription, body.position, max_messages, batches)
+        return _Read(body, topic, subscription, self._batches(body, topic, body.position))
 
-    def read(self, reply_to: ReplyTo, plan: _Read | Answer, now: Now) -> None:
+    def read(self, reply_to: ReplyTo, plan: _Read, now: Now) -> None:
         """Hand out messages from a position on to who does not subscribe, or looks at a subscription from outside."""
-        if isinstance(plan, Answer):
-            self._state.reply(reply_to, *plan)
+        body, topic, subscription, batches = plan
+        position = body.position
+        if position == topic.visible_end:
+            self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
             return
-        topic, subscription, position, max_messages, batches = plan
-        packed = _pack(batches, position, max_messages, now)
+        packed = _pack(batches, position, now)
         reached = packed.reached or position
         skip = AckedRanges(0)
         for span in (*packed.expired, *(subscription.acked.within(position, reached) if subscription else ())):
@@ -227,12 +207,13 @@ class Gets:
         return Answer(Kind.ACK, bodies.OffsetIs(self._subscriptions.offset_at(topic, body.at_us)))
 
 
-def _pack(batches: list[StoredBatch], position: int, left: int, now: Now) -> _Packed:
+def _pack(found: _Batches, position: int, now: Now) -> _Packed:
     """Return what is sent of batches from a position on, and what of them expired."""
     envelopes: list[tuple[int, int]] = []
     blobs: list[Buffer] = []
     expired: list[tuple[int, int]] = []
     reached = messages = 0
+    left, batches = found
     for batch in batches:
         start = max(0, position - batch.first_offset)
         stop = min(batch.count, start + left)
@@ -250,5 +231,5 @@ def _pack(batches: list[StoredBatch], position: int, left: int, now: Now) -> _Pa
     return _Packed(envelopes, blobs, expired, reached, messages)
 
 
-def _still_waits(topic: Topic, get: WaitingGet) -> bool:
-    return topic.waiting.get((get.reply_to.peer, get.name)) is get
+def _still_waits(topic: Topic, get: Waiting) -> bool:
+    return topic.waiting.get((get.reply_to.peer, get.body.name)) is get

@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
+from clarion.broker.engine.answers import Waiting
 from clarion.broker.engine.clock import Now
 from clarion.model.options import SubscriptionOptions
 from clarion.model.ranges import AckedRanges, Span, Spans, merged
@@ -29,30 +30,18 @@ _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, int]]).decode
 _decode_lent = msgspec.msgpack.Decoder(list[tuple[int, list[int]]]).decode
 
 
-class WaitingTake(NamedTuple):
-    """A take that waits at the broker for messages."""
-
-    reply_to: Any
-    number: int
-    max_messages: int
-    max_bytes: int
-    deadline_s: float
-
-
+@dataclass(slots=True, eq=False)
 class Consumer:
     """One of those who share a subscription."""
 
-    __slots__ = ("deadline_s", "held", "last_lease", "last_release", "last_take", "max_unacked", "nonce", "token")
-
-    def __init__(self, token: int, nonce: bytes, max_unacked: int, deadline_s: float) -> None:
-        self.token = token
-        self.nonce = nonce
-        self.max_unacked = max_unacked
-        self.deadline_s = deadline_s
-        self.held = Spans()  # with the attempt each is leased for
-        self.last_take = 0
-        self.last_release = 0  # the number of what it gave back last without a count
-        self.last_lease: list[tuple[int, int]] = []
+    token: int
+    nonce: bytes
+    max_unacked: int
+    deadline_s: float
+    held: Spans = field(default_factory=Spans)  # with the attempt each is leased for
+    last_take: int = 0
+    last_release: int = 0  # the number of what it gave back last without a count
+    last_lease: list[tuple[int, int]] = field(default_factory=list)
 
 
 class LeaseTable:
@@ -67,7 +56,7 @@ class LeaseTable:
         self._lent_before: dict[int, list[int]] = {}  # to those, as steps: see `_steps`
         self._holds = False  # the backlog is kept for those
         self.hold_until_s: float | None = None  # and no longer than this
-        self.waiting: dict[int, WaitingTake] = {}  # by token, the longest waiting first
+        self.waiting: dict[int, Waiting] = {}  # by token, the longest waiting first
         self.ready = Spans()  # to be leased, with the attempts made so far
         self.coming = Spans()  # given back, and leased again once that is on disk
         self.returned: dict[int, ReturnedRow] = {}
@@ -201,10 +190,8 @@ class LeaseTable:
 
     def _taken(self) -> AckedRanges:
         """Return what is acked, held by somebody, or just being given back."""
-        taken = AckedRanges(self.acked.cursor)
-        held = [span[:2] for consumer in self.consumers.values() for span in consumer.held]
-        taken.add_all(merged([*self.acked, *held, *(span[:2] for span in self.coming)]))
-        return taken
+        held = [span for consumer in self.consumers.values() for span in consumer.held]
+        return self._done_or([*held, *self.coming])
 
     def _not_returned(self, start: int, stop: int, attempt: int) -> list[tuple[int, int]]:
         """Return what of a range did not come back yet from an attempt (0: which is not known)."""
@@ -235,13 +222,12 @@ class LeaseTable:
 
     def _held_or_done(self, consumer: Consumer, gone_below: int) -> AckedRanges:
         """Return what is acked, gone, or this consumer's."""
-        found = AckedRanges(max(self.acked.cursor, gone_below))
-        found.add_all(merged([*self.acked, *(span[:2] for span in consumer.held)]))
-        return found
+        return self._done_or(consumer.held, gone_below)
 
-    def hold_is_over(self) -> bool:
-        """Return whether everybody who was awaited has come."""
-        return self.hold_until_s is not None and not self.awaited
+    def _done_or(self, spans: Iterable[Span], gone_below: int = 0) -> AckedRanges:
+        found = AckedRanges(max(self.acked.cursor, gone_below))
+        found.add_all(merged([*self.acked, *(span[:2] for span in spans)]))
+        return found
 
     def drop(self, token: int) -> Consumer | None:
         """Let a consumer go; what it held is the caller's to give back."""
@@ -277,29 +263,28 @@ class LeaseTable:
         """Count what came back, and what may."""
         return len(self.returned) + sum(consumer.held.total for consumer in self.consumers.values())
 
-    def candidates(self, consumer: Consumer, most: int, *, fresh: bool, only_gaps: bool = False) -> list[Span]:
+    def candidates(self, *, fresh: bool, only_gaps: bool) -> Iterator[Span]:
         """Return what could be leased, lowest first, with the attempt that it would be for; without `fresh` ones
         only what was leased before, with `only_gaps` only what lies between messages that are acked."""
-        found: list[Span] = []
         end = self.acked.last() if only_gaps else None
         for start, stop, attempts in self.ready:
-            if most <= 0 or (end is not None and start >= end):
+            if end is not None and start >= end:
                 break
-            stop = stop if end is None else min(stop, end)
-            if not fresh and not attempts:
-                continue
-            if self.is_careful(attempts + 1):
-                if not found and not consumer.held.total:
-                    return [(start, start + 1, attempts + 1)]
-                continue
-            found.append((start, min(stop, start + most), attempts + 1))
-            most -= min(stop - start, most)
-        return found
+            if fresh or attempts:
+                yield start, stop if end is None else min(stop, end), attempts + 1
 
     def grant(self, consumer: Consumer, spans: list[Span]) -> None:
         """Lease spans, sorted and disjoint, of what is ready, to a consumer."""
         self.ready.take_all([span[:2] for span in spans])
         consumer.held.add_all(spans)
+
+    def claim_keys(self, keys: KeyOrder, claimed: Mapping[bytes, int], blocked: Sequence[tuple[int, bytes]]) -> None:
+        """Give keys to the messages that are leased; others, sorted, wait for theirs."""
+        for key, offset in claimed.items():
+            keys.claim(offset, key)
+        for offset, key in blocked:
+            keys.claim(offset, key)
+            self.ready.take(offset, offset + 1)
 
     def not_held(
         self, consumer: Consumer, ranges: Sequence[tuple[int, int]], gone_below: int
@@ -457,9 +442,9 @@ class KeyOrder:
         """Return whether a message need not wait for its key."""
         return key is None or self._owner.get(key, offset) == offset
 
-    def is_full(self) -> bool:
-        """Return whether as many wait as may."""
-        return len(self._waiting) >= LOOK_AHEAD
+    def is_full(self, more: int) -> bool:
+        """Return whether as many wait as may, with some more."""
+        return len(self._waiting) + more >= LOOK_AHEAD
 
     def done(self, start: int, stop: int, acked: AckedRanges) -> list[int]:
         """Free the keys of messages that are done; return those that are next."""

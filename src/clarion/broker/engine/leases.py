@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.answers import Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
-from clarion.broker.engine.lease_table import Consumer, LeaseTable, WaitingTake
+from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable
 from clarion.broker.engine.limits import MAX_RANGES
-from clarion.broker.engine.state import BacklogOpened, CameBack, Finished, Released, State
-from clarion.broker.engine.subscriptions import Subscriptions, gone_below, moved, show_held
+from clarion.broker.engine.state import Leasable, State
+from clarion.broker.engine.subscriptions import Subscriptions, Use, gone_below, show_held
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, cut, has_expired, opened, unread
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import is_dead_letters, to_text
@@ -22,19 +22,28 @@ from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
 
+LAPSED = "the consumer gave no sign of life within its lease"
+LEFT = "the consumer left without an ack"
+NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
+_READ_BYTES = 1 << 20
+_TRIED_AGAIN_US = 1_000_000
+_MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
+_MAX_REASON = 1000  # characters kept
+_LONGEST_DELAY_MS = 366 * 86_400_000
 _SPARSE = 4  # a piece of a batch is sent whole where at least one message in so many is wanted
 
 
 class NewLease:
-    """What one take is answered with."""
+    """What one take is answered with, once it is granted: gathering it changes nothing."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.messages = 0
         self.bytes = 0
+        self.expired: list[tuple[int, int]] = []  # what was passed by, and will never be leased
+        self.claimed: dict[bytes, int] = {}  # the message of each key that is leased
+        self.blocked: list[tuple[int, bytes]] = []  # those that wait for their keys from now on
         self._parts: dict[int, tuple[StoredBatch, list[tuple[int, int]]]] = {}
-        self._noted = 0
-        self._expired: list[tuple[int, int]] = []
 
     def add(self, batch: StoredBatch, start: int, stop: int, attempt: int) -> None:
         """Add what [start, stop) and a batch have in common."""
@@ -46,26 +55,32 @@ class NewLease:
             parts[-1] = (parts[-1][0], high)
         else:
             parts.append((low, high))
-        last = self.spans[-1] if len(self.spans) > self._noted else None
+        last = self.spans[-1] if self.spans else None
         if last is not None and last[1] == low and last[2] == attempt:
             self.spans[-1] = (last[0], high, attempt)
         else:
             self.spans.append((low, high, attempt))
 
-    def expire(self, start: int, stop: int) -> None:
-        """Note that a range will never be leased."""
-        self._expired.append((start, stop))
-
-    def take_new(self) -> list[Span]:
-        """Return what was added since the last time."""
-        new = self.spans[self._noted :]
-        self._noted = len(self.spans)
-        return new
-
-    def take_expired(self) -> list[tuple[int, int]]:
-        """Return what was found expired since the last time."""
-        expired, self._expired = self._expired, []
-        return expired
+    def add_free(self, batch: StoredBatch, parsed: Batch, keys: KeyOrder, low: int, high: int, attempt: int) -> bool:
+        """Add the messages of [low, high) whose keys are free; return whether to go on: False where as many wait for
+        their keys as may."""
+        start = low
+        for offset in range(low, high):
+            try:
+                key = parsed.key(offset - batch.first_offset)
+            except BadBatch:  # what its publisher packed cannot be opened: then it has no key either
+                key = None
+            if key is None or (keys.is_free(offset, key) and self.claimed.setdefault(key, offset) == offset):
+                continue
+            if start < offset:
+                self.add(batch, start, offset, attempt)
+            start = offset + 1
+            if keys.is_full(len(self.blocked)):
+                return False
+            self.blocked.append((offset, key))
+        if start < high:
+            self.add(batch, start, high, attempt)
+        return True
 
     def packed(self) -> tuple[list[tuple[int, int]], list[Buffer]]:
         """Return envelopes and bytes of the batches, or pieces of them, that hold the lease."""
@@ -84,68 +99,6 @@ class NewLease:
         return envelopes, blobs
 
 
-def gather(
-    state: State, topic: Topic, leases: LeaseTable, candidates: list[Span], max_bytes: int, now: Now, lease: NewLease
-) -> bool:
-    """Add candidates to a lease until it has enough bytes; False when that led nowhere.
-
-    Raises StoredDataCorrupt; what was added before that stands.
-    """
-    before = lease.messages
-    moved = False
-    for start, stop, attempt in candidates:
-        for batch in batches_of(state, topic, start, stop, max_bytes):
-            low, high = max(start, batch.first_offset), min(stop, batch.first_offset + batch.count)
-            if has_expired(batch, now):
-                lease.expire(low, high)
-                moved = True
-            elif leases.keys is None:
-                lease.add(batch, low, high, attempt)
-            else:
-                ahead, blocked = _gather_keys(state, leases, batch, low, high, attempt, lease)
-                moved = moved or blocked
-                if not ahead:
-                    return moved or lease.messages > before
-            if lease.bytes >= max_bytes:
-                return True
-    return moved or lease.messages > before
-
-
-def _gather_keys(
-    state: State, leases: LeaseTable, batch: StoredBatch, low: int, high: int, attempt: int, lease: NewLease
-) -> tuple[bool, bool]:
-    """Add the messages whose keys are free; return whether to go on, and whether some now wait for their keys."""
-    keys, parsed, blocked = leases.keys, opened(state, batch), False
-    assert keys is not None
-    for offset in range(low, high):
-        try:
-            key = parsed.key(offset - batch.first_offset)
-        except BadBatch:  # what its publisher packed cannot be opened: then it has no key either
-            key = None
-        if keys.is_full() and not keys.is_free(offset, key):
-            return False, blocked
-        if keys.claim(offset, key):
-            lease.add(batch, offset, offset + 1, attempt)
-        else:
-            leases.ready.take(offset, offset + 1)
-            blocked = True
-    return True, blocked
-
-
-_READ_BYTES = 1 << 20
-
-
-_TRIED_AGAIN_US = 1_000_000
-
-
-LAPSED = "the consumer gave no sign of life within its lease"
-LEFT = "the consumer left without an ack"
-NOT_SHOWN = "the broker began anew, and the consumer did not show within its lease that it still held it"
-_MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
-_MAX_REASON = 1000  # characters kept
-_LONGEST_DELAY_MS = 366 * 86_400_000
-
-
 class _Found(NamedTuple):
     """A consumer that may ask, and what it asks."""
 
@@ -156,17 +109,12 @@ class _Found(NamedTuple):
     consumer: Consumer
 
 
-class _Renew(NamedTuple):
-    body: bodies.Renew
-    topic: Topic
-    subscription: Subscription
-    leases: LeaseTable
+class _Take(NamedTuple):
+    """A take, and what it is answered with; nothing, where it waits or is told that there is nothing."""
 
-
-class _Detach(NamedTuple):
-    body: bodies.Detach
-    topic: Topic
-    subscription: Subscription
+    found: _Found
+    lease: NewLease
+    is_repeat: bool
 
 
 class Leases:
@@ -181,44 +129,48 @@ class Leases:
 
     # TAKE.
 
-    def check_take(self, body: bodies.Take, now: Now) -> _Found:
-        """Refuse who is not, or no longer, a consumer."""
-        return self._find(body, now)
+    def check_take(self, body: bodies.Take, now: Now) -> _Take:
+        """Return what a consumer is leased; refuse who is none, or no longer, what is gone or cannot be read, and to
+        wait where as many wait as may.
 
-    def take(self, reply_to: ReplyTo, plan: _Found, now: Now) -> None:
-        """Lease messages, or have the consumer wait for them."""
-        state, (body, topic, subscription, leases, consumer) = self._state, plan
-        self._subscriptions.note_use(topic, subscription, now, consumer.token)
-        limits = state.limits
-        take = WaitingTake(
-            reply_to,
-            body.number,
-            min(max(1, body.max_messages), limits.max_get_msgs),
-            min(max(1, body.max_bytes), limits.max_get_bytes),
-            now.monotonic_s + min(max(0, body.wait_ms) / 1000, limits.max_get_wait_s),
-        )
+        A take that waits is refused later only by what it waits for: an answer as good as messages.
+        """
+        found = self._find(body, now)
+        _, topic, _, leases, consumer = found
         if body.number <= consumer.last_take:
-            self._lease_again(topic, leases, consumer, take)
-            return
-        if consumer.token in leases.waiting:  # what it asked before is answered: a consumer waits once
-            self._stop_waiting(topic, subscription, consumer.token)
+            return _Take(found, self._gather_again(topic, consumer, body.number), is_repeat=True)
         leases.see(topic.visible_end, now.monotonic_s)
-        if self._lease(topic, subscription, consumer, take, now):
+        lease = self._gather(body, topic, leases, consumer, now)
+        if not lease.messages and body.wait_ms > 0:
+            self._state.check_waiting(ended=consumer.token in leases.waiting)
+        return _Take(found, lease, is_repeat=False)
+
+    def take(self, reply_to: ReplyTo, plan: _Take, now: Now) -> None:
+        """Lease messages, or have the consumer wait for them."""
+        state, ((body, topic, subscription, leases, consumer), lease, is_repeat) = self._state, plan
+        self._subscriptions.note_use(topic, subscription, now, consumer.token)
+        if is_repeat and lease.messages:
+            self._reply_leased(reply_to, leases, lease)
             return
-        if body.wait_ms <= 0:
+        until_s = now.monotonic_s + min(body.wait_ms / 1000, state.limits.max_get_wait_s)
+        take = Waiting(reply_to, body, until_s)
+        if not is_repeat:
+            if consumer.token in leases.waiting:  # what it asked before is answered: a consumer waits once
+                self._stop_waiting(topic, subscription, consumer.token)
+            if self._grant(take, topic, subscription, consumer, lease, now):
+                return
+        if is_repeat or body.wait_ms <= 0:
             state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
-        elif state.waiting_gets >= limits.max_waiting_gets:
-            state.refuse(reply_to, Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)"))
-        else:
-            state.waiting_gets += 1
-            leases.waiting[consumer.token] = take
-            topic.takers[subscription.name] = subscription
-            self._timers.set(topic, subscription, take.deadline_s)
-            self._schedule_later(topic, subscription, now)
+            return
+        state.waiting_gets += 1
+        leases.waiting[consumer.token] = take
+        topic.takers[subscription.name] = subscription
+        self._timers.set(topic, subscription, until_s)
+        self._schedule_later(topic, subscription, now)
 
     # RENEW.
 
-    def check_renew(self, body: bodies.Renew, now: Now) -> _Renew:
+    def check_renew(self, body: bodies.Renew, now: Now) -> Use:
         """Refuse who is no consumer; one from before a restart is, if it knows of that."""
         _check_ranges(body.held)
         topic, subscription = self._subscriptions.find(body.topic, body.name, now)
@@ -227,11 +179,13 @@ class Leases:
             self._subscriptions.check_token(topic, subscription, body.token)
         if leases is None:
             raise Refused(Code.MALFORMED, "only shared subscriptions are renewed")
-        return _Renew(body, topic, subscription, leases)
+        return Use(body, topic, subscription)
 
-    def renew(self, reply_to: ReplyTo, plan: _Renew, now: Now) -> None:
+    def renew(self, reply_to: ReplyTo, plan: Use, now: Now) -> None:
         """Note that a consumer lives; one from before a restart gets back what it holds."""
-        state, (body, topic, subscription, leases) = self._state, plan
+        state, (body, topic, subscription) = self._state, plan
+        leases = subscription.leases
+        assert leases is not None
         if body.token in leases.awaited:
             consumer = leases.show(body.token, now.monotonic_s)
             consumer.last_take, consumer.last_release = body.taken, body.released
@@ -240,7 +194,7 @@ class Leases:
                 consumer.held.take(offset, offset + 1)  # its key is another message's
             state.note(topic, subscription, now)
             self._timers.set(topic, subscription, consumer.deadline_s)
-            if leases.hold_is_over():
+            if leases.hold_until_s is not None and not leases.awaited:  # everybody has come
                 self._end_hold(topic, subscription, now)
         self._subscriptions.note_use(topic, subscription, now, body.token)
         lost = tuple(leases.lost(leases.consumers[body.token], body.held, topic.first_offset))
@@ -274,15 +228,15 @@ class Leases:
 
     # DETACH.
 
-    def check_detach(self, body: bodies.Detach, now: Now) -> _Detach:
+    def check_detach(self, body: bodies.Detach, now: Now) -> Use:
         """Refuse to let a consumer go that has not said yet what it holds; one that is gone may go."""
         _check_ranges(body.untouched)
         topic, subscription = self._subscriptions.find(body.topic, body.name, now)
         if subscription.leases is not None and body.token in subscription.leases.awaited:
             raise show_held(topic, subscription)
-        return _Detach(body, topic, subscription)
+        return Use(body, topic, subscription)
 
-    def detach(self, reply_to: ReplyTo, plan: _Detach, now: Now) -> None:
+    def detach(self, reply_to: ReplyTo, plan: Use, now: Now) -> None:
         """Let a consumer go."""
         state, (body, topic, subscription) = self._state, plan
         self._subscriptions.note_use(topic, subscription, now)
@@ -292,49 +246,29 @@ class Leases:
             untouched = leases.give_back(consumer, ((start, stop, None) for start, stop in body.untouched))
             self._let_go(topic, subscription, consumer, LEFT, now)
             leases.coming.add_all(untouched)
-            state.open.on_durable.append(Released(topic, subscription, leases, untouched))
+            state.open.on_durable.append(Leasable(topic, subscription, leases, released=untouched))
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
-    def drop_consumers(self, topic: Topic, subscription: Subscription) -> None:
-        """Tell everybody who uses a subscription that it was moved, and forget them."""
-        self._subscriptions.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
-
-    # When a group is on disk what came back with it may be leased again, and keys of what is done are free. Not
-    # before: after a crash the consumer that gave it back may still hold it, as far as the store knows.
-
-    def on_came_back(self, effect: CameBack, now: Now) -> None:
-        """Have messages that were tried leased again, when their time has come."""
-        if effect.subscription.leases is not None:
-            effect.subscription.leases.come_again(effect.rows)
-            self._serve_soon(effect.topic, effect.subscription)
-
-    def on_backlog_opened(self, effect: BacklogOpened, now: Now) -> None:
-        """Have everything leased that is left."""
-        if effect.subscription.leases is effect.leases:
-            effect.leases.open_backlog()
-            self._serve_soon(effect.topic, effect.subscription)
-
-    def on_released(self, effect: Released, now: Now) -> None:
-        """Have messages leased again as if they had not been."""
-        if effect.subscription.leases is effect.leases:
-            effect.leases.release(effect.spans)
-            self._serve_soon(effect.topic, effect.subscription)
-
-    def on_finished(self, effect: Finished, now: Now) -> None:
-        """Have those leased that waited for the keys of what is done."""
-        if effect.subscription.leases is not None:
-            effect.subscription.leases.free_keys(effect.start, effect.stop)
-            self._serve_soon(effect.topic, effect.subscription)
-
-    def _serve_soon(self, topic: Topic, subscription: Subscription) -> None:
-        self._to_serve[topic.name, subscription.name] = (topic, subscription)
+    def on_leasable(self, effect: Leasable, now: Now) -> None:
+        """Have more leased, now that it is on disk why."""
+        topic, subscription, leases, came_back, released, finished, is_backlog = effect
+        if subscription.leases is leases:
+            if is_backlog:
+                leases.open_backlog()
+            if came_back:
+                leases.come_again(came_back)
+            if released:
+                leases.release(released)
+            for start, stop in finished:
+                leases.free_keys(start, stop)
+            self._to_serve[topic.name, subscription.name] = (topic, subscription)
 
     def serve_all(self, now: Now) -> None:
         """Lease to those for whom a commit may have brought something."""
         if self._to_serve:
             to_serve, self._to_serve = self._to_serve, {}
             for topic, subscription in to_serve.values():
-                if self._is_current(topic, subscription):
+                if self._state.is_current(topic, subscription):
                     self._serve(topic, subscription, now)
 
     def stalled(self, seconds: float) -> None:
@@ -358,7 +292,7 @@ class Leases:
     def tick(self, now: Now) -> None:
         """Take back what was leased to the silent; have come again what is due; answer who waited long enough."""
         for topic, subscription in self._timers.due(now.monotonic_s):
-            if subscription.leases is not None and self._is_current(topic, subscription):
+            if subscription.leases is not None and self._state.is_current(topic, subscription):
                 self._look(topic, subscription, subscription.leases, now)
         if self._state.notes_by_s is not None and now.monotonic_s >= self._state.notes_by_s:
             self._state.write_notes()
@@ -377,11 +311,6 @@ class Leases:
                     self._state.reply(take.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
         self._timers.clear()
         self._to_serve.clear()
-
-    def _is_current(self, topic: Topic, subscription: Subscription) -> bool:
-        return (
-            self._state.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription
-        )
 
     def _look(self, topic: Topic, subscription: Subscription, leases: LeaseTable, now: Now) -> None:
         now_s = now.monotonic_s
@@ -433,9 +362,16 @@ class Leases:
         for token, take in list(leases.waiting.items()):
             if not leases.ready.total:
                 break
-            if self._lease(topic, subscription, leases.consumers[token], take, now):
-                del leases.waiting[token]
-                self._state.waiting_gets -= 1
+            consumer = leases.consumers[token]
+            try:
+                lease = self._gather(take.body, topic, leases, consumer, now)
+            except Refused as refused:
+                self._state.refuse(take.reply_to, refused)
+            else:
+                if not self._grant(take, topic, subscription, consumer, lease, now):
+                    continue
+            del leases.waiting[token]
+            self._state.waiting_gets -= 1
         if not leases.waiting:
             topic.takers.pop(subscription.name, None)
         else:
@@ -451,7 +387,7 @@ class Leases:
             self._subscriptions.claim_keys(topic, leases, lost)
             self._come_back(topic, subscription, lost, NOT_SHOWN, 0, now)
             self._subscriptions.changed(topic, subscription)
-            self._state.open.on_durable.append(BacklogOpened(topic, subscription, leases))
+            self._state.open.on_durable.append(Leasable(topic, subscription, leases, is_backlog=True))
         else:
             leases.open_backlog()
             self._serve(topic, subscription, now)
@@ -499,81 +435,96 @@ class Leases:
         changes.gone_returned.difference_update(by_key)
         changes.returned |= by_key
         subscription.leases.put_back(rows, now)
-        self._state.open.on_durable.append(CameBack(topic, subscription, rows))
+        self._state.open.on_durable.append(Leasable(topic, subscription, subscription.leases, came_back=rows))
         # What came back is not leased any more, or it would count twice after a crash.
         self._subscriptions.changed(topic, subscription)
 
     # Putting leases together.
 
-    def _lease(self, topic: Topic, subscription: Subscription, consumer: Consumer, take: WaitingTake, now: Now) -> bool:
-        """Lease what this take may have, and answer it; False when there is nothing for it now."""
-        state, leases = self._state, subscription.leases
-        assert leases is not None
+    def _gather(self, body: bodies.Take, topic: Topic, leases: LeaseTable, consumer: Consumer, now: Now) -> NewLease:
+        """Return what may be leased to a consumer now, perhaps nothing; refuse where the first of it is gone, or cannot
+        be read."""
+        limits, lease = self._state.limits, NewLease()
+        max_messages, max_bytes = self._state.most_of(body)
         if leases.ready.total and leases.ready[0][0] < topic.first_offset:
-            state.refuse(take.reply_to, gone_below(topic, leases.ready[0][0]))
-            return True
-        most = leases.share_of(consumer, take.max_messages)
-        lease = NewLease()
+            raise gone_below(topic, leases.ready[0][0])
+        most = leases.share_of(consumer, max_messages)
+        if not most:
+            return lease
+        fresh = leases.tried() < limits.max_returned
+        only_gaps = len(leases.acked) >= limits.max_acked_ranges
         try:
-            while lease.messages < most and lease.bytes < take.max_bytes:
-                fresh = leases.tried() < state.limits.max_returned
-                crowded = len(leases.acked) >= state.limits.max_acked_ranges
-                candidates = leases.candidates(consumer, most - lease.messages, fresh=fresh, only_gaps=crowded)
-                if candidates and leases.is_careful(candidates[0][2]):
+            for start, stop, attempt in leases.candidates(fresh=fresh, only_gaps=only_gaps):
+                if leases.is_careful(attempt):
+                    if lease.messages or consumer.held.total:
+                        continue
                     most = 1
-                if not candidates or not gather(state, topic, leases, candidates, take.max_bytes, now, lease):
+                while start < stop and lease.messages < most:
+                    until = min(stop, start + most - lease.messages)
+                    if not self._add(lease, topic, leases, (start, until, attempt), max_bytes, now):
+                        return lease
+                    start = until
+                if lease.messages >= most:
                     break
-                self._settle(topic, subscription, consumer, lease)
         except UNREAD as error:
-            self._settle(topic, subscription, consumer, lease)
             if not lease.messages:
-                state.refuse(take.reply_to, unread(state, error))
-                return True
-            count_unread(state, error)
-        if not lease.messages:
-            return False
-        consumer.last_take = take.number
-        consumer.last_lease = [span[:2] for span in lease.spans]
-        self._note_leased(topic, subscription, lease, now)
-        self._reply_leased(take.reply_to, leases, lease)
+                raise unread(self._state, error) from error
+            count_unread(self._state, error)
+        return lease
+
+    def _add(self, lease: NewLease, topic: Topic, leases: LeaseTable, span: Span, max_bytes: int, now: Now) -> bool:
+        """Add to a lease what there is of a span; return whether it may have more. Raises what is in UNREAD."""
+        start, stop, attempt = span
+        for batch in batches_of(self._state, topic, start, stop, max_bytes):
+            low, high = max(start, batch.first_offset), min(stop, batch.first_offset + batch.count)
+            if has_expired(batch, now):
+                lease.expired.append((low, high))
+            elif leases.keys is None:
+                lease.add(batch, low, high, attempt)
+            elif not lease.add_free(batch, opened(self._state, batch), leases.keys, low, high, attempt):
+                return False
+            if lease.bytes >= max_bytes:
+                return False
         return True
 
-    def _note_leased(self, topic: Topic, subscription: Subscription, lease: NewLease, now: Now) -> None:
-        """Have it on disk what is leased, so that it counts as tried if broker and consumer die together.
-
-        A first attempt does not wait for that, which would cost a worker that takes one message after the other half
-        its speed. What may have ended its consumers does: so each message has one uncounted attempt at most.
-        """
-        assert subscription.leases is not None
-        if subscription.leases.is_suspect(lease.spans):
-            self._subscriptions.changed(topic, subscription)
-        else:
-            self._state.note(topic, subscription, now)
-
-    def _settle(self, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease) -> None:
-        """Lease what was gathered, and let go of what expired."""
-        assert subscription.leases is not None
-        subscription.leases.grant(consumer, lease.take_new())
-        for start, stop in lease.take_expired():
-            self._state.counters["messages_expired"] += stop - start
-            self._subscriptions.skip(topic, subscription, start, stop)
-
-    def _lease_again(self, topic: Topic, leases: LeaseTable, consumer: Consumer, take: WaitingTake) -> None:
-        """Answer a take that was answered before with what is still held of its lease."""
+    def _gather_again(self, topic: Topic, consumer: Consumer, number: int) -> NewLease:
+        """Return what is still held of the lease that a take was answered with before; refuse what cannot be read."""
         lease = NewLease()
-        if take.number == consumer.last_take:
+        if number == consumer.last_take:
             held = [span for start, stop in consumer.last_lease for span in consumer.held.within(start, stop)]
             try:
                 for start, stop, attempt in held:
                     for batch in batches_of(self._state, topic, start, stop, _READ_BYTES):
                         lease.add(batch, start, stop, attempt)
             except UNREAD as error:
-                self._state.refuse(take.reply_to, unread(self._state, error))
-                return
-        if lease.messages:
-            self._reply_leased(take.reply_to, leases, lease)
+                raise unread(self._state, error) from error
+        return lease
+
+    def _grant(
+        self, take: Waiting, topic: Topic, subscription: Subscription, consumer: Consumer, lease: NewLease, now: Now
+    ) -> bool:
+        """Lease what was gathered for a take, and answer it; let go of what expired. False when there is nothing."""
+        leases = subscription.leases
+        assert leases is not None
+        leases.grant(consumer, lease.spans)
+        if leases.keys is not None:
+            leases.claim_keys(leases.keys, lease.claimed, lease.blocked)
+        for start, stop in lease.expired:
+            self._state.counters["messages_expired"] += stop - start
+            self._subscriptions.skip(topic, subscription, start, stop)
+        if not lease.messages:
+            return False
+        consumer.last_take = take.body.number
+        consumer.last_lease = [span[:2] for span in lease.spans]
+        # It is on disk what is leased, so that it counts as tried if broker and consumer die together. A first attempt
+        # does not wait for that, which would cost a worker that takes one message after the other half its speed. What
+        # may have ended its consumers does: so each message has one uncounted attempt at most.
+        if leases.is_suspect(lease.spans):
+            self._subscriptions.changed(topic, subscription)
         else:
-            self._state.reply(take.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+            self._state.note(topic, subscription, now)
+        self._reply_leased(take.reply_to, leases, lease)
+        return True
 
     def _reply_leased(self, reply_to: ReplyTo, leases: LeaseTable, lease: NewLease) -> None:
         state = self._state

@@ -40,9 +40,7 @@ class Limits:
     default_retention: str = "until-read"
     max_consumers_per_subscription: int = 1000
     max_returned: int = 100_000  # messages of a shared subscription that were lent and came back
-    least_hold_s: float = (
-        3.0  # for which, after a restart, the backlog is kept for who held it, however short the lease
-    )
+    least_hold_s: float = 3.0  # for which, at the least, the backlog is kept after a restart for who held it
     max_patterns: int = 1000
     max_states: int = 100_000
     max_state_bytes: int = 65_536

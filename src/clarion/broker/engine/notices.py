@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from clarion.wire.codes import Code
@@ -26,15 +27,13 @@ class Notice(NamedTuple):
     text: str
 
 
+@dataclass(slots=True)
 class _Trouble:
     """Something that goes wrong again and again: how often since it was told, and the latest."""
 
-    __slots__ = ("count", "text", "told_s")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.text = ""
-        self.told_s: float | None = None
+    count: int = 0
+    text: str = ""
+    told_s: float | None = None
 
 
 class Notices:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.answers import Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import PatternKey, PatternTable, State, SubscriptionEnded, SubscriptionMade
+from clarion.broker.engine.state import PatternKey, PatternTable, State, SubscriptionChanged
 from clarion.broker.engine.subscriptions import BUSY_RETRY_S, Subscriptions
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import ONE, REST, SEPARATOR, is_good_pattern, is_pattern, matches, to_text
@@ -31,53 +31,30 @@ class Scan(NamedTuple):
     """
 
     pattern: bytes
-    prefix: bytes
     visit: Callable[[TopicSummary, Now], bool]
-    finish: Callable[[Now], None]
+    finish: Callable[[], None]
+    after: bytes | None = None  # the last name looked at
 
 
 class Scans:
-    """Does scans in turn: one page of the store for each call."""
+    """Does scans in turn: one page of the store at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._scans: deque[tuple[Scan, bytes]] = deque()  # with the last name looked at
+        self.unfinished: deque[Scan] = deque()
 
-    def start(
-        self,
-        pattern: bytes,
-        visit: Callable[[TopicSummary, Now], bool],
-        finish: Callable[[Now], None],
-        now: Now,
-    ) -> None:
-        """Begin, and go as far as one page; where there is no more, that is all."""
-        prefix = _literal_prefix(pattern)
-        self._step(Scan(pattern, prefix, visit, finish), _just_before(prefix), now)
-
-    def tick(self, now: Now) -> None:
-        """Go on with the scan that waited longest."""
-        if self._scans:
-            self._step(*self._scans.popleft(), now)
-
-    def has_more(self) -> bool:
-        """Return whether `tick` has something to do."""
-        return bool(self._scans)
-
-    def forget_all(self) -> None:
-        """Stop all scans where they are."""
-        self._scans.clear()
-
-    def _step(self, scan: Scan, after: bytes, now: Now) -> None:
-        page = self._store.topics(after, _TOPICS_AT_ONCE)
+    def go_on(self, scan: Scan, now: Now) -> None:
+        """Go as far as one page; where there is no more, that is all."""
+        prefix = _literal_prefix(scan.pattern)
+        page = self._store.topics(_just_before(prefix) if scan.after is None else scan.after, _TOPICS_AT_ONCE)
         for summary in page:
-            name = summary.topic.name
-            if matches(scan.pattern, name) and not scan.visit(summary, now):
+            if matches(scan.pattern, summary.topic.name) and not scan.visit(summary, now):
                 return
         last = page[-1].topic.name if page else b""
-        if len(page) < _TOPICS_AT_ONCE or (last > scan.prefix and not last.startswith(scan.prefix)):
-            scan.finish(now)
+        if len(page) < _TOPICS_AT_ONCE or (last > prefix and not last.startswith(prefix)):
+            scan.finish()
         else:
-            self._scans.append((scan, last))
+            self.unfinished.append(scan._replace(after=last))
 
 
 def _literal_prefix(pattern: bytes) -> bytes:
@@ -98,12 +75,6 @@ _BUSY_RETRY_S = 0.2
 _ANSWERED_KEPT = 1024  # deadlines of questions already answered that may linger
 
 
-class _Waiting(NamedTuple):
-    reply_to: ReplyTo
-    version: int
-    deadline_s: float
-
-
 class _Matched:
     """The topics of one pattern, as far as they are on disk."""
 
@@ -113,7 +84,7 @@ class _Matched:
         self._hash = 0
         self.topics: dict[int, bytes] = {}
         self.is_known = False  # once all topics were looked at
-        self.waiting: dict[object, _Waiting] = {}  # by peer
+        self.waiting: dict[object, Waiting] = {}  # by peer
         self.asked_s = 0.0
 
     def add(self, number: int, topic: bytes) -> None:
@@ -128,6 +99,10 @@ class _Matched:
             return False
         self._hash ^= _hash(number)
         return True
+
+    def answers(self, body: bodies.Matches) -> bool:
+        """Return whether a question need not wait."""
+        return self.is_known and (body.version != self.version or body.wait_ms <= 0)
 
     @property
     def version(self) -> int:
@@ -148,7 +123,7 @@ class Matching:
         self._scans = scans
         self._matched: dict[PatternKey, _Matched] = {}
         self._by_name: dict[bytes, list[_Matched]] = {}
-        self._deadlines: list[tuple[float, int, _Matched, _Waiting]] = []
+        self._deadlines: list[tuple[float, int, _Matched, Waiting]] = []
         self._changed: set[_Matched] = set()
         self._parked = self._waiting = 0
         self._idle_at_s = 0.0
@@ -156,45 +131,33 @@ class Matching:
     def forget_all(self) -> None:
         """Answer who waits with what is known, and look again when somebody asks."""
         for matched in self._matched.values():
-            for waiting in list(matched.waiting.values()):
-                if matched.is_known:
-                    self._answer(matched, waiting)
-                else:
-                    self._refuse_busy(waiting.reply_to)
-        self._waiting = 0
+            self._tell(matched)
         self._matched.clear()
         self._by_name.clear()
         self._deadlines.clear()
         self._changed.clear()
 
-    def ask(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
-        """Answer at once who knows another version, and others when there is one, or their wait is over."""
+    def check(self, body: bodies.Matches, now: Now) -> tuple[bodies.Matches, _Matched]:
+        """Return what is known of a pattern, which is looked for in the store where it is not; refuse who would have to
+        wait where as many wait as may."""
         key = (body.pattern, body.name)
-        matched = self._matched.get(key)
-        if matched is None:
-            matched = self._begin(key, now)
+        matched = self._matched.get(key) or self._begin(key, now)
+        if not matched.answers(body) and self._waiting >= self._state.limits.max_waiting_gets:
+            raise Refused(Code.LIMIT, "too many questions wait at this broker (max_waiting_gets)")
+        return body, matched
+
+    def ask(self, reply_to: ReplyTo, plan: tuple[bodies.Matches, _Matched], now: Now) -> None:
+        """Answer at once who knows another version, and others when there is one, or their wait is over."""
+        body, matched = plan
         matched.asked_s = now.monotonic_s
         older = matched.waiting.get(reply_to.peer)
         if older is not None:  # one consumer waits once: its older question is answered now
-            if matched.is_known:
-                self._answer(matched, older)
-            else:
-                self._refuse_busy(older.reply_to)
-                del matched.waiting[reply_to.peer]
-                self._waiting -= 1
-        wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
-        waiting = _Waiting(reply_to, body.version, now.monotonic_s + wait_s)
-        if matched.is_known and (body.version != matched.version or wait_s <= 0):
+            self._answer(matched, older)
+        if matched.answers(body):
             self._reply(matched, reply_to)
-        elif self._waiting >= self._state.limits.max_waiting_gets:
-            text = "too many questions wait at this broker (max_waiting_gets)"
-            self._state.refuse(reply_to, Refused(Code.LIMIT, text))
         else:
-            self._park(matched, waiting)
-
-    def _refuse_busy(self, reply_to: ReplyTo) -> None:
-        text = "the topics are just being looked through; try again"
-        self._state.refuse(reply_to, Refused(Code.BUSY, text, retry_after_s=_BUSY_RETRY_S))
+            wait_s = min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
+            self._park(matched, Waiting(reply_to, body, now.monotonic_s + wait_s))
 
     def end(self, pattern: bytes, name: bytes) -> None:
         """Tell who waits that there is no such subscription any more."""
@@ -208,18 +171,15 @@ class Matching:
         self._waiting -= len(matched.waiting)
         matched.waiting.clear()
 
-    def on_subscription_made(self, effect: SubscriptionMade, now: Now) -> None:
-        """Take in a topic that a subscription by pattern may be on."""
+    def on_subscription_changed(self, effect: SubscriptionChanged, now: Now) -> None:
+        """Take in a topic that a subscription by pattern may be on, or leave it out."""
         number, topic = effect.topic.number, effect.topic.name
         for matched in self._by_name.get(effect.name, ()):
-            if number not in matched.topics and matches(matched.pattern, topic):
+            if not effect.is_there:
+                changed = matched.discard(number)
+            elif changed := number not in matched.topics and matches(matched.pattern, topic):
                 matched.add(number, topic)
-                self._changed.add(matched)
-
-    def on_subscription_ended(self, effect: SubscriptionEnded, now: Now) -> None:
-        """Leave a topic out."""
-        for matched in self._by_name.get(effect.name, ()):
-            if matched.discard(effect.topic.number):
+            if changed:
                 self._changed.add(matched)
 
     def tell_changed(self) -> None:
@@ -255,11 +215,11 @@ class Matching:
                 matched.add(summary.topic.number, summary.topic.name)
             return self._matched.get(key) is matched
 
-        def finish(_: Now) -> None:
+        def finish() -> None:
             matched.is_known = True
             self._tell(matched)
 
-        self._scans.start(key[0], visit, finish, now)
+        self._scans.go_on(Scan(key[0], visit, finish), now)
         return matched
 
     def _forget(self, matched: _Matched) -> None:
@@ -268,7 +228,7 @@ class Matching:
         if not self._by_name[matched.name]:
             del self._by_name[matched.name]
 
-    def _park(self, matched: _Matched, waiting: _Waiting) -> None:
+    def _park(self, matched: _Matched, waiting: Waiting) -> None:
         self._waiting += waiting.reply_to.peer not in matched.waiting
         matched.waiting[waiting.reply_to.peer] = waiting
         self._parked += 1
@@ -278,14 +238,18 @@ class Matching:
             heapq.heapify(self._deadlines)
 
     def _tell(self, matched: _Matched) -> None:
-        """Answer everybody who waits: the topics are others now."""
+        """Answer everybody who waits."""
         for waiting in list(matched.waiting.values()):
             self._answer(matched, waiting)
 
-    def _answer(self, matched: _Matched, waiting: _Waiting) -> None:
+    def _answer(self, matched: _Matched, waiting: Waiting) -> None:
         del matched.waiting[waiting.reply_to.peer]
         self._waiting -= 1
-        self._reply(matched, waiting.reply_to)
+        if matched.is_known:
+            self._reply(matched, waiting.reply_to)
+        else:
+            text = "the topics are just being looked through; try again"
+            self._state.refuse(waiting.reply_to, Refused(Code.BUSY, text, retry_after_s=_BUSY_RETRY_S))
 
     def _reply(self, matched: _Matched, reply_to: ReplyTo) -> None:
         topics = tuple(sorted(matched.topics.values()))
@@ -295,16 +259,12 @@ class Matching:
 _STARTS = ("new", "earliest", "time")
 
 
-class _Subscribe(NamedTuple):
-    body: bodies.Subscribe
-    is_there: bool
-
-
 class Patterns:
     """Keeps patterns, and subscribes whom they belong to.
 
     What goes through many topics is done in several groups. The pattern itself is written, or removed, with the last
-    of them: where that is not reached, who asked was not answered, asks again, and it goes on from there.
+    of them: where that is not reached, who asked was not answered, asks again, and it goes on from there. Whether all
+    the topics have room is known only when they were gone through: then the answer is that it was given up.
     """
 
     def __init__(self, state: State, subscriptions: Subscriptions) -> None:
@@ -320,17 +280,18 @@ class Patterns:
         for reply_to in (reply_to for reply_tos in under_way for reply_to in reply_tos):
             self._state.refuse(reply_to, Refused(code, text, retry_after_s=BUSY_RETRY_S))
         self._made.clear()
-        self._scans.forget_all()
+        self._scans.unfinished.clear()
         self.matching.forget_all()
 
     def tick(self, now: Now) -> None:
         """Go on with what was begun, and answer who waited long enough."""
-        self._scans.tick(now)
+        if self._scans.unfinished:
+            self._scans.go_on(self._scans.unfinished.popleft(), now)
         self.matching.expire(now)
 
     def next_deadline_s(self) -> float | None:
         """Return when `tick` has something to do."""
-        return 0.0 if self._scans.has_more() else self.matching.next_deadline_s()
+        return 0.0 if self._scans.unfinished else self.matching.next_deadline_s()
 
     # SUBSCRIBE, to a pattern or to one topic.
 
@@ -346,19 +307,17 @@ class Patterns:
         if key in table.going:
             text = f"the subscription to {to_text(body.topic)} is just being ended; try again"
             raise Refused(Code.BUSY, text, retry_after_s=BUSY_RETRY_S)
-        most = self._state.limits.max_patterns
-        is_there = key in table.options or key in table.coming
-        if not is_there and len(table.options) + len(table.coming) >= most:
-            text = f"this broker has {most} subscriptions to patterns, as many as it may (max_patterns)"
-            raise Refused(Code.LIMIT, text)
-        return _Subscribe(body, is_there)
+        if key not in table.options and key not in table.coming:
+            known = len(table.options) + len(table.coming)
+            self._state.check_limit("max_patterns", known + 1, "subscriptions to patterns")
+        return body
 
     def subscribe(self, reply_to: ReplyTo, plan: Any, now: Now) -> None:
         """Subscribe to one topic, or to all topics that match, and to those that will."""
-        if not isinstance(plan, _Subscribe):
+        if not isinstance(plan, bodies.Subscribe):
             self._subscriptions.subscribe(reply_to, plan, now)
             return
-        state, body = self._state, plan.body
+        state, body = self._state, plan
         key = (body.topic, body.name)
         if key in state.patterns.options:
             subscribed = bodies.Subscribed(0, state.patterns.options[key], state.count)
@@ -366,20 +325,18 @@ class Patterns:
         elif key in state.patterns.coming:
             state.patterns.coming[key][1].append(reply_to)
         else:
-            self._begin(reply_to, body, now)
+            state.patterns.coming[key] = (body.options, [reply_to])
+            self._go_through(
+                body.topic, lambda name, now: self._subscribe_to(name, body, now), lambda: self._finish(key), now
+            )
 
-    def _begin(self, reply_to: ReplyTo, body: bodies.Subscribe, now: Now) -> None:
-        key = (body.topic, body.name)
-        self._state.patterns.coming[key] = (body.options, [reply_to])
-
-        def visit(summary: TopicSummary, now: Now) -> bool:
-            return self._subscribe_to(summary.topic.name, body, now)
-
-        new = [row.name for group in self._state.groups() if group for row in group.changes.topics.values()]
-        for name in new:  # those that the store does not know yet
-            if matches(body.topic, name) and not self._subscribe_to(name, body, now):
-                return
-        self._scans.start(body.topic, visit, lambda _: self._finish(key), now)
+    def _go_through(
+        self, pattern: bytes, visit: Callable[[bytes, Now], bool], finish: Callable[[], None], now: Now
+    ) -> None:
+        """Visit all topics that match: those that the store does not know yet, then the others, and tell the end."""
+        new = [row.name for group in self._state.groups() for row in group.changes.topics.values()]
+        if all(visit(name, now) for name in new if matches(pattern, name)):
+            self._scans.go_on(Scan(pattern, lambda summary, now: visit(summary.topic.name, now), finish), now)
 
     def _subscribe_to(self, name: bytes, body: bodies.Subscribe, now: Now) -> bool:
         """Make the subscription to one topic that matches; False when that cannot be, and the pattern is given up."""
@@ -442,23 +399,16 @@ class Patterns:
             going[key].append(reply_to)
             return
         going[key] = [reply_to]
+        self._go_through(pattern, lambda name, now: self._end_at(name, subscriber, now), lambda: self._end(key), now)
 
-        def visit(summary: TopicSummary, now: Now) -> bool:
-            self._end_at(summary.topic.name, subscriber, now)
-            return True
-
-        new = [row.name for group in self._state.groups() if group for row in group.changes.topics.values()]
-        for name in new:
-            if matches(pattern, name):
-                self._end_at(name, subscriber, now)
-        self._scans.start(pattern, visit, lambda _: self._end(key), now)
-
-    def _end_at(self, name: bytes, subscriber: bytes, now: Now) -> None:
+    def _end_at(self, name: bytes, subscriber: bytes, now: Now) -> bool:
+        """End the subscription to one topic, unless another pattern wants it; return that there may be others."""
         topic = self._state.find_topic(name, now.monotonic_s)
         subscription = topic.subscriptions.get(subscriber) if topic else None
         wanted = any(each == subscriber for each, _ in self._state.patterns.wanting(name))
         if topic and subscription and not wanted:
             self._subscriptions.end(topic, subscription, "the subscription to the pattern was ended")
+        return True
 
     def _end(self, key: PatternKey) -> None:
         state = self._state
@@ -471,14 +421,10 @@ class Patterns:
 
     # MATCHES.
 
-    def check_matches(self, body: bodies.Matches, now: Now) -> bodies.Matches:
-        """Refuse who does not subscribe to the pattern."""
+    def check_matches(self, body: bodies.Matches, now: Now) -> tuple[bodies.Matches, _Matched]:
+        """Refuse who does not subscribe to the pattern, or cannot wait for news of it."""
         self._check_there((body.pattern, body.name))
-        return body
-
-    def matches(self, reply_to: ReplyTo, body: bodies.Matches, now: Now) -> None:
-        """Tell which topics a pattern subscribes to, or wait for news of them."""
-        self.matching.ask(reply_to, body, now)
+        return self.matching.check(body, now)
 
     def _check_there(self, key: PatternKey) -> None:
         if key not in self._state.patterns.options:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
-from clarion.broker.engine.capacity import check_room, grant_messages
+from clarion.broker.engine.capacity import NOT_TAKEN, check_room, grant_messages
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import Delays, expires_at_us, read_due
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.state import PutTaken, Registered, State
-from clarion.broker.engine.subscriptions import Subscriptions, being_deleted
+from clarion.broker.engine.state import PutTaken, State, Stored
+from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_or_make
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
-from clarion.model.errors import InvalidRequest
 from clarion.model.names import is_pattern, to_text
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt
 from clarion.wire import bodies
@@ -24,12 +24,10 @@ from clarion.wire.frames import Buffer, Kind
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
 _PUBLISHERS_AT_ONCE = 1000
 MAX_OPENED = 1000  # topics of one OPEN
-_GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 
-_NO_TOPIC_MADE = "the broker's disk is full but for its reserve; no topic was made, nothing acked is lost"
-_NO_RECEIPT = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
 
 Times = tuple[int, ...]  # when each message of a batch appears; none: now
+PlanT = TypeVar("PlanT")
 
 
 class PutPlan(NamedTuple):
@@ -60,6 +58,7 @@ class Puts:
         self._state = state
         self._subscriptions = subscriptions
         self._delays = delays
+        self._seen_every_us = min(_SEEN_EVERY_US, int(state.limits.publisher_expiry_s * 250_000))
 
     # Publishers: REGISTER and FORGET.
 
@@ -73,12 +72,8 @@ class Puts:
         if known is None:
             if state.next_publisher >= 1 << 32:
                 raise Refused(Code.LIMIT, "this broker has given out all its publisher ids")
-            if state.publisher_count >= state.limits.max_publishers:
-                text = f"this broker has {state.limits.max_publishers} publishers, as many as it may (max_publishers)"
-                raise Refused(Code.LIMIT, text)
-            if not state.has_room_for_row():
-                text = "the broker's disk is full but for its reserve; nobody was registered"
-                raise Refused(Code.DISK_FULL, text)
+            state.check_limit("max_publishers", state.publisher_count + 1, "publishers")
+            state.check_row("nobody was registered")
         return body.nonce, known
 
     def register(self, reply_to: ReplyTo, plan: tuple[bytes, int | None], now: Now) -> None:
@@ -91,22 +86,14 @@ class Puts:
             state.next_publisher += 1
             state.registered[nonce] = known
             state.note_publisher(PublisherRow(known, nonce, now.unix_us))
-            state.open.on_durable.append(Registered(nonce))
+            state.open.on_durable.append(Stored(state.registered, nonce))
             state.counters["publishers_registered"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Registered(state.identity.broker, known))
 
-    def on_registered(self, effect: Registered, now: Now) -> None:
-        """The store knows whom it gave the id to."""
-        self._state.registered.pop(effect.nonce, None)
-
-    def check_forget(self, body: bodies.Forget, now: Now) -> int:
-        """Return whom to forget; one that is not there is already forgotten."""
-        return body.publisher
-
-    def forget(self, reply_to: ReplyTo, publisher: int, now: Now) -> None:
-        """Drop a publisher that closed cleanly."""
-        if 0 < publisher < self._state.next_publisher:
-            self.drop_publisher(publisher)
+    def forget(self, reply_to: ReplyTo, body: bodies.Forget, now: Now) -> None:
+        """Drop a publisher that closed cleanly; one that is not there is already forgotten."""
+        if 0 < body.publisher < self._state.next_publisher:
+            self.drop_publisher(body.publisher)
         self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     def drop_publisher(self, publisher: int) -> None:
@@ -128,7 +115,7 @@ class Puts:
         state = self._state
         before_us = now.silent_before_us(state.limits.publisher_expiry_s)
         for publisher in state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
-            if not any(group and publisher in group.changes.publishers for group in state.groups()):
+            if not any(publisher in group.changes.publishers for group in state.groups()):
                 self.drop_publisher(publisher)
                 state.counters["publishers_expired"] += 1
 
@@ -142,8 +129,16 @@ class Puts:
             text = f"publisher {publisher} is not known here (closed, or silent for too long); register again"
             raise Refused(Code.PUBLISHER_EXPIRED, text)
         state.publishers[publisher] = row
-        seen_every_us = min(_SEEN_EVERY_US, int(state.limits.publisher_expiry_s * 250_000))
-        return row._replace(seen_at_us=now.unix_us) if now.unix_us - row.seen_at_us > seen_every_us else None
+        return row._replace(seen_at_us=now.unix_us) if now.unix_us - row.seen_at_us > self._seen_every_us else None
+
+    def plan_for(self, publisher: int, plan: Callable[..., PlanT], body: Any, contents: Any, now: Now) -> PlanT:
+        """Return the plan of a request by a publisher, which lives even where the request is refused."""
+        seen = self.check_publisher(publisher, now)
+        try:
+            return plan(body, contents, seen, now)
+        except Refused as refused:
+            refused.seen = seen
+            raise
 
     # OPEN: one answer for each topic.
 
@@ -161,19 +156,13 @@ class Puts:
         return found
 
     def _plan_open(self, name: bytes, new: set[bytes], now: Now) -> Topic | bytes:
-        state = self._state
-        if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
-            raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern")
-        topic = state.find_topic(name, now.monotonic_s)
+        check_name(name)
+        topic = find_or_make(self._state, name, now)
         if topic is not None:
-            if topic.deleted:
-                raise being_deleted(topic)
             return topic
         if self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
-        if not state.has_room_for_row() or not state.has_room(ROW_BYTES * (1 + len(new))):
-            raise Refused(Code.DISK_FULL, _NO_TOPIC_MADE)
-        state.check_new_topics(len(new | {name}))
+        self.check_new_topic(others=len(new - {name}))
         new.add(name)
         return name
 
@@ -190,7 +179,8 @@ class Puts:
                 told.append((0, found.code, found.text))
                 continue
             topic = found if isinstance(found, Topic) else self.make_topic(found, now)
-            is_new = is_new or state.is_new(topic)
+            # Its number may be another's after a crash, as long as it is not on disk.
+            is_new = is_new or any(topic.number in group.changes.topics for group in state.groups())
             told.append((topic.number, 0, ""))
         if is_new:
             state.reply_when_durable(reply_to, Kind.ACK, bodies.Opened(tuple(told)))
@@ -202,42 +192,32 @@ class Puts:
     def check_put(self, body: bodies.Put, blob: Buffer, now: Now) -> _Numbered:
         """Refuse a batch that cannot be taken, or not now; what is refused for good uses its number up."""
         batch = self.parse(blob)
-        seen = self.check_publisher(batch.publisher, now)
-        try:
-            return self._plan_put(body, batch, seen, now)
-        except Refused as refused:
-            refused.seen = seen
-            raise
+        return self.plan_for(batch.publisher, self._plan_put, body, batch, now)
 
     def _plan_put(self, body: bodies.Put, batch: Batch, seen: PublisherRow | None, now: Now) -> _Numbered:
         state = self._state
-        try:
-            times_us = read_due(batch, body.due, now.unix_us)
-            if body.ttl_ms < 0:
-                raise InvalidRequest(f"ttl_ms is 0 (as the topic says) or more, not {body.ttl_ms}")
-        except InvalidRequest as error:
-            raise Refused(Code.MALFORMED, str(error)) from error
+        times_us = read_due(batch, body.due, now.unix_us)
+        if body.ttl_ms < 0:
+            raise Refused(Code.MALFORMED, f"ttl_ms is 0 (as the topic says) or more, not {body.ttl_ms}")
         topic = self._topic_meant(body, now) if body.topic_number else self.find_topic(body.topic, now)
         put = PutPlan(body.topic, topic, batch, body.ttl_ms, times_us)
         if topic is None:
             self.check_new_topic()
             self.check_batch(body.topic, None, batch)  # there is no topic yet whose number could be used up
-            writer, expected = None, 1
-        else:
-            writer = self._writer(topic, batch.publisher, now)
-            expected = writer.last_number + 1
-        if batch.number > expected:
-            text = f"batch {batch.number} overtook batch {expected}"
-            raise Refused(Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
-        if topic is None or writer is None:
+            if batch.number != 1:
+                Writer((), 0.0).find(batch.number, batch.checksum, "batch", "receipts")
             return _Numbered(put, seen)
-        if batch.number < expected:
-            return _Numbered(put, seen, writer, receipt=self._receipt(writer, batch))
+        writer = self._writer(topic, batch.publisher, now)
+        if batch.number != writer.last_number + 1:
+            receipt = writer.find(batch.number, batch.checksum, "batch", "receipts")
+            state.counters["puts_repeated"] += 1
+            if receipt.code and receipt.number <= writer.durable_number:
+                raise self._refusal(topic, receipt)
+            return _Numbered(put, seen, writer, receipt=receipt)
         try:
             self.check_batch(topic.name, topic, batch)
         except Refused as refused:
-            if not state.has_room_for_row():  # not even to remember it
-                raise Refused(Code.DISK_FULL, _NO_RECEIPT) from refused
+            state.check_row(NOT_TAKEN)  # not even to remember it
             return _Numbered(put, seen, writer, refused.code)
         below = check_room(state, topic, len(batch.raw))
         return _Numbered(put._replace(trim_below=below) if below else put, seen, writer)
@@ -273,22 +253,18 @@ class Puts:
         if is_pattern(name):
             text = f"{to_text(name)} is a pattern (a part of it is * or #): messages are put on topics"
             raise Refused(Code.MALFORMED, text)
-        topic = self._state.find_topic(name, now.monotonic_s)
-        if topic is not None and topic.deleted:
-            raise being_deleted(topic)
-        return topic
+        return find_or_make(self._state, name, now)
 
-    def check_new_topic(self) -> None:
-        """Refuse to make a topic where there is no room for it."""
-        if not self._state.has_room_for_row():
-            raise Refused(Code.DISK_FULL, _NO_TOPIC_MADE)
-        self._state.check_new_topics()
+    def check_new_topic(self, others: int = 0) -> None:
+        """Refuse to make a topic, besides others, where there is no room for it."""
+        self._state.check_row("no topic was made, nothing acked is lost", others)
+        self._state.check_new_topics(1 + others)
 
     def check_batch(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
         """Refuse a batch that will be refused again: it is too large, or nobody would read it."""
         most = self.max_batch_bytes(topic)
         if max(len(batch.raw), batch.plain_bytes) > most:
-            raise Refused(Code.TOO_LARGE, _too_large(name, most))
+            raise Refused(Code.TOO_LARGE, too_large(name, most))
         if topic is None and self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
         if topic is not None and topic.retention == UNTIL_READ and not topic.subscriptions:
@@ -312,21 +288,18 @@ class Puts:
             writer = topic.writers[publisher] = Writer(receipts, now.monotonic_s)
         return writer
 
-    def _receipt(self, writer: Writer, batch: Batch) -> Receipt:
-        """Return the receipt of a batch that came before; refuse where another batch did."""
-        receipt = writer.receipt(batch.number)
-        if receipt is None:
-            text = f"batch {batch.number} is older than the last {len(writer.receipts)} receipts kept"
-            raise Refused(Code.MALFORMED, text)
-        if receipt.checksum != batch.checksum:
-            raise Refused(Code.CHECKSUM_DIFFERS, f"batch {batch.number} came before with other contents")
-        return receipt
+    def _refusal(self, topic: Topic, receipt: Receipt) -> Refused:
+        """Return how to refuse a batch whose receipt says that it was refused for good."""
+        is_large = receipt.code == Code.TOO_LARGE
+        text = too_large(topic.name, self.max_batch_bytes(topic)) if is_large else _unread(topic.name)
+        return Refused(Code(receipt.code), text)
 
     def put(self, reply_to: ReplyTo, plan: _Numbered, now: Now) -> None:
         """Take a batch; the answer waits for its commit."""
         state, (put, seen, writer, code, receipt) = self._state, plan
         batch = put.batch
-        state.note_publisher(seen)
+        if seen is not None:
+            state.note_publisher(seen)
         topic = put.topic or self.make_topic(put.name, now)
         writer = writer or self._writer(topic, batch.publisher, now)
         writer.seen_s = now.monotonic_s
@@ -335,16 +308,16 @@ class Puts:
             if not code:
                 first_offset = self.store(topic, put, now)
                 writer.messages_total += batch.count
+            else:
+                state.changed(topic)
             receipt = Receipt(
                 batch.publisher, topic.number, batch.number, batch.checksum, code,
                 first_offset, committed_at_us, writer.messages_total,
             )  # fmt: skip
             writer.last_number = batch.number
-            writer.receipts.append(receipt)
-            state.changed(topic)
+            writer.kept.append(receipt)
             state.open.changes.receipts.append(receipt)
         else:
-            state.counters["puts_repeated"] += 1
             if receipt.number <= writer.durable_number:
                 self._answer(reply_to, topic, writer, receipt, now)
                 return
@@ -365,7 +338,7 @@ class Puts:
         if put.times_us:
             self._delays.hold(topic, batch, put.times_us, put.ttl_ms, now)
             return -1
-        expiry_us = expires_at_us(topic, put.ttl_ms, max(topic.last_commit_us, now.unix_us))
+        expiry_us = expires_at_us(topic, put.ttl_ms, now)
         return self._state.append(topic, batch.raw, batch.count, now, expires_at_us=expiry_us).first_offset
 
     def on_put_taken(self, effect: PutTaken, now: Now) -> None:
@@ -377,9 +350,7 @@ class Puts:
     def _answer(self, reply_to: ReplyTo, topic: Topic, writer: Writer, receipt: Receipt, now: Now) -> None:
         state = self._state
         if receipt.code:
-            is_large = receipt.code == Code.TOO_LARGE
-            text = _too_large(topic.name, self.max_batch_bytes(topic)) if is_large else _unread(topic.name)
-            state.refuse(reply_to, Refused(Code(receipt.code), text))
+            state.refuse(reply_to, self._refusal(topic, receipt))
             return
         credit = writer.messages_total + grant_messages(state, topic, now.monotonic_s)
         body = bodies.PutDone(
@@ -388,7 +359,13 @@ class Puts:
         state.reply(reply_to, Kind.ACK, body)
 
 
-def _too_large(name: bytes, most: int) -> str:
+def check_name(name: bytes) -> None:
+    """Refuse a name that no topic can have."""
+    if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
+        raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern")
+
+
+def too_large(name: bytes, most: int) -> str:
     return f"a batch for {to_text(name)} has at most {most} bytes"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clarion.broker.engine.capacity import below_size, bound_bytes, slowest_cursor
+from clarion.broker.engine.capacity import below_size, bound_bytes
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import Subscriptions
@@ -42,9 +42,11 @@ class Retention:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
         if topic.deleted:
             return
-        trims, live = topic.settings.at_bound == TRIM, slowest_cursor(topic)
-        below = max(self._below_age(topic, now), self._below_size(topic))
-        if not trims:
+        live, bound = topic.slowest_cursor(), bound_bytes(topic, self._state.limits)
+        below = self._below_age(topic, now)
+        if 0 < bound < topic.stored_bytes:
+            below = max(below, below_size(self._state, topic, bound))
+        if topic.settings.at_bound != TRIM:
             below = min(below, live)
         if topic.retention == UNTIL_READ:
             below = max(below, live)
@@ -55,10 +57,6 @@ class Retention:
             return 0
         found = self._state.store.offset_at(topic.number, now.old_before_us(topic.settings.max_age_s))
         return topic.visible_end if found is None else found
-
-    def _below_size(self, topic: Topic) -> int:
-        bound = bound_bytes(topic, self._state.limits)
-        return below_size(self._state, topic, bound) if 0 < bound < topic.stored_bytes else 0
 
     # The round over all topics.
 
@@ -126,7 +124,7 @@ class Retention:
             return False
         if subscription.leases is not None and subscription.leases.consumers:
             return False
-        return not any(get.name == subscription.name for get in topic.waiting.values())
+        return not any(get.body.name == subscription.name for get in topic.waiting.values())
 
     def _is_overdue(self, seen_at_us: int, expires_s: float, now: Now) -> bool:
         """Use is noted each quarter of the time to expire, and not while the broker does not run."""

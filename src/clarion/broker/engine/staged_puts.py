@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from clarion.broker.engine.answers import Refused, ReplyTo
-from clarion.broker.engine.capacity import add_delayed, check_room
+from clarion.broker.engine.answers import Refused, ReplyTo, disk_full
+from clarion.broker.engine.capacity import NOT_TAKEN, add_delayed, check_room, stage
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import expires_at_us
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.puts import Puts
+from clarion.broker.engine.puts import PutPlan, Puts, too_large
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
-from clarion.store.port import PublisherRow, StagedBatch, StagedRow, WriterRow
+from clarion.store.port import PublisherRow, StagedRow, WriterRow
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
@@ -32,19 +33,17 @@ _Epoch = dict[_Key, StagedRow]
 
 class _Stage(NamedTuple):
     body: bodies.Stage
-    batch: Batch
     seen: PublisherRow | None
-    topic: Topic | None  # None: it is to be made
-    trim_below: int = 0
-    is_committed: bool = False
-    is_known: bool = False
+    put: PutPlan | None  # None: there is nothing to do
+    already: bool = False
 
 
 class _Commit(NamedTuple):
     body: bodies.CommitStaged
-    rows: _Epoch
-    found: int  # messages to be shown or dropped; of an epoch that is committed, those that were
-    is_committed: bool = False
+    messages: int  # that are shown or dropped; of an epoch that is committed, those that were
+    wanted: Sequence[StagedRow] = ()  # as far as their topics are there
+    others: Sequence[StagedRow] = ()
+    already: bool = False
 
 
 class StagedPuts:
@@ -70,17 +69,13 @@ class StagedPuts:
             text = f"a part has at most {MAX_NAME_BYTES} bytes, and a place is 0 or more"
             raise Refused(Code.MALFORMED, text)
         batch = self._puts.parse(blob)
-        seen = self._puts.check_publisher(batch.publisher, now)
-        try:
-            return self._plan_stage(body, batch, seen, now)
-        except Refused as refused:
-            refused.seen = seen
-            raise
+        return self._puts.plan_for(batch.publisher, self._plan_stage, body, batch, now)
 
     def _plan_stage(self, body: bodies.Stage, batch: Batch, seen: PublisherRow | None, now: Now) -> _Stage:
         state = self._state
-        if body.epoch <= self._last_epoch(body.writer):
-            return _Stage(body, batch, seen, None, is_committed=True)
+        last = self._writer(body.writer)
+        if last is not None and body.epoch <= last.epoch:
+            return _Stage(body, seen, None, already=True)
         if body.as_of and state.find_topic(body.topic, now.monotonic_s) is None:
             text = (
                 f"there is no topic {to_text(body.topic)} here; it may have been deleted, with what was staged for it"
@@ -92,40 +87,33 @@ class StagedPuts:
             if topic is None or (known.topic, known.checksum) != (topic.number, batch.checksum):
                 text = f"place {body.place} of part {to_text(body.part)} was staged before with other contents"
                 raise Refused(Code.CHECKSUM_DIFFERS, text)
-            return _Stage(body, batch, seen, topic, is_known=True)
+            return _Stage(body, seen, None)
         if topic is None:
             self._puts.check_new_topic()
-        else:
-            self._check_dropped(topic, body)
+        elif body.as_of and not max(topic.number, last.dropped if last else 0) <= body.as_of <= state.count:
+            what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
+            raise state.stale(what)  # it may have been staged before, and dropped alone or with its topic
         most = self._puts.max_batch_bytes(topic)
         if max(len(batch.raw), batch.plain_bytes) > most:
-            raise Refused(Code.TOO_LARGE, f"a batch for {to_text(body.topic)} has at most {most} bytes")
+            raise Refused(Code.TOO_LARGE, too_large(body.topic, most))
         if topic is None:
             if not state.has_room(len(batch.raw) + ROW_BYTES):
-                text = "the broker's disk is full but for its reserve; the put was not taken, nothing acked is lost"
-                raise Refused(Code.DISK_FULL, text)
-            return _Stage(body, batch, seen, None)
+                raise disk_full(NOT_TAKEN)
+            return _Stage(body, seen, PutPlan(body.topic, None, batch, 0, ()))
         # What is staged itself does not count: an epoch that is larger than the topic's bound could never be committed.
         below = check_room(state, topic, len(batch.raw), count_delayed=False)
-        return _Stage(body, batch, seen, topic, below)
-
-    def _check_dropped(self, topic: Topic, body: bodies.Stage) -> None:
-        """Refuse a batch that may have been staged before, and dropped since, alone or with its topic."""
-        row = self._writer(body.writer)
-        if body.as_of and not max(topic.number, row.dropped if row else 0) <= body.as_of <= self._state.count:
-            what = f"something that {to_text(body.writer)} staged was dropped since, or {to_text(topic.name)} made anew"
-            raise self._state.stale(what)
+        return _Stage(body, seen, PutPlan(body.topic, topic, batch, 0, (), below))
 
     def stage(self, reply_to: ReplyTo, plan: _Stage, now: Now) -> None:
         """Store a batch for later, once for each place; answered when it is on disk."""
-        state = self._state
-        state.note_publisher(plan.seen)
-        if not plan.is_committed and not plan.is_known:
-            topic = plan.topic or self._puts.make_topic(plan.body.topic, now)
-            if plan.trim_below:
-                trim(state, topic, plan.trim_below)
-            self._keep(topic, plan.body, plan.batch, now)
-        state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=plan.is_committed))
+        state, (body, seen, put, already) = self._state, plan
+        state.note_publisher(seen)
+        if put is not None:
+            topic = put.topic or self._puts.make_topic(put.name, now)
+            if put.trim_below:
+                trim(state, topic, put.trim_below)
+            self._keep(topic, body, put.batch, now)
+        state.reply_when_durable(reply_to, Kind.ACK, bodies.Staged(already=already))
 
     # COMMIT_STAGED.
 
@@ -136,52 +124,42 @@ class StagedPuts:
         last = self._writer(body.writer)
         if last is not None and body.epoch <= last.epoch:
             messages = last.messages if body.epoch == last.epoch else 0
-            return _Commit(body, {}, messages, is_committed=True)
-        if last is None and self._writers >= state.limits.max_writers:
-            text = f"this broker knows {self._writers} writers of staged batches, as many as it may (max_writers)"
-            raise Refused(Code.LIMIT, text)
+            return _Commit(body, messages, already=True)
         rows = self._staged(body.writer, body.epoch)
-        if last is None and not rows and not state.has_room_for_row():
-            text = "the broker's disk is full but for its reserve; no writer was noted, and nothing was done"
-            raise Refused(Code.DISK_FULL, text)
-        parts = None if body.parts is None else set(body.parts)
-        found = sum(
-            row.count
-            for (part, _), row in rows.items()
-            if (body.drop or parts is None or part in parts)
-            and state.find_topic_by_number(row.topic, now.monotonic_s) is not None
-        )
+        if last is None:
+            state.check_limit("max_writers", self._writers + 1, "writers of staged batches", "knows")
+            if not rows:
+                state.check_row("no writer was noted, and nothing was done")
+        parts = None if body.drop or body.parts is None else set(body.parts)
+        wanted: list[StagedRow] = []
+        others: list[StagedRow] = []
+        for (part, _), row in sorted(rows.items()):
+            is_there = state.find_topic_by_number(row.topic, now.monotonic_s) is not None
+            (wanted if is_there and (parts is None or part in parts) else others).append(row)
+        found = sum(row.count for row in wanted)
         if not body.drop and body.messages not in (-1, found):
             text = (
                 f"{found} messages are staged of the {body.messages} to be committed: the others expired, or never came"
             )
             raise Refused(Code.GONE, text)
-        return _Commit(body, rows, found)
+        return _Commit(body, found, wanted, others)
 
     def commit(self, reply_to: ReplyTo, plan: _Commit, now: Now) -> None:
         """Show what was staged in an epoch, and drop what is not wanted of it; once, and answered when on disk."""
-        state, (body, rows, found, is_committed) = self._state, plan
-        if is_committed:
-            done = bodies.StagedCommitted(body.epoch, found, already=True)
-            state.reply_when_durable(reply_to, Kind.ACK, done)
-            return
-        parts = None if body.parts is None else set(body.parts)
-        messages = 0
-        unwanted = []
-        for place in sorted(rows):
-            wanted = not body.drop and (parts is None or place[0] in parts)
-            if wanted and self._show(rows[place], now):
-                messages += rows[place].count
-            else:
-                unwanted.append(rows[place])
-        self._drop(unwanted, now)
-        self._forget_epoch((body.writer, body.epoch))
-        if not body.drop:
-            self._note(body.writer, now, epoch=body.epoch, messages=messages)
-            state.counters["epochs_committed"] += 1
-        elif unwanted:
-            self._note(body.writer, now, dropped=state.draw())
-        done = bodies.StagedCommitted(body.epoch, found if body.drop else messages, already=False)
+        state, (body, messages, wanted, others, already) = self._state, plan
+        if not already:
+            if body.drop:
+                wanted, others = (), [*wanted, *others]
+            for row in wanted:
+                self._show(row, now)
+            self._drop(others, now)
+            self._forget_epoch((body.writer, body.epoch))
+            if not body.drop:
+                self._note(body.writer, now, epoch=body.epoch, messages=messages)
+                state.counters["epochs_committed"] += 1
+            elif others:
+                self._note(body.writer, now, dropped=state.draw())
+        done = bodies.StagedCommitted(body.epoch, messages, already=already)
         state.reply_when_durable(reply_to, Kind.ACK, done)
 
     # On the clock.
@@ -201,15 +179,10 @@ class StagedPuts:
 
     # What there is.
 
-    def _last_epoch(self, writer: bytes) -> int:
-        row = self._writer(writer)
-        return -1 if row is None else row.epoch
-
     def _writer(self, writer: bytes) -> WriterRow | None:
         """Return the last epoch that a writer committed, on disk or on its way there."""
-        in_flight, opened = self._state.groups()
-        for group in (opened, in_flight):
-            if group is not None and writer in group.changes.writers:
+        for group in reversed(self._state.groups()):
+            if writer in group.changes.writers:
                 return group.changes.writers[writer]
         return self._state.store.writer(writer)
 
@@ -218,7 +191,7 @@ class StagedPuts:
         key = (writer, epoch)
         rows = self._epochs.get(key)
         if rows is None:
-            groups = [group for group in self._state.groups() if group]
+            groups = self._state.groups()
             coming = (row for group in groups for row, _ in group.changes.staged)
             leaving = {number for group in groups for number in group.changes.gone_staged}
             leaving |= {release.staged for group in groups for release in group.changes.releases}
@@ -241,18 +214,13 @@ class StagedPuts:
 
     def _keep(self, topic: Topic, body: bodies.Stage, batch: Batch, now: Now) -> None:
         state = self._state
-        size = len(batch.raw)
         row = StagedRow(
             state.next_staged, topic.number, body.writer, body.epoch, body.part, body.place,
-            batch.count, size, batch.checksum, now.unix_us,
+            batch.count, len(batch.raw), batch.checksum, now.unix_us,
         )  # fmt: skip
-        state.next_staged += 1
-        state.free_bytes -= size
-        state.open.changes.staged.append(StagedBatch(row, batch.raw))
-        state.open.bytes += size
+        stage(state, topic, row, batch.raw)
         self._staged(body.writer, body.epoch)[body.part, body.place] = row
         self._rows += 1
-        add_delayed(state, topic, size)
         state.counters["messages_staged"] += batch.count
 
     def _note(self, writer: bytes, now: Now, **changes: Any) -> None:
@@ -264,19 +232,17 @@ class StagedPuts:
         row = row or WriterRow(writer, -1, 0, now.unix_us)
         self._state.open.changes.writers[writer] = row._replace(seen_at_us=now.unix_us, **changes)
 
-    def _show(self, row: StagedRow, now: Now) -> bool:
-        """Have a staged batch appear on its topic; return whether that is there."""
+    def _show(self, row: StagedRow, now: Now) -> None:
+        """Have a staged batch appear on its topic."""
         state = self._state
         topic = state.find_topic_by_number(row.topic, now.monotonic_s)
-        if topic is None:
-            return False
-        expiry_us = expires_at_us(topic, row.ttl_ms, max(topic.last_commit_us, now.unix_us))
+        assert topic is not None, "it was there a moment ago"
+        expiry_us = expires_at_us(topic, row.ttl_ms, now)
         state.release(topic, row, now, expires_at_us=expiry_us)
         add_delayed(state, topic, -row.size)
         state.read_topics.add(topic)  # with no subscription, or beyond its bounds, it may go at once
-        return True
 
-    def _drop(self, rows: list[StagedRow], now: Now) -> None:
+    def _drop(self, rows: Sequence[StagedRow], now: Now) -> None:
         """Forget staged batches, some of which were perhaps never written."""
         if not rows:
             return

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from clarion.broker.engine.answers import Refused, Reply, ReplyTo
+from clarion.broker.engine.answers import Refused, Reply, ReplyTo, Waiting, disk_full
 from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Subscription, Topic, WaitingGet, Writer
-from clarion.model.ids import RECEIPTS_KEPT, next_stamp
+from clarion.broker.engine.topics import Subscription, Topic, Transactor, Writer
+from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
 from clarion.model.ranges import Span
 from clarion.store.port import (
-    Answer as TransactionAnswer,
-)
-from clarion.store.port import (
+    UNTIL_READ,
     Changes,
     Decision,
     PatternRow,
@@ -33,7 +31,6 @@ from clarion.store.port import (
     StagedRow,
     Store,
     StoredBatch,
-    TopicRow,
 )
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
@@ -49,31 +46,14 @@ _CROWDED_S = 0.1
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
 
+@dataclass(slots=True, eq=False)
 class Asked:
     """A request that is being decided, and who waits for the answer: several where it was sent again meanwhile."""
 
-    __slots__ = ("checksum", "nonce", "reply", "reply_tos")
-
-    def __init__(self, nonce: bytes, checksum: int, reply_to: ReplyTo) -> None:
-        self.nonce = nonce
-        self.checksum = checksum
-        self.reply_tos = [reply_to]
-        self.reply: tuple[int, bodies.Body] | None = None  # once it is decided, and perhaps not on disk yet
-
-
-class Transactor:
-    """One publisher's transactions: the last number taken, and the answers a retry may ask for."""
-
-    __slots__ = ("answers", "durable_number", "last_number")
-
-    def __init__(self, answers: Iterable[TransactionAnswer]) -> None:
-        self.answers: deque[TransactionAnswer] = deque(answers, maxlen=RECEIPTS_KEPT)
-        self.last_number = self.answers[-1].number if self.answers else 0
-        self.durable_number = self.last_number  # up to which all answers are on disk
-
-    def answer(self, number: int) -> TransactionAnswer | None:
-        """Return the answer to a number taken before, if it is kept."""
-        return next((answer for answer in self.answers if answer.number == number), None)
+    nonce: bytes
+    checksum: int
+    reply_tos: list[ReplyTo]
+    reply: tuple[int, bodies.Body] | None = None  # once it is decided, and perhaps not on disk yet
 
 
 class PatternTable:
@@ -113,21 +93,16 @@ class PutTaken(NamedTuple):
 class TransactionTaken(NamedTuple):
     """Somebody is told what became of a transaction."""
 
-    transactor: Transactor
+    numbers: Transactor
     number: int
     transacted: bodies.Transacted
     reply_to: ReplyTo
 
 
-class Decided(NamedTuple):
-    """A decision is found in the store from now on."""
+class Stored(NamedTuple):
+    """What was remembered until it is on disk is found there from now on."""
 
-    nonce: bytes
-
-
-class Registered(NamedTuple):
-    """A publisher is found in the store from now on."""
-
+    remembered: dict[bytes, Any]
     nonce: bytes
 
 
@@ -143,67 +118,35 @@ class TopicDeleted(NamedTuple):
     topic: Topic
 
 
-class SubscriptionMade(NamedTuple):
-    """A topic has a subscription more."""
+class SubscriptionChanged(NamedTuple):
+    """A topic has a subscription more, or less."""
 
     topic: Topic
     name: bytes
+    is_there: bool
 
 
-class SubscriptionEnded(NamedTuple):
-    """A topic has a subscription less."""
-
-    topic: Topic
-    name: bytes
-
-
-class CameBack(NamedTuple):
-    """Messages that were tried may be leased again, when their time has come."""
-
-    topic: Topic
-    subscription: Subscription
-    rows: list[ReturnedRow]
-
-
-class BacklogOpened(NamedTuple):
-    """Nobody is awaited any more: all that is left may be leased."""
+class Leasable(NamedTuple):
+    """More of a shared subscription may be leased. Not before: after a crash the consumer that gave it back may still
+    hold it, as far as the store knows."""
 
     topic: Topic
     subscription: Subscription
     leases: LeaseTable
-
-
-class Released(NamedTuple):
-    """Messages may be leased again as if they had not been."""
-
-    topic: Topic
-    subscription: Subscription
-    leases: LeaseTable
-    spans: list[Span]
-
-
-class Finished(NamedTuple):
-    """Messages are done, and others that wait for their keys, or for room, may be leased."""
-
-    topic: Topic
-    subscription: Subscription
-    start: int
-    stop: int
+    came_back: Sequence[ReturnedRow] = ()  # tried, and leased again when their time has come
+    released: Sequence[Span] = ()  # leased again as if they had not been
+    finished: Sequence[tuple[int, int]] = ()  # done, so that others have their keys, or their room
+    is_backlog: bool = False  # nobody is awaited any more: all that is left may be leased
 
 
 class Delayed(NamedTuple):
-    """Messages will be due."""
+    """Messages will be due; or, with None, a round of those that were is on its topics."""
 
-    due_us: int
-
-
-class DelaysMoved(NamedTuple):
-    """A round of messages that were due is on its topics."""
+    due_us: int | None
 
 
 Effect = (
-    Reply | PutTaken | TransactionTaken | Decided | Registered | Trimmed | TopicDeleted | SubscriptionMade
-    | SubscriptionEnded | CameBack | BacklogOpened | Released | Finished | Delayed | DelaysMoved
+    Reply | PutTaken | TransactionTaken | Stored | Trimmed | TopicDeleted | SubscriptionChanged | Leasable | Delayed
 )  # fmt: skip
 
 
@@ -271,9 +214,9 @@ class State:
         self.open.changes.stamp = self._last_stamp
         return self._last_stamp
 
-    def groups(self) -> tuple[Group | None, Group]:
-        """Return what is not durable yet: the group being committed and the open one."""
-        return self.in_flight, self.open
+    def groups(self) -> list[Group]:
+        """Return what is not durable yet: the group being committed, if there is one, and the open one."""
+        return [self.open] if self.in_flight is None else [self.in_flight, self.open]
 
     def find_topic(self, name: bytes, now_s: float) -> Topic | None:
         """Return the topic, loading it where needed; None when there is none."""
@@ -284,46 +227,56 @@ class State:
                 return None
             topic = Topic(row, self.store.subscriptions(row.number), now_s)
             self.topics[name] = topic
-            self._load_returned(topic)
+            shared = {sub.name: sub.leases for sub in topic.subscriptions.values() if sub.leases is not None}
+            for returned in self.store.returned(topic.number) if shared else ():
+                if returned.name in shared:
+                    shared[returned.name].load_returned(returned)
             self.counters["topics_loaded"] += 1
-            if topic.needed_from() > topic.first_offset:  # read by all, but not trimmed before a crash
-                self.read_topics.add(topic)
+            if topic.retention == UNTIL_READ and topic.slowest_cursor() > topic.first_offset:
+                self.read_topics.add(topic)  # read by all, but not trimmed before a crash
         topic.touched_s = now_s
         return topic
 
-    def _load_returned(self, topic: Topic) -> None:
-        if any(sub.leases is not None for sub in topic.subscriptions.values()):
-            for row in self.store.returned(topic.number):
-                found = topic.subscriptions.get(row.name)
-                if found is not None and found.leases is not None:
-                    found.leases.load_returned(row)
-
     def find_topic_by_number(self, number: int, now_s: float) -> Topic | None:
         """Return the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
-        names = [
-            group.changes.topics[number].name for group in self.groups() if group and number in group.changes.topics
-        ]
-        name = names[-1] if names else self.store.topic_name(number)
+        row = next((row for group in self.groups() if (row := group.changes.topics.get(number))), None)
+        name = row.name if row else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)
         return None if topic is None or topic.deleted or topic.number != number else topic
+
+    def most_of(self, body: bodies.Get | bodies.Take | bodies.Read) -> tuple[int, int]:
+        """Return how many messages, and bytes, a reader gets at a time."""
+        limits = self.limits
+        return min(max(1, body.max_messages), limits.max_get_msgs), min(max(1, body.max_bytes), limits.max_get_bytes)
 
     def has_room(self, size: int) -> bool:
         """Return whether so much may be stored without taking from the reserve, for acks, trims and deletes."""
         return self.free_bytes - size >= self.limits.disk_reserve_bytes
 
-    def has_room_for_row(self) -> bool:
-        """Return whether there is room for another topic, subscription or publisher; where there seems to be none, the
-        store is asked again."""
-        if not self.has_room(ROW_BYTES):
-            uncommitted = sum(group.bytes for group in self.groups() if group is not None)
+    def check_row(self, what: str, others: int = 0) -> None:
+        """Refuse another topic, subscription or publisher, besides others, where there is no room for it; where there
+        seems to be none, the store is asked again."""
+        size = ROW_BYTES * (1 + others)
+        if not self.has_room(size):
+            uncommitted = sum(group.bytes for group in self.groups())
             self.free_bytes = max(self.free_bytes, self.store.free_bytes() - uncommitted)
-        return self.has_room(ROW_BYTES)
+            if not self.has_room(size):
+                raise disk_full(what)
+
+    def check_limit(self, setting: str, count: int, what: str, has: str = "has") -> None:
+        """Refuse to make what there would be more of than there may."""
+        most = getattr(self.limits, setting)
+        if count > most:
+            raise Refused(Code.LIMIT, f"this broker {has} {most} {what}, as many as it may ({setting})")
+
+    def check_waiting(self, ended: int = 0) -> None:
+        """Refuse to have somebody wait for messages, where so many of those who do end now."""
+        if self.waiting_gets - ended >= self.limits.max_waiting_gets:
+            raise Refused(Code.LIMIT, "too many gets wait at this broker (max_waiting_gets)")
 
     def check_new_topics(self, count: int = 1) -> None:
         """Refuse what would make more topics than the broker may have."""
-        if self.topic_count + count > self.limits.max_topics:
-            text = f"this broker has {self.limits.max_topics} topics, as many as it may (max_topics)"
-            raise Refused(Code.LIMIT, text)
+        self.check_limit("max_topics", self.topic_count + count, "topics")
 
     def is_leaving(self, publisher: int) -> bool:
         """Return whether a publisher is forgotten, though the store may know it yet."""
@@ -331,20 +284,6 @@ class State:
         return publisher in self.open.changes.gone_publishers or (
             in_flight is not None and publisher in in_flight.changes.gone_publishers
         )
-
-    def is_new(self, topic: Topic) -> bool:
-        """Return whether a topic is not on disk yet; its number may be another's after a crash."""
-        return any(group and topic.number in group.changes.topics for group in self.groups())
-
-    def add_topic(self, name: bytes, retention: str, now: Now) -> Topic:
-        """Make a topic that is not there."""
-        topic = Topic(TopicRow(self.draw(), name, retention), (), now.monotonic_s)
-        self.topic_count += 1
-        self.free_bytes -= ROW_BYTES
-        self.topics[name] = topic
-        self.open.changes.topics[topic.number] = topic.row()
-        self.changed(topic)
-        return topic
 
     def append(self, topic: Topic, data: Buffer, count: int, now: Now, *, expires_at_us: int = 0) -> StoredBatch:
         """Put a batch at the end of a topic, with the open group."""
@@ -387,11 +326,15 @@ class State:
         if self.notes_by_s is None:
             self.notes_by_s = now.monotonic_s + _NOTED_WITHIN_S
 
+    def is_current(self, topic: Topic, subscription: Subscription) -> bool:
+        """Return whether a subscription is still there, and in memory."""
+        return self.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription
+
     def write_notes(self) -> None:
         """Have the open group write what was noted, as far as it is still there."""
         notes, self._notes, self.notes_by_s = self._notes, {}, None
         for key, (topic, subscription) in notes.items():
-            if self.topics.get(topic.name) is topic and topic.subscriptions.get(subscription.name) is subscription:
+            if self.is_current(topic, subscription):
                 self.open.dirty[key] = subscription
                 self.changed(topic)
 
@@ -411,21 +354,17 @@ class State:
         """Answer now; where the request is decided once, when that is on disk."""
         if reply_to.asked is not None:
             self._decide(reply_to.asked, kind, body)
-            return
-        self.out.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
+        else:
+            self.out.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
 
     def reply_when_durable(
         self, reply_to: ReplyTo, kind: int, body: bodies.Body, blobs: tuple[Buffer, ...] = ()
     ) -> None:
         """Answer once everything taken so far is on disk; now, if it is."""
-        if reply_to.asked is not None:
-            self._decide(reply_to.asked, kind, body)
-            return
-        reply = Reply(reply_to.peer, kind, reply_to.request_id, body, blobs)
-        if self.open or self.in_flight:
-            self.open.on_durable.append(reply)
+        if reply_to.asked is None and (self.open or self.in_flight):
+            self.open.on_durable.append(Reply(reply_to.peer, kind, reply_to.request_id, body, blobs))
         else:
-            self.out.append(reply)
+            self.reply(reply_to, kind, body, blobs)
 
     def refuse(self, reply_to: ReplyTo, refused: Refused) -> None:
         """Answer that a request is not done: all refusals go this way."""
@@ -438,10 +377,8 @@ class State:
         if refused.code == Code.SHOW_HELD:
             refused.expected = self.start_number()
             when_durable = refused.expected > self.durable_count
-        if when_durable:
-            self.reply_when_durable(reply_to, refused.kind, refused.body())
-        else:
-            self.reply(reply_to, refused.kind, refused.body())
+        reply = self.reply_when_durable if when_durable else self.reply
+        reply(reply_to, refused.kind, refused.body())
 
     def note_publisher(self, seen: PublisherRow | None) -> None:
         """Have it on disk that a publisher lives, where it is time to (None: it is not)."""
@@ -463,7 +400,7 @@ class State:
             self._decision += 1
             decision = Decision(self._decision, self.draw(), asked.nonce, asked.checksum, kind, _encode(body))
             self.open.changes.decisions.append(decision)
-            self.open.on_durable.append(Decided(asked.nonce))
+            self.open.on_durable.append(Stored(self.asked, asked.nonce))
         for reply_to in asked.reply_tos:
             self.reply_when_durable(reply_to, kind, body)
 
@@ -494,16 +431,12 @@ class State:
         if not topic.recent:
             del self.cached[topic]
 
-    def unload(self, topic: Topic) -> None:
-        """Forget a topic that has nothing uncommitted and nobody waiting."""
-        assert not topic.uncommitted
-        assert not topic.waiting
-        assert not topic.is_leased()
+    def drop_topic(self, topic: Topic) -> None:
+        """Have a topic in memory no longer."""
         while topic.recent:
             self.drop_oldest(topic)
         self.read_topics.discard(topic)
         del self.topics[topic.name]
-        self.counters["topics_unloaded"] += 1
 
     def next_unload_s(self) -> float:
         """Return when the coldest topics are dropped next: the limit is soft, but twice the limit is not waited for."""
@@ -528,9 +461,10 @@ class State:
         ]
         idle.sort(key=lambda topic: topic.touched_s)
         for topic in idle[:excess]:
-            self.unload(topic)
+            self.drop_topic(topic)
+            self.counters["topics_unloaded"] += 1
 
-    def stop_waiting(self, topic: Topic, get: WaitingGet) -> None:
+    def stop_waiting(self, topic: Topic, get: Waiting) -> None:
         """Take a get off the topic's list."""
-        del topic.waiting[get.reply_to.peer, get.name]
+        del topic.waiting[get.reply_to.peer, get.body.name]
         self.waiting_gets -= 1

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
 from clarion.broker.engine.lease_table import Consumer, LeaseTable
 from clarion.broker.engine.limits import MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
-from clarion.broker.engine.state import (
-    Finished,
-    Now,
-    State,
-    SubscriptionEnded,
-    SubscriptionMade,
-    TopicDeleted,
-)  # fmt: skip
+from clarion.broker.engine.state import Leasable, Now, State, SubscriptionChanged, TopicDeleted
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, opened
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
 from clarion.model.ranges import AckedRanges, Span, merged
+from clarion.store.port import TopicRow
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -42,13 +36,10 @@ class _Subscribe(NamedTuple):
     cursor: int
 
 
-class _Attach(NamedTuple):
-    body: bodies.Attach
-    topic: Topic
-    subscription: Subscription
+class Use(NamedTuple):
+    """What is asked of a subscription that is there, by one who may."""
 
-
-class _Unsubscribe(NamedTuple):
+    body: Any
     topic: Topic
     subscription: Subscription
 
@@ -139,12 +130,8 @@ class Subscriptions:
         """Refuse another subscription, to a topic or to one that is not made yet, where the broker, its disk or the
         topic has no room for it."""
         state, limits = self._state, self._state.limits
-        if state.subscription_count >= limits.max_subscriptions:
-            text = f"this broker has {limits.max_subscriptions} subscriptions, as many as it may (max_subscriptions)"
-            raise Refused(Code.LIMIT, text)
-        if not state.has_room_for_row():
-            text = "the broker's disk is full but for its reserve; nothing was subscribed to"
-            raise Refused(Code.DISK_FULL, text)
+        state.check_limit("max_subscriptions", state.subscription_count + 1, "subscriptions")
+        state.check_row("nothing was subscribed to")
         if topic is not None:
             own = topic.settings.max_subscriptions
             most = own or limits.max_subscriptions_per_topic
@@ -166,13 +153,13 @@ class Subscriptions:
         subscribed = bodies.Subscribed(plan.cursor, body.options, state.count)
         state.reply_when_durable(reply_to, Kind.ACK, subscribed)
 
-    def check_unsubscribe(self, body: bodies.Unsubscribe, now: Now) -> _Unsubscribe:
+    def check_unsubscribe(self, body: bodies.Unsubscribe, now: Now) -> tuple[Topic, Subscription]:
         """Refuse to end a subscription that is not there, or not the one that was meant."""
         topic, subscription = self.find(body.topic, body.name, now)
         self.check_meant(topic, subscription, body.as_of)
-        return _Unsubscribe(topic, subscription)
+        return topic, subscription
 
-    def unsubscribe(self, reply_to: ReplyTo, plan: _Unsubscribe, now: Now) -> None:
+    def unsubscribe(self, reply_to: ReplyTo, plan: tuple[Topic, Subscription], now: Now) -> None:
         """End a subscription; what only it still needed may go."""
         self.end(*plan, "the subscription was ended")
         self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
@@ -181,10 +168,15 @@ class Subscriptions:
 
     def make_topic(self, name: bytes, retention: str, now: Now) -> Topic:
         """Return the topic, made where needed, with the subscriptions of those whom its name concerns."""
-        topic = self._state.find_topic(name, now.monotonic_s)
+        state = self._state
+        topic = state.find_topic(name, now.monotonic_s)
         if topic is None:
-            topic = self._state.add_topic(name, retention, now)
-            for subscriber, options in list(self._state.patterns.wanting(name)):
+            topic = state.topics[name] = Topic(TopicRow(state.draw(), name, retention), (), now.monotonic_s)
+            state.topic_count += 1
+            state.free_bytes -= ROW_BYTES
+            state.open.changes.topics[topic.number] = topic.row()
+            state.changed(topic)
+            for subscriber, options in list(state.patterns.wanting(name)):
                 if subscriber not in topic.subscriptions:
                     self.add(topic, subscriber, 0, options, now)
         return topic
@@ -214,7 +206,7 @@ class Subscriptions:
         state.subscription_count += 1
         state.free_bytes -= ROW_BYTES
         state.open.changes.gone_subscriptions.discard((topic.number, name))
-        state.open.on_durable.append(SubscriptionMade(topic, name))
+        state.open.on_durable.append(SubscriptionChanged(topic, name, is_there=True))
         self.changed(topic, made)
         state.counters["subscribed"] += 1
         return made
@@ -226,7 +218,7 @@ class Subscriptions:
         key = (topic.number, subscription.name)
         state.open.dirty.pop(key, None)
         state.open.changes.gone_subscriptions.add(key)
-        state.open.on_durable.append(SubscriptionEnded(topic, subscription.name))
+        state.open.on_durable.append(SubscriptionChanged(topic, subscription.name, is_there=False))
         state.subscription_count -= 1
         self.forget_returned(topic, subscription)  # it may be made again in the same group, and then begins anew
         state.changed(topic)
@@ -338,7 +330,7 @@ class Subscriptions:
 
     # ATTACH.
 
-    def check_attach(self, body: bodies.Attach, now: Now) -> _Attach:
+    def check_attach(self, body: bodies.Attach, now: Now) -> Use:
         """Refuse a consumer that cannot be let in, or came and went already."""
         state = self._state
         topic, subscription = self.find(body.topic, body.name, now)
@@ -357,15 +349,22 @@ class Subscriptions:
             if body.as_of and not leases.left_token <= body.as_of <= state.count:
                 what = f"consumers of {to_text(subscription.name)} on {to_text(topic.name)} came and went meanwhile"
                 raise state.stale(what, Code.LEASE_LOST)
-        return _Attach(body, topic, subscription)
+        return Use(body, topic, subscription)
 
-    def attach(self, reply_to: ReplyTo, plan: _Attach, now: Now) -> None:
+    def attach(self, reply_to: ReplyTo, plan: Use, now: Now) -> None:
         """Make the caller the consumer, or one of them; asking again with the same nonce is the same attach."""
         state, (body, topic, subscription) = self._state, plan
         leases = subscription.leases
         self.note_use(topic, subscription, now)
         if leases is not None:
-            token = leases.token_of(body.nonce) or self._let_in(topic, subscription, leases, body, now)
+            token = leases.token_of(body.nonce)
+            if token is None:
+                token = subscription.token = state.draw()
+                max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
+                consumer = leases.attach(token, body.nonce, max_unacked, now.monotonic_s)
+                self.timers.set(topic, subscription, consumer.deadline_s)
+                self.changed(topic, subscription)
+                state.counters["attached"] += 1
             attached = bodies.Attached(token, subscription.acked.cursor, (), subscription.options)
             state.reply_when_durable(reply_to, Kind.ACK, attached)
             return
@@ -380,26 +379,12 @@ class Subscriptions:
         attached = bodies.Attached(subscription.token, acked.cursor, tuple(acked), subscription.options)
         state.reply_when_durable(reply_to, Kind.ACK, attached)
 
-    def _let_in(
-        self, topic: Topic, subscription: Subscription, leases: LeaseTable, body: bodies.Attach, now: Now
-    ) -> int:
-        token = subscription.token = self._state.draw()
-        max_unacked = min(max(1, body.max_unacked), _MAX_UNACKED)
-        consumer = leases.attach(token, body.nonce, max_unacked, now.monotonic_s)
-        self.timers.set(topic, subscription, consumer.deadline_s)
-        self.changed(topic, subscription)
-        self._state.counters["attached"] += 1
-        return token
-
     # ACK, alone or in a transaction.
 
     def check_ack(self, body: bodies.Ack, now: Now) -> AckPlan:
         """Refuse to take ranges as done that the caller cannot, or may not, ack."""
-        return self.plan_ack(body.topic, body.name, body.token, body.acked, now)
-
-    def plan_ack(self, name: bytes, subscriber: bytes, token: int, acked: bodies.Ranges, now: Now) -> AckPlan:
-        """Return what is to be acked, or refuse it."""
-        topic, subscription = self.find(name, subscriber, now)
+        topic, subscription = self.find(body.topic, body.name, now)
+        token, acked = body.token, body.acked
         self.check_token(topic, subscription, token)
         if len(acked) > MAX_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
             text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"
@@ -458,16 +443,12 @@ class Subscriptions:
         """
         leases = subscription.leases
         assert leases is not None
-        changes = self._state.open.changes
         news, came_back = leases.ack(ranges, holder, topic.first_offset)
-        for offset in came_back:
-            key = (topic.number, subscription.name, offset)
-            changes.returned.pop(key, None)
-            changes.gone_returned.add(key)
+        self.forget_returned(topic, subscription, came_back)
         if news:
             self._state.changed(topic)
             if leases.keys is not None or leases.waiting:
-                self._state.open.on_durable += [Finished(topic, subscription, start, stop) for start, stop in ranges]
+                self._state.open.on_durable.append(Leasable(topic, subscription, leases, finished=ranges))
         return news
 
     def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
@@ -479,10 +460,12 @@ class Subscriptions:
         self.changed(topic, subscription)
         self._state.read_topics.add(topic)
 
-    def forget_returned(self, topic: Topic, subscription: Subscription) -> None:
-        """Forget the attempts of a subscription's messages."""
+    def forget_returned(self, topic: Topic, subscription: Subscription, offsets: Iterable[int] | None = None) -> None:
+        """Forget the attempts of some of a subscription's messages, or of all."""
         changes = self._state.open.changes
-        for offset in subscription.leases.returned if subscription.leases else ():
+        if offsets is None:
+            offsets = subscription.leases.returned if subscription.leases else ()
+        for offset in offsets:
             key = (topic.number, subscription.name, offset)
             changes.returned.pop(key, None)
             changes.gone_returned.add(key)
@@ -495,7 +478,7 @@ class Subscriptions:
     def turn_away(self, topic: Topic, subscription: Subscription, refused: Refused) -> None:
         """Refuse everybody who waits for messages of a subscription."""
         state = self._state
-        for get in [get for get in topic.waiting.values() if get.name == subscription.name]:
+        for get in [get for get in topic.waiting.values() if get.body.name == subscription.name]:
             state.stop_waiting(topic, get)
             state.refuse(get.reply_to, refused)
         if subscription.leases is not None:
@@ -504,15 +487,6 @@ class Subscriptions:
             state.waiting_gets -= len(subscription.leases.waiting)
             subscription.leases.waiting.clear()
             topic.takers.pop(subscription.name, None)
-
-    def on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
-        """Free the name of a topic whose deletion is on disk."""
-        state, topic = self._state, effect.topic
-        while topic.recent:
-            state.drop_oldest(topic)
-        state.read_topics.discard(topic)
-        del state.topics[topic.name]
-        state.topic_count -= 1
 
 
 def taken_over(topic: Topic, subscription: Subscription) -> str:
@@ -553,6 +527,14 @@ def check_topic_meant(state: State, topic: Topic, as_of: int) -> None:
     """Refuse a request that was made before the topic was: it is for another that had the name, or for none."""
     if as_of and topic.number > as_of:
         raise state.stale(f"the topic {to_text(topic.name)} was made meanwhile")
+
+
+def find_or_make(state: State, name: bytes, now: Now) -> Topic | None:
+    """Return a topic, or None where it is to be made; refuse one that is just being deleted."""
+    topic = state.find_topic(name, now.monotonic_s)
+    if topic is not None and topic.deleted:
+        raise being_deleted(topic)
+    return topic
 
 
 def find_topic(state: State, name: bytes, now: Now) -> Topic:

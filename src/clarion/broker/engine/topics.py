@@ -5,58 +5,40 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Generic, TypeVar
 
-from clarion.broker.engine.answers import Peer, ReplyTo
+from clarion.broker.engine.answers import Peer, Refused, Waiting
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
 from clarion.model.ranges import AckedRanges
-from clarion.store.port import UNTIL_READ, Receipt, StoredBatch, SubscriptionRow, TopicRow
+from clarion.store.port import Answer, Receipt, StoredBatch, SubscriptionRow, TopicRow
+from clarion.wire.codes import Code
 
+_GAP_RETRY_S = 0.02  # what is missing is most likely on its way
+_first_offset = attrgetter("first_offset")
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
 
 
-class WaitingGet(NamedTuple):
-    """A get that waits at the broker for messages."""
-
-    reply_to: ReplyTo
-    name: bytes
-    token: int
-    position: int
-    max_messages: int
-    max_bytes: int
-    deadline_s: float
-    asked: int  # the position in the request: what the broker itself acked since may lie between the two
-
-
+@dataclass(slots=True, eq=False)
 class Subscription:
     """A durable cursor, and the consumer that holds it, or the consumers that share it."""
 
-    __slots__ = (
-        "_moved_by", "acked", "leases", "moved_token", "name", "nonce", "options", "seen_at_us", "token", "topic",
-    )  # fmt: skip
+    topic: int
+    name: bytes
+    acked: AckedRanges
+    token: int
+    nonce: bytes
+    options: SubscriptionOptions
+    seen_at_us: int
+    leases: LeaseTable | None = field(init=False)
+    moved_token: int = 0  # of the last consumer from before a seek
+    moved_by: bytes = b""  # the nonce of that seek
 
-    def __init__(
-        self,
-        topic: int,
-        name: bytes,
-        acked: AckedRanges,
-        token: int = 0,
-        nonce: bytes = b"",
-        options: SubscriptionOptions | None = None,
-        seen_at_us: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.name = name
-        self.acked = acked
-        self.token = token
-        self.nonce = nonce
-        self.options = options or SubscriptionOptions()
-        self.seen_at_us = seen_at_us
-        self.leases = LeaseTable(self.acked, self.options, token) if self.options.shared else None
-        self.moved_token = 0  # of the last consumer from before a seek
-        self._moved_by = b""
+    def __post_init__(self) -> None:
+        self.leases = LeaseTable(self.acked, self.options, self.token) if self.options.shared else None
 
     @classmethod
     def from_row(cls, row: SubscriptionRow) -> Subscription:
@@ -66,7 +48,7 @@ class Subscription:
         if row.nonce.startswith(_MOVED):
             size = row.nonce[len(_MOVED)]
             rest = row.nonce[len(_MOVED) + 1 :]
-            found._moved_by, found.nonce = rest[:size], rest[size:]
+            found.moved_by, found.nonce = rest[:size], rest[size:]
         if found.leases is not None:
             found.leases.await_consumers(row.consumers, row.lent)
         elif not found.nonce:  # nobody attached since it was sought, or made
@@ -77,13 +59,9 @@ class Subscription:
         """Begin anew elsewhere, for new consumers."""
         self.moved_token = self.token
         self.token = token
-        self.nonce, self._moved_by = b"", nonce
+        self.nonce, self.moved_by = b"", nonce
         self.acked = AckedRanges(cursor)
-        self.leases = LeaseTable(self.acked, self.options, token) if self.options.shared else None
-
-    def is_moved_by(self, nonce: bytes) -> bool:
-        """Return whether it was this request that moved it last."""
-        return nonce == self._moved_by
+        self.__post_init__()
 
     def to_row(self) -> SubscriptionRow:
         return SubscriptionRow(
@@ -92,7 +70,7 @@ class Subscription:
             self.acked.cursor,
             self.acked.pack(),
             self.token,
-            _MOVED + bytes([len(self._moved_by)]) + self._moved_by + self.nonce if self._moved_by else self.nonce,
+            _MOVED + bytes([len(self.moved_by)]) + self.moved_by + self.nonce if self.moved_by else self.nonce,
             pack_options(self.options),
             self.leases.pack_consumers() if self.leases else b"",
             self.seen_at_us,
@@ -100,24 +78,46 @@ class Subscription:
         )
 
 
-class Writer:
-    """One publisher on one topic: the last number taken, and the receipts a retry may ask for."""
+KeptT = TypeVar("KeptT", Receipt, Answer)
 
-    __slots__ = ("durable_number", "last_number", "messages_total", "receipts", "seen_s")
+
+class Numbers(Generic[KeptT]):
+    """What one publisher numbers: the last number taken, and the answers a retry may ask for."""
+
+    __slots__ = ("durable_number", "kept", "last_number")
+
+    def __init__(self, kept: Iterable[KeptT]) -> None:
+        self.kept: deque[KeptT] = deque(kept, maxlen=RECEIPTS_KEPT)  # without a gap up to the last number
+        self.last_number = self.kept[-1].number if self.kept else 0
+        self.durable_number = self.last_number  # up to which all answers are on disk
+
+    def find(self, number: int, checksum: int, what: str, answers: str) -> KeptT:
+        """Return the answer to a number that is not the next one; refuse one that overtook others, is too old to be
+        known, or came before for something else."""
+        expected = self.last_number + 1
+        if number > expected:
+            text = f"{what} {number} overtook {what} {expected}"
+            raise Refused(Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
+        place = number - expected + len(self.kept)
+        if place < 0:
+            raise Refused(Code.MALFORMED, f"{what} {number} is older than the last {len(self.kept)} {answers} kept")
+        if self.kept[place].checksum != checksum:
+            raise Refused(Code.CHECKSUM_DIFFERS, f"{what} {number} came before with other contents")
+        return self.kept[place]
+
+
+Transactor = Numbers[Answer]  # one publisher and its transactions
+
+
+class Writer(Numbers[Receipt]):
+    """One publisher on one topic."""
+
+    __slots__ = ("messages_total", "seen_s")
 
     def __init__(self, receipts: Iterable[Receipt], now_s: float) -> None:
-        self.receipts: deque[Receipt] = deque(receipts, maxlen=RECEIPTS_KEPT)
-        self.last_number = self.receipts[-1].number if self.receipts else 0
-        self.messages_total = self.receipts[-1].messages_total if self.receipts else 0
-        self.durable_number = self.last_number  # up to which all receipts are on disk
+        super().__init__(receipts)
+        self.messages_total = self.kept[-1].messages_total if self.kept else 0
         self.seen_s = now_s
-
-    def receipt(self, number: int) -> Receipt | None:
-        """Find the receipt of a number taken before."""
-        if not self.receipts:
-            return None
-        place = number - self.receipts[0].number
-        return self.receipts[place] if 0 <= place < len(self.receipts) else None
 
 
 class Topic:
@@ -144,7 +144,7 @@ class Topic:
         self.writers: dict[int, Writer] = {}
         self.recent: deque[StoredBatch] = deque()  # the newest batches, without a gap up to visible_end
         self.recent_messages = 0
-        self.waiting: dict[tuple[Peer, bytes], WaitingGet] = {}
+        self.waiting: dict[tuple[Peer, bytes], Waiting] = {}
         self.takers: dict[bytes, Subscription] = {}  # shared subscriptions that somebody waits to be lent from
         self.uncommitted = 0  # groups with changes to this topic that are not on disk yet
         self.touched_s = now_s
@@ -159,10 +159,8 @@ class Topic:
         """Return whether a consumer shares one of its subscriptions right now."""
         return any(sub.leases is not None and sub.leases.in_use() for sub in self.subscriptions.values())
 
-    def needed_from(self) -> int:
-        """Return the offset below which nobody needs anything any more."""
-        if self.retention != UNTIL_READ:
-            return self.first_offset
+    def slowest_cursor(self) -> int:
+        """Return the offset from which on somebody still has to read; the end when nobody has."""
         return min((sub.acked.cursor for sub in self.subscriptions.values()), default=self.visible_end)
 
     def recent_from(self, position: int) -> int | None:
@@ -170,7 +168,3 @@ class Topic:
         if not self.recent or position < self.recent[0].first_offset or position >= self.visible_end:
             return None
         return bisect_right(self.recent, position, key=_first_offset) - 1
-
-
-def _first_offset(batch: StoredBatch) -> int:
-    return batch.first_offset

@@ -7,25 +7,23 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.answers import Refused, ReplyTo
+from clarion.broker.engine.answers import Refused, ReplyTo, disk_full
 from clarion.broker.engine.capacity import check_room
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import read_due
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
-from clarion.broker.engine.puts import PutPlan, Puts
-from clarion.broker.engine.state import State, TransactionTaken, Transactor
-from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, being_deleted
+from clarion.broker.engine.puts import PutPlan, Puts, check_name
+from clarion.broker.engine.state import State, TransactionTaken
+from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_or_make
 from clarion.broker.engine.topic_log import trim
-from clarion.broker.engine.topics import Topic
-from clarion.model.errors import InvalidRequest
-from clarion.model.names import is_pattern, to_text
+from clarion.broker.engine.topics import Topic, Transactor
+from clarion.model.names import to_text
 from clarion.store.port import Answer, PublisherRow, StateRow
 from clarion.wire import bodies
-from clarion.wire.batch import BadBatch, Batch
+from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
 
-_GAP_RETRY_S = 0.02
 _NOT_FINAL = frozenset({Code.SHOW_HELD, Code.TOPIC_FULL, Code.DISK_FULL, Code.BUSY})  # the number is not used up
 _IN_MEMORY = 1000  # publishers whose numbers are at hand
 _MAX_PARTS = 1000  # acks, puts and states each: it is decided in one go, and nobody else is heard meanwhile
@@ -47,16 +45,11 @@ class _Parts(NamedTuple):
 
 
 class _Transaction(NamedTuple):
-    """A transaction: to be done, to be remembered as refused, or done before."""
-
-    transactor: Transactor
-    publisher: int
-    number: int
+    body: bodies.Transact
+    numbers: Transactor
     checksum: int
     seen: PublisherRow | None
-    parts: _Parts | None = None
-    refused: Refused | None = None
-    answer: Answer | None = None
+    outcome: _Parts | Refused | Answer  # it is to be done, to be remembered as refused, or was done before
 
 
 class Transactions:
@@ -75,34 +68,30 @@ class Transactions:
     def check_transact(self, body: bodies.Transact, blob: Buffer, now: Now) -> _Transaction:
         """Refuse a transaction that is not its turn, cannot be understood, or cannot be done now; one that is refused
         for good uses its number up."""
-        seen = self._puts.check_publisher(body.publisher, now)
-        try:
-            return self._plan(body, blob, seen, now)
-        except Refused as refused:
-            refused.seen = seen
-            raise
+        return self._puts.plan_for(body.publisher, self._plan, body, blob, now)
 
     def _plan(self, body: bodies.Transact, blob: Buffer, seen: PublisherRow | None, now: Now) -> _Transaction:
-        transactor = self._transactor(body.publisher)
+        numbers = self._numbers(body.publisher)
         checksum = xxh3_64_intdigest(blob, seed=xxh3_64_intdigest(_encode(body)))
-        plan = _Transaction(transactor, body.publisher, body.number, checksum, seen)
-        expected = transactor.last_number + 1
-        if body.number > expected:
-            text = f"transaction {body.number} overtook transaction {expected}"
-            raise Refused(Code.GAP, text, expected=expected, retry_after_s=_GAP_RETRY_S)
-        if body.number < expected:
-            return plan._replace(answer=self._answer_again(transactor, body.number, checksum))
-        try:
-            return plan._replace(parts=self._plan_parts(body, blob, now))
-        except Refused as refused:
-            if refused.kind == Kind.INVALID:
-                raise
-            if refused.code in _NOT_FINAL:
-                refused.retry_after_s = FULL_RETRY_S
-                raise
-            return plan._replace(refused=refused)
+        outcome: _Parts | Refused | Answer
+        if body.number != numbers.last_number + 1:
+            outcome = numbers.find(body.number, checksum, "transaction", "answers")
+            transacted = _decode(outcome.body)
+            if transacted.code and body.number <= numbers.durable_number:
+                raise _refusal(transacted)
+        else:
+            try:
+                outcome = self._plan_parts(body, blob, now)
+            except Refused as refused:
+                if refused.kind == Kind.INVALID:
+                    raise
+                if refused.code in _NOT_FINAL:
+                    refused.retry_after_s = FULL_RETRY_S
+                    raise
+                outcome = refused
+        return _Transaction(body, numbers, checksum, seen, outcome)
 
-    def _transactor(self, publisher: int) -> Transactor:
+    def _numbers(self, publisher: int) -> Transactor:
         """Return a publisher's numbers, read again where they were not needed for long."""
         transactors = self._state.transactors
         found = transactors.pop(publisher, None) or Transactor(self._state.store.answers(publisher))
@@ -113,50 +102,39 @@ class Transactions:
                 del transactors[coldest]
         return found
 
-    def _answer_again(self, transactor: Transactor, number: int, checksum: int) -> Answer:
-        """Return the answer to a transaction that came before; refuse where another did."""
-        answer = transactor.answer(number)
-        if answer is None:
-            text = f"transaction {number} is older than the last {len(transactor.answers)} answers kept"
-            raise Refused(Code.MALFORMED, text)
-        if answer.checksum != checksum:
-            raise Refused(Code.CHECKSUM_DIFFERS, f"transaction {number} came before with other contents")
-        return answer
-
     def transact(self, reply_to: ReplyTo, plan: _Transaction, now: Now) -> None:
         """Do all of it, or none; the answer waits for the disk, and is the same when asked again."""
-        state, transactor = self._state, plan.transactor
-        state.note_publisher(plan.seen)
-        if plan.answer is not None:
-            transacted = _decode(plan.answer.body)
-            if plan.number <= transactor.durable_number:
+        state, (body, numbers, checksum, seen, outcome) = self._state, plan
+        state.note_publisher(seen)
+        if isinstance(outcome, Answer):
+            transacted = _decode(outcome.body)
+            if body.number <= numbers.durable_number:
                 self._answer(reply_to, transacted)
             else:
                 in_flight = state.in_flight
-                group = in_flight if in_flight is not None and plan.answer in in_flight.changes.answers else state.open
-                group.on_durable.append(TransactionTaken(transactor, plan.number, transacted, reply_to))
+                group = in_flight if in_flight is not None and outcome in in_flight.changes.answers else state.open
+                group.on_durable.append(TransactionTaken(numbers, body.number, transacted, reply_to))
             return
-        if plan.parts is not None:
-            transacted = self._do(plan.parts, now)
+        if isinstance(outcome, Refused):
+            transacted = bodies.Transacted(outcome.code, outcome.text)
         else:
-            assert plan.refused is not None
-            transacted = bodies.Transacted(plan.refused.code, plan.refused.text)
-        answer = Answer(plan.publisher, plan.number, plan.checksum, _encode(transacted))
-        transactor.last_number = plan.number
-        transactor.answers.append(answer)
+            transacted = self._do(outcome, now)
+        answer = Answer(body.publisher, body.number, checksum, _encode(transacted))
+        numbers.last_number = body.number
+        numbers.kept.append(answer)
         state.open.changes.answers.append(answer)
-        state.open.on_durable.append(TransactionTaken(transactor, plan.number, transacted, reply_to))
+        state.open.on_durable.append(TransactionTaken(numbers, body.number, transacted, reply_to))
         state.counters["transactions"] += 1
 
     def on_transaction_taken(self, effect: TransactionTaken, now: Now) -> None:
         """Tell a publisher what became of its transaction, which is on disk."""
-        transactor, number, transacted, reply_to = effect
-        transactor.durable_number = max(transactor.durable_number, number)
+        numbers, number, transacted, reply_to = effect
+        numbers.durable_number = max(numbers.durable_number, number)
         self._answer(reply_to, transacted)
 
     def _answer(self, reply_to: ReplyTo, transacted: bodies.Transacted) -> None:
         if transacted.code:
-            self._state.refuse(reply_to, Refused(Code(transacted.code), transacted.text, kind=Kind.REFUSED))
+            self._state.refuse(reply_to, _refusal(transacted))
         else:
             self._state.reply(reply_to, Kind.ACK, transacted)
 
@@ -168,7 +146,7 @@ class Transactions:
             raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
         if sum(len(ack[3]) for ack in body.acks) > MAX_RANGES:
             raise Refused(Code.TOO_LARGE, f"a transaction acks at most {MAX_RANGES} ranges", kind=Kind.INVALID)
-        acks = [self._subscriptions.plan_ack(*ack, now) for ack in body.acks]
+        acks = [self._subscriptions.check_ack(bodies.Ack(*ack), now) for ack in body.acks]
         if body.puts or body.sets:
             self._check_news(acks)
         self._check_sets(body)
@@ -183,14 +161,9 @@ class Transactions:
         sizes: dict[Topic, int] = {}
         new: set[bytes] = set()
         for (name, _, ttl_ms, due), batch in zip(body.puts, batches, strict=True):
-            topic = state.find_topic(name, now.monotonic_s)
-            if topic is not None and topic.deleted:
-                raise being_deleted(topic)
-            try:
-                read_due(batch, due, now_us=0)
-                times_us = read_due(batch, due, now.unix_us)
-            except InvalidRequest as error:
-                raise Refused(Code.MALFORMED, str(error)) from error
+            topic = find_or_make(state, name, now)
+            read_due(batch, due, now_us=0)
+            times_us = read_due(batch, due, now.unix_us)
             self._puts.check_batch(name, topic, batch)
             puts.append(PutPlan(name, topic, batch, ttl_ms, times_us))
             if topic is None:
@@ -203,8 +176,7 @@ class Transactions:
         size = sum(len(name) + len(value) + _STATE_BYTES for name, value in states) + len(new) * ROW_BYTES
         size += sum(len(batch.raw) for batch in batches)
         if size and not state.has_room(size):
-            text = "the broker's disk is full but for its reserve; nothing of the transaction was done"
-            raise Refused(Code.DISK_FULL, text)
+            raise disk_full("nothing of the transaction was done")
         trims = [(topic, check_room(state, topic, size)) for topic, size in sizes.items()]
         return puts, trims
 
@@ -238,22 +210,15 @@ class Transactions:
             if expect is not None and expect != version:
                 text = f"state {to_text(name)} has version {version}, not {expect}; nothing was done"
                 raise Refused(Code.CONFLICT, text)
-        if made and self._state.store.state_count() + made > limits.max_states:
-            text = f"this broker keeps {limits.max_states} named states, as many as it may (max_states)"
-            raise Refused(Code.LIMIT, text)
+        if made:
+            self._state.check_limit("max_states", self._state.store.state_count() + made, "named states", "keeps")
 
     def _parse(self, body: bodies.Transact, blob: Buffer) -> list[Batch]:
         view, at, found = memoryview(blob), 0, []
         for name, size, _, _ in body.puts:
-            if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
-                text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern"
-                raise Refused(Code.MALFORMED, text)
-            try:
-                batch = Batch.parse(view[at : at + size])
-                batch.check_offsets()
-            except BadBatch as error:
-                raise Refused(Code.MALFORMED, str(error)) from error
-            if (batch.broker, batch.publisher) != (self._state.identity.broker, body.publisher):
+            check_name(name)
+            batch = self._puts.parse(view[at : at + size])
+            if batch.publisher != body.publisher:
                 text = "a transaction's batches are of the publisher that makes it, for this broker"
                 raise Refused(Code.MALFORMED, text)
             found.append(batch)
@@ -264,13 +229,11 @@ class Transactions:
 
     def state_of(self, name: bytes) -> StateRow | None:
         """Return a named state as it will be when everything taken so far is on disk."""
-        in_flight, opened = self._state.groups()
-        for group in (opened, in_flight):
-            if group is not None:
-                if name in group.changes.states:
-                    return group.changes.states[name]
-                if name in group.changes.gone_states:
-                    return None
+        for group in reversed(self._state.groups()):
+            if name in group.changes.states:
+                return group.changes.states[name]
+            if name in group.changes.gone_states:
+                return None
         return self._state.store.state(name)
 
     # Doing it.
@@ -298,3 +261,8 @@ class Transactions:
         self._state.free_bytes -= len(name) + len(value) + _STATE_BYTES
         changes.states[name] = StateRow(name, value, self._last_version)
         return self._last_version
+
+
+def _refusal(transacted: bodies.Transacted) -> Refused:
+    """Return how to refuse a transaction whose kept answer says that it was refused for good."""
+    return Refused(Code(transacted.code), transacted.text, kind=Kind.REFUSED)
