@@ -130,9 +130,6 @@ class _AnyPublisher:
     async def _make_room(self, wait: bool, block_s: float | None) -> None:
         """Wait for room; raise where there is none, and where nothing can be put any more. The lock is held, but while
         this waits."""
-        self._works.check_usable()
-        if self._has_room():
-            return
         patience_s = (self._block_s if block_s is None else block_s) if wait else 0.0
         with self._works.unlocked():
             drained = await self._works.until(self._has_room, patience_s)
@@ -169,7 +166,9 @@ class _AnyPublisher:
             stop = self._core.chunk_end(topic, payloads, keys, start, packed_headers)
             with self._lock:
                 try:
-                    await self._make_room(wait, block_s)
+                    self._works.check_usable()
+                    if not self._has_room():
+                        await self._make_room(wait, block_s)
                     part = self._core.add_many(
                         topic,
                         payloads[start:stop],
@@ -275,9 +274,9 @@ class Publisher(_AnyPublisher):
         block_s = optional_seconds(block_s, "block_s")
         self._session.check_usable()
         with self._lock:
-            self._check_usable()
+            self._works.check_usable()
             if not self._has_room():
-                self._wait_for_room(wait, block_s)
+                run_now(self._make_room(wait, block_s))
             part = self._core.add(
                 name, payload, key, packed_headers, now_s=time.monotonic(), ttl_ms=lives_ms, due_us=due
             )
@@ -366,12 +365,6 @@ class Publisher(_AnyPublisher):
         self._known.clear()
         self._works.after_fork()
 
-    def _check_usable(self) -> None:
-        self._works.check_usable()
-
-    def _wait_for_room(self, wait: bool, block_s: float | None) -> None:
-        run_now(self._make_room(wait, block_s))
-
     def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
         """Wait until messages are durable; raise what became of them if they are not."""
         deadline_s = None if timeout_s is None else time.monotonic() + seconds(timeout_s, "timeout_s")
@@ -412,7 +405,10 @@ class AsyncPublisher(_AnyPublisher):
         name, payload = to_bytes(topic, "topic"), to_bytes(payload, "payload")
         key, packed_headers = None if key is None else to_bytes(key, "key"), as_headers(headers)
         lives_ms, due = ttl_ms(ttl_s), None if deliver_at is None else due_us(deliver_at)
-        await self._make_room(wait, optional_seconds(block_s, "block_s"))
+        block_s = optional_seconds(block_s, "block_s")
+        self._works.check_usable()
+        if not self._has_room():
+            await self._make_room(wait, block_s)
         now_s = self._session.now_s()
         part = self._core.add(name, payload, key, packed_headers, now_s=now_s, ttl_ms=lives_ms, due_us=due)
         self._works.set_going()

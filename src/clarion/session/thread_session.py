@@ -70,6 +70,7 @@ class ThreadSession(Works):
         self._outage = Outage(url, time.monotonic())
         self.reconnects = 0
         self._wanted_s = 0.0  # when the core wants a turn, at the latest
+        self._is_waited_for = True  # whether a caller waited since one last sent
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -153,6 +154,7 @@ class ThreadSession(Works):
 
     def wait(self, call: Any, timeout_s: float | None = None) -> bool:
         """Wait until something that the core wakes is `done`; tell whether it is in time."""
+        self._is_waited_for = True
         if call.done:
             return True
         deadline_s = inf if timeout_s is None else time.monotonic() + timeout_s
@@ -216,10 +218,12 @@ class ThreadSession(Works):
                 pass
 
     def send(self) -> None:
-        """Have sent what the core has to send: at once, where nobody drives and no answer is awaited, else soon."""
-        if len(self._exchange) or self._driver is not None:
+        """Have sent what the core has to send: soon, or at once where that is likely to be waited for. It is where the
+        last was, and nobody drives, and no answer is awaited."""
+        if not self._is_waited_for or self._driver is not None or len(self._exchange):
             self.wake()
             return
+        self._is_waited_for = False
         held = HeldSignals()
         try:
             held.hold()
