@@ -362,10 +362,8 @@ class ThreadSession(Works):
         if self._reconnect_at_s is not None:
             if now_s >= self._reconnect_at_s:
                 self._reconnect(now_s)
-        elif events:
-            came = self._receive(
-                events, now_s
-            )  # first, so that nothing is sent on a connection that is known to be lost
+        elif events:  # first, so that nothing is sent on a connection that is known to be lost
+            came = self._receive(events, now_s)
         if self._reconnect_at_s is None:
             for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
                 self._connection.send(frames)
