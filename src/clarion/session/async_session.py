@@ -12,9 +12,9 @@ from typing import Any
 
 import zmq
 
-from clarion.model.errors import Closed, UsedAfterFork
+from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
-from clarion.session.connection import Backoff, Connection, Outage, broker_url
+from clarion.session.connection import Backoff, Connection, Outage, broker_url, session_broke
 from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
@@ -39,6 +39,7 @@ class AsyncSession:
         self._context = zmq.Context()
         self._connection: Connection | None = None
         self._closing = False
+        self._failed: ClarionError | None = None
         self._life = 0  # counts the loops it was on
         self._turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
@@ -57,6 +58,8 @@ class AsyncSession:
         self.check_process()
         if self._closing:
             raise Closed("this client is closed")
+        if self._failed is not None:
+            raise self._failed.again()
         if self.loop.is_closed():
             raise Closed("the event loop that this client was made on is closed; make a client on each loop")
 
@@ -94,7 +97,7 @@ class AsyncSession:
             waiting = self._waiting.setdefault(call, set())
             waiting.add(woken)
             try:
-                while not call.done and self._closing is False and not woken.done():
+                while not call.done and not self._closing and not woken.done():
                     if not (await asyncio.wait([woken], timeout=timeout_s))[0]:
                         break
             finally:
@@ -189,10 +192,16 @@ class AsyncSession:
             self.loop.remove_reader(connection.monitor.FD)
 
     def _turn(self, life: int) -> None:
-        if self._closing or life != self._life:
+        if self._closing or self._failed is not None or life != self._life:
             return
         self._turn_planned = False
-        now_s = self.loop.time()
+        try:
+            self._take_turn(self.loop.time())
+        except BaseException as error:
+            self._break(error)
+            raise
+
+    def _take_turn(self, now_s: float) -> None:
         if self._connection is None and now_s >= self._reconnect_at_s:
             try:
                 self._connect(now_s)
@@ -208,6 +217,12 @@ class AsyncSession:
         if self._connection is not None and self._connection.readable():
             self.wake()
         self._sleep(now_s, wanted_s)
+
+    def _break(self, error: BaseException) -> None:
+        self._failed = session_broke(self.url, error)
+        self._core.on_failed(self._failed)
+        for waiting in self._waiting.values():
+            self._wake(waiting)
 
     def _talk(self, connection: Connection, now_s: float) -> None:
         for frames in connection.receive():

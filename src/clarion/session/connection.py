@@ -12,7 +12,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from clarion.model.address import DEFAULT_URL, check_connect
-from clarion.model.errors import PermanentError
+from clarion.model.errors import InvalidRequest, PermanentError
 from clarion.wire.frames import Buffer
 
 log = logging.getLogger("clarion.session")
@@ -74,6 +74,12 @@ class Backoff:
     def reset(self) -> None:
         """The last try went well."""
         self._tries = 0
+
+
+def session_broke(url: str, error: BaseException) -> InvalidRequest:
+    """Tell of a fault in a client itself, which is being handled; return what whoever uses the client hears."""
+    log.critical("the session with %s broke", url, exc_info=True)
+    return InvalidRequest(f"the client's session broke and cannot go on: {error!r}")
 
 
 class Outage:

@@ -1,9 +1,10 @@
 """The session of a plain client: it drives a core, on the thread of a caller that waits, or on one in the background.
 
 One thread drives at a time: it polls the sockets, hands what came to the core, and sends what the core says. A caller
-that has to wait drives by itself if nobody does, so that a lone request costs no change of thread; others wait until
-they are woken. The thread in the background drives while there is something to wait for that no caller waits for, and
-sleeps otherwise. Signals strike a caller only while it polls or sleeps (`interrupts.py`).
+that has to wait drives by itself if nobody does, so that a lone request costs no change of thread, and so does one that
+puts, where the put before was waited for; others wait until they are woken. The thread in the background drives while
+there is something to wait for that no caller waits for, and sleeps otherwise. Signals strike a caller only while it
+polls or sleeps (`interrupts.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any
 
 import zmq
 
-from clarion.model.errors import ClarionError, Closed, InvalidRequest, UsedAfterFork
+from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
-from clarion.session.connection import Backoff, Connection, Outage, broker_url, receive_frames
+from clarion.session.connection import Backoff, Connection, Outage, broker_url, receive_frames, session_broke
 from clarion.session.endings import Works, closed
 from clarion.session.exchange import Exchange, Instruction, Reply, Seen, Send, Wake
 from clarion.session.interrupts import HeldSignals, Interrupted
@@ -218,8 +219,8 @@ class ThreadSession(Works):
                 pass
 
     def send(self) -> None:
-        """Have sent what the core has to send: soon, or at once where that is likely to be waited for. It is where the
-        last was, and nobody drives, and no answer is awaited."""
+        """Send what the core has to send: now, on the caller's thread, if what was sent last was waited for, nobody
+        drives and nothing is unanswered; soon otherwise."""
         if not self._is_waited_for or self._driver is not None or len(self._exchange):
             self.wake()
             return
@@ -468,8 +469,7 @@ class ThreadSession(Works):
         self.close()
 
     def _break(self, error: BaseException) -> None:
-        log.critical("the session with %s broke", self.url, exc_info=True)
-        self._failed = InvalidRequest(f"the client's session broke and cannot go on: {error!r}")
+        self._failed = session_broke(self.url, error)
         with self.lock:
             self._core.on_failed(self._failed)
         self._wake_sleepers()

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from tests.unit.session.answering import WELCOME, Answer, Answering, answering, refused
 
-from clarion.model.errors import Busy, Closed
+from clarion.model.errors import Busy, ClarionError, Closed, InvalidRequest
 from clarion.session import AsyncSession, Reply, ThreadSession
+from clarion.session.calls import Requests
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind, Request
@@ -140,3 +141,51 @@ def test_twenty_threads_that_wait_at_once_are_all_answered() -> None:
             assert {reply.kind for reply in replies} == {Kind.ACK}
         finally:
             session.close()
+
+
+class Faulty(Requests):
+    """A core with a fault, which shows once it is asked for something."""
+
+    def __init__(self) -> None:
+        super().__init__("tcp://nobody", bytes(16))
+        self.failed: list[ClarionError] = []
+
+    def on_time(self, now_s: float, unix_s: float) -> float | None:
+        if self._waiting:
+            raise ZeroDivisionError
+        return None
+
+    def on_failed(self, error: ClarionError) -> None:
+        self.failed.append(error)
+
+
+def test_a_fault_in_a_core_ends_what_waits_and_all_that_comes(caplog: pytest.LogCaptureFixture) -> None:
+    delete = bodies.Delete(b"topic")
+
+    async def ask_asyncio(url: str, core: Faulty) -> None:
+        session = AsyncSession(url, core)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        try:
+            for _ in range(2):
+                with pytest.raises(InvalidRequest, match="broke"):
+                    await session.call(Kind.DELETE, delete, timeout_s=120.0)
+        finally:
+            session.close()
+
+    def ask(url: str, core: Faulty) -> None:
+        session = ThreadSession(url, core)
+        try:
+            with pytest.raises((ZeroDivisionError, InvalidRequest)):  # as it is this caller's turn, or the thread's
+                session.call(Kind.DELETE, delete, timeout_s=120.0)
+            with pytest.raises(InvalidRequest, match="broke"):
+                session.call(Kind.DELETE, delete, timeout_s=120.0)
+        finally:
+            session.close()
+
+    with answering(lambda _request: None) as broker:
+        for asking in (ask, lambda url, core: asyncio.run(ask_asyncio(url, core))):
+            core = Faulty()
+            asking(broker.url, core)
+            assert len(core.failed) == 1
+            assert "broke" in caplog.text
+            caplog.clear()
