@@ -57,11 +57,11 @@ torture: setup ## 500 kills of broker and clients under load, then 300 of those 
 powercuts: setup ## record what a broker writes and cut its power 20,000 times
 	@$(PY) -m tests.integration.power_cuts --cuts 20000
 
-scaling: setup ## the reliable-service document's experiments, with plots in out/scaling
+scaling: setup ## the experiments of Reliable Publisher/Subscriber Service, with plots in out/scaling
 	@$(PY) -m bench.scaling --out out/scaling
 
 TRACE := ../shared/data/traces/azure_llm_conv.csv
-reproduce: setup ## the tuned-publisher document's experiments: report and figures in out/publisher
+reproduce: setup ## the experiments of Auto-tuned Publisher in a Pub/Sub System: report and figures in out/publisher
 	@.venv/bin/clarion reproduce publisher --out out/publisher $(if $(wildcard $(TRACE)),--trace $(TRACE))
 
 clean: ## remove what setup and runs made

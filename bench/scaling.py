@@ -1,4 +1,4 @@
-"""`make scaling`: the reliable-service document's two experiments and its memory figure, with plots.
+"""`make scaling`: the two experiments of *Reliable Publisher/Subscriber Service* and its memory figure, with plots.
 
 Subscriber scaling: 5000 messages to 1 … 200 subscribers. Message scaling: 100 subscribers, 1000 … 20,000 messages.
 Every subscriber checks that it got every message once and in order. Memory: a broker under load on more topics than it

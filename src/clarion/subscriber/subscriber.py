@@ -242,7 +242,7 @@ class Subscriber(_Client):
     Without a `url` it is the one in the environment, CLARION_URL, or the usual address.
 
     ack="auto": a get acks what the last one handed out. ack="explicit": `message.ack()` does.
-    delivery="at-most-once": messages are acked before they are handed out, as in the reliable-service document;
+    delivery="at-most-once": messages are acked before they are handed out, as in the reliable service;
     a crash then loses them instead of repeating them.
     `timeout_s` is how long any call waits for a broker that does not answer, before it raises.
 

@@ -20,7 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Kind(IntEnum):
-    """What a request asks or a reply says. 1 to 10 are the reliable-service document's types."""
+    """What a request asks or a reply says. 1 to 10 are those of *Reliable Publisher/Subscriber Service*."""
 
     SUBSCRIBE = 1
     UNSUBSCRIBE = 2
