@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 
 from clarion.broker.engine.answers import Refused
-from clarion.broker.engine.capacity import add_delayed, stage
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import Delayed, State
 from clarion.broker.engine.topic_log import UNREAD, count_unread
@@ -83,7 +82,7 @@ class Delays:
             state.next_staged, topic.number, b"", 0, b"", 0, batch.count, len(batch.raw), batch.checksum, now.unix_us,
             min(max(0, ttl_ms), LONGEST_TTL_MS), max(1, times_us[0]), 0, struct.pack(f"<{batch.count}Q", *times_us),
         )  # fmt: skip
-        stage(state, topic, row, batch.raw)
+        state.stage(topic, row, batch.raw)
         state.open.on_durable.append(Delayed(row.due_us))
         state.counters["messages_delayed"] += batch.count
 
@@ -150,7 +149,7 @@ class Delays:
             else:
                 state.open.changes.staged_progress[row.number] = (stop, times_us[stop])
         if stop == row.count:
-            add_delayed(state, topic, -row.size)
+            state.add_delayed(topic, -row.size)
         state.read_topics.add(topic)  # with no subscription, or beyond its bounds, it may go at once
         state.counters["messages_released"] += stop - row.released
         return size

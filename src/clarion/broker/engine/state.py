@@ -28,6 +28,7 @@ from clarion.store.port import (
     Receipt,
     Release,
     ReturnedRow,
+    StagedBatch,
     StagedRow,
     Store,
     StoredBatch,
@@ -302,6 +303,25 @@ class State:
         )
         self.open.shown.append((topic, batch))
         return batch
+
+    def stage(self, topic: Topic, row: StagedRow, data: Buffer) -> None:
+        """Store a batch that is not on its topic yet, with the open group."""
+        self.next_staged += 1
+        self.free_bytes -= row.size
+        self.open.changes.staged.append(StagedBatch(row, data))
+        self.open.bytes += row.size
+        self.add_delayed(topic, row.size)
+
+    def add_delayed(self, topic: Topic, size: int) -> None:
+        """Count bytes that are stored for a topic from now on and not on it yet, or, below 0, no longer."""
+        topic.delayed_bytes = max(0, self.delayed_bytes(topic) + size)
+        self.changed(topic)
+
+    def delayed_bytes(self, topic: Topic) -> int:
+        """Return the bytes of a topic that are stored and not on it yet."""
+        if topic.delayed_bytes is None:
+            topic.delayed_bytes = self.store.staged_totals(topic.number)[1]
+        return topic.delayed_bytes
 
     def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
         topic.last_commit_us = max(topic.last_commit_us, now.unix_us)
