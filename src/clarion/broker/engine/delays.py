@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from clarion.broker.engine.answers import Refused
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Delayed, State
+from clarion.broker.engine.state import Delayed, DelaysReleased, State
 from clarion.broker.engine.topic_log import UNREAD, count_unread
 from clarion.broker.engine.topics import Topic
 from clarion.model.errors import StoreUnavailable
@@ -87,12 +87,14 @@ class Delays:
         state.counters["messages_delayed"] += batch.count
 
     def on_delayed(self, effect: Delayed, now: Now) -> None:
-        """What is held back is on disk, and will be due; or what a round released is, and the next one may begin."""
-        if effect.due_us is None:
-            self._is_moving = False
-            self._next_due_us = self._state.store.first_due_us()
-        elif self._next_due_us is None or effect.due_us < self._next_due_us:
+        """Take in that what is held back is on disk, and will be due."""
+        if self._next_due_us is None or effect.due_us < self._next_due_us:
             self._next_due_us = effect.due_us
+
+    def on_released(self, effect: DelaysReleased, now: Now) -> None:
+        """Take in that what a round released is on disk: the next one may begin."""
+        self._is_moving = False
+        self._next_due_us = self._state.store.first_due_us()
 
     def next_deadline_s(self) -> float | None:
         """Return when `tick` has something to do."""
@@ -124,7 +126,7 @@ class Delays:
         self._not_before_s = now.monotonic_s + (_ROUND_EVERY_S if moved else _AGAIN_S)
         if moved:
             self._is_moving = True
-            self._state.open.on_durable.append(Delayed(None))
+            self._state.open.on_durable.append(DelaysReleased())
         else:
             self._next_due_us = self._state.store.first_due_us()
 

@@ -10,7 +10,7 @@ from clarion.broker.engine.capacity import NOT_TAKEN, check_room, grant_messages
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import Delays, expires_at_us, read_due
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.state import PutTaken, State, Stored
+from clarion.broker.engine.state import PutTaken, Registered, State
 from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_or_make
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
@@ -86,7 +86,7 @@ class Puts:
             state.next_publisher += 1
             state.registered[nonce] = known
             state.note_publisher(PublisherRow(known, nonce, now.unix_us))
-            state.open.on_durable.append(Stored(state.registered, nonce))
+            state.open.on_durable.append(Registered(nonce))
             state.counters["publishers_registered"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Registered(state.identity.broker, known))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -100,10 +100,15 @@ class TransactionTaken(NamedTuple):
     reply_to: ReplyTo
 
 
-class Stored(NamedTuple):
-    """What was remembered until it is on disk is found there from now on."""
+class Registered(NamedTuple):
+    """A publisher is found on disk by its nonce from now on."""
 
-    remembered: dict[bytes, Any]
+    nonce: bytes
+
+
+class Decided(NamedTuple):
+    """The answer to a request that is decided once is found on disk by its nonce from now on."""
+
     nonce: bytes
 
 
@@ -141,13 +146,18 @@ class Leasable(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """Messages will be due; or, with None, a round of those that were is on its topics."""
+    """Messages that are held back will be due."""
 
-    due_us: int | None
+    due_us: int
+
+
+class DelaysReleased(NamedTuple):
+    """A round of messages that were due is on its topics."""
 
 
 Effect = (
-    Reply | PutTaken | TransactionTaken | Stored | Trimmed | TopicDeleted | SubscriptionChanged | Leasable | Delayed
+    Reply | PutTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted | SubscriptionChanged
+    | Leasable | Delayed | DelaysReleased
 )  # fmt: skip
 
 
@@ -420,7 +430,7 @@ class State:
             self._decision += 1
             decision = Decision(self._decision, self.draw(), asked.nonce, asked.checksum, kind, _encode(body))
             self.open.changes.decisions.append(decision)
-            self.open.on_durable.append(Stored(self.asked, asked.nonce))
+            self.open.on_durable.append(Decided(asked.nonce))
         for reply_to in asked.reply_tos:
             self.reply_when_durable(reply_to, kind, body)
 
