@@ -14,8 +14,8 @@ from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import (
     Subscriptions,
     check_topic_meant,
-    find_or_make,
     find_topic,
+    find_unless_deleted,
     moved,
     no_topic,
 )
@@ -171,7 +171,7 @@ class Administration:
         if not 0 < len(body.topic) <= MAX_NAME_BYTES or is_pattern(body.topic):
             text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and none of its parts is * or #"
             raise Refused(Code.MALFORMED, text)
-        topic = find_or_make(state, body.topic, now)
+        topic = find_unless_deleted(state, body.topic, now)
         if topic is not None:
             check_topic_meant(state, topic, body.as_of)
         retention = body.retention or (topic.retention if topic else state.limits.default_retention)

@@ -11,7 +11,7 @@ from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import Delays, expires_at_us, read_due
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
 from clarion.broker.engine.state import PutTaken, Registered, State
-from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_or_make
+from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_unless_deleted
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
 from clarion.model.names import is_pattern, to_text
@@ -157,7 +157,7 @@ class Puts:
 
     def _plan_open(self, name: bytes, new: set[bytes], now: Now) -> Topic | bytes:
         check_name(name)
-        topic = find_or_make(self._state, name, now)
+        topic = find_unless_deleted(self._state, name, now)
         if topic is not None:
             return topic
         if self._would_be_unread(name):
@@ -253,7 +253,7 @@ class Puts:
         if is_pattern(name):
             text = f"{to_text(name)} is a pattern (a part of it is * or #): messages are put on topics"
             raise Refused(Code.MALFORMED, text)
-        return find_or_make(self._state, name, now)
+        return find_unless_deleted(self._state, name, now)
 
     def check_new_topic(self, others: int = 0) -> None:
         """Refuse to make a topic, besides others, where there is no room for it."""

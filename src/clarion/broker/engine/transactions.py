@@ -14,7 +14,7 @@ from clarion.broker.engine.delays import read_due
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
 from clarion.broker.engine.puts import PutPlan, Puts, check_name
 from clarion.broker.engine.state import State, TransactionTaken
-from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_or_make
+from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_unless_deleted
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Transactor
 from clarion.model.names import to_text
@@ -161,7 +161,7 @@ class Transactions:
         sizes: dict[Topic, int] = {}
         new: set[bytes] = set()
         for (name, _, ttl_ms, due), batch in zip(body.puts, batches, strict=True):
-            topic = find_or_make(state, name, now)
+            topic = find_unless_deleted(state, name, now)
             read_due(batch, due, now_us=0)
             times_us = read_due(batch, due, now.unix_us)
             self._puts.check_batch(name, topic, batch)
