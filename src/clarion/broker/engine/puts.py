@@ -210,7 +210,6 @@ class Puts:
         writer = self._writer(topic, batch.publisher, now)
         if batch.number != writer.last_number + 1:
             receipt = writer.find(batch.number, batch.checksum, "batch", "receipts")
-            state.counters["puts_repeated"] += 1
             if receipt.code and receipt.number <= writer.durable_number:
                 raise self._refusal(topic, receipt)
             return _Numbered(put, seen, writer, receipt=receipt)
@@ -298,8 +297,7 @@ class Puts:
         """Take a batch; the answer waits for its commit."""
         state, (put, seen, writer, code, receipt) = self._state, plan
         batch = put.batch
-        if seen is not None:
-            state.note_publisher(seen)
+        state.note_publisher(seen)
         topic = put.topic or self.make_topic(put.name, now)
         writer = writer or self._writer(topic, batch.publisher, now)
         writer.seen_s = now.monotonic_s
@@ -318,6 +316,7 @@ class Puts:
             writer.kept.append(receipt)
             state.open.changes.receipts.append(receipt)
         else:
+            state.counters["puts_repeated"] += 1
             if receipt.number <= writer.durable_number:
                 self._answer(reply_to, topic, writer, receipt, now)
                 return
