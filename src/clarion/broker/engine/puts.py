@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
+from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce, check_topic_name
 from clarion.broker.engine.capacity import NOT_TAKEN, check_room, grant_messages
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import Delays, expires_at_us, read_due
-from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
+from clarion.broker.engine.limits import ROW_BYTES
 from clarion.broker.engine.state import PutTaken, Registered, State
 from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_unless_deleted
 from clarion.broker.engine.topic_log import trim
@@ -23,6 +23,7 @@ from clarion.wire.frames import Buffer, Kind
 
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
 _PUBLISHERS_AT_ONCE = 1000
+NO_PATTERN = ", and is no pattern"
 MAX_OPENED = 1000  # topics of one OPEN
 
 
@@ -156,7 +157,7 @@ class Puts:
         return found
 
     def _plan_open(self, name: bytes, new: set[bytes], now: Now) -> Topic | bytes:
-        check_name(name)
+        check_topic_name(name, NO_PATTERN)
         topic = find_unless_deleted(self._state, name, now)
         if topic is not None:
             return topic
@@ -246,9 +247,7 @@ class Puts:
 
     def find_topic(self, name: bytes, now: Now) -> Topic | None:
         """Return the topic of this name; None where it is to be made; refuse a name that cannot have messages now."""
-        if not 0 < len(name) <= MAX_NAME_BYTES:
-            text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes"
-            raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
+        check_topic_name(name, code=Code.TOO_LARGE)
         if is_pattern(name):
             text = f"{to_text(name)} is a pattern (a part of it is * or #): messages are put on topics"
             raise Refused(Code.MALFORMED, text)
@@ -356,12 +355,6 @@ class Puts:
             receipt.number, receipt.first_offset, receipt.committed_at_us, credit, state.limits.credit_s
         )
         state.reply(reply_to, Kind.ACK, body)
-
-
-def check_name(name: bytes) -> None:
-    """Refuse a name that no topic can have."""
-    if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
-        raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern")
 
 
 def too_large(name: bytes, most: int) -> str:
