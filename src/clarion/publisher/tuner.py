@@ -114,7 +114,6 @@ class Tuner(ABC):
         self.capacity_per_s = 0.0  # eta_est; 0: nothing was transferred yet
         self.credit = -1  # as told by the last poll; -1: no bound is known
         self.pending = 0  # at the last poll, less what it published
-        self.polls = 0
         self._polled_s = now_s
         self._sampled_s = now_s
         self._arrived = 0  # since then
@@ -149,7 +148,6 @@ class Tuner(ABC):
         None where nobody counts them."""
         self._catch_up(now_s)
         self._estimate_load(pending, now_s)
-        self.polls += 1
         self.credit = -1 if credit is None else max(0, credit)
         self._polled_s = now_s
         self._next_poll_s = now_s + self.poll_interval_s

@@ -107,7 +107,7 @@ class Pool:
         return True
 
     def publish(self, message: SimulatedMessage) -> None:
-        """Return a message that was read a worker as soon as one is free for it."""
+        """Have a worker publish a message that was read, as soon as one is free for it."""
         if self._free:
             self._take()
             self.on_publish(message)
@@ -116,7 +116,7 @@ class Pool:
             self._to_publish.append((self._asked, message))
 
     def release(self) -> None:
-        """Take a worker back, and return it to the next in line."""
+        """Take a worker back, and hand it to the next in line."""
         to_receive, to_publish = self._to_receive, self._to_publish
         if to_receive and (self.receiving_first or not to_publish or to_receive[0][0] < to_publish[0][0]):
             self.on_receive(to_receive.popleft()[1])

@@ -465,7 +465,7 @@ class Store(Protocol):
         ...
 
     def keep_house(self) -> None:
-        """Return back room that is no longer used, a little at a time; called from the committing thread."""
+        """Free room that is no longer used, a little at a time; called from the committing thread."""
         ...
 
     def used_bytes(self) -> int:

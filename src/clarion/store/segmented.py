@@ -166,7 +166,7 @@ class SegmentedStore(IndexReader):
 
     @contextmanager
     def _told_in_opening(self) -> Iterator[None]:
-        """Return typed errors for what opening meets."""
+        """Raise typed errors for what opening meets."""
         try:
             yield
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
@@ -357,7 +357,7 @@ class SegmentedStore(IndexReader):
         return is_log_short and self._segments.left_bytes > min(_LEFT_FOR_SMALL_COMMIT, self._segment_bytes // 4)
 
     def keep_house(self) -> None:
-        """Return up segments that hold nothing and empty those that hold little, for a short while."""
+        """Give up segments that hold nothing, and empty those that hold little, for a short while."""
         self.settle()
         until_s = time.monotonic() + _HOUSEKEEPING_S
         while self._failure is None and self._keep_house(is_idle=True) and time.monotonic() < until_s:
@@ -581,14 +581,15 @@ class SegmentedStore(IndexReader):
         return NEARLY_EMPTY if begins_segment and not self._segments.spares else 0
 
     def _give_up_dead(self) -> int:
-        """Return up segments that no longer hold anything; return how many."""
+        """Give up the segments that no longer hold anything; return how many these were."""
         dead = [number for number in self._segment_rows.empty if number < self._segments.number]
         if self._is_log_long() or any(number >= self._durable_segment for number in dead):
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         return self._give_up_segments(dead) if dead else 0
 
     def _give_up_segments(self, numbers: Sequence[int]) -> int:
-        """Return up those in which no batch is stored and whose records are all in the database for good."""
+        """Give up those segments in which no batch is stored and whose records are all in the database for good; return
+        how many these were."""
         if not self._segments.reading.acquire(timeout=_WAIT_FOR_READER_S):
             return 0  # with a later commit, then
         given_up = 0

@@ -211,7 +211,7 @@ class Segments:
             self.total_bytes -= size
 
     def drop_spare(self) -> None:
-        """Return the room of a spare file back to the disk."""
+        """Delete a spare file, so that the disk has its room."""
         file = self._spares.pop()
         size = file.stat().st_size
         file.unlink()

@@ -33,7 +33,7 @@ class Buffer:
         return True
 
     def give(self, messages: int, size: int) -> None:
-        """Return back what was taken."""
+        """Have room again for so much of what was taken."""
         self.messages -= messages
         self.bytes -= size
         assert self.messages >= 0
@@ -60,7 +60,7 @@ class Reservation:
         return True
 
     def leave(self) -> None:
-        """Return everything back."""
+        """Give back everything that this request has taken."""
         self._buffer.give(self.messages, self.size)
         self.messages = self.size = 0
 

@@ -7,22 +7,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from clarion.broker.engine.answers import Answer, Refused, ReplyTo
+from clarion.broker.engine.answers import Answer, Refused, ReplyTo, check_topic_name
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import (
     Subscriptions,
     check_topic_meant,
-    find_or_make,
     find_topic,
+    find_unless_deleted,
     moved,
     no_topic,
 )
 from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches, trim
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.errors import InvalidRequest
-from clarion.model.names import is_pattern, to_text
+from clarion.model.names import to_text
 from clarion.model.options import TopicSettings, check_settings, unpack_options, unpack_settings
 from clarion.store.port import TopicSummary
 from clarion.wire import bodies
@@ -108,8 +107,7 @@ class Reports:
 
     def check_report(self, body: bodies.Report, now: Now) -> bodies.Report:
         """Refuse a report that cannot be."""
-        if not 0 < len(body.topic) <= MAX_NAME_BYTES:
-            raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes")
+        check_topic_name(body.topic)
         if len(body.instance) != _INSTANCE_BYTES:
             raise Refused(Code.MALFORMED, f"a publisher's instance has {_INSTANCE_BYTES} bytes")
         if not 0 < len(body.policy) <= _MAX_POLICY:
@@ -168,10 +166,8 @@ class Administration:
     def check_configure(self, body: bodies.Configure, now: Now) -> _Configure:
         """Refuse a name or settings that cannot be, and a topic that there is no room for."""
         state = self._state
-        if not 0 < len(body.topic) <= MAX_NAME_BYTES or is_pattern(body.topic):
-            text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and none of its parts is * or #"
-            raise Refused(Code.MALFORMED, text)
-        topic = find_or_make(state, body.topic, now)
+        check_topic_name(body.topic, ", and none of its parts is * or #")
+        topic = find_unless_deleted(state, body.topic, now)
         if topic is not None:
             check_topic_meant(state, topic, body.as_of)
         retention = body.retention or (topic.retention if topic else state.limits.default_retention)

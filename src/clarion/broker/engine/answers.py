@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from clarion.broker.engine.limits import FULL_RETRY_S
+from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES
+from clarion.model.names import is_pattern
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind
@@ -98,3 +99,9 @@ def check_nonce(nonce: bytes) -> None:
     """Refuse a nonce that cannot tell a request from all others."""
     if not 8 <= len(nonce) <= 64:
         raise Refused(Code.MALFORMED, "a nonce has 8 to 64 bytes")
+
+
+def check_topic_name(name: bytes, no_pattern: str = "", code: Code = Code.MALFORMED) -> None:
+    """Refuse a name that no topic can have, for its length; with words for that, a pattern, too."""
+    if not 0 < len(name) <= MAX_NAME_BYTES or (no_pattern and is_pattern(name)):
+        raise Refused(code, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes{no_pattern}", kind=Kind.INVALID)

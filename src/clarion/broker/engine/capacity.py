@@ -9,9 +9,7 @@ from clarion.broker.engine.topic_log import UNREAD, read_batches
 from clarion.broker.engine.topics import Topic
 from clarion.model.names import to_text
 from clarion.model.options import TRIM, UNTIL_READ
-from clarion.store.port import StagedBatch, StagedRow
 from clarion.wire.codes import Code
-from clarion.wire.frames import Buffer
 
 NOT_TAKEN = "the put was not taken, nothing acked is lost"
 
@@ -32,7 +30,7 @@ def check_room(state: State, topic: Topic, size: int, *, count_delayed: bool = T
     bound = bound_bytes(topic, state.limits)
     if not bound:
         return 0
-    delayed = delayed_bytes(state, topic) if count_delayed else 0
+    delayed = state.delayed_bytes(topic) if count_delayed else 0
     if topic.stored_bytes + delayed + size <= bound:
         return 0
     below = 0
@@ -44,28 +42,6 @@ def check_room(state: State, topic: Topic, size: int, *, count_delayed: bool = T
             text = f"topic {to_text(topic.name)} holds {held} unread bytes, as many as it may"
             raise Refused(Code.TOPIC_FULL, text, full=topic)
     return below
-
-
-def delayed_bytes(state: State, topic: Topic) -> int:
-    """Return the bytes of a topic that are stored and not on it yet."""
-    if topic.delayed_bytes is None:
-        topic.delayed_bytes = state.store.staged_totals(topic.number)[1]
-    return topic.delayed_bytes
-
-
-def add_delayed(state: State, topic: Topic, size: int) -> None:
-    """Count bytes that are stored for a topic from now on, or, below 0, no longer."""
-    topic.delayed_bytes = max(0, delayed_bytes(state, topic) + size)
-    state.changed(topic)
-
-
-def stage(state: State, topic: Topic, row: StagedRow, data: Buffer) -> None:
-    """Store a batch that is not on its topic yet, with the open group."""
-    state.next_staged += 1
-    state.free_bytes -= row.size
-    state.open.changes.staged.append(StagedBatch(row, data))
-    state.open.bytes += row.size
-    add_delayed(state, topic, row.size)
 
 
 def below_size(state: State, topic: Topic, bound: int) -> int:

@@ -7,9 +7,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 
 from clarion.broker.engine.answers import Refused
-from clarion.broker.engine.capacity import add_delayed, stage
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Delayed, State
+from clarion.broker.engine.state import Delayed, DelaysReleased, State
 from clarion.broker.engine.topic_log import UNREAD, count_unread
 from clarion.broker.engine.topics import Topic
 from clarion.model.errors import StoreUnavailable
@@ -83,17 +82,19 @@ class Delays:
             state.next_staged, topic.number, b"", 0, b"", 0, batch.count, len(batch.raw), batch.checksum, now.unix_us,
             min(max(0, ttl_ms), LONGEST_TTL_MS), max(1, times_us[0]), 0, struct.pack(f"<{batch.count}Q", *times_us),
         )  # fmt: skip
-        stage(state, topic, row, batch.raw)
+        state.stage(topic, row, batch.raw)
         state.open.on_durable.append(Delayed(row.due_us))
         state.counters["messages_delayed"] += batch.count
 
     def on_delayed(self, effect: Delayed, now: Now) -> None:
-        """What is held back is on disk, and will be due; or what a round released is, and the next one may begin."""
-        if effect.due_us is None:
-            self._is_moving = False
-            self._next_due_us = self._state.store.first_due_us()
-        elif self._next_due_us is None or effect.due_us < self._next_due_us:
+        """Take in that what is held back is on disk, and will be due."""
+        if self._next_due_us is None or effect.due_us < self._next_due_us:
             self._next_due_us = effect.due_us
+
+    def on_released(self, effect: DelaysReleased, now: Now) -> None:
+        """Take in that what a round released is on disk: the next one may begin."""
+        self._is_moving = False
+        self._next_due_us = self._state.store.first_due_us()
 
     def next_deadline_s(self) -> float | None:
         """Return when `tick` has something to do."""
@@ -125,7 +126,7 @@ class Delays:
         self._not_before_s = now.monotonic_s + (_ROUND_EVERY_S if moved else _AGAIN_S)
         if moved:
             self._is_moving = True
-            self._state.open.on_durable.append(Delayed(None))
+            self._state.open.on_durable.append(DelaysReleased())
         else:
             self._next_due_us = self._state.store.first_due_us()
 
@@ -150,7 +151,7 @@ class Delays:
             else:
                 state.open.changes.staged_progress[row.number] = (stop, times_us[stop])
         if stop == row.count:
-            add_delayed(state, topic, -row.size)
+            state.add_delayed(topic, -row.size)
         state.read_topics.add(topic)  # with no subscription, or beyond its bounds, it may go at once
         state.counters["messages_released"] += stop - row.released
         return size

@@ -21,12 +21,14 @@ from clarion.broker.engine.puts import Puts
 from clarion.broker.engine.retention import Retention
 from clarion.broker.engine.staged_puts import StagedPuts
 from clarion.broker.engine.state import (
+    Decided,
     Delayed,
+    DelaysReleased,
     Group,
     Leasable,
     PutTaken,
+    Registered,
     State,
-    Stored,
     SubscriptionChanged,
     TopicDeleted,
     TransactionTaken,
@@ -137,12 +139,14 @@ class Engine:
             Reply: lambda effect, _now: state.out.append(effect),
             PutTaken: self._puts.on_put_taken,
             TransactionTaken: self._transactions.on_transaction_taken,
-            Stored: lambda effect, _now: effect.remembered.pop(effect.nonce, None),
+            Registered: lambda effect, _now: state.registered.pop(effect.nonce, None),
+            Decided: lambda effect, _now: state.asked.pop(effect.nonce, None),
             Trimmed: lambda effect, _now: on_trimmed(state, effect),
             TopicDeleted: self._on_topic_deleted,
             SubscriptionChanged: self._patterns.matching.on_subscription_changed,
             Leasable: self._leases.on_leasable,
             Delayed: self._delays.on_delayed,
+            DelaysReleased: self._delays.on_released,
         }
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:

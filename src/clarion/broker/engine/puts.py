@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce
+from clarion.broker.engine.answers import Refused, ReplyTo, check_nonce, check_topic_name
 from clarion.broker.engine.capacity import NOT_TAKEN, check_room, grant_messages
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import Delays, expires_at_us, read_due
-from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
-from clarion.broker.engine.state import PutTaken, State, Stored
-from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_or_make
+from clarion.broker.engine.limits import ROW_BYTES
+from clarion.broker.engine.state import PutTaken, Registered, State
+from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_unless_deleted
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
 from clarion.model.names import is_pattern, to_text
@@ -23,6 +23,7 @@ from clarion.wire.frames import Buffer, Kind
 
 _SEEN_EVERY_US = 3600 * 1_000_000  # how often it is noted durably that a publisher is alive
 _PUBLISHERS_AT_ONCE = 1000
+NO_PATTERN = ", and is no pattern"
 MAX_OPENED = 1000  # topics of one OPEN
 
 
@@ -86,7 +87,7 @@ class Puts:
             state.next_publisher += 1
             state.registered[nonce] = known
             state.note_publisher(PublisherRow(known, nonce, now.unix_us))
-            state.open.on_durable.append(Stored(state.registered, nonce))
+            state.open.on_durable.append(Registered(nonce))
             state.counters["publishers_registered"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Registered(state.identity.broker, known))
 
@@ -156,8 +157,8 @@ class Puts:
         return found
 
     def _plan_open(self, name: bytes, new: set[bytes], now: Now) -> Topic | bytes:
-        check_name(name)
-        topic = find_or_make(self._state, name, now)
+        check_topic_name(name, NO_PATTERN)
+        topic = find_unless_deleted(self._state, name, now)
         if topic is not None:
             return topic
         if self._would_be_unread(name):
@@ -210,7 +211,6 @@ class Puts:
         writer = self._writer(topic, batch.publisher, now)
         if batch.number != writer.last_number + 1:
             receipt = writer.find(batch.number, batch.checksum, "batch", "receipts")
-            state.counters["puts_repeated"] += 1
             if receipt.code and receipt.number <= writer.durable_number:
                 raise self._refusal(topic, receipt)
             return _Numbered(put, seen, writer, receipt=receipt)
@@ -247,13 +247,11 @@ class Puts:
 
     def find_topic(self, name: bytes, now: Now) -> Topic | None:
         """Return the topic of this name; None where it is to be made; refuse a name that cannot have messages now."""
-        if not 0 < len(name) <= MAX_NAME_BYTES:
-            text = f"a topic's name has 1 to {MAX_NAME_BYTES} bytes"
-            raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
+        check_topic_name(name, code=Code.TOO_LARGE)
         if is_pattern(name):
             text = f"{to_text(name)} is a pattern (a part of it is * or #): messages are put on topics"
             raise Refused(Code.MALFORMED, text)
-        return find_or_make(self._state, name, now)
+        return find_unless_deleted(self._state, name, now)
 
     def check_new_topic(self, others: int = 0) -> None:
         """Refuse to make a topic, besides others, where there is no room for it."""
@@ -298,8 +296,7 @@ class Puts:
         """Take a batch; the answer waits for its commit."""
         state, (put, seen, writer, code, receipt) = self._state, plan
         batch = put.batch
-        if seen is not None:
-            state.note_publisher(seen)
+        state.note_publisher(seen)
         topic = put.topic or self.make_topic(put.name, now)
         writer = writer or self._writer(topic, batch.publisher, now)
         writer.seen_s = now.monotonic_s
@@ -318,6 +315,7 @@ class Puts:
             writer.kept.append(receipt)
             state.open.changes.receipts.append(receipt)
         else:
+            state.counters["puts_repeated"] += 1
             if receipt.number <= writer.durable_number:
                 self._answer(reply_to, topic, writer, receipt, now)
                 return
@@ -357,12 +355,6 @@ class Puts:
             receipt.number, receipt.first_offset, receipt.committed_at_us, credit, state.limits.credit_s
         )
         state.reply(reply_to, Kind.ACK, body)
-
-
-def check_name(name: bytes) -> None:
-    """Refuse a name that no topic can have."""
-    if not 0 < len(name) <= MAX_NAME_BYTES or is_pattern(name):
-        raise Refused(Code.MALFORMED, f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, and is no pattern")
 
 
 def too_large(name: bytes, most: int) -> str:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from clarion.broker.engine.answers import Refused, ReplyTo, disk_full
-from clarion.broker.engine.capacity import NOT_TAKEN, add_delayed, check_room, stage
+from clarion.broker.engine.capacity import NOT_TAKEN, check_room
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import expires_at_us
 from clarion.broker.engine.limits import MAX_NAME_BYTES, ROW_BYTES
@@ -218,7 +218,7 @@ class StagedPuts:
             state.next_staged, topic.number, body.writer, body.epoch, body.part, body.place,
             batch.count, len(batch.raw), batch.checksum, now.unix_us,
         )  # fmt: skip
-        stage(state, topic, row, batch.raw)
+        state.stage(topic, row, batch.raw)
         self._staged(body.writer, body.epoch)[body.part, body.place] = row
         self._rows += 1
         state.counters["messages_staged"] += batch.count
@@ -239,7 +239,7 @@ class StagedPuts:
         assert topic is not None, "it was there a moment ago"
         expiry_us = expires_at_us(topic, row.ttl_ms, now)
         state.release(topic, row, now, expires_at_us=expiry_us)
-        add_delayed(state, topic, -row.size)
+        state.add_delayed(topic, -row.size)
         state.read_topics.add(topic)  # with no subscription, or beyond its bounds, it may go at once
 
     def _drop(self, rows: Sequence[StagedRow], now: Now) -> None:
@@ -255,7 +255,7 @@ class StagedPuts:
         for number in {row.topic for row in rows}:
             topic = self._state.find_topic_by_number(number, now.monotonic_s)
             if topic is not None:
-                add_delayed(self._state, topic, -sum(row.size for row in rows if row.topic == number))
+                self._state.add_delayed(topic, -sum(row.size for row in rows if row.topic == number))
 
 
 def _check_names(writer: bytes, epoch: int) -> None:

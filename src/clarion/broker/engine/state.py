@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +28,7 @@ from clarion.store.port import (
     Receipt,
     Release,
     ReturnedRow,
+    StagedBatch,
     StagedRow,
     Store,
     StoredBatch,
@@ -99,10 +100,15 @@ class TransactionTaken(NamedTuple):
     reply_to: ReplyTo
 
 
-class Stored(NamedTuple):
-    """What was remembered until it is on disk is found there from now on."""
+class Registered(NamedTuple):
+    """A publisher is found on disk by its nonce from now on."""
 
-    remembered: dict[bytes, Any]
+    nonce: bytes
+
+
+class Decided(NamedTuple):
+    """The answer to a request that is decided once is found on disk by its nonce from now on."""
+
     nonce: bytes
 
 
@@ -140,13 +146,18 @@ class Leasable(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """Messages will be due; or, with None, a round of those that were is on its topics."""
+    """Messages that are held back will be due."""
 
-    due_us: int | None
+    due_us: int
+
+
+class DelaysReleased(NamedTuple):
+    """A round of messages that were due is on its topics."""
 
 
 Effect = (
-    Reply | PutTaken | TransactionTaken | Stored | Trimmed | TopicDeleted | SubscriptionChanged | Leasable | Delayed
+    Reply | PutTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted | SubscriptionChanged
+    | Leasable | Delayed | DelaysReleased
 )  # fmt: skip
 
 
@@ -303,6 +314,25 @@ class State:
         self.open.shown.append((topic, batch))
         return batch
 
+    def stage(self, topic: Topic, row: StagedRow, data: Buffer) -> None:
+        """Store a batch that is not on its topic yet, with the open group."""
+        self.next_staged += 1
+        self.free_bytes -= row.size
+        self.open.changes.staged.append(StagedBatch(row, data))
+        self.open.bytes += row.size
+        self.add_delayed(topic, row.size)
+
+    def add_delayed(self, topic: Topic, size: int) -> None:
+        """Count bytes that are stored for a topic from now on and not on it yet, or, below 0, no longer."""
+        topic.delayed_bytes = max(0, self.delayed_bytes(topic) + size)
+        self.changed(topic)
+
+    def delayed_bytes(self, topic: Topic) -> int:
+        """Return the bytes of a topic that are stored and not on it yet."""
+        if topic.delayed_bytes is None:
+            topic.delayed_bytes = self.store.staged_totals(topic.number)[1]
+        return topic.delayed_bytes
+
     def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
         topic.last_commit_us = max(topic.last_commit_us, now.unix_us)
         topic.bytes_total += size
@@ -400,7 +430,7 @@ class State:
             self._decision += 1
             decision = Decision(self._decision, self.draw(), asked.nonce, asked.checksum, kind, _encode(body))
             self.open.changes.decisions.append(decision)
-            self.open.on_durable.append(Stored(self.asked, asked.nonce))
+            self.open.on_durable.append(Decided(asked.nonce))
         for reply_to in asked.reply_tos:
             self.reply_when_durable(reply_to, kind, body)
 

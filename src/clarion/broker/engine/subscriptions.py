@@ -529,8 +529,8 @@ def check_topic_meant(state: State, topic: Topic, as_of: int) -> None:
         raise state.stale(f"the topic {to_text(topic.name)} was made meanwhile")
 
 
-def find_or_make(state: State, name: bytes, now: Now) -> Topic | None:
-    """Return a topic, or None where it is to be made; refuse one that is just being deleted."""
+def find_unless_deleted(state: State, name: bytes, now: Now) -> Topic | None:
+    """Return a topic, or None where there is none; refuse one that is just being deleted."""
     topic = state.find_topic(name, now.monotonic_s)
     if topic is not None and topic.deleted:
         raise being_deleted(topic)

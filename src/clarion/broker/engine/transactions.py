@@ -7,14 +7,14 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clarion.broker.engine.answers import Refused, ReplyTo, disk_full
+from clarion.broker.engine.answers import Refused, ReplyTo, check_topic_name, disk_full
 from clarion.broker.engine.capacity import check_room
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.delays import read_due
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
-from clarion.broker.engine.puts import PutPlan, Puts, check_name
+from clarion.broker.engine.puts import NO_PATTERN, PutPlan, Puts
 from clarion.broker.engine.state import State, TransactionTaken
-from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_or_make
+from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_unless_deleted
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Transactor
 from clarion.model.names import to_text
@@ -161,7 +161,7 @@ class Transactions:
         sizes: dict[Topic, int] = {}
         new: set[bytes] = set()
         for (name, _, ttl_ms, due), batch in zip(body.puts, batches, strict=True):
-            topic = find_or_make(state, name, now)
+            topic = find_unless_deleted(state, name, now)
             read_due(batch, due, now_us=0)
             times_us = read_due(batch, due, now.unix_us)
             self._puts.check_batch(name, topic, batch)
@@ -216,7 +216,7 @@ class Transactions:
     def _parse(self, body: bodies.Transact, blob: Buffer) -> list[Batch]:
         view, at, found = memoryview(blob), 0, []
         for name, size, _, _ in body.puts:
-            check_name(name)
+            check_topic_name(name, NO_PATTERN)
             batch = self._puts.parse(view[at : at + size])
             if batch.publisher != body.publisher:
                 text = "a transaction's batches are of the publisher that makes it, for this broker"

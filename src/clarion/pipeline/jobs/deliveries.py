@@ -11,13 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
-
-from clarion.model.errors import PermanentError
-
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -25,9 +21,9 @@ class Delivery(msgspec.Struct, frozen=True):
 
     topic: str
     subscription: str
-    first_offset: Count
-    end_offset: Count
-    at_us: Count
+    first_offset: int
+    end_offset: int
+    at_us: int
 
 
 class Cursor(NamedTuple):
@@ -40,20 +36,11 @@ class Cursor(NamedTuple):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Delivery)
 
 
 def encode(delivery: Delivery) -> bytes:
     """Return a delivery's payload."""
     return _encoder.encode(delivery)
-
-
-def decode(payload: bytes) -> Delivery:
-    """Read a payload; PermanentError where it is no delivery."""
-    try:
-        return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PermanentError(f"this payload is no delivery: {error}; it was left as it is") from error
 
 
 class CursorWatch:

@@ -164,21 +164,18 @@ class StagedFiles(NamedTuple):
     """Staged files whose rows the lake does not have; and topics of which it has some of the rows staged."""
 
     fresh: list[Staged]
-    known: list[Staged]  # the lake has all of their rows
     mixed: set[str]  # topics of files that have rows of both kinds
 
 
 def split_staged(staged: Iterable[Staged], lake_ends: Mapping[str, int]) -> StagedFiles:
     """Tell what is new from what the lake has already: rows up to a topic's end are there, since archives go in
     order of offsets and add a micro-batch whole or not at all."""
-    found = StagedFiles([], [], set())
+    found = StagedFiles([], set())
     for one in staged:
         end = lake_ends.get(one.file.topic, -1)
         if one.file.first > end:
             found.fresh.append(one)
-        elif one.file.last <= end:
-            found.known.append(one)
-        else:
+        elif one.file.last > end:
             found.mixed.add(one.file.topic)
     return found
 
