@@ -120,8 +120,11 @@ class PublisherWorks(Works):
                     self.core.unwatch(call)
         return True
 
-    async def wait_for(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> bool:
-        """Wait until batches are durable or refused."""
+    async def wait_for(
+        self, batches: Sequence[OutgoingBatch], timeout_s: float | None, *, raises: bool = False
+    ) -> bool:
+        """Wait until batches are durable or refused, one after the other; False where that is not known in time. With
+        `raises`, raise the error of one that was refused instead of waiting for those behind it."""
         deadline_s = None if timeout_s is None else self.now_s() + timeout_s
         for batch in batches:
             if not batch.done:
@@ -129,6 +132,8 @@ class PublisherWorks(Works):
                 left_s = None if deadline_s is None else max(0.0, deadline_s - self.now_s())
                 if not await given(self.session.wait(batch, left_s)):
                     return False
+            if raises:
+                batch.raise_error()
         return True
 
     async def save(self, timeout_s: float | None) -> None:
