@@ -135,9 +135,7 @@ class SubscriberCore:
 
     def take_instructions(self) -> list[Instruction]:
         """Return what is to be done, once."""
-        taken = self.instructions[:]
-        self.instructions.clear()
-        return taken
+        return self._requests.take_instructions()
 
     def wants_turn(self) -> bool:
         """Whether there is something to be done."""

@@ -32,8 +32,8 @@ from clarion.publisher.outbox.ledger_topics import (
     apply_topic,
     plan_topic,
 )
-from clarion.publisher.outgoing_batch import OutgoingBatch
-from clarion.publisher.publisher_core import PublisherCore, is_unread_reply
+from clarion.publisher.outgoing_batch import OutgoingBatch, is_unread_reply
+from clarion.publisher.publisher_core import PublisherCore
 from clarion.publisher.topic_queue import TopicQueue
 from clarion.session.exchange import Seen
 from clarion.wire import bodies
