@@ -70,7 +70,7 @@ class BatchSource(Protocol):
     def needs_identity(self) -> bool: ...
     def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
     def on_welcome(self, welcome: bodies.Welcome) -> None: ...
-    def on_registered(self) -> None: ...
+    def on_register_answered(self) -> None: ...
     def on_answered(self, queue: TopicQueue) -> None: ...
     def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None: ...
@@ -149,8 +149,8 @@ class MemorySource:
                     queue.drop(batch)
                     self.core.fail(batch, TooLarge(f"this broker takes batches of at most {most} bytes"))
 
-    def on_registered(self) -> None:
-        """The next batch is sealed with the identity."""
+    def on_register_answered(self) -> None:
+        """The next batch is sealed with the identity, if there is one."""
 
     def on_answered(self, queue: TopicQueue) -> None:
         """A topic has its number, or a batch of it was answered. Start over once no request for one that was deleted is
@@ -501,7 +501,7 @@ class PublisherCore(CallersCore):
                 self.register_at_s = now_s + max(refusal.retry_after_s, AGAIN_S)
             else:
                 self.give_up(error, now_s)
-        self.source.on_registered()
+        self.source.on_register_answered()
 
     def reopen(self, queue: TopicQueue) -> None:
         """Ask the broker for the topic's number before anything more is sent there."""
@@ -633,7 +633,7 @@ class PublisherCore(CallersCore):
         self.end(batch, error=error)
 
     def on_broken(self, error: ClarionError, now_s: float) -> None:
-        """Nothing can be sent any more."""
+        """Nothing can be sent any more, and nothing gathers: what is put next asks first, and hears why."""
         self.broken = error
         self.give_up(error, now_s)
 

@@ -407,8 +407,8 @@ class Ledger:
                     topic.start_anew()
         self._old_publishers = set()
 
-    def on_registered(self) -> None:
-        """What is saved can be numbered now, if it is still the same broker that answers."""
+    def on_register_answered(self) -> None:
+        """What is saved can be numbered now, if there is an identity, and it is still the same broker that answers."""
         identity = self.core.identity
         if identity is not None and self._home is not None and identity.broker != self._home.broker:
             self.core.identity = None  # somebody else answers than a moment ago
