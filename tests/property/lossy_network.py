@@ -13,7 +13,7 @@ from clarion.model.errors import DiskFull, StoreFull
 from clarion.publisher.publisher_core import PublisherCore
 from clarion.session.exchange import Exchange, Reply, Send
 from clarion.store.memory import MemoryStore
-from clarion.subscriber.consumer import Lease
+from clarion.subscriber.consumer import Attachment
 from clarion.subscriber.core_state import FetchSettings
 from clarion.subscriber.subscriber_core import SubscriberCore
 from clarion.wire import bodies
@@ -258,13 +258,13 @@ class ReadingClient(Client):
 
     # What messages need of the client.
 
-    def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
-        lease.consumer.ack(lease, start, stop, self.world.now_s)
+    def ack_offsets(self, attachment: Attachment, start: int, stop: int) -> None:
+        attachment.consumer.ack(attachment, start, stop, self.world.now_s)
 
-    def nack_offsets(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
-        lease.consumer.nack(lease, start, stop, delay_s, reason)
+    def nack_offsets(self, attachment: Attachment, start: int, stop: int, delay_s: float, reason: str) -> None:
+        attachment.consumer.nack(attachment, start, stop, delay_s, reason)
 
-    def extend_offsets(self, lease: Lease, start: int, stop: int) -> None:
+    def extend_offsets(self, attachment: Attachment, start: int, stop: int) -> None:
         raise AssertionError("nothing waits here")
 
 

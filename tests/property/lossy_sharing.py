@@ -8,7 +8,7 @@ from tests.property.lossy_network import LEASE_S, ReadingClient, World
 
 from clarion.model.errors import DiskFull, LeaseLost, RetryableError
 from clarion.session.exchange import Reply
-from clarion.subscriber.consumer import Lease
+from clarion.subscriber.consumer import Attachment
 from clarion.subscriber.core_state import FetchSettings
 from clarion.subscriber.subscriber_transactions import Commit, Draft, Outcome
 from clarion.wire import bodies
@@ -21,33 +21,33 @@ class Hands:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.seen: dict[tuple[int, int], list[Lease]] = {}  # by offset and attempt
+        self.seen: dict[tuple[int, int], list[Attachment]] = {}  # by offset and attempt
         self.acked: dict[int, list[int]] = {}  # by offset: whose acks the broker confirmed, by token
         self.working: dict[bytes, Message] = {}  # by key
         self.nacks = self.losses = 0
 
-    def take(self, message: Message, lease: Lease) -> None:
+    def take(self, message: Message, attachment: Attachment) -> None:
         """Note that a consumer sees a message: nobody else may be at it, nor at another one of the same key.
 
         Who was given up, and did not hear of it yet, may see what it likes; it cannot ack.
         """
-        living = self._world.attached(message.topic, lease.consumer.name)
-        if lease.token not in living:
+        living = self._world.attached(message.topic, attachment.consumer.name)
+        if attachment.token not in living:
             return
         others = self.seen.setdefault((message.offset, message.attempt), [])
         assert not any(other.token in living for other in others), "two consumers see it, or one sees it twice"
-        others.append(lease)
+        others.append(attachment)
         if message.key is not None:
             other = self.working.get(message.key)
-            assert other is None or lease_of(other).token not in living, "two messages of a key are out"
+            assert other is None or attachment_of(other).token not in living, "two messages of a key are out"
             self.working[message.key] = message
 
     def give_back(self, message: Message) -> None:
         """Note a nack: when the broker dies before it is durable, the same attempt comes again."""
         self.nacks += 1
         seen = self.seen.get((message.offset, message.attempt), [])
-        if lease_of(message) in seen:
-            seen.remove(lease_of(message))
+        if attachment_of(message) in seen:
+            seen.remove(attachment_of(message))
 
     def let_go(self, message: Message) -> None:
         """Note that a consumer is done with a message."""
@@ -55,10 +55,10 @@ class Hands:
             del self.working[message.key]
 
 
-def lease_of(message: Message) -> Lease:
-    lease = message.part.lease
-    assert isinstance(lease, Lease)
-    return lease
+def attachment_of(message: Message) -> Attachment:
+    attachment = message.part.attachment
+    assert isinstance(attachment, Attachment)
+    return attachment
 
 
 class SharingClient(ReadingClient):
@@ -104,7 +104,7 @@ class SharingClient(ReadingClient):
             reading.mark(world.now_s)
             reading.want(dice.choice((0.0, 0.05, 1.0)), dice.choice((0, 1, 5)), world.now_s)
             for message in [message for part in self.take(dice.randrange(1, 5)) for message in part]:
-                self._hands.take(message, lease_of(message))
+                self._hands.take(message, attachment_of(message))
                 self.handed.append(message)
         self.perform()
 
@@ -170,13 +170,13 @@ class PipelineClient(ReadingClient):
 
     def _begin(self, message: Message) -> None:
         draft = Draft()
-        lease = lease_of(message)
+        attachment = attachment_of(message)
         try:
-            self.reading.lend_to_transaction(lease, message.offset, message.offset + 1)
+            self.reading.lend_to_transaction(attachment, message.offset, message.offset + 1)
         except LeaseLost:
             self.working = None
             return
-        draft.ack(lease, message.offset, message.offset + 1)
+        draft.ack(attachment, message.offset, message.offset + 1)
         draft.put(self._put_on, b"done: " + message.payload, None, None, 0, None)
         self._begin_commit(Commit(Outcome(draft), 2.0))
 

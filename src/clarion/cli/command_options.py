@@ -157,12 +157,20 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "N|none": read_count,
     "OFFSET": read_number,
 }
+# Or that the command reads it, as what it is annotated with.
+_OTHER_WORDS = frozenset({
+    "DIR", "FILE", "HOST:PORT", "LAKE", "LEVEL", "LIST", "NAME", "NAME=VALUE", "OFFSET|earliest", "POLICY", "REASON",
+    "TIME|+TIME", "TOPIC", "URL", "WHERE",
+})  # fmt: skip
 
 
 def option(default: Any, names: str, help: str, **more: Any) -> Any:
     """Return an option named as its help shows it: "--wait TIME". `default` is what somebody would type, or `...`."""
     words = names.split()
     word = None if words[-1].startswith("-") else words.pop()
+    assert word is None or word in _READERS or word in _OTHER_WORDS or "parser" in more, (
+        f"{word} is no word for a value"
+    )
     told = {"metavar": word, "parser": _READERS.get(word or ""), "help": help, **more}
     return typer.Option(default, *words, **told)
 

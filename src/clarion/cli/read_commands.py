@@ -210,7 +210,7 @@ def _tell_unreadable(part: MessageBatch, error: BadBatch) -> None:
     from clarion.wire.messages import unreadable
 
     told = unreadable(part, error)
-    if part.lease.consumer.stats()["shared"]:
+    if part.attachment.consumer.stats()["shared"]:
         part.nack(reason=str(told))
     else:
         part.ack()

@@ -1,14 +1,17 @@
-"""A batch on its way to the broker: gathering, sealed with an identity and a number, and what became of it."""
+"""A batch on its way to the broker: gathering, sealed with an identity and a number, and what became of it; and the
+batches that failed."""
 
 from __future__ import annotations
 
 from clarion.model.arguments import whole
-from clarion.model.errors import ClarionError
+from clarion.model.errors import ClarionError, NoSubscriber
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
+from clarion.model.names import REPLIES
 from clarion.wire.batch import readdress_batch, renumber_batch
 from clarion.wire.batch_builder import BatchBuilder
 
 COMPRESSIONS = (None, "zstd")
+_UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
 
 
 class OutgoingBatch:
@@ -153,6 +156,54 @@ class OutgoingBatch:
 
 
 Part = tuple[OutgoingBatch, int, int]  # messages [start, stop) of a batch
+
+
+class Failures:
+    """Batches that were refused for good, kept until somebody was told, and counted."""
+
+    def __init__(self) -> None:
+        self._unobserved: list[tuple[OutgoingBatch, ClarionError]] = []
+        self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
+        self._last: ClarionError | None = None  # of these
+        self.first: ClarionError | None = None  # what is told before all others
+        self.replies_unread = 0  # replies to who is gone by now
+
+    def note(self, batch: OutgoingBatch, error: ClarionError) -> None:
+        """Note a batch that failed."""
+        if is_unread_reply(batch, error):
+            # Who asked did not wait for the answer. Its receipt says so; a flush has nothing to raise.
+            self.replies_unread += batch.count
+            return
+        if len(self._unobserved) >= _UNOBSERVED_MAX:
+            self._unobserved = [failed for failed in self._unobserved if not failed[0].observed]
+        if len(self._unobserved) < _UNOBSERVED_MAX:
+            self._unobserved.append((batch, error))
+        else:
+            self._unobserved_more += batch.count
+            self._last = error
+
+    def tell(self, error: ClarionError) -> None:
+        """Have the next who asks told of something that befell no message in particular."""
+        self._last = error
+
+    def take(self) -> ClarionError | None:
+        """Return one error that nobody was told of, with how many messages failed; forget the rest."""
+        if self.first is not None:
+            first, self.first = self.first, None
+            return first
+        failed = [(batch, error) for batch, error in self._unobserved if not batch.observed]
+        self._unobserved.clear()
+        error = failed[0][1] if failed else self._last
+        count = sum(batch.count for batch, _ in failed) + self._unobserved_more
+        self._unobserved_more, self._last = 0, None
+        if error is None or not count:
+            return error
+        return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")
+
+
+def is_unread_reply(batch: OutgoingBatch, error: ClarionError) -> bool:
+    """Whether the batch is replies to somebody who is gone: nobody misses them."""
+    return batch.topic.startswith(REPLIES) and isinstance(error, NoSubscriber)
 
 
 def check_settings(in_flight: int, batch_bytes: int, buffer_bytes: int, compression: str | None = None) -> None:

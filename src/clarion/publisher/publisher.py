@@ -187,6 +187,15 @@ class _AnyPublisher:
             start = stop
         return parts
 
+    async def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
+        """Wait until messages are durable; raise what became of them if they are not."""
+        timeout_s = optional_seconds(timeout_s, "timeout_s")
+        if not await self._works.wait_for([batch for batch, _, _ in parts], timeout_s, raises=True):
+            for batch, _, _ in parts:  # one behind that which is not known may be
+                batch.raise_error()
+            undone = sum(stop - start for batch, start, stop in parts if not batch.done)
+            raise not_confirmed(undone, self._session.url, timeout_s)
+
 
 class Publisher(_AnyPublisher):
     """Puts messages on topics of the broker at `url`. Safe from many threads; close it, or use `with`. Without a `url`
@@ -365,14 +374,12 @@ class Publisher(_AnyPublisher):
         self._known.clear()
         self._works.after_fork()
 
-    def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
-        """Wait until messages are durable; raise what became of them if they are not."""
-        deadline_s = None if timeout_s is None else time.monotonic() + seconds(timeout_s, "timeout_s")
-        for batch, _, _ in parts:
-            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-            if not (batch.done or self._session.wait(batch, left_s)):
-                raise not_confirmed(_undone(parts), self._session.url, timeout_s)
-            batch.raise_error()
+    def _wait_for_one(self, batch: OutgoingBatch, timeout_s: float | None) -> None:
+        """Wait until a message of the batch is durable, as `_wait_for` does, with no coroutine."""
+        timeout_s = optional_seconds(timeout_s, "timeout_s")
+        if not (batch.done or self._session.wait(batch, timeout_s)):
+            raise not_confirmed(1, self._session.url, timeout_s)
+        batch.raise_error()
 
     def _wait_saved(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
         self._session.check_process()
@@ -477,12 +484,6 @@ class AsyncPublisher(_AnyPublisher):
     ) -> None:
         await self._leave(error)
 
-    async def _wait_for(self, parts: Sequence[Part], timeout_s: float | None) -> None:
-        """Wait until messages are durable or refused."""
-        timeout_s = optional_seconds(timeout_s, "timeout_s")
-        if not await self._works.wait_for([batch for batch, _, _ in parts], timeout_s):
-            raise not_confirmed(_undone(parts), self._session.url, timeout_s)
-
     async def _wait_saved(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> None:
         self._session.check_process()
         await self._works.wait_saved(batches, optional_seconds(timeout_s, "timeout_s"))
@@ -493,7 +494,3 @@ def _reply_to(message: Message, headers: Mapping[str, bytes | str] | None) -> tu
     check_message(message)
     topic, reply_headers = reply_address(message.headers)
     return topic, {**(as_headers(headers) or {}), **reply_headers}
-
-
-def _undone(parts: Sequence[Part]) -> int:
-    return sum(stop - start for batch, start, stop in parts if not batch.done)

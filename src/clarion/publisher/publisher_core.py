@@ -13,14 +13,14 @@ from heapq import nlargest
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from clarion.model.errors import ClarionError, InvalidRequest, NoSubscriber, NoTopic, TooLarge
+from clarion.model.errors import ClarionError, InvalidRequest, NoTopic, TooLarge
 from clarion.model.ids import next_stamp
-from clarion.model.names import REPLIES, is_pattern, to_text
-from clarion.publisher.outgoing_batch import OutgoingBatch, Part
+from clarion.model.names import is_pattern, to_text
+from clarion.publisher.outgoing_batch import Failures, OutgoingBatch, Part
 from clarion.publisher.topic_queue import TopicQueue
 from clarion.publisher.tuner import LAN, Sample, Trace, TunerSettings, make_tuner
-from clarion.session.calls import Call, Request, Requests
-from clarion.session.exchange import AGAIN_S, Instruction, Reply, Seen, Send, Wake, hello
+from clarion.session.calls import CallersCore, Request
+from clarion.session.exchange import AGAIN_S, Reply, Seen, Send, Wake, hello
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.batch_builder import HEADER_BYTES, chunk_end, message_bytes, packed_bytes
@@ -35,7 +35,6 @@ _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is
 _OPENED_MAX = 1000  # topics that one request asks the numbers of
 _QUEUES_MAX = 10_000  # beyond which those with nothing to do are let go
 _QUEUE_MEMORY_BYTES = 1536  # a topic's queue with its tuner, where that is kept for a batch that gathers
-_UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
 
 
 class PutTag(NamedTuple):
@@ -71,7 +70,7 @@ class BatchSource(Protocol):
     def needs_identity(self) -> bool: ...
     def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
     def on_welcome(self, welcome: bodies.Welcome) -> None: ...
-    def on_registered(self) -> None: ...
+    def on_register_answered(self) -> None: ...
     def on_answered(self, queue: TopicQueue) -> None: ...
     def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
     def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None: ...
@@ -150,8 +149,8 @@ class MemorySource:
                     queue.drop(batch)
                     self.core.fail(batch, TooLarge(f"this broker takes batches of at most {most} bytes"))
 
-    def on_registered(self) -> None:
-        """The next batch is sealed with the identity."""
+    def on_register_answered(self) -> None:
+        """The next batch is sealed with the identity, if there is one."""
 
     def on_answered(self, queue: TopicQueue) -> None:
         """A topic has its number, or a batch of it was answered. Start over once no request for one that was deleted is
@@ -204,41 +203,6 @@ class MemorySource:
             self._fail_flying(queue, error)
             for batch in queue.take_waiting():
                 self.core.fail(batch, error)
-
-
-class CallersCore:
-    """What cores have in common whose callers ask something beside what they put, and wait for what events bring."""
-
-    def __init__(self, url: str, seed: bytes) -> None:
-        self.url = url
-        self._instructions: list[Instruction] = []
-        self._requests = Requests(url, seed, self._instructions)
-        self.count = self._requests.count
-        self._watching: dict[Any, None] = {}  # calls that may be done whenever something changes
-
-    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
-        """Take up a request that somebody waits for."""
-        self._requests.begin(call, now_s, unix_s)
-
-    def cancel(self, call: Call, now_s: float) -> None:
-        """Have a request not sent again."""
-        self._requests.cancel(call, now_s)
-
-    def watch(self, call: Any) -> None:
-        """Have a call woken as soon as it is done, which it may be whenever something changes."""
-        self._watching[call] = None
-
-    def unwatch(self, call: Any) -> None:
-        """Nobody waits for the call any more."""
-        self._watching.pop(call, None)
-
-    def take_instructions(self) -> list[Instruction]:
-        """Return what is to be done, once."""
-        if self._watching:
-            self._instructions += [Wake(call) for call in self._watching if call.done]
-        taken = self._instructions[:]
-        self._instructions.clear()
-        return taken
 
 
 class PublisherCore(CallersCore):
@@ -537,7 +501,7 @@ class PublisherCore(CallersCore):
                 self.register_at_s = now_s + max(refusal.retry_after_s, AGAIN_S)
             else:
                 self.give_up(error, now_s)
-        self.source.on_registered()
+        self.source.on_register_answered()
 
     def reopen(self, queue: TopicQueue) -> None:
         """Ask the broker for the topic's number before anything more is sent there."""
@@ -669,7 +633,7 @@ class PublisherCore(CallersCore):
         self.end(batch, error=error)
 
     def on_broken(self, error: ClarionError, now_s: float) -> None:
-        """Nothing can be sent any more."""
+        """Nothing can be sent any more, and nothing gathers: what is put next asks first, and hears why."""
         self.broken = error
         self.give_up(error, now_s)
 
@@ -751,51 +715,3 @@ class PublisherCore(CallersCore):
         refusal = reply.refusal()
         if refusal is not None and refusal.code not in RETRIED:  # a broker that does not know what reports are
             self._reports_understood = False
-
-
-class Failures:
-    """Batches that were refused for good, kept until somebody was told, and counted."""
-
-    def __init__(self) -> None:
-        self._unobserved: list[tuple[OutgoingBatch, ClarionError]] = []
-        self._unobserved_more = 0  # messages of those beyond the bound, which are only counted
-        self._last: ClarionError | None = None  # of these
-        self.first: ClarionError | None = None  # what is told before all others
-        self.replies_unread = 0  # replies to who is gone by now
-
-    def note(self, batch: OutgoingBatch, error: ClarionError) -> None:
-        """Note a batch that failed."""
-        if is_unread_reply(batch, error):
-            # Who asked did not wait for the answer. Its receipt says so; a flush has nothing to raise.
-            self.replies_unread += batch.count
-            return
-        if len(self._unobserved) >= _UNOBSERVED_MAX:
-            self._unobserved = [failed for failed in self._unobserved if not failed[0].observed]
-        if len(self._unobserved) < _UNOBSERVED_MAX:
-            self._unobserved.append((batch, error))
-        else:
-            self._unobserved_more += batch.count
-            self._last = error
-
-    def tell(self, error: ClarionError) -> None:
-        """Have the next who asks told of something that befell no message in particular."""
-        self._last = error
-
-    def take(self) -> ClarionError | None:
-        """Return one error that nobody was told of, with how many messages failed; forget the rest."""
-        if self.first is not None:
-            first, self.first = self.first, None
-            return first
-        failed = [(batch, error) for batch, error in self._unobserved if not batch.observed]
-        self._unobserved.clear()
-        error = failed[0][1] if failed else self._last
-        count = sum(batch.count for batch, _ in failed) + self._unobserved_more
-        self._unobserved_more, self._last = 0, None
-        if error is None or not count:
-            return error
-        return type(error)(f"{error} ({count} message{'s' if count > 1 else ''} not stored)")
-
-
-def is_unread_reply(batch: OutgoingBatch, error: ClarionError) -> bool:
-    """Whether the batch is replies to somebody who is gone: nobody misses them."""
-    return batch.topic.startswith(REPLIES) and isinstance(error, NoSubscriber)

@@ -37,7 +37,6 @@ class PublisherWorks(Works):
     session: ThreadSession | AsyncSession
     requests: Requests | AsyncRequests
     lock: AbstractContextManager[Any]  # held by who uses the core
-    _go: Callable[[], None]  # has the session send what was put
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class PublisherWorks(Works):
         memory_bytes: int,
         **settings: Any,
     ) -> None:
-        self.known: dict[bytes | str, Gathering] = {}  # by the topic as callers write it; empty when unusable
+        self.known: dict[bytes | str, Gathering] = {}  # by the topic as callers write it; empty once closed
         self._ending = False  # nothing more is accepted
         self.outbox = open_outbox(outbox, outbox_bytes, memory_bytes, self.now_s)
         ledger = None if self.outbox is None else self.outbox.ledger
@@ -84,10 +83,14 @@ class PublisherWorks(Works):
     def set_going(self) -> None:
         """See to what was just put. What is to be saved does not concern the session yet."""
         if self.outbox is None:
-            self._go()
+            self._send()
         else:
             with self.lock:
                 self.outbox.feed()
+
+    def _send(self) -> None:
+        """Have the session send what was put."""
+        raise NotImplementedError
 
     def unlocked(self) -> AbstractContextManager[None]:
         """Give the lock away for a while; it is held now."""
@@ -99,7 +102,6 @@ class PublisherWorks(Works):
         if self._ending:
             raise Closed("this client is closed")
         if self.core.broken:
-            self.known.clear()
             raise self.core.broken.again()
 
     async def until(self, holds: Callable[[], bool], timeout_s: float | None) -> bool:
@@ -120,8 +122,11 @@ class PublisherWorks(Works):
                     self.core.unwatch(call)
         return True
 
-    async def wait_for(self, batches: Sequence[OutgoingBatch], timeout_s: float | None) -> bool:
-        """Wait until batches are durable or refused."""
+    async def wait_for(
+        self, batches: Sequence[OutgoingBatch], timeout_s: float | None, *, raises: bool = False
+    ) -> bool:
+        """Wait until batches are durable or refused, one after the other; False where that is not known in time. With
+        `raises`, raise the error of one that was refused instead of waiting for those behind it."""
         deadline_s = None if timeout_s is None else self.now_s() + timeout_s
         for batch in batches:
             if not batch.done:
@@ -129,6 +134,8 @@ class PublisherWorks(Works):
                 left_s = None if deadline_s is None else max(0.0, deadline_s - self.now_s())
                 if not await given(self.session.wait(batch, left_s)):
                     return False
+            if raises:
+                batch.raise_error()
         return True
 
     async def save(self, timeout_s: float | None) -> None:
@@ -261,9 +268,11 @@ class ThreadWorks(PublisherWorks):
         self._closing = threading.Lock()  # held by who closes it
         self._closed = False
         self.session = ThreadSession(url, self.outbox or self.core, seen=self.core.last_seen)
-        self._go = self.session.send
         self.lock = self.session.lock
         self.requests = Requests(self.session)
+
+    def _send(self) -> None:
+        self.session.send()
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
@@ -316,9 +325,11 @@ class LoopWorks(PublisherWorks):
     def _connect(self, url: str | None) -> None:
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
         self.session = AsyncSession(url, self.outbox or self.core, seen=self.core.last_seen)
-        self._go = self.session.wake
         self.lock = nullcontext()
         self.requests = AsyncRequests(self.session)
+
+    def _send(self) -> None:
+        self.session.wake()
 
     def _hand_over(self) -> None:
         loop: asyncio.AbstractEventLoop | None = None

@@ -9,6 +9,7 @@ import msgspec
 from clarion.model.ids import MessageId
 from clarion.model.names import to_text
 from clarion.publisher.outgoing_batch import OutgoingBatch, Part
+from clarion.publisher.waiting import run_now
 
 if TYPE_CHECKING:
     from clarion.publisher.publisher import AsyncPublisher, Publisher
@@ -33,7 +34,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait until the message is durable and return this receipt; raise the typed error if it was refused,
         TimedOut if it is not known in time (the message is still on its way)."""
-        self._publisher._wait_for(((self._batch, self._place, self._place + 1),), timeout_s)
+        self._publisher._wait_for_one(self._batch, timeout_s)
         return self
 
     def saved(self, timeout_s: float | None = None) -> Receipt:
@@ -97,8 +98,8 @@ class Receipts(_ReceiptsOfMany):
     _publisher: Publisher
 
     def result(self, timeout_s: float | None = None) -> Receipts:
-        """Wait until all of it is durable; raise as Receipt.result does."""
-        self._publisher._wait_for(self._parts, timeout_s)
+        """Wait until all of it is durable; raise as Receipt.result does, as soon as something is refused."""
+        run_now(self._publisher._wait_for(self._parts, timeout_s))
         return self
 
     def saved(self, timeout_s: float | None = None) -> Receipts:
@@ -116,11 +117,9 @@ class AsyncReceipts(_ReceiptsOfMany):
     _verb = "await"
 
     async def result(self, timeout_s: float | None = None) -> Self:
-        """Wait until all of it is durable, and return this receipt; raise the typed error if it was refused, TimedOut
-        if that is not known in time."""
+        """Wait until all of it is durable, and return this receipt; raise the typed error as soon as something
+        is refused, TimedOut if that is not known in time."""
         await self._publisher._wait_for(self._parts, timeout_s)
-        for batch, _, _ in self._parts:
-            batch.raise_error()
         return self
 
     async def saved(self, timeout_s: float | None = None) -> Self:

@@ -147,12 +147,9 @@ class _Inbox:
 class AnyRequests:
     """Puts requests and waits for their replies, many at once (see `waiting.py`)."""
 
-    def __init__(
-        self, session: ThreadSession | AsyncSession, lock: Any, acquire: Callable[[float], bool | Awaitable[bool]]
-    ) -> None:
+    def __init__(self, session: ThreadSession | AsyncSession, lock: threading.Lock | asyncio.Lock) -> None:
         self._session = session
         self._lock = lock  # one inbox is made at a time
-        self._acquire = acquire  # it, within so many seconds
         self._inbox: _Inbox | None = None
         self._closed = False
         self._expected = Expected()
@@ -161,6 +158,10 @@ class AnyRequests:
     def late(self) -> int:
         """How many replies came when nobody waited any more."""
         return self._expected.late
+
+    def _acquire(self, wait_s: float) -> bool | Awaitable[bool]:
+        """Take the lock within so many seconds; False where that is not possible."""
+        raise NotImplementedError
 
     def _read_inbox(self, topic: bytes) -> _Inbox:
         """Return an inbox that is read from now on."""
@@ -185,14 +186,22 @@ class AnyRequests:
         """Put a request and wait for the reply."""
         self._session.check_usable()
         give_up_s = time.monotonic() + wait_s
-        inbox = await self._open_inbox(topic, wait_s)
+        if not await given(self._acquire(wait_s)):
+            raise TimedOut(
+                f"the request on {to_text(to_bytes(topic))} was not sent: the broker made no topic for replies"
+                f" within {wait_s:g} s"
+            )
+        try:
+            inbox = await self._open_inbox(give_up_s)
+        finally:
+            self._lock.release()
         tell, wait_for_reply = self._new_reply()
         request = self._expected.expect(tell)
         try:
             packed = {**(as_headers(headers) or {}), REPLY_TO: inbox.topic, REQUEST: request}
-            receipt = await given(put(topic, payload, key, packed, block_s=wait_s))
-            await given(receipt.result(max(0.0, give_up_s - time.monotonic())))
-            reply: Reply = await given(wait_for_reply(max(0.0, give_up_s - time.monotonic())))
+            receipt = await given(put(topic, payload, key, packed, block_s=_left_s(give_up_s)))
+            await given(receipt.result(_left_s(give_up_s)))
+            reply: Reply = await given(wait_for_reply(_left_s(give_up_s)))
         except (TimeoutError, queue.Empty):
             raise TimedOut(
                 f"no reply to the request on {to_text(to_bytes(topic))} came within {wait_s:g} s;"
@@ -204,25 +213,18 @@ class AnyRequests:
             raise reply.again()
         return reply
 
-    async def _open_inbox(self, topic: bytes | str, wait_s: float) -> _Inbox:
-        if not await given(self._acquire(wait_s)):
-            raise TimedOut(
-                f"the request on {to_text(to_bytes(topic))} was not sent: the broker made no topic for replies"
-                f" within {wait_s:g} s"
-            )
-        try:
-            if self._inbox is not None and self._inbox.broken:
+    async def _open_inbox(self, give_up_s: float) -> _Inbox:
+        """Return the inbox, which is made where there is none that works; the lock is held."""
+        if self._inbox is not None and self._inbox.broken:
+            await self._close_inbox(self._inbox)
+            self._inbox = None
+        if self._inbox is None:
+            self._inbox = self._read_inbox(await self._make_topic(give_up_s))
+            if self._closed:
                 await self._close_inbox(self._inbox)
-                self._inbox = None
-            if self._inbox is None:
-                self._inbox = self._read_inbox(await self._make_topic(wait_s))
-                if self._closed:
-                    await self._close_inbox(self._inbox)
-            return self._inbox
-        finally:
-            self._lock.release()
+        return self._inbox
 
-    async def _make_topic(self, timeout_s: float) -> bytes:
+    async def _make_topic(self, give_up_s: float) -> bytes:
         """Have the broker make a new topic for replies, and return its name."""
         topic = REPLIES + os.urandom(16).hex().encode()
         options = SubscriptionOptions(expires_s=_EXPIRES_S)
@@ -230,7 +232,7 @@ class AnyRequests:
             (Kind.CONFIGURE, bodies.Configure(topic, changes={"temporary": True})),
             (Kind.SUBSCRIBE, bodies.Subscribe(topic, _READER, options=options)),
         ):
-            (await given(self._session.call(kind, body, timeout_s=timeout_s, retry=True))).read(bodies.Body)
+            (await given(self._session.call(kind, body, timeout_s=_left_s(give_up_s), retry=True))).read(bodies.Body)
         return topic
 
     async def close(self, *, tell: bool = True) -> None:
@@ -244,9 +246,13 @@ class AnyRequests:
 class Requests(AnyRequests):
     """Requests from many threads at once."""
 
+    _lock: threading.Lock
+
     def __init__(self, session: ThreadSession) -> None:
-        lock = threading.Lock()
-        super().__init__(session, lock, lambda wait_s: lock.acquire(timeout=wait_s))
+        super().__init__(session, threading.Lock())
+
+    def _acquire(self, wait_s: float) -> bool:
+        return self._lock.acquire(timeout=wait_s)
 
     def _read_inbox(self, topic: bytes) -> _Inbox:
         url = self._session.url
@@ -269,9 +275,17 @@ class Requests(AnyRequests):
 class AsyncRequests(AnyRequests):
     """Requests from many tasks at once."""
 
+    _lock: asyncio.Lock
+
     def __init__(self, session: AsyncSession) -> None:
-        lock = asyncio.Lock()
-        super().__init__(session, lock, lambda _wait_s: lock.acquire())
+        super().__init__(session, asyncio.Lock())
+
+    async def _acquire(self, wait_s: float) -> bool:
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._lock.acquire()
+        except TimeoutError:
+            return False
 
     def _read_inbox(self, topic: bytes) -> _Inbox:
         subscriber = AsyncSubscriber(self._session.url, _READER, ack="explicit", timeout_s=_LET_GO_S)
@@ -294,6 +308,11 @@ class AsyncRequests(AnyRequests):
         if self._inbox is not None and not self._inbox.reader.get_loop().is_closed():
             self._inbox.reader.cancel()
         self._inbox = None
+
+
+def _left_s(give_up_s: float) -> float:
+    """Return how long there is until then, in whole milliseconds, as an error may tell it."""
+    return max(0.0, round(give_up_s - time.monotonic(), 3))
 
 
 def _broken(error: Exception) -> ClarionError:

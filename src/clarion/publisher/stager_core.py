@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.ids import next_stamp
-from clarion.publisher.publisher_core import CallersCore
-from clarion.session.calls import Request
+from clarion.session.calls import CallersCore, Request
 from clarion.session.exchange import Reply, Send
 from clarion.wire import bodies
 from clarion.wire.batch import Headers

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from io import StringIO
 from math import ceil, inf
-from typing import Literal as OneOf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from clarion.model.ids import MAX_BATCH_MESSAGES
 
@@ -229,7 +228,7 @@ class Tuner(ABC):
             self._waits_since_s = now_s
 
 
-class Literal(Tuner):
+class LiteralTuner(Tuner):
     """AIMD on N: halved by a poll that finds too little, moved by one after a publish."""
 
     rechecks = False
@@ -264,13 +263,13 @@ class Literal(Tuner):
         self.batch_size = max(self.settings.batch_size_min, self.batch_size >> min(missed_polls, 31))
 
 
-class Recheck(Literal):
-    """As `Literal`, but what is pending after halving leaves at once if it is enough for the new N."""
+class RecheckTuner(LiteralTuner):
+    """As `LiteralTuner`, but what is pending after halving leaves at once if it is enough for the new N."""
 
     rechecks = True
 
 
-class Eager(Tuner):
+class EagerTuner(Tuner):
     """Publishes all that is pending, at most once each T_poll while anything is in transfer.
 
     Nobody has to know what a read costs: while one is under way the next batch gathers, so batches grow with the load
@@ -331,7 +330,7 @@ class Eager(Tuner):
         """The next publish gathers while this one is under way: there is nothing else to set."""
 
 
-class Fixed(Tuner):
+class FixedTuner(Tuner):
     """Publishes N when N are pending, or after T whatever is."""
 
     @property
@@ -354,8 +353,13 @@ class Fixed(Tuner):
         """Nothing changes."""
 
 
-Tuning = OneOf["auto", "eager", "recheck", "literal", "fixed"]
-POLICIES: dict[str, type[Tuner]] = {"fixed": Fixed, "literal": Literal, "recheck": Recheck, "eager": Eager}
+Tuning = Literal["auto", "eager", "recheck", "literal", "fixed"]
+POLICIES: dict[str, type[Tuner]] = {
+    "fixed": FixedTuner,
+    "literal": LiteralTuner,
+    "recheck": RecheckTuner,
+    "eager": EagerTuner,
+}
 DEFAULT = "eager"  # what "auto" means
 
 

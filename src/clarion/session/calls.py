@@ -240,3 +240,36 @@ class Requests:
     def wants_turn(self) -> bool:
         """Whether there is something to be sent."""
         return bool(self._instructions)
+
+
+class CallersCore:
+    """What cores have in common whose callers ask something beside what they put, and wait for what events bring."""
+
+    def __init__(self, url: str, seed: bytes) -> None:
+        self.url = url
+        self._instructions: list[Instruction] = []
+        self._requests = Requests(url, seed, self._instructions)
+        self.count = self._requests.count
+        self._watching: dict[Any, None] = {}  # calls that may be done whenever something changes
+
+    def begin(self, call: Call, now_s: float, unix_s: float) -> None:
+        """Take up a request that somebody waits for."""
+        self._requests.begin(call, now_s, unix_s)
+
+    def cancel(self, call: Call, now_s: float) -> None:
+        """Have a request not sent again."""
+        self._requests.cancel(call, now_s)
+
+    def watch(self, call: Any) -> None:
+        """Have a call woken as soon as it is done, which it may be whenever something changes."""
+        self._watching[call] = None
+
+    def unwatch(self, call: Any) -> None:
+        """Nobody waits for the call any more."""
+        self._watching.pop(call, None)
+
+    def take_instructions(self) -> list[Instruction]:
+        """Return what is to be done, once."""
+        if self._watching:
+            self._instructions += [Wake(call) for call in self._watching if call.done]
+        return self._requests.take_instructions()

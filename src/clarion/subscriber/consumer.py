@@ -125,7 +125,7 @@ def _open(part: MessageBatch) -> None:
 class Asked(NamedTuple):
     """A request of an attached consumer; `about` is what it was asked for."""
 
-    lease: Lease
+    attachment: Attachment
     kind: Kind
     body: bodies.Body
     about: Any
@@ -134,7 +134,7 @@ class Asked(NamedTuple):
     at_once: bool
 
 
-class Lease:
+class Attachment:
     """One attach of one consumer, by which it asks for messages and holds them. Once it has an `error`, nothing can be
     done with its messages any more, and nothing is heard.
 
@@ -294,9 +294,9 @@ class Positions:
 
     full = False
 
-    def __init__(self, lease: Lease, attached: bodies.Attached) -> None:
-        self._consumer = lease.consumer
-        self._lease = lease
+    def __init__(self, attachment: Attachment, attached: bodies.Attached) -> None:
+        self._consumer = attachment.consumer
+        self._attachment = attachment
         self._skip = AckedRanges(attached.cursor, attached.acked)  # not for this consumer
         self._position = attached.cursor
         self._end = 0
@@ -320,8 +320,8 @@ class Positions:
         number = next(consumer.state.numbers)
         self._waits[number] = wait_s
         most = max(messages, _MANY) if consumer.settings.prefetch or not messages else messages
-        body = bodies.Get(*self._lease.who, self._position, most, consumer.fetch_bytes, ceil(wait_s * 1000))
-        self._lease.ask(Kind.GET, body, number, wait_s)
+        body = bodies.Get(*self._attachment.who, self._position, most, consumer.fetch_bytes, ceil(wait_s * 1000))
+        self._attachment.ask(Kind.GET, body, number, wait_s)
 
     def on_answer(self, number: int) -> None:
         """A get is not under way any more."""
@@ -402,7 +402,7 @@ class Consumer:
         self._attach_sent_twice = False
         self.last_word: ClarionError | None = None  # of a broker that refuses it for now
         self._wanted = (0.0, 0)  # to be fetched once attached
-        self.lease: Lease | None = None
+        self.attachment: Attachment | None = None
         self._fetch: Positions | LentMessages | None = None
         self.acks = Acks()
         self._handed: list[Range] = []  # handed out, to be acked by the next call
@@ -448,15 +448,15 @@ class Consumer:
         """Take in what the broker answered."""
         if isinstance(about, bodies.Attach):
             self._on_attached(about, reply, now_s)
-        elif about.lease.error is not None:
+        elif about.attachment.error is not None:
             return
-        elif about.lease.is_answer(about, reply, now_s):
+        elif about.attachment.is_answer(about, reply, now_s):
             if about.kind in (Kind.GET, Kind.TAKE):
                 self._on_fetched(about.about, reply, now_s)
             elif about.kind == Kind.ACK and about.body.acked:
                 self._on_acked(reply, now_s)
             elif about.kind == Kind.DETACH:
-                about.lease.left = True
+                about.attachment.left = True
             elif self.lent is not None:
                 self.lent.on_reply(about.kind, about.about, reply, now_s)
 
@@ -484,8 +484,10 @@ class Consumer:
         except ClarionError as error:
             self.fail(error)
             return
-        self.lease = lease = Lease(self, attached.token)
-        self._fetch = LentMessages(lease, attached, now_s) if attached.options.shared else Positions(lease, attached)
+        self.attachment = attachment = Attachment(self, attached.token)
+        self._fetch = (
+            LentMessages(attachment, attached, now_s) if attached.options.shared else Positions(attachment, attached)
+        )
         self._fetch.want(*self._wanted, now_s)
         self.tell_news()
 
@@ -526,7 +528,7 @@ class Consumer:
         """Have messages at offsets [start, stop) of a batch handed out."""
         part = MessageBatch(
             self.topic, batch, first_offset, committed_at_us,
-            start - first_offset, stop - first_offset, self.lease, attempt,
+            start - first_offset, stop - first_offset, self.attachment, attempt,
         )  # fmt: skip
         self.inbox.add(part)
 
@@ -568,42 +570,42 @@ class Consumer:
         self._settle()
         nacked = [] if self.lent is None else self.lent.nacked()
         lost = [] if self.settings.at_most_once else merged([*self._handed, *self.acks.ranges(), *nacked])
-        if self.lease is not None:  # in case the broker still counts anything as held by this one
-            self.state.send(None, None, Kind.DETACH, self._detach(self.lease))
+        if self.attachment is not None:  # in case the broker still counts anything as held by this one
+            self.state.send(None, None, Kind.DETACH, self._detach(self.attachment))
         if lost:
             self.error = LeaseLost(f"{_told(lost)} of {to_text(self.topic)} will go, or went, to others: {text}")
         self.end(LeaseLost(text))
 
     def end(self, error: ClarionError) -> None:
         """Let go of everything; whoever still has messages of it gets the error."""
-        if self.lease is not None:
-            self.lease.error = error
-        self.lease = self._fetch = self._nonce = self._put_off = self.last_word = None
+        if self.attachment is not None:
+            self.attachment.error = error
+        self.attachment = self._fetch = self._nonce = self._put_off = self.last_word = None
         self.inbox, self.acks, self._handed = Inbox(), Acks(), []
         self.notice = None
         self.tell_news()
 
     def on_lost_store(self, error: ClarionError) -> None:
         """Nothing that is known of the subscription holds any more: attach anew, and begin where its cursor is."""
-        attached = self.lease is not None or self._nonce is not None
+        attached = self.attachment is not None or self._nonce is not None
         self.end(error)
         if attached and not self.of_pattern:
             self.error = error
 
-    def _detach(self, lease: Lease) -> bodies.Detach:
-        return bodies.Detach(*lease.who, tuple(merged(self.inbox.ranges())))
+    def _detach(self, attachment: Attachment) -> bodies.Detach:
+        return bodies.Detach(*attachment.who, tuple(merged(self.inbox.ranges())))
 
     def leave(self, *, at_once: bool = False) -> bool:
         """Leave a shared subscription, once nothing is being lent to it any more or `at_once`, giving back what was not
         handed out as if it had never been lent; tell whether the broker knows."""
-        lease = self.lease
-        if lease is None or self.lent is None:
+        attachment = self.attachment
+        if attachment is None or self.lent is None:
             return True
         self.lent.take_no_more()
-        if not lease.leaves and (at_once or not self.under_way):
-            lease.leaves = True
-            lease.ask(Kind.DETACH, self._detach(lease))
-        return lease.left
+        if not attachment.leaves and (at_once or not self.under_way):
+            attachment.leaves = True
+            attachment.ask(Kind.DETACH, self._detach(attachment))
+        return attachment.left
 
     # Handing out.
 
@@ -678,7 +680,7 @@ class Consumer:
 
     def put_back(self, part: MessageBatch) -> None:
         """Take back what was not used after all."""
-        if part.lease is self.lease:
+        if part.attachment is self.attachment:
             self._handed = without(self._handed, part.offsets.start, part.offsets.stop)
             part.holder = part.keeper = None  # what is not handed out does not hold the client
             self.inbox.put_back(part)
@@ -694,16 +696,16 @@ class Consumer:
                 self._fetch.take_ack(start, stop)
             self.send_acks(now_s)
 
-    def ack(self, lease: Lease, start: int, stop: int, now_s: float) -> None:
+    def ack(self, attachment: Attachment, start: int, stop: int, now_s: float) -> None:
         """Ack a range."""
-        lease.check()
+        attachment.check()
         assert self._fetch is not None
         self._fetch.take_ack(start, stop)
         self.send_acks(now_s)
 
-    def nack(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
+    def nack(self, attachment: Attachment, start: int, stop: int, delay_s: float, reason: str) -> None:
         """Give a range back."""
-        lease.check()
+        attachment.check()
         if self.lent is None:
             raise PermanentError(
                 f"{to_text(self.name)} on {to_text(self.topic)} is not shared: its messages belong to this consumer"
@@ -737,18 +739,18 @@ class Consumer:
         if self._put_off is not None and now_s >= self._put_off[0]:
             body, self._put_off = self._put_off[1], None
             self.state.send(self, body, Kind.ATTACH, body)
-        if self._fetch is None or self.lease is None:
+        if self._fetch is None or self.attachment is None:
             return None if self._put_off is None else self._put_off[0]
         self._settle()
-        wanted = [self.lease.on_time(now_s), self.send_acks(now_s), self._fetch.on_time(now_s)]
+        wanted = [self.attachment.on_time(now_s), self.send_acks(now_s), self._fetch.on_time(now_s)]
         return min((moment_s for moment_s in wanted if moment_s is not None), default=None)
 
     def send_acks(self, now_s: float) -> float | None:
         """Send the acks that may be sent; return when to come back for others."""
         acked = self.acks.take_next(now_s)
         if acked:
-            assert self.lease is not None
-            self.lease.ask(Kind.ACK, bodies.Ack(*self.lease.who, acked), again=False)
+            assert self.attachment is not None
+            self.attachment.ask(Kind.ACK, bodies.Ack(*self.attachment.who, acked), again=False)
         return self.acks.again_at_s
 
     def _on_acked(self, reply: Reply, now_s: float) -> None:
@@ -768,9 +770,9 @@ class Consumer:
 
     # Transactions.
 
-    def lend_to_transaction(self, lease: Lease, start: int, stop: int) -> None:
+    def lend_to_transaction(self, attachment: Attachment, start: int, stop: int) -> None:
         """Have a transaction decide about a range; no later call acks it by itself."""
-        lease.check()
+        attachment.check()
         if self.settings.at_most_once:
             text = f"offset {start} of {to_text(self.topic)} was acked before it was handed out (at-most-once)"
             raise PermanentError(f"{text}: a transaction cannot ack it again, and need not")
@@ -783,7 +785,7 @@ class Consumer:
         lent = self.lent
         return {
             "buffered": self.inbox.buffered,
-            "token": None if self.lease is None else self.lease.token,
+            "token": None if self.attachment is None else self.attachment.token,
             "shared": lent is not None,
             "held": 0 if lent is None else lent.held,
             "taken": 0 if lent is None else lent.taken,

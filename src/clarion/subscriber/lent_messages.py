@@ -21,7 +21,7 @@ from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
 if TYPE_CHECKING:
-    from clarion.subscriber.consumer import Lease
+    from clarion.subscriber.consumer import Attachment
 
 GOAL_S = 1.0  # of work that is borrowed at a time
 SOON_S = 0.25  # of work that is left when more is borrowed ahead
@@ -86,9 +86,9 @@ class Returned(NamedTuple):
 class LentMessages:
     """Borrows messages, keeps them while this consumer lives, and gives back what it does not use."""
 
-    def __init__(self, lease: Lease, attached: bodies.Attached, now_s: float) -> None:
-        self._consumer = consumer = lease.consumer
-        self._lease = lease
+    def __init__(self, attachment: Attachment, attached: bodies.Attached, now_s: float) -> None:
+        self._consumer = consumer = attachment.consumer
+        self._attachment = attachment
         self._lease_s = attached.options.lease_s
         self._beat_at_s = now_s + self._lease_s / 3
         self._beats = 0  # in flight
@@ -153,8 +153,8 @@ class LentMessages:
         self._take_waits_s = wait_s
         number = self._take_number = next(consumer.state.numbers)
         most, most_bytes = min(room, messages), consumer.fetch_bytes
-        body = bodies.Take(*self._lease.who, self._number, most, most_bytes, ceil(wait_s * 1000))
-        self._lease.ask(Kind.TAKE, body, number, wait_s)
+        body = bodies.Take(*self._attachment.who, self._number, most, most_bytes, ceil(wait_s * 1000))
+        self._attachment.ask(Kind.TAKE, body, number, wait_s)
 
     def _find_out_if_empty(self, now_s: float) -> None:
         """Ask something behind the take that waits: what could be lent to it would come before the answer to this."""
@@ -163,7 +163,7 @@ class LentMessages:
 
     def _on_found_out(self, number: int, behind: int) -> None:
         self._finding_out = False
-        if self.under_way and self._take_number == behind and not self._lease.puts_off(Kind.TAKE):
+        if self.under_way and self._take_number == behind and not self._attachment.puts_off(Kind.TAKE):
             self._consumer.nothing_came(number)
         self._consumer.tell_news()
 
@@ -278,8 +278,8 @@ class LentMessages:
         self.returning[self._returns] = given
         self._releases += not given.tried
         number = 0 if given.tried else self._releases
-        body = bodies.Return(*self._lease.who, tuple(given.spans), given.tried, delay_ms, reason, number)
-        self._lease.ask(Kind.RETURN, body, self._returns)
+        body = bodies.Return(*self._attachment.who, tuple(given.spans), given.tried, delay_ms, reason, number)
+        self._attachment.ask(Kind.RETURN, body, self._returns)
 
     def _on_returned(self, number: int, reply: Reply) -> None:
         given = self.returning.pop(number, None)
@@ -316,7 +316,7 @@ class LentMessages:
         to know that it was told, or what it finds out."""
         self._beats += 1
         self._beat_at_s = now_s + self._lease_s / 3
-        self._lease.ask(Kind.ACK, bodies.Ack(*self._lease.who, ()), about)
+        self._attachment.ask(Kind.ACK, bodies.Ack(*self._attachment.who, ()), about)
 
     def _on_beaten(self, about: Any, reply: Reply) -> None:
         self._beats -= 1
@@ -340,8 +340,8 @@ class LentMessages:
         returning = [span for given in self.returning.values() for span in given.spans]
         acking = [(start, stop, 0) for start, stop in self._consumer.acks.ranges()]
         held = (*self._undecided, *self._committing, *returning, *acking)
-        body = bodies.Renew(*self._lease.who, held, start, self._number - 1, self._releases)
-        self._lease.ask(Kind.RENEW, body, at_once=True)
+        body = bodies.Renew(*self._attachment.who, held, start, self._number - 1, self._releases)
+        self._attachment.ask(Kind.RENEW, body, at_once=True)
 
     def _on_shown(self, reply: Reply, now_s: float) -> None:
         refusal = reply.refusal()
@@ -357,7 +357,7 @@ class LentMessages:
         if any(self._counts_on(*lost) for lost in renewed.lost):
             self._consumer.lose("the broker began anew and lent to others what this consumer held")
             return
-        self._lease.shown()
+        self._attachment.shown()
         self._consumer.tell_news()
 
     def _counts_on(self, start: int, stop: int) -> bool:

@@ -21,7 +21,7 @@ from clarion.session.calls import Call
 from clarion.session.connection import broker_url
 from clarion.session.endings import Works, closed, watch
 from clarion.session.thread_session import ThreadSession
-from clarion.subscriber.consumer import Lease
+from clarion.subscriber.consumer import Attachment
 from clarion.subscriber.core_state import FetchSettings
 from clarion.subscriber.subscriber_core import (
     MANY,
@@ -56,25 +56,25 @@ class _Works(Works):
     def __init__(self, core: SubscriberCore) -> None:
         self.core = core
 
-    def ack_offsets(self, lease: Lease, start: int, stop: int) -> None:
+    def ack_offsets(self, attachment: Attachment, start: int, stop: int) -> None:
         """Say that messages are done."""
-        self.do(lambda now_s: lease.consumer.ack(lease, start, stop, now_s))
+        self.do(lambda now_s: attachment.consumer.ack(attachment, start, stop, now_s))
 
-    def nack_offsets(self, lease: Lease, start: int, stop: int, delay_s: float, reason: str) -> None:
+    def nack_offsets(self, attachment: Attachment, start: int, stop: int, delay_s: float, reason: str) -> None:
         """Give messages back."""
-        self.do(lambda _now_s: lease.consumer.nack(lease, start, stop, delay_s, reason))
+        self.do(lambda _now_s: attachment.consumer.nack(attachment, start, stop, delay_s, reason))
 
-    def extend_offsets(self, lease: Lease, start: int, stop: int) -> Any:
+    def extend_offsets(self, attachment: Attachment, start: int, stop: int) -> Any:
         """Keep messages for longer, and wait for the answer; for asyncio, return what is to be awaited."""
-        return self.session.run(Extend(lease, start, stop))
+        return self.session.run(Extend(attachment, start, stop))
 
     def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
         """Have a transaction decide about messages."""
-        lease, start, stop = part.lease, part.offsets.start, part.offsets.stop
+        attachment, start, stop = part.attachment, part.offsets.start, part.offsets.stop
 
         def lend(_now_s: float) -> None:
-            lease.consumer.lend_to_transaction(lease, start, stop)
-            draft.ack(lease, start, stop)
+            attachment.consumer.lend_to_transaction(attachment, start, stop)
+            draft.ack(attachment, start, stop)
 
         self.do(lend)
 

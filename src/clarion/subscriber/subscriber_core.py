@@ -17,7 +17,7 @@ from clarion.model.names import is_pattern, matches, to_bytes, to_text
 from clarion.model.options import SubscriptionOptions, check_options
 from clarion.session.calls import Call, Request, Requests
 from clarion.session.exchange import Instruction, Reply, Wake
-from clarion.subscriber.consumer import Consumer, Lease
+from clarion.subscriber.consumer import Attachment, Consumer
 from clarion.subscriber.core_state import CoreState, FetchSettings, SteppedCall, Steps, no_longer_reads
 from clarion.subscriber.pattern_reader import PatternReader
 from clarion.subscriber.subscriber_transactions import State, Transactions
@@ -135,9 +135,7 @@ class SubscriberCore:
 
     def take_instructions(self) -> list[Instruction]:
         """Return what is to be done, once."""
-        taken = self.instructions[:]
-        self.instructions.clear()
-        return taken
+        return self._requests.take_instructions()
 
     def wants_turn(self) -> bool:
         """Whether there is something to be done."""
@@ -203,7 +201,7 @@ class SubscriberCore:
             part, offset = message.part, message.offset
             part.holder = holder
             if self.auto_ack:
-                part.lease.consumer.hand_out(offset, offset + 1)
+                part.attachment.consumer.hand_out(offset, offset + 1)
         return message
 
     def drop_all(self, error: ClarionError) -> None:
@@ -436,7 +434,7 @@ class Next(SteppedCall):
 
 def _put_back(parts: list[MessageBatch]) -> None:
     for part in reversed(parts):
-        part.lease.consumer.put_back(part)
+        part.attachment.consumer.put_back(part)
 
 
 def _handed_out(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -> Steps:
@@ -444,43 +442,43 @@ def _handed_out(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -
     be acked."""
     if not core.state.settings.at_most_once:
         for part in parts if core.auto_ack else ():
-            part.lease.consumer.hand_out(part.offsets.start, part.offsets.stop)
+            part.attachment.consumer.hand_out(part.offsets.start, part.offsets.stop)
         return parts
     try:
         for part in parts:
-            part.lease.consumer.ack(part.lease, part.offsets.start, part.offsets.stop, now_s)
+            part.attachment.consumer.ack(part.attachment, part.offsets.start, part.offsets.stop, now_s)
         deadline_s = now_s + core.state.timeout_s
-        for consumer in {part.lease.consumer: None for part in parts}:
+        for consumer in {part.attachment.consumer: None for part in parts}:
             while not consumer.is_settled() and now_s < deadline_s:
                 now_s = yield deadline_s
             consumer.raise_unless_settled()
     except BaseException:
         _put_back(parts)
         raise
-    return [part for part in parts if part.lease.error is None]
+    return [part for part in parts if part.attachment.error is None]
 
 
 class Extend(SteppedCall):
     """Renew the lease on messages, and wait until the broker says that it did."""
 
-    def __init__(self, lease: Lease, start: int, stop: int) -> None:
-        self._lease = lease
+    def __init__(self, attachment: Attachment, start: int, stop: int) -> None:
+        self._attachment = attachment
         self._offsets = start, stop
         self.answered = False
 
     def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Send a sign of life, and wait for the answer."""
-        self._lease.check()
-        lent = self._lease.consumer.lent
+        self._attachment.check()
+        lent = self._attachment.consumer.lent
         if lent is None:
             return
         lent.beat(now_s, self)
         deadline_s = now_s + core.state.timeout_s
-        while not self.answered and self._lease.error is None:
+        while not self.answered and self._attachment.error is None:
             if now_s >= deadline_s:
                 raise core.state.no_answer()
             now_s = yield deadline_s
-        self._lease.check()
+        self._attachment.check()
         lent.check_held(*self._offsets)
 
 

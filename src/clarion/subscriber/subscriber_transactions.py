@@ -27,7 +27,7 @@ from clarion.model.names import reply_address, to_bytes
 from clarion.model.ranges import merged
 from clarion.session.calls import Call
 from clarion.session.exchange import Reply
-from clarion.subscriber.consumer import Lease, Range
+from clarion.subscriber.consumer import Attachment, Range
 from clarion.subscriber.core_state import CoreState, SteppedCall, Steps
 from clarion.wire import bodies
 from clarion.wire.batch_builder import BatchBuilder, message_bytes
@@ -65,7 +65,7 @@ class Draft:
         self._builders: list[BatchBuilder] = []
         self._open: dict[tuple[bytes, int, bool], int] = {}  # by topic and lifetime: the one that is not full
         self._places: list[tuple[int, int]] = []  # of each put: builder, place in it
-        self._acks: dict[Lease, list[Range]] = {}
+        self._acks: dict[Attachment, list[Range]] = {}
         self._sets: list[tuple[bytes, bytes | None, int | None]] = []
 
     def __bool__(self) -> bool:
@@ -90,9 +90,9 @@ class Draft:
         place = self._builders[at].add(payload, key, packed, message_bytes(payload, key, packed), due_us or 0)
         self._places.append((at, place))
 
-    def ack(self, lease: Lease, start: int, stop: int) -> None:
+    def ack(self, attachment: Attachment, start: int, stop: int) -> None:
         """Add a range to be acked."""
-        self._acks.setdefault(lease, []).append((start, stop))
+        self._acks.setdefault(attachment, []).append((start, stop))
 
     def set(self, name: bytes, value: bytes | None, expect: int | None) -> None:
         """Add a named state."""
@@ -100,9 +100,9 @@ class Draft:
             raise ValueError("a transaction sets each state once")
         self._sets.append((name, value, expect))
 
-    def acks(self) -> list[tuple[Lease, int, int]]:
+    def acks(self) -> list[tuple[Attachment, int, int]]:
         """Return what is to be acked."""
-        return [(lease, start, stop) for lease, ranges in self._acks.items() for start, stop in ranges]
+        return [(attachment, start, stop) for attachment, ranges in self._acks.items() for start, stop in ranges]
 
     def pack(
         self, identity: bodies.Registered, number: int, last_stamp: int, unix_s: float, max_bytes: int
@@ -121,7 +121,7 @@ class Draft:
                 f"a transaction with {len(blob)} bytes to put is larger than this broker takes ({max_bytes});"
                 " nothing of it was done"
             )
-        acks = tuple((*lease.who, tuple(merged(ranges))) for lease, ranges in self._acks.items())
+        acks = tuple((*attachment.who, tuple(merged(ranges))) for attachment, ranges in self._acks.items())
         return bodies.Transact(identity.publisher, number, acks, tuple(puts), tuple(self._sets)), blob, last_stamp
 
     def offsets_of(self, first_offsets: Sequence[int]) -> tuple[int, ...]:
@@ -204,8 +204,8 @@ class Transactions:
                     now_s = yield deadline_s
                 if self._register_error is not None:
                     raise self._register_error
-                for lease, _, _ in outcome.draft.acks():
-                    lease.check()
+                for attachment, _, _ in outcome.draft.acks():
+                    attachment.check()
                 self._pack(outcome.draft)
             except BaseException:
                 self.abandon(outcome)
@@ -307,9 +307,9 @@ class Transactions:
         if refusal is None:
             self._take_answer(outcome, reply)
         elif refusal.code == Code.SHOW_HELD:
-            for lease, _, _ in outcome.draft.acks():
-                if lease.error is None:
-                    lease.show(refusal.expected, now_s)
+            for attachment, _, _ in outcome.draft.acks():
+                if attachment.error is None:
+                    attachment.show(refusal.expected, now_s)
             self._again_at_s = now_s + _SHOWN_S
         elif again_s is not None and refusal.code != Code.GAP:
             outcome.refusal = reply.error()
@@ -345,17 +345,17 @@ class Transactions:
         outcome.error = error
         outcome.done = True
         self._end_leases(outcome.draft, error is None)
-        for lease, _, _ in outcome.draft.acks() if isinstance(error, LeaseLost) else ():
-            if lease.error is None and lease.consumer.lent is not None:
-                lease.consumer.lose(str(error))  # begin anew, so that nothing is in doubt
+        for attachment, _, _ in outcome.draft.acks() if isinstance(error, LeaseLost) else ():
+            if attachment.error is None and attachment.consumer.lent is not None:
+                attachment.consumer.lose(str(error))  # begin anew, so that nothing is in doubt
         if not keeps_id and self._identity is not None:
             self._state.send(None, None, Kind.FORGET, bodies.Forget(self._identity.publisher))
             self._identity = None
 
     def _end_leases(self, draft: Draft, done: bool) -> None:
-        for lease, start, stop in draft.acks():
-            if lease.error is None and lease.consumer.lent is not None:
-                lease.consumer.lent.end_transaction(start, stop, done)
+        for attachment, start, stop in draft.acks():
+            if attachment.error is None and attachment.consumer.lent is not None:
+                attachment.consumer.lent.end_transaction(start, stop, done)
 
     def on_time(self, now_s: float) -> float | None:
         """Send again what was refused for a time that is over; return when to come back."""

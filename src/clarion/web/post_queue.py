@@ -1,4 +1,5 @@
-"""The posts that a gateway accepted: followed to their end, and answered again to who repeats an idempotency key."""
+"""The posts that a gateway accepted, followed to their end and answered again to who repeats an idempotency key, and
+the GatewayPublisher that puts their messages."""
 
 from __future__ import annotations
 
@@ -207,7 +208,7 @@ class PostQueue:
             return TakenPost(known.first, True)
         try:
             payloads = split_lines(body, self.buffer.messages_max) if options.by_lines else [body]
-            self._check(payloads, options, reservation)
+            self._reserve(payloads, options, reservation)
             accepted = AcceptedPost(topic, len(payloads), options.by_lines, reservation)
             if key is not None:
                 self._keys.begin(key, mark, accepted)
@@ -237,8 +238,9 @@ class PostQueue:
         for accepted in self._under_way:
             accepted.wake()
 
-    def _check(self, payloads: list[bytes], options: PostOptions, reservation: Reservation) -> None:
-        """See to it that putting cannot fail half way: everything fits, each into a batch and all into the buffer."""
+    def _reserve(self, payloads: list[bytes], options: PostOptions, reservation: Reservation) -> None:
+        """Reserve room so that putting cannot fail half way: everything fits, each into a batch and all into the
+        buffer. Raise a Refusal, and reserve nothing more, where it does not."""
         key, headers = options.key, options.headers
         beside_bytes = packed_bytes([b""], None if key is None else [key], None if headers is None else [headers])
         largest_bytes = self._publisher.largest_bytes

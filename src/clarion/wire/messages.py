@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class Holder(Protocol):
     """What works behind the client that handed messages out."""
 
-    def ack_offsets(self, lease: Any, start: int, stop: int) -> None:
+    def ack_offsets(self, attachment: Any, start: int, stop: int) -> None:
         """Say that messages are done."""
 
-    def nack_offsets(self, lease: Any, start: int, stop: int, delay_s: float, reason: str) -> None:
+    def nack_offsets(self, attachment: Any, start: int, stop: int, delay_s: float, reason: str) -> None:
         """Give messages back."""
 
-    def extend_offsets(self, lease: Any, start: int, stop: int) -> Any:
+    def extend_offsets(self, attachment: Any, start: int, stop: int) -> Any:
         """Keep messages for longer, and wait for the answer; of an asyncio client, what is to be awaited."""
 
 
@@ -41,7 +41,8 @@ class MessageBatch:
     """
 
     __slots__ = (
-        "attempt", "batch", "batch_offset", "committed_at_us", "holder", "keeper", "lease", "start", "stop", "topic",
+        "attachment", "attempt", "batch", "batch_offset", "committed_at_us", "holder", "keeper", "start", "stop",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +53,7 @@ class MessageBatch:
         committed_at_us: int,
         start: int,
         stop: int,
-        lease: Any = None,
+        attachment: Any = None,
         attempt: int = 1,
         holder: Holder | None = None,
     ) -> None:
@@ -62,7 +63,7 @@ class MessageBatch:
         self.committed_at_us = committed_at_us
         self.start = start
         self.stop = stop
-        self.lease = lease  # of the consumer they were handed to, known to its holder
+        self.attachment = attachment  # of the consumer they were handed to, known to its holder
         self.attempt = attempt  # of a shared subscription: how often its messages have been lent by now
         self.holder = holder
         self.keeper: object = None  # the client itself, which lives as long as what it handed out
@@ -100,16 +101,16 @@ class MessageBatch:
 
     def ack(self) -> None:
         """Say that all of it is done (with ack="explicit")."""
-        self.check_holder().ack_offsets(self.lease, self.offsets.start, self.offsets.stop)
+        self.check_holder().ack_offsets(self.attachment, self.offsets.start, self.offsets.stop)
 
     def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
         """Give all of it back, as Message.nack does."""
         patience_s, text = seconds(delay_s, "delay_s"), _text(reason)
-        self.check_holder().nack_offsets(self.lease, self.offsets.start, self.offsets.stop, patience_s, text)
+        self.check_holder().nack_offsets(self.attachment, self.offsets.start, self.offsets.stop, patience_s, text)
 
     def extend(self) -> Any:
         """Keep all of it for longer, as Message.extend does."""
-        return self.check_holder().extend_offsets(self.lease, self.offsets.start, self.offsets.stop)
+        return self.check_holder().extend_offsets(self.attachment, self.offsets.start, self.offsets.stop)
 
     def check_holder(self) -> Holder:
         """Return the client that handed the messages out; PermanentError where none did."""
@@ -133,7 +134,7 @@ class MessageBatch:
         """Return messages [start, stop), counted in the whole batch."""
         part = MessageBatch(
             self.topic, self.batch, self.batch_offset, self.committed_at_us,
-            start, stop, self.lease, self.attempt, self.holder,
+            start, stop, self.attachment, self.attempt, self.holder,
         )  # fmt: skip
         part.keeper = self.keeper
         return part
@@ -220,7 +221,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
     def ack(self) -> None:
         """Say that it is done (with ack="explicit"); it is sent at once, and durable after `flush_acks`."""
         part, offset = self._batch, self.offset
-        part.check_holder().ack_offsets(part.lease, offset, offset + 1)
+        part.check_holder().ack_offsets(part.attachment, offset, offset + 1)
 
     def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
         """Give it back to a shared subscription: it comes again after `delay_s`, to whomever, as the next attempt, or

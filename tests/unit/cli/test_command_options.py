@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from clarion.cli.command_options import (
     ListsByDefault,
     ListsNames,
+    option,
     read_bound_s,
     read_count,
     read_duration_s,
@@ -198,3 +199,9 @@ def test_a_wrong_start_names_its_option() -> None:
         read_start("yesterday", "--to")
     assert error.value.param_hint == "--to"
     assert read_start("end") == "new"
+
+
+def test_an_option_with_a_misspelt_word_for_its_value_is_none() -> None:
+    with pytest.raises(AssertionError, match="TIMES is no word for a value"):
+        option("1s", "--wait TIMES", "How long.")
+    assert option("1s", "--wait TIMES", "How long.", parser=read_duration_s).metavar == "TIMES"

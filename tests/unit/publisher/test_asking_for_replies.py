@@ -38,15 +38,15 @@ acked: list[bytes] = []
 
 
 class Acking:
-    """A client whose leases are the payloads, and which notes what is acked."""
+    """A client whose attachments are the payloads, and which notes what is acked."""
 
-    def ack_offsets(self, lease: bytes, start: int, stop: int) -> None:
-        acked.append(lease)
+    def ack_offsets(self, attachment: bytes, start: int, stop: int) -> None:
+        acked.append(attachment)
 
-    def nack_offsets(self, lease: object, start: int, stop: int, delay_s: float, reason: str) -> None:
+    def nack_offsets(self, attachment: object, start: int, stop: int, delay_s: float, reason: str) -> None:
         raise AssertionError
 
-    def extend_offsets(self, lease: object, start: int, stop: int) -> None:
+    def extend_offsets(self, attachment: object, start: int, stop: int) -> None:
         raise AssertionError
 
 

@@ -36,6 +36,8 @@ class Session:
 
     def __init__(self) -> None:
         self.called: list[tuple[Kind, Any]] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     def check_usable(self) -> None:
         pass
@@ -44,6 +46,7 @@ class Session:
         assert retry
         self.called.append((kind, body))
         await asyncio.sleep(0)
+        await self.answers.wait()
         return Reply(Kind.ACK, b"\x90")
 
 
@@ -161,6 +164,23 @@ def test_reading_goes_on_after_a_passing_fault_and_starts_anew_after_another() -
         assert len(Reader.made) == 2
 
     run(fail_for_good, test)
+
+
+def test_a_request_gives_up_in_its_own_time_while_another_makes_the_topic_of_replies() -> None:
+    async def test(serving: Serving) -> None:
+        serving.session.answers.clear()
+        first = asyncio.ensure_future(serving.ask(b"a"))
+        while not serving.session.called:
+            await asyncio.sleep(0)
+        with pytest.raises(TimedOut, match="the request on service was not sent: the broker made no topic for replies"):
+            await serving.ask(b"b", wait_s=0.01)
+        assert not first.done()
+        serving.session.answers.set()
+        assert await first == b"re: a"
+        assert await serving.ask(b"c") == b"re: c"
+
+    serving = run(answer_at_once, test)
+    assert len(serving.puts) == 2
 
 
 def test_who_waits_hears_that_it_is_closed() -> None:

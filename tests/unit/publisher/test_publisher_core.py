@@ -18,7 +18,7 @@ from clarion.model.errors import (
     TooLarge,
     VersionMismatch,
 )
-from clarion.publisher import publisher_core
+from clarion.publisher import outgoing_batch
 from clarion.session.exchange import Wake
 from clarion.wire import bodies
 from clarion.wire.codes import Code
@@ -319,7 +319,7 @@ def test_what_failed_and_was_observed_is_not_told_again() -> None:
 
 
 def test_failures_that_nobody_asks_for_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_core, "_UNOBSERVED_MAX", 3)
+    monkeypatch.setattr(outgoing_batch, "_UNOBSERVED_MAX", 3)
     talk = Talk()
     for _ in range(10):
         talk.add_and_pump(b"a")[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)
@@ -328,7 +328,7 @@ def test_failures_that_nobody_asks_for_are_counted_and_not_kept(monkeypatch: pyt
 
 
 def test_failures_beyond_the_bound_are_told_though_the_others_were_observed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_core, "_UNOBSERVED_MAX", 1)
+    monkeypatch.setattr(outgoing_batch, "_UNOBSERVED_MAX", 1)
     talk = Talk()
     first = talk.add(b"a")
     talk.pump()[0].refuse(Code.NO_SUBSCRIBER, kind=Kind.NO_SUBSCRIBER)

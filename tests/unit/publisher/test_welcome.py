@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.unit.publisher.talking import TOPIC, Talk
 
-from clarion.model.errors import TooLarge
+from clarion.model.errors import TooLarge, VersionMismatch
+from clarion.publisher import Publisher
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 
@@ -52,3 +55,18 @@ def test_afterwards_batches_are_as_large_as_usual_or_as_the_broker_takes() -> No
         talk, welcome = _greeting(takes)
         talk.asked[0].answer(Kind.ACK, welcome)
         assert talk.core.batch_bytes == gathers
+
+
+@pytest.mark.parametrize("outbox", [None, "outbox.db"])
+def test_a_publisher_that_broke_takes_nothing_more_on_a_topic_that_it_knows(outbox: str | None, tmp_path: Path) -> None:
+    publisher = Publisher("tcp://127.0.0.1:1", outbox=None if outbox is None else tmp_path / outbox)
+    receipts = [publisher.put("news", b"a"), publisher.put("news", b"b")]
+    with publisher._lock:
+        publisher._core.on_broken(VersionMismatch("another version"), 0.0)
+    for _ in range(2):
+        with pytest.raises(VersionMismatch):
+            publisher.put("news", b"c")
+    for receipt in receipts:
+        with pytest.raises(VersionMismatch):
+            receipt.result()
+    publisher.close()

@@ -145,20 +145,20 @@ class World:
     def check_usable(self) -> None:
         pass
 
-    def ack_offsets(self, lease: Any, start: int, stop: int) -> None:
-        lease.consumer.ack(lease, start, stop, self.now_s)
+    def ack_offsets(self, attachment: Any, start: int, stop: int) -> None:
+        attachment.consumer.ack(attachment, start, stop, self.now_s)
         self.collect()
 
-    def nack_offsets(self, lease: Any, start: int, stop: int, delay_s: float, reason: str) -> None:
-        lease.consumer.nack(lease, start, stop, delay_s, reason)
+    def nack_offsets(self, attachment: Any, start: int, stop: int, delay_s: float, reason: str) -> None:
+        attachment.consumer.nack(attachment, start, stop, delay_s, reason)
         self.collect()
 
-    def extend_offsets(self, lease: Any, start: int, stop: int) -> Walk[None]:
-        return self.run(Extend(lease, start, stop))
+    def extend_offsets(self, attachment: Any, start: int, stop: int) -> Walk[None]:
+        return self.run(Extend(attachment, start, stop))
 
     def lend_to_transaction(self, draft: Draft, part: MessageBatch) -> None:
-        part.lease.consumer.lend_to_transaction(part.lease, part.offsets.start, part.offsets.stop)
-        draft.ack(part.lease, part.offsets.start, part.offsets.stop)
+        part.attachment.consumer.lend_to_transaction(part.attachment, part.offsets.start, part.offsets.stop)
+        draft.ack(part.attachment, part.offsets.start, part.offsets.stop)
 
     def abandon(self, outcome: Outcome) -> None:
         self.core.transactions.abandon(outcome)

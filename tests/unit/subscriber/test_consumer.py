@@ -483,7 +483,7 @@ def test_nothing_can_be_given_back_to_a_subscription_of_ones_own() -> None:
     with pytest.raises(PermanentError, match="not shared"):
         message.nack()
     assert talk.asked == []
-    talk.run(Extend(message.part.lease, 0, 1)).end()
+    talk.run(Extend(message.part.attachment, 0, 1)).end()
     assert talk.asked == [], "there is no lease"
 
 

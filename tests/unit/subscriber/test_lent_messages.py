@@ -410,12 +410,12 @@ def test_what_was_lent_to_others_meanwhile_is_lost() -> None:
 def test_what_a_transaction_was_given_can_be_lost_too() -> None:
     talk = Talk(shared=True)
     (message,) = talk.lent(0)
-    lease = message.part.lease
-    talk.reading.lend_to_transaction(lease, 0, 1)
+    attachment = message.part.attachment
+    talk.reading.lend_to_transaction(attachment, 0, 1)
     talk.reading.want(0.0, 5)
     talk.one(Kind.TAKE).refuse(Code.SHOW_HELD)
     talk.one(Kind.RENEW).answer(Kind.ACK, bodies.Renewed(((0, 1),), LEASE_S))
-    assert isinstance(lease.error, LeaseLost)
+    assert isinstance(attachment.error, LeaseLost)
 
 
 # Losing it all.

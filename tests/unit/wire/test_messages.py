@@ -20,14 +20,14 @@ class Acking:
     def __init__(self, acked: list[tuple[int, int]]) -> None:
         self._acked = acked
 
-    def ack_offsets(self, lease: object, start: int, stop: int) -> None:
-        assert lease == "lease"
+    def ack_offsets(self, attachment: object, start: int, stop: int) -> None:
+        assert attachment == "attachment"
         self._acked.append((start, stop))
 
-    def nack_offsets(self, lease: object, start: int, stop: int, delay_s: float, reason: str) -> None:
+    def nack_offsets(self, attachment: object, start: int, stop: int, delay_s: float, reason: str) -> None:
         raise AssertionError
 
-    def extend_offsets(self, lease: object, start: int, stop: int) -> None:
+    def extend_offsets(self, attachment: object, start: int, stop: int) -> None:
         raise AssertionError
 
 
@@ -50,7 +50,9 @@ def part(acked: list[tuple[int, int]]) -> MessageBatch:
     )
 
     holder = Acking(acked)
-    return MessageBatch(b"news", Batch.parse(bytes(packed)), 10, 1_600_000_000_000_000, 1, 4, "lease", holder=holder)
+    return MessageBatch(
+        b"news", Batch.parse(bytes(packed)), 10, 1_600_000_000_000_000, 1, 4, "attachment", holder=holder
+    )
 
 
 def test_a_part_of_a_batch_knows_its_offsets_and_columns(part: MessageBatch) -> None:
@@ -88,7 +90,7 @@ def test_a_pickled_message_carries_its_data_and_says_that_it_cannot_be_acked(com
     packed = encode_batch(
         payloads, keys=keys, headers=headers, broker=1, publisher=2, stamp=3, number=4, compressed=compressed
     )
-    part = MessageBatch(b"news", Batch.parse(packed), 10, 1_600_000_000_000_000, 1, 4, "lease", attempt=3)
+    part = MessageBatch(b"news", Batch.parse(packed), 10, 1_600_000_000_000_000, 1, 4, "attachment", attempt=3)
     for original in part:
         for copy in (pickle.loads(pickle.dumps(original)), deepcopy(original)):
             for name in ("topic", "payload", "key", "headers", "id", "offset", "committed_at", "attempt"):

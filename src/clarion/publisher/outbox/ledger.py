@@ -32,8 +32,8 @@ from clarion.publisher.outbox.ledger_topics import (
     apply_topic,
     plan_topic,
 )
-from clarion.publisher.outgoing_batch import OutgoingBatch
-from clarion.publisher.publisher_core import PublisherCore, is_unread_reply
+from clarion.publisher.outgoing_batch import OutgoingBatch, is_unread_reply
+from clarion.publisher.publisher_core import PublisherCore
 from clarion.publisher.topic_queue import TopicQueue
 from clarion.session.exchange import Seen
 from clarion.wire import bodies
@@ -407,8 +407,8 @@ class Ledger:
                     topic.start_anew()
         self._old_publishers = set()
 
-    def on_registered(self) -> None:
-        """What is saved can be numbered now, if it is still the same broker that answers."""
+    def on_register_answered(self) -> None:
+        """What is saved can be numbered now, if there is an identity, and it is still the same broker that answers."""
         identity = self.core.identity
         if identity is not None and self._home is not None and identity.broker != self._home.broker:
             self.core.identity = None  # somebody else answers than a moment ago
