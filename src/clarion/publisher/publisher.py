@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clarion.model.arguments import (
     all_bytes,
@@ -42,8 +42,9 @@ _KNOWN_MAX = 10_000
 class _AnyPublisher:
     """What publishers for threads and for asyncio have in common."""
 
-    _works: PublisherWorks
-    _lock: AbstractContextManager[Any]
+    if TYPE_CHECKING:
+        _works: PublisherWorks
+        _lock: AbstractContextManager[Any]
 
     def __init__(
         self,
@@ -79,6 +80,8 @@ class _AnyPublisher:
         self._core = self._works.core
         self._session = self._works.session
         watch(self, self._works, self._session.url)
+
+    __init__.__qualname__ = "Publisher.__init__"  # as Python calls it where an argument is wrong
 
     def _start(self, *place: Any, **settings: Any) -> None:
         """Make what works behind the publisher."""
@@ -212,9 +215,10 @@ class Publisher(_AnyPublisher):
     end of this process, and whoever opens the outbox next sends what is left, once.
     """
 
-    _works: ThreadWorks
-    _session: ThreadSession
-    _lock: threading.Lock
+    if TYPE_CHECKING:
+        _works: ThreadWorks
+        _session: ThreadSession
+        _lock: threading.Lock
 
     def _start(self, *place: Any, **settings: Any) -> None:
         self._works = ThreadWorks(*place, **settings)
@@ -389,8 +393,9 @@ class Publisher(_AnyPublisher):
 class AsyncPublisher(_AnyPublisher):
     """Puts messages on topics of the broker at `url`; made and used on one event loop. See Publisher."""
 
-    _works: LoopWorks
-    _session: AsyncSession
+    if TYPE_CHECKING:
+        _works: LoopWorks
+        _session: AsyncSession
 
     def _start(self, *place: Any, **settings: Any) -> None:
         self._works = LoopWorks(*place, **settings)

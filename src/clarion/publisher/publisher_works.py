@@ -28,6 +28,7 @@ from clarion.wire.frames import Kind
 log = logging.getLogger("clarion.publisher")
 FORGET_S = 2.0  # how long a close waits to tell the broker that the publisher is gone
 _LET_GO_S = 2.0  # and how long for the disk
+_SENT_BY_CALLER_BYTES = 64 * 1024  # with more in memory the thread in the background sends: a put is not to take long
 
 
 class PublisherWorks(Works):
@@ -272,7 +273,10 @@ class ThreadWorks(PublisherWorks):
         self.requests = Requests(self.session)
 
     def _send(self) -> None:
-        self.session.send()
+        if self.core.buffered_bytes <= _SENT_BY_CALLER_BYTES:
+            self.session.send()
+        else:
+            self.session.wake()
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:

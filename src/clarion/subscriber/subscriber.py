@@ -213,6 +213,8 @@ class _Client:
         self._session: Any = self._works.session
         watch(self, self._works, url)
 
+    __init__.__qualname__ = "Subscriber.__init__"  # as Python calls it where an argument is wrong
+
     def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
         most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
         return Get(
