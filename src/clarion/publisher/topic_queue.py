@@ -21,12 +21,12 @@ class Gathering:
         self.delayed: OutgoingBatch | None = None
 
     def __bool__(self) -> bool:
-        return self.undelayed is not None or self.delayed is not None
+        return self.messages > 0
 
     @property
     def batches(self) -> list[OutgoingBatch]:
-        """The batches that gather."""
-        return [batch for batch in (self.undelayed, self.delayed) if batch is not None]
+        """The batches that gather, but for one whose first message never came: a signal struck whoever put it."""
+        return [batch for batch in (self.undelayed, self.delayed) if batch is not None and batch.count]
 
     @property
     def messages(self) -> int:

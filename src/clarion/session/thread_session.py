@@ -224,12 +224,11 @@ class ThreadSession(Works):
         if not self._is_waited_for or self._driver is not None or len(self._exchange):
             self.wake()
             return
-        self._is_waited_for = False
         held = HeldSignals()
         try:
+            self._is_waited_for, self._woken = False, True
             held.hold()
             with self._roles:
-                self._woken = True
                 if self._driver is not None:
                     self._nudge()
                     return
@@ -239,6 +238,9 @@ class ThreadSession(Works):
             finally:
                 with self._roles:
                     self._stop_driving()
+        except BaseException:  # a signal that was not held yet, for one: then the thread in the background sends
+            self._nudge()
+            raise
         finally:
             held.release()
 
@@ -419,13 +421,14 @@ class ThreadSession(Works):
         came: list[tuple[ClarionError | None, Sequence[tuple[Any, Reply]]]] = []
         connection, exchange = self._connection, self._exchange
         ready = [socket for socket, _ in events]
-        has_more = connection.socket in ready
+        has_more, is_asked = connection.socket in ready, len(exchange) > 0
         while has_more:
             self._backoff.reset()
             answered = exchange.receive(receive_frames(connection.socket))
             came.append((exchange.lost, answered))
             exchange.lost = None
-            has_more = len(exchange) > 0 and connection.readable()  # what nobody asked for can wait
+            # What comes after the last answer nobody asked for: it can wait for a turn in which no answer is awaited.
+            has_more = (len(exchange) > 0 or not is_asked) and connection.readable()
         if connection.monitor in ready:
             connection.look()
         if self._connection.lost:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import zmq
 
+from clarion import Admin, Publisher
 from clarion.broker import Broker
+from clarion.broker.committer import Committer
 from clarion.broker.engine import Now
 from clarion.broker.settings import load_settings
 from clarion.store.memory import MemoryStore
+from clarion.store.segmented import SegmentedStore
 from clarion.wire import bodies
 from clarion.wire.frames import Kind, pack_frames
 
@@ -45,3 +50,30 @@ def test_a_turn_ends_when_it_took_long_and_the_rest_is_taken_in_the_next(broker:
             assert is_all
             taken += count
         assert taken == ASKED
+
+
+def test_the_index_follows_when_no_request_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Committer, "is_quick", lambda *_: True)  # whatever the disk does
+    store = SegmentedStore(tmp_path / "data")
+    broker = Broker(load_settings(environment={}, flags={"listen": "tcp://127.0.0.1:*"}), store=store)
+    settle = broker._committer.settle
+    was_ahead, followed = list[bool](), threading.Event()
+
+    def watched() -> None:
+        was_ahead.append(store.is_ahead)
+        settle()
+        followed.set()
+
+    monkeypatch.setattr(broker._committer, "settle", watched)
+    serving = threading.Thread(target=broker.run)
+    serving.start()
+    try:
+        with Publisher(broker.urls[0]) as publisher:
+            with Admin(broker.urls[0]) as admin:
+                admin.configure_topic("kept", retention="keep")
+            publisher.put("kept", b"alone").result(DEADLINE_MS / 1000)
+            assert followed.wait(DEADLINE_MS / 1000)
+    finally:
+        broker.stop()
+        serving.join()
+    assert all(was_ahead)

@@ -57,6 +57,17 @@ def test_what_gathered_leaves_as_one_batch_and_is_numbered_from_one() -> None:
     assert talk.core.buffered_bytes == 0
 
 
+def test_a_message_that_a_signal_kept_from_its_batch_is_waited_for_by_nobody() -> None:
+    talk = Talk()
+    builder = talk.core._gathering(TOPIC, 1, 10, 0, 0.0, delayed=False).builder  # and then whoever put it was struck
+    assert builder.count == 0
+    assert talk.core.unfinished() == []
+    assert talk.pump() == []
+    assert not talk.core.wants_turn()
+    talk.add(b"the next")
+    assert payloads(talk.pump()) == [[b"the next"]]
+
+
 def test_numbers_have_no_gaps_and_stamps_strictly_increase() -> None:
     talk = Talk()
     asked = talk.add_and_pump(b"a", b"b", b"c")
@@ -168,7 +179,7 @@ def test_an_expired_publisher_with_nothing_to_send_does_not_register_again() -> 
     assert talk.core.identities() == set()
 
 
-def test_lanes_fail_alone_and_each_goes_over_to_the_new_id() -> None:
+def test_topics_fail_alone_and_each_goes_over_to_the_new_id() -> None:
     talk = Talk()
     (first,) = talk.add_and_pump(b"a")
     talk.add(b"b", topic=b"other")
@@ -183,7 +194,7 @@ def test_lanes_fail_alone_and_each_goes_over_to_the_new_id() -> None:
     assert talk.core.identities() == {1, 2}
 
 
-def test_a_broker_that_lost_what_it_confirmed_fails_the_lane_instead_of_asking_for_ever() -> None:
+def test_a_broker_that_lost_what_it_confirmed_fails_the_topic_instead_of_asking_for_ever() -> None:
     talk = Talk()
     talk.store(talk.add_and_pump(b"a")[0])
     (outgoing,) = talk.add(b"b")

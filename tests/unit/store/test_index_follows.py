@@ -140,6 +140,9 @@ def test_the_index_follows_for_many_commits_at_once_and_lacks_no_more_than_it_ma
     image = open_segmented(crash_image(store, tmp_path / "image"))
     assert image._applied == len(store._ahead) > 0
     assert everything(image) == everything(at_once) == everything(store)
+    held = [[(row.batches, row.batch_bytes) for row in each._segment_rows.rows.values()] for each in (image, store)]
+    assert held == [[(row.batches, row.batch_bytes) for row in at_once._segment_rows.rows.values()]] * 2
+    assert sum(batches for batches, _ in held[1]) == 100 + 3 * 8, "by which a segment is known to hold something"
     for each in (image, store, at_once):
         each.close()
 
