@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+import zmq
+from tests.integration.waiting import eventually
 from tests.unit.session.answering import WELCOME, Answer, Answering, answering, refused
 
 from clarion.model.errors import Busy, ClarionError, Closed, InvalidRequest
@@ -15,7 +17,7 @@ from clarion.session import AsyncSession, Reply, ThreadSession
 from clarion.session.calls import Requests
 from clarion.wire import bodies
 from clarion.wire.codes import Code
-from clarion.wire.frames import Kind, Request
+from clarion.wire.frames import Kind, Request, pack_frames
 
 COUNT = 7  # the broker's
 
@@ -189,3 +191,17 @@ def test_a_fault_in_a_core_ends_what_waits_and_all_that_comes(caplog: pytest.Log
             assert len(core.failed) == 1
             assert "broke" in caplog.text
             caplog.clear()
+
+
+def test_what_nobody_asked_for_is_read_all_the_same_and_fills_no_memory() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as broker:
+        broker.setsockopt(zmq.LINGER, 0)
+        session = ThreadSession(f"tcp://127.0.0.1:{broker.bind_to_random_port('tcp://127.0.0.1')}")
+        try:
+            peer, *_ = broker.recv_multipart()
+            for number in range(500):
+                frames = pack_frames(Kind.ACK, 1000 + number, bodies.Done())
+                broker.send_multipart([peer, *(bytes(frame) for frame in frames)])
+            eventually(lambda: session._exchange.strays == 500, "all of it was read")
+        finally:
+            session.close()
