@@ -187,6 +187,29 @@ def test_a_put_is_stored_once_or_not_at_all(broker: BrokerProcess, number: int) 
         assert stored == sorted(set(stored), key=int), "one that was struck was stored once, in its place, or not"
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it was struck before its first line
+def test_a_close_that_was_struck_is_finished_by_the_next(broker: BrokerProcess) -> None:
+    with Admin(broker.url) as admin, raising(signal.SIGINT):
+        admin.configure_topic("kept", retention="keep")
+        publishers = list[Publisher]()
+
+        def make() -> None:
+            publishers.append(Publisher(broker.url))
+            publishers[-1].put("kept", b"")
+
+        def after(_struck: bool) -> None:
+            publishers[-1].close(_WAIT_S)
+            session = publishers[-1]._session
+            assert not session.usable
+            session._thread.join(_WAIT_S)
+            assert not session._thread.is_alive()
+            make()
+
+        make()
+        assert at_every_point(signal.SIGINT, lambda: publishers[-1].close(_WAIT_S), after) > 20
+        publishers[-1].close(_WAIT_S)
+
+
 @pytest.mark.timeout(20)
 def test_a_handler_may_put_and_wait_wherever_a_session_is_woken(broker: BrokerProcess) -> None:
     with Publisher(broker.url) as publisher, Admin(broker.url) as admin:

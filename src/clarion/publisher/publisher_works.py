@@ -266,7 +266,7 @@ class ThreadWorks(PublisherWorks):
     lock: threading.Lock
 
     def _connect(self, url: str | None) -> None:
-        self._closing = threading.Lock()  # held by who closes it
+        self._closing = threading.RLock()  # held by who closes it, also where that was struck just as it took it
         self._closed = False
         self.session = ThreadSession(url, self.outbox or self.core, seen=self.core.last_seen)
         self.lock = self.session.lock
@@ -294,22 +294,29 @@ class ThreadWorks(PublisherWorks):
     def close(self, timeout_s: float | None) -> None:
         """Finish and let go; whoever closes it second waits for the first."""
         self.session.check_process()
-        if not self._closing.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            raise TimedOut("another thread is closing this publisher, and has not done so yet")
+        is_ours = False
         try:
+            is_ours = self._closing.acquire(timeout=-1 if timeout_s is None else timeout_s)
+            if not is_ours:
+                raise TimedOut("another thread is closing this publisher, and has not done so yet")
             if not self._closed:
                 run_now(self._finish(timeout_s))
+        except Closed:  # by a close that was interrupted on its way, and is done now
+            if not self._closed:
+                raise
         finally:
-            self._closing.release()
+            if is_ours:
+                self._closing.release()
 
     def end(self, timeout_s: float) -> None:
         """Finish and let go, as nobody closed it."""
         self.close(timeout_s)
 
     async def _let_go(self, timeout_s: float | None, in_time: bool) -> TimedOut | None:
-        self._closed = True
+        left = await super()._let_go(timeout_s, in_time)
+        self._closed = True  # only now: one that is interrupted can be closed again
         closed(self)
-        return await super()._let_go(timeout_s, in_time)
+        return left
 
 
 class LoopWorks(PublisherWorks):
