@@ -354,7 +354,7 @@ def rates(
     source = MessageSource(url, names_of(topics), lake)
     source.check()
     check_output(workload, "--workload")
-    from clarion.pipeline.jobs.workload import SECONDS_IN
+    from clarion.workflow.workload import SECONDS_IN
 
     if time_unit not in SECONDS_IN:
         raise typer.BadParameter(f"it is one of {', '.join(SECONDS_IN)}", param_hint="--time-unit")
@@ -438,7 +438,7 @@ def _jobs(messages: DataFrame, time: Column | None, found: dict[str, Rows]) -> R
 
 
 def _write_workload(tasks_rows: Rows, jobs_rows: Rows, path: Path, time_unit: str) -> dict[str, str]:
-    from clarion.pipeline.jobs.workload import Workload, job_rates, task_rates, write_workload
+    from clarion.workflow.workload import Workload, job_rates, task_rates, write_workload
 
     tasks, jobs = task_rates(tasks_rows), job_rates(jobs_rows)
     scaled = Workload(tasks.found, jobs.found).in_unit(time_unit)

@@ -24,6 +24,14 @@ clock of whoever tells it. Readers take no notice of fields they do not know, so
 | started_at_us, finished_at_us | between these the consumer was busy with it: the service time |
 | outcome | `done` or `failed` |
 
+`{"event": "job-ended", ...}`, one for each job, when it is over; one for each time where dead letters are replayed:
+
+| field | meaning |
+|---|---|
+| job, job_id | the job type and job |
+| submitted_at_us, at_us | when it was asked for, and when it ended: the response time is between these |
+| outcome | `done`, `failed` (a task became a dead letter) or `cancelled` |
+
 A message that asks for a task has its job type in the header `clarion-job`, in UTF-8.
 """
 
@@ -65,10 +73,20 @@ class TaskDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag
     outcome: Literal["done", "failed"]
 
 
-TaskEvent: TypeAlias = JobArrived | TaskDone
+class JobEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="job-ended"):
+    """A job is over."""
+
+    job: Name
+    job_id: str
+    submitted_at_us: Moment
+    at_us: Moment
+    outcome: Literal["done", "failed", "cancelled"]
+
+
+TaskEvent: TypeAlias = JobArrived | TaskDone | JobEnded
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[TaskEvent] = msgspec.json.Decoder(JobArrived | TaskDone)
+_decoder: msgspec.json.Decoder[TaskEvent] = msgspec.json.Decoder(JobArrived | TaskDone | JobEnded)
 
 
 def encode(event: TaskEvent) -> bytes:

@@ -23,9 +23,9 @@ from clarion.pipeline.jobs.rates import (
     service_rates,
     write_trace_of,
 )
-from clarion.pipeline.jobs.workload import job_rates, read_workload, task_rates, write_workload
 from clarion.sim.parameters import build_parameters
 from clarion.sim.traces import read_trace
+from clarion.workflow.workload import job_rates, read_workload, task_rates, write_workload
 
 MESSAGES = 20_000
 MEAN_US = 5_000

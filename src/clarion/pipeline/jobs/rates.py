@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 
 from clarion.model.errors import InvalidRequest, PermanentError
-from clarion.model.task_events import JOB_HEADER, JobArrived, TaskDone
+from clarion.model.task_events import JOB_HEADER, JobArrived, JobEnded, TaskDone
 from clarion.pipeline.jobs.time_columns import (
     US_PER_S,
     all_there,
@@ -26,15 +26,16 @@ from clarion.pipeline.jobs.time_columns import (
     read_events,
     window_us,
 )
-from clarion.pipeline.jobs.workload import written_whole
 from clarion.sim.traces import PARQUET_SUFFIXES
+from clarion.workflow.workload import written_whole
 
 BY_TOPIC_AND_JOB = ("topic", "job")
 _BUCKET_US = 60 * US_PER_S  # of arrivals that are sorted together
 JOB_ARRIVED = "job-arrived"
 TASK_DONE = "task-done"
-_OF_JOB, _OF_TASK = event_fields(JobArrived), event_fields(TaskDone)
-FIELDS = {"event": "string", **_OF_JOB, **_OF_TASK}
+JOB_ENDED = "job-ended"
+_OF_JOB, _OF_TASK, _OF_END = event_fields(JobArrived), event_fields(TaskDone), event_fields(JobEnded)
+FIELDS = {"event": "string", **_OF_JOB, **_OF_TASK, **_OF_END}
 _Columns = dict[str, NDArray[Any]]
 _FILE = pa.schema([pa.field("time_s", pa.float64(), nullable=False), pa.field("bytes", pa.int64(), nullable=False)])
 
@@ -210,7 +211,8 @@ def read_task_events(messages: DataFrame, *, skip_bad: bool = False) -> DataFram
     job = (F.col("read.event") == JOB_ARRIVED) & all_there(_OF_JOB)
     task = (F.col("read.event") == TASK_DONE) & all_there(_OF_TASK) & F.col("read.outcome").isin("done", "failed")
     where = F.concat(F.lit("of "), "topic", F.lit(" at offset "), F.col("offset").cast("string"))
-    events = read_events(messages, FIELDS, job | task, where, kind="task event", skip_bad=skip_bad)
+    end = (F.col("read.event") == JOB_ENDED) & all_there(_OF_END)
+    events = read_events(messages, FIELDS, job | task | end, where, kind="task event", skip_bad=skip_bad)
     return events.withColumn("time", F.timestamp_micros(F.coalesce("at_us", "finished_at_us")))
 
 

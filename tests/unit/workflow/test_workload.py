@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from clarion.model.errors import BadSettings, PermanentError
-from clarion.pipeline.jobs.workload import (
+from clarion.workflow.workload import (
     Rate,
     Workload,
     from_yaml,

@@ -1,0 +1,1 @@
+"""Formulas of queueing theory: Erlang C, the GI/G/m queue, and networks of them by decomposition. Numbers only."""
