@@ -288,7 +288,7 @@ def load_workflow(path: Path | str) -> Workflow:
 
 
 def from_yaml(text: str) -> Workflow:
-    """Return the workflow that a text of YAML describes; BadSettings where it does none. `problems` are another matter."""
+    """Return the workflow that a text of YAML describes; BadSettings where it describes none."""
     try:
         content = yaml.load(text, _StrictLoader)
     except yaml.YAMLError as error:
