@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from clarion.subscriber.core_state import FetchSettings
 from clarion.subscriber.subscriber_core import (
     MANY,
     AskState,
+    AskStates,
     Close,
     Extend,
     Flush,
@@ -328,6 +329,11 @@ class Subscriber(_Client):
         found: State = self._session.run(AskState(name, self._core.state.timeout_s))
         return found
 
+    def states(self, names: Iterable[bytes | str]) -> list[State]:
+        """Return several named states, which are asked for at once."""
+        found: list[State] = self._session.run(AskStates(names, self._core.state.timeout_s))
+        return found
+
     def flush_acks(self, timeout_s: float | None = None) -> None:
         """Wait until every ack and nack made so far is durable."""
         self._session.run(Flush(optional_seconds(timeout_s, "timeout_s")))
@@ -411,6 +417,11 @@ class AsyncSubscriber(_Client):
     async def state(self, name: bytes | str) -> State:
         """Return a named state, as transactions set it: its value and version."""
         found: State = await self._session.run(AskState(name, self._core.state.timeout_s))
+        return found
+
+    async def states(self, names: Iterable[bytes | str]) -> list[State]:
+        """Return several named states, which are asked for at once."""
+        found: list[State] = await self._session.run(AskStates(names, self._core.state.timeout_s))
         return found
 
     async def flush_acks(self, timeout_s: float | None = None) -> None:

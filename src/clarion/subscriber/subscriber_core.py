@@ -8,7 +8,9 @@ wait go on as far as they get.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import datetime
+from math import inf
 from typing import Any, Literal
 
 from clarion.model.arguments import seconds, whole
@@ -316,6 +318,21 @@ class AskState(Request):
         """Return its value and version."""
         found: bodies.StateIs = super().outcome().read(bodies.StateIs)
         return State(found.value, found.version)
+
+
+class AskStates(SteppedCall):
+    """Ask for several named states at once."""
+
+    def __init__(self, names: Iterable[bytes | str], timeout_s: float) -> None:
+        self._asked = [AskState(name, timeout_s) for name in names]
+
+    def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
+        """Send all questions, and wait for all answers."""
+        for one in self._asked:
+            core.begin(one, now_s, unix_s)
+        while not all(one.done for one in self._asked):
+            yield inf  # each has a deadline of its own
+        return [one.outcome() for one in self._asked]
 
 
 # Verbs that wait.

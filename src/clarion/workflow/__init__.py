@@ -4,5 +4,21 @@
 """
 
 from clarion.workflow.definition import JobType, Task, Workflow, load_workflow
+from clarion.workflow.jobs import JobCancelled, JobFailed, Jobs, JobStatus, NoJob
+from clarion.workflow.stored_data import Reference
+from clarion.workflow.worker import Context, Worker
 
-__all__ = ["JobType", "Task", "Workflow", "load_workflow"]
+__all__ = [
+    "Context",
+    "JobCancelled",
+    "JobFailed",
+    "JobStatus",
+    "JobType",
+    "Jobs",
+    "NoJob",
+    "Reference",
+    "Task",
+    "Worker",
+    "Workflow",
+    "load_workflow",
+]

@@ -6,7 +6,9 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -80,22 +82,52 @@ def handler_problems(workflow: Workflow) -> list[str]:
     return found
 
 
-def as_call(handler: Handler) -> Callable[[Any, Any], Any]:
-    """Return a plain function of payload and context that runs a handler, which may be async, to its end."""
+class TaskTimedOut(Exception):
+    """A handler took longer than its task's time limit."""
+
+
+def as_call(handler: Handler, time_limit_s: float | None = None) -> Callable[[Any, Any], Any]:
+    """Return a plain function of payload and context that runs a handler, which may be async, to its end; it raises
+    TaskTimedOut where that takes too long, if the handler lets itself be interrupted."""
     takes_context = _takes_two(handler)
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
     def call(payload: Any, context: Any) -> Any:
         return handler(payload, context) if takes_context else handler(payload)
 
-    if not is_async:
+    if is_async:
+        return _as_plain_call(call, time_limit_s)
+    if time_limit_s is None or threading.current_thread() is not threading.main_thread():
         return call
+
+    def call_within(payload: Any, context: Any) -> Any:
+        def strike(_number: int, _frame: Any) -> None:
+            raise TaskTimedOut(f"the time limit of {time_limit_s:g} s is over")
+
+        before = signal.signal(signal.SIGALRM, strike)
+        signal.setitimer(signal.ITIMER_REAL, time_limit_s)
+        try:
+            return call(payload, context)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    return call_within
+
+
+def _as_plain_call(call: Callable[[Any, Any], Any], time_limit_s: float | None) -> Callable[[Any, Any], Any]:
     runner = asyncio.Runner()  # one loop for all: what a handler keeps open between tasks stays usable
 
-    def run(payload: Any, context: Any) -> Any:
-        return runner.run(call(payload, context))
+    async def awaited(payload: Any, context: Any) -> Any:
+        try:
+            async with asyncio.timeout(time_limit_s):
+                return await call(payload, context)
+        except TimeoutError as error:
+            if time_limit_s is None:
+                raise
+            raise TaskTimedOut(f"the time limit of {time_limit_s:g} s is over") from error
 
-    return run
+    return lambda payload, context: runner.run(awaited(payload, context))
 
 
 def _takes_two(handler: Handler) -> bool:

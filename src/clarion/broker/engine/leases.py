@@ -28,7 +28,7 @@ NOT_SHOWN = "the broker began anew, and the consumer did not show within its lea
 _READ_BYTES = 1 << 20
 _TRIED_AGAIN_US = 1_000_000
 _MOST_OVERLAPPING = 4  # a message is held for one attempt, and perhaps given back from another
-_MAX_REASON = 1000  # characters kept
+_MAX_REASON = 10_000  # characters kept: a trace fits
 _LONGEST_DELAY_MS = 366 * 86_400_000
 _SPARSE = 4  # a piece of a batch is sent whole where at least one message in so many is wanted
 

@@ -1,0 +1,336 @@
+"""The control plane's hands: makes a workflow known to a broker, begins jobs, notes which failed, forgets old ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from clarion.admin import Admin
+from clarion.admin.admin import read_dead_letter
+from clarion.model.errors import AlreadyDone, ClarionError, LeaseLost, NoTopic, PermanentError, VersionConflict
+from clarion.model.names import dead_letters_of, to_bytes, to_text
+from clarion.model.task_events import TASK_EVENTS_TOPIC
+from clarion.subscriber import Message
+from clarion.workflow.definition import Workflow
+from clarion.workflow.job_messages import (
+    CANCELLED_TOPIC,
+    DATA_TOPIC,
+    ENDED,
+    INVOKER,
+    KEPT_S,
+    WORKERS,
+    JobRecord,
+    Value,
+    decode_profile,
+    decode_record,
+    encode_record,
+    jobs_topic,
+    join_name,
+    read_task_headers,
+    record_name,
+)
+from clarion.workflow.job_steps import SetState, Step, begin_job, ended_event, event_put
+from clarion.workflow.mapping_table import MappingTable, job_type_name, table_name
+from clarion.workflow.step_client import StepClient
+
+log = logging.getLogger("clarion.workflow.invoker")
+SWEEPER = "sweeper"  # the subscription that holds job profiles until their jobs are forgotten
+MOST_KEPT = 100_000  # jobs whose records are kept, of each workflow
+_AT_ONCE = 300
+_WAIT_S = 0.5
+_SWEEP_S = 10.0
+_SKIPPED_MOST = 10_000
+
+
+def make_known(workflow: Workflow, url: str | None) -> dict[str, MappingTable]:
+    """Make topics, subscriptions and mapping tables at the broker; return the table of each job type. Done again, it
+    changes what changed."""
+    workflow.check()
+    tables = {name: MappingTable.of(workflow, job) for name, job in workflow.jobs.items()}
+    client = StepClient(url, INVOKER)
+    try:
+        for topic in (TASK_EVENTS_TOPIC, DATA_TOPIC, CANCELLED_TOPIC):
+            _make_kept(client.admin, topic)
+        client.admin.subscribe(jobs_topic(workflow.name), INVOKER, shared=True, max_attempts=0)
+        client.admin.subscribe(jobs_topic(workflow.name), SWEEPER)
+        for task in workflow.tasks.values():
+            topic = workflow.topic_of(task.name)
+            client.admin.subscribe(topic, WORKERS, shared=True, max_attempts=task.max_attempts, lease_s=task.lease_s)
+            client.admin.subscribe(dead_letters_of(to_bytes(topic)), INVOKER)
+        for job, table in tables.items():
+            _set(client, table_name(table.name), table.encode())
+            _set(client, job_type_name(workflow.name, job), table.name.encode())
+    finally:
+        client.close()
+    return tables
+
+
+def _make_kept(admin: Admin, topic: str) -> None:
+    try:
+        admin.describe_topic(topic)
+    except NoTopic:
+        admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+
+
+def _set(client: StepClient, name: str, value: bytes) -> None:
+    while (known := client.subscriber.state(name)).value != value:
+        try:
+            client.commit([], [Step([], [SetState(name, value, known.version)])])
+        except VersionConflict:
+            continue
+
+
+class _Loop:
+    """Something that is done again and again, in a thread of its own, until it is told to stop."""
+
+    def __init__(self, what: str, turn: Callable[[], float], close: Callable[[], None]) -> None:
+        self._turn = turn
+        self._close = close
+        self._stopping = threading.Event()
+        self.error: ClarionError | None = None  # that ended it
+        self._thread = threading.Thread(target=self._run, name=f"clarion-{what}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                try:
+                    pause_s = self._turn()
+                except ClarionError as error:
+                    log.warning("%s: %s; trying again", self._thread.name, error)
+                    pause_s = 1.0
+                self._stopping.wait(pause_s)
+        finally:
+            try:
+                self._close()
+            except ClarionError as error:
+                log.info("%s: %s", self._thread.name, error)
+
+    def stop(self) -> None:
+        """Have it end."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+
+class Invoker:
+    """Takes job profiles and begins their jobs, each id once. Any number of invokers may run."""
+
+    def __init__(self, workflow: Workflow, url: str | None = None) -> None:
+        self._workflow = workflow
+        self._tables = make_known(workflow, url)
+        self._client = StepClient(url, INVOKER)
+        self._topic = jobs_topic(workflow.name)
+        self.jobs_begun = 0
+
+    def turn(self) -> float:
+        """Begin the jobs that wait, or wait for some."""
+        messages = self._client.subscriber.get(self._topic, max_messages=_AT_ONCE, wait_s=_WAIT_S)
+        self._begin(messages)
+        return 0.0
+
+    def _begin(self, messages: Sequence[Message]) -> None:
+        """Begin jobs together; where that is refused, in halves, so that one does not hold up the others."""
+        if not messages:
+            return
+        try:
+            steps = [self._step(message) for message in messages]
+            self._client.commit(messages, _once_each(steps))
+            self.jobs_begun += len(messages)
+            return
+        except VersionConflict:
+            if len(messages) == 1:
+                log.info("a job that was asked for again is not begun again")
+                self._client.commit(messages, [])
+                return
+        except (LeaseLost, AlreadyDone) as error:
+            if len(messages) == 1:
+                log.info("another invoker begins this job: %s", error)
+                return
+        except PermanentError as error:
+            if len(messages) == 1:
+                log.error("a job cannot be begun, and is tried again: %s", error)
+                messages[0].nack(5.0, str(error))
+                return
+        middle = len(messages) // 2
+        self._begin(messages[:middle])
+        self._begin(messages[middle:])
+
+    def _step(self, message: Message) -> Step:
+        accepted_at_us = int(message.committed_at.timestamp() * 1e6)
+        try:
+            profile = decode_profile(message.headers)
+        except PermanentError as error:
+            log.error("offset %d of %s is left out: %s", message.offset, self._topic, error)
+            return Step([], [])
+        table = self._tables.get(profile.job) or self._client.table_of(self._workflow.name, profile.job)
+        if table is None:
+            return _refuse(profile.job_id, profile.job, self._workflow.name, profile.submitted_at_us, accepted_at_us)
+        return begin_job(profile, Value(profile.kind, message.payload), table, accepted_at_us)
+
+    def close(self) -> None:
+        """Let go; profiles that are held go to others."""
+        self._client.close()
+
+
+def _once_each(steps: Sequence[Step]) -> list[Step]:
+    """Return steps without those that would set a state which an earlier one sets: the same job, asked for twice."""
+    seen: set[str] = set()
+    found = []
+    for step in steps:
+        names = {one.name for one in step.sets}
+        if not names & seen:
+            found.append(step)
+            seen |= names
+    return found
+
+
+def _refuse(job_id: str, job: str, workflow: str, submitted_at_us: int, accepted_at_us: int) -> Step:
+    record = JobRecord(
+        job_id=job_id, job=job, workflow=workflow, table="", submitted_at_us=submitted_at_us,
+        accepted_at_us=accepted_at_us, status="failed", ended_at_us=max(submitted_at_us, accepted_at_us),
+        reason=f"there is no job type {job}",
+    )  # fmt: skip
+    return Step([event_put(ended_event(record))], [SetState(record_name(job_id), encode_record(record), 0)])
+
+
+class FailureWatch:
+    """Reads the dead letters of a workflow's tasks, and notes in the records of their jobs that they failed."""
+
+    def __init__(self, workflow: Workflow, url: str | None = None) -> None:
+        self._client = StepClient(url, INVOKER)
+        self._tasks = {dead_letters_of(to_bytes(workflow.topic_of(name))): name for name in workflow.tasks}
+
+    def turn(self) -> float:
+        """Note what failed since the last time."""
+        for topic, task in self._tasks.items():
+            for message in self._client.subscriber.get(topic, max_messages=_AT_ONCE):
+                self._note(message, task)
+        return _WAIT_S
+
+    def _note(self, message: Message, task: str) -> None:
+        letter = read_dead_letter(message)
+        while True:
+            steps: list[Step] = []
+            try:
+                _, header = read_task_headers(letter.headers)
+                name = record_name(header.job_id)
+                state = self._client.subscriber.state(name)
+                record = None if state.value is None else decode_record(state.value)
+                if record is not None and record.status in ("running", "failed"):
+                    failed = msgspec.structs.replace(
+                        record, status="failed", task=task, reason=letter.reason,
+                        ended_at_us=max(record.submitted_at_us, int(letter.at.timestamp() * 1e6)),
+                    )  # fmt: skip
+                    told = [event_put(ended_event(failed))]
+                    steps = [Step(told, [SetState(name, encode_record(failed), state.version)])]
+                    log.error("job %s failed: task %s had its last attempt", header.job_id, task)
+            except PermanentError as error:
+                log.error("a dead letter of %s is of no job: %s", to_text(letter.topic), error)
+            try:
+                self._client.commit([message], steps)
+                return
+            except VersionConflict:
+                continue
+
+    def close(self) -> None:
+        """Let go."""
+        self._client.close()
+
+
+class Sweeper:
+    """Forgets jobs that ended long ago, or that are too many: their records, and what never came together."""
+
+    def __init__(self, workflow: Workflow, url: str | None, kept_s: float = KEPT_S, most: int = MOST_KEPT) -> None:
+        self._client = StepClient(url, SWEEPER)
+        self._topic = jobs_topic(workflow.name)
+        self._kept_s = kept_s
+        self._most = most
+        self._waiting: list[Message] = []  # profiles, oldest first, whose jobs may not be forgotten yet
+
+    def turn(self) -> float:
+        """Forget what may be forgotten now."""
+        known = self._client.admin.describe_topic(self._topic)
+        old_s, begun = (
+            time.time() - self._kept_s,
+            {one.name: one.cursor for one in known.subscriptions}[INVOKER.encode()],
+        )
+
+        def is_due(message: Message) -> bool:
+            old = message.committed_at.timestamp() < old_s or known.next_offset - message.offset > self._most
+            return old and message.offset < begun
+
+        room = _SKIPPED_MOST - len(self._waiting)
+        if room > 0 and (not self._waiting or is_due(self._waiting[-1])):
+            self._waiting += self._client.subscriber.get(self._topic, max_messages=min(room, _AT_ONCE))
+        due = [message for message in self._waiting if is_due(message)][:_AT_ONCE]
+        if not due:
+            return _SWEEP_S
+        gone = self._forget(due)
+        self._waiting = [message for message in self._waiting if message.offset not in gone]
+        return 0.0 if gone else _SWEEP_S
+
+    def _forget(self, messages: Sequence[Message]) -> set[int]:
+        profiles = [decode_profile(message.headers) for message in messages]
+        states = self._client.subscriber.states([record_name(one.job_id) for one in profiles])
+        gone: list[Message] = []
+        steps: list[Step] = []
+        for message, state in zip(messages, states, strict=True):
+            if state.value is None:
+                gone.append(message)  # it was asked for twice, and is forgotten
+                continue
+            record = decode_record(state.value)
+            if record.status not in ENDED:
+                continue
+            gone.append(message)
+            steps.append(Step([], [SetState(record_name(record.job_id), None, state.version), *self._joins(record)]))
+        if gone:
+            self._client.commit(gone, _once_each(steps))
+        return {message.offset for message in gone}
+
+    def _joins(self, record: JobRecord) -> list[SetState]:
+        if record.status == "done" or not record.table:
+            return []
+        names = [join_name(record.job_id, task) for task in self._client.table(record.table).joins()]
+        return [
+            SetState(name, None, state.version)
+            for name, state in self._client.states(names).items()
+            if state.value is not None
+        ]
+
+    def close(self) -> None:
+        """Let go."""
+        self._client.close()
+
+
+class ControlPlane:
+    """Invoker, failure watch and sweeper of a workflow, each in a thread of its own."""
+
+    def __init__(self, workflow: Workflow, url: str | None = None) -> None:
+        invoker = Invoker(workflow, url)
+        failures = FailureWatch(workflow, url)
+        sweeper = Sweeper(workflow, url)
+        self._loops = [
+            _Loop("invoker", invoker.turn, invoker.close),
+            _Loop("failures", failures.turn, failures.close),
+            _Loop("sweeper", sweeper.turn, sweeper.close),
+        ]
+        self._invoker = invoker
+
+    @property
+    def jobs_begun(self) -> int:
+        """How many jobs this one has begun."""
+        return self._invoker.jobs_begun
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Stop; jobs that are asked for wait for the next one."""
+        for loop in self._loops:
+            loop.stop()
+        for loop in self._loops:
+            loop.join(timeout_s)

@@ -1,0 +1,160 @@
+"""What travels between front end, invoker and workers: job profiles, task messages, values, and what states hold.
+
+Values are what handlers take and return: bytes go as they are, everything else as JSON. What is large is stored once,
+and a reference to it goes along; see `stored_data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from clarion.model.errors import PermanentError
+from clarion.model.task_events import JOB_HEADER
+
+WORKERS = "workers"  # the shared subscription of a task's consumers
+INVOKER = "invoker"  # the shared subscription of those who begin jobs
+DATA_TOPIC = "clarion/data"
+CANCELLED_TOPIC = "clarion/cancelled"
+KEPT_S = 7 * 86_400.0  # for which ended jobs, their events and stored data are kept
+_TASK_HEADER = "clarion-task"
+_MAX_ID = 200
+
+Status = Literal["running", "done", "failed", "cancelled"]
+ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
+
+
+# Values.
+
+Kind = Literal["bytes", "json", "stored-bytes", "stored-json", "joined"]
+
+
+class Value(NamedTuple):
+    """A value as it travels; a stored one is a reference to it."""
+
+    kind: Kind
+    payload: bytes
+
+
+def pack(value: Any) -> Value:
+    """Return a value as it travels; PermanentError where JSON cannot hold it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Value("bytes", bytes(value))
+    try:
+        return Value("json", msgspec.json.encode(value))
+    except (TypeError, ValueError, msgspec.MsgspecError, OverflowError) as error:
+        raise PermanentError(f"a value is bytes, or what JSON can hold; this is neither: {error}") from error
+
+
+def unpack(value: Value) -> Any:
+    """Return a value that is not stored elsewhere."""
+    return value.payload if value.kind == "bytes" else msgspec.json.decode(value.payload)
+
+
+# Jobs.
+
+
+def jobs_topic(workflow: str) -> str:
+    """Return the topic of a workflow's job profiles."""
+    return f"clarion/jobs/{workflow}" if workflow else "clarion/jobs"
+
+
+class JobProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job that is asked for. Its input is the message's payload, of kind `kind`."""
+
+    job_id: str
+    job: str  # type
+    submitted_at_us: int
+    kind: Kind = "json"
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a job, in the state `record_name(job_id)`."""
+
+    job_id: str
+    job: str
+    workflow: str
+    table: str  # of the mapping table it goes by
+    submitted_at_us: int
+    accepted_at_us: int  # when its profile was stored, by the broker's clock
+    status: Status = "running"
+    ended_at_us: int = 0
+    task: str = ""  # that failed
+    reason: str = ""
+    kind: Kind = "json"
+    result: bytes = b""
+
+
+def record_name(job_id: str) -> str:
+    """Return the name of the state that holds a job's record."""
+    return f"clarion/job/{job_id}"
+
+
+def join_name(job_id: str, task: str) -> str:
+    """Return the name of the state that holds what came to a join so far; the end of a job is the join ''."""
+    return f"clarion/join/{job_id}/{task}"
+
+
+def check_job_id(job_id: str) -> str:
+    """Return a job's id; PermanentError where it cannot be one."""
+    if not isinstance(job_id, str) or not 0 < len(job_id) <= _MAX_ID or not job_id.isprintable() or "/" in job_id:
+        raise PermanentError(f"a job's id is 1 to {_MAX_ID} printable characters without /, not {job_id!r}")
+    return job_id
+
+
+encode_profile = msgspec.json.Encoder().encode
+decode_record = msgspec.msgpack.Decoder(JobRecord).decode
+encode_record = msgspec.msgpack.Encoder().encode
+_profiles = msgspec.json.Decoder(JobProfile)
+PROFILE_HEADER = "clarion-profile"
+
+
+def decode_profile(headers: Mapping[str, bytes]) -> JobProfile:
+    """Return the profile of a message; PermanentError where it has none."""
+    try:
+        return _profiles.decode(headers[PROFILE_HEADER])
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(f"this message is no job profile: {error!r}") from error
+
+
+# Tasks.
+
+
+class TaskHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What a task message says of its job, beside the type, which is a header of its own."""
+
+    job_id: str
+    table: str
+    submitted_at_us: int
+    kind: Kind
+
+
+_encode_task = msgspec.msgpack.Encoder().encode
+_decode_task = msgspec.msgpack.Decoder(TaskHeader).decode
+
+
+def task_headers(job: str, header: TaskHeader) -> dict[str, bytes]:
+    """Return the headers of a task message."""
+    return {JOB_HEADER: job.encode(), _TASK_HEADER: _encode_task(header)}
+
+
+def read_task_headers(headers: Mapping[str, bytes]) -> tuple[str, TaskHeader]:
+    """Return the job type and the rest; PermanentError where the message asks for no task."""
+    try:
+        return headers[JOB_HEADER].decode(), _decode_task(headers[_TASK_HEADER])
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(f"this message asks for no task: {error!r}") from error
+
+
+# Joins.
+
+Parts = dict[str, tuple[Kind, bytes]]  # what came to a join, by the task that it came from
+encode_parts = msgspec.msgpack.Encoder().encode
+_parts = msgspec.msgpack.Decoder(Parts)
+
+
+def decode_parts(payload: bytes | None) -> Parts:
+    """Return what came to a join so far."""
+    return {} if payload is None else _parts.decode(payload)

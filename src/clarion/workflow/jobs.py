@@ -1,0 +1,335 @@
+"""The front end: asks for jobs, and tells what became of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from clarion.model import task_events
+from clarion.model.arguments import seconds, whole
+from clarion.model.errors import MessagesGone, NoTopic, PermanentError, TimedOut, VersionConflict
+from clarion.model.names import to_text
+from clarion.model.task_events import JOB_HEADER, TASK_EVENTS_TOPIC, JobEnded, TaskDone
+from clarion.subscriber import Message, State
+from clarion.workflow.job_messages import (
+    CANCELLED_TOPIC,
+    ENDED,
+    PROFILE_HEADER,
+    JobProfile,
+    JobRecord,
+    Status,
+    Value,
+    check_job_id,
+    decode_parts,
+    decode_profile,
+    decode_record,
+    encode_profile,
+    encode_record,
+    jobs_topic,
+    pack,
+    record_name,
+    unpack,
+)
+from clarion.workflow.job_steps import Put, SetState, Step, ended_event, event_put
+from clarion.workflow.step_client import StepClient
+
+_JOBS = b"clarion/jobs"
+_WAIT_S = 60.0
+_POLL_LEAST_S, _POLL_MOST_S = 0.001, 0.25
+_SLACK_S = 2  # by which an event may be stored before what it follows, where clocks were set
+_AT_ONCE = 500
+
+
+class NoJob(PermanentError):
+    """There is no such job: it was never asked for, is not taken up yet, or ended too long ago."""
+
+
+class JobFailed(PermanentError):
+    """A task of the job failed at its last attempt, and is among the dead letters; replayed, the job goes on."""
+
+
+class JobCancelled(PermanentError):
+    """The job was cancelled."""
+
+
+class JobStatus(NamedTuple):
+    """What is known of a job now."""
+
+    job_id: str
+    job: str  # type
+    workflow: str
+    status: Status | str  # or "waiting": it is asked for, and no invoker has taken it up
+    submitted_at: datetime
+    ended_at: datetime | None = None
+    task: str = ""  # that failed
+    reason: str = ""  # of the failure
+    history: tuple[TaskDone, ...] = ()  # attempts that ended, in order
+
+    @property
+    def response_s(self) -> float | None:
+        """How long it took; None while it is not over."""
+        return None if self.ended_at is None else (self.ended_at - self.submitted_at).total_seconds()
+
+
+class Jobs:
+    """Asks for jobs of a workflow, and tells what became of them. Close it, or use `with`."""
+
+    def __init__(self, url: str | None = None, workflow: str = "") -> None:
+        self.workflow = workflow
+        self._client = StepClient(url, f"jobs-{os.urandom(6).hex()}")
+        self._known: set[str] = set()  # job types that there are
+
+    # Asking.
+
+    def submit(self, job: str, payload: Any = None, *, job_id: str | None = None) -> str:
+        """Ask for a job; return its id once that is durable. Asked for again with the same `job_id`, it is the same
+        job: so a caller that chooses ids may repeat itself. PermanentError where there is no such job type."""
+        return self.submit_many(job, [payload], job_ids=None if job_id is None else [job_id])[0]
+
+    def submit_many(self, job: str, payloads: Iterable[Any], *, job_ids: Iterable[str] | None = None) -> list[str]:
+        """Ask for a job for each payload; return their ids in order, once all are durable."""
+        self._check_type(job)
+        values = [self._client.data.keep_small(pack(payload)) for payload in payloads]
+        ids = [new_job_id() for _ in values] if job_ids is None else [check_job_id(one) for one in job_ids]
+        if len(ids) != len(values):
+            raise ValueError(f"there are {len(values)} payloads and {len(ids)} ids")
+        now_us = time.time_ns() // 1000
+        headers = [profile_headers(job, one, value, now_us) for one, value in zip(ids, values, strict=True)]
+        if len(ids) == 1:
+            receipt = self._client.publisher.put(self._topic, values[0].payload, key=ids[0], headers=headers[0])
+            receipt.result(timeout_s=_WAIT_S)
+        elif ids:
+            payload_list = [value.payload for value in values]
+            self._client.publisher.put_many(self._topic, payload_list, keys=ids, headers=headers).result(
+                timeout_s=_WAIT_S
+            )
+        return ids
+
+    def run(self, job: str, payload: Any = None, *, wait_s: float = 60.0) -> Any:
+        """Ask for a job, wait for it, and return its result."""
+        return self.result(self.submit(job, payload), wait_s=wait_s)
+
+    @property
+    def _topic(self) -> str:
+        return jobs_topic(self.workflow)
+
+    def _check_type(self, job: str) -> None:
+        if job in self._known:
+            return
+        if self._client.table_of(self.workflow, job) is None:
+            of = f" of workflow {self.workflow}" if self.workflow else ""
+            raise PermanentError(
+                f"there is no job type {job}{of} at {self._client.url}, and nothing was asked for. `clarion workflow"
+                " run FILE` makes those of a file known, and `clarion workflow check FILE` lists them"
+            )
+        self._known.add(job)
+
+    # What became of them.
+
+    def result(self, job_id: str, *, wait_s: float = 0.0) -> Any:
+        """Return a job's result, waiting up to `wait_s` for its end. JobFailed and JobCancelled say that there will be
+        none, TimedOut that there is none yet, NoJob that there is no such job."""
+        until_s = time.monotonic() + seconds(wait_s, "wait_s")
+        begun_s = time.monotonic()
+        while True:
+            record = self._record(job_id)[0]
+            if record is not None and record.status in ENDED:
+                return self._result_of(record)
+            now_s = time.monotonic()
+            if now_s >= until_s:
+                if record is None and not self._is_waiting(job_id):
+                    raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+                raise TimedOut(f"job {job_id} is not over yet; ask again")
+            pause_s = min(_POLL_MOST_S, max(_POLL_LEAST_S, (now_s - begun_s) / 10))  # so a tenth late at most
+            time.sleep(min(pause_s, until_s - now_s))
+
+    def results(self, job_ids: Iterable[str], *, wait_s: float = 0.0) -> list[Any]:
+        """Return the results of several jobs, in order; raises as `result` does."""
+        until_s = time.monotonic() + seconds(wait_s, "wait_s")
+        ids = list(job_ids)
+        found: dict[str, Any] = {}
+        while True:
+            waiting = [one for one in ids if one not in found][:_AT_ONCE]
+            records = self._records(waiting)
+            for one, record in zip(waiting, records, strict=True):
+                if record is not None and record.status in ENDED:
+                    found[one] = self._result_of(record)
+            if len(found) == len(set(ids)):
+                return [found[one] for one in ids]
+            if time.monotonic() >= until_s:
+                raise TimedOut(f"{len(set(ids)) - len(found)} of {len(set(ids))} jobs are not over yet; ask again")
+            if not any(one in found for one in waiting):
+                time.sleep(0.02)
+
+    def status(self, job_id: str, *, history: bool = True) -> JobStatus:
+        """Tell what is known of a job now, with the attempts at its tasks; NoJob where there is none."""
+        record = self._record(job_id)[0]
+        if record is None:
+            profile = self._is_waiting(job_id)
+            if profile is None:
+                raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+            return _status_of_profile(self.workflow, profile)
+        return _status_of(record, self._history(record) if history else ())
+
+    def list(self, limit: int = 100, *, status: str | None = None) -> list[JobStatus]:
+        """Return the newest jobs of all workflows at the broker, the newest first, those with a `status` if given."""
+        wanted = whole(limit, "limit", 1)
+        found: list[JobStatus] = []
+        for row in self._client.admin.topics():
+            if row.topic == _JOBS or row.topic.startswith(_JOBS + b"/"):
+                of_topic = (one for one in self._newest(row.topic, row.first_offset, row.next_offset))
+                found += islice((one for one in of_topic if status is None or one.status == status), wanted)
+        found.sort(key=lambda one: one.submitted_at, reverse=True)
+        return found[:wanted]
+
+    def cancel(self, job_id: str) -> bool:
+        """Have no further task of a job begun; False where it is over already. A handler that runs goes on, unless it
+        looks at `context.cancelled`; what it returns is dropped."""
+        while True:
+            record, state = self._record(job_id)
+            if record is None:
+                raise NoJob(f"there is no job {job_id}, or no invoker has taken it up yet")
+            if record.status in ("done", "cancelled"):
+                return False
+            cancelled = msgspec.structs.replace(record, status="cancelled", ended_at_us=time.time_ns() // 1000)
+            step = Step(
+                [Put(CANCELLED_TOPIC, job_id.encode()), event_put(ended_event(cancelled))],
+                [SetState(record_name(job_id), encode_record(cancelled), state.version)],
+            )
+            try:
+                self._client.commit([], [step])
+                return True
+            except VersionConflict:
+                continue  # it went on meanwhile
+
+    def store(self, data: bytes) -> str:
+        """Store data once, to be passed by reference; handlers load it with `context.load`."""
+        return self._client.data.store(data)
+
+    def load(self, reference: str) -> bytes:
+        """Return the data that a reference means."""
+        return self._client.data.load(reference)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Looking.
+
+    def _record(self, job_id: str) -> tuple[JobRecord | None, State]:
+        state = self._client.subscriber.state(record_name(check_job_id(job_id)))
+        return (None if state.value is None else decode_record(state.value)), state
+
+    def _records(self, job_ids: Sequence[str]) -> Sequence[JobRecord | None]:
+        states = self._client.subscriber.states([record_name(one) for one in job_ids])
+        return [None if state.value is None else decode_record(state.value) for state in states]
+
+    def _result_of(self, record: JobRecord) -> Any:
+        if record.status == "failed":
+            last = record.reason.strip().splitlines()[-1:] or [""]
+            raise JobFailed(
+                f"job {record.job_id}: task {record.task} failed at its last attempt: {last[0]}. It is among the dead"
+                f" letters (`clarion dead list`); replayed, the job goes on"
+            )
+        if record.status == "cancelled":
+            raise JobCancelled(f"job {record.job_id} was cancelled")
+        whole_of = self._client.data.whole
+        if record.kind == "joined":
+            parts = decode_parts(record.result)
+            return {task: unpack(whole_of(Value(*part))) for task, part in parts.items()}
+        return unpack(whole_of(Value(record.kind, record.result)))
+
+    def _history(self, record: JobRecord) -> tuple[TaskDone, ...]:
+        """Read the events of a job, from its beginning to its end."""
+        begun_at = datetime.fromtimestamp(record.accepted_at_us / 1e6 - _SLACK_S, UTC)
+        found: list[TaskDone] = []
+        job_id = record.job_id.encode()
+        for message in self._events(begun_at):
+            if message.key != job_id:
+                continue
+            event = task_events.decode(message.payload)
+            if isinstance(event, TaskDone):
+                found.append(event)
+            elif isinstance(event, JobEnded) and event.outcome == record.status and record.status == "done":
+                break
+        return tuple(found)
+
+    def _events(self, begun_at: datetime) -> Iterator[Message]:
+        try:
+            position = self._client.admin.offset_at(TASK_EVENTS_TOPIC, begun_at)
+            yield from self._client.admin.browse(TASK_EVENTS_TOPIC, position)
+        except (NoTopic, MessagesGone):
+            return
+
+    def _newest(self, topic: bytes, first: int, end: int) -> Iterator[JobStatus]:
+        """Return a topic's jobs, the newest first."""
+        workflow = to_text(topic[len(_JOBS) + 1 :]) if topic != _JOBS else ""
+        while end > first:
+            start = max(first, end - _AT_ONCE)
+            try:
+                messages = self._client.admin.read(topic, start, end - start)
+            except MessagesGone:
+                return
+            profiles = [decode_profile(one.headers) for one in messages if PROFILE_HEADER in one.headers]
+            records = self._records([one.job_id for one in profiles])
+            for profile, record in reversed(list(zip(profiles, records, strict=True))):
+                yield _status_of_profile(workflow, profile) if record is None else _status_of(record, ())
+            end = start
+
+    def _is_waiting(self, job_id: str) -> JobProfile | None:
+        """Return the profile of a job that no invoker has taken up yet, if there is one."""
+        key = job_id.encode()
+        try:
+            described = self._client.admin.describe_topic(self._topic)
+            cursor = min((one.cursor for one in described.subscriptions if one.name == b"invoker"), default=0)
+            for message in self._client.admin.browse(self._topic, max(cursor, described.first_offset)):
+                if message.key == key:
+                    return decode_profile(message.headers)
+        except (NoTopic, MessagesGone):
+            pass
+        return None
+
+
+def new_job_id() -> str:
+    """Return an id that no other job has; those made later sort later."""
+    return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
+
+
+def profile_headers(job: str, job_id: str, value: Value, now_us: int) -> dict[str, bytes]:
+    """Return the headers of the message that asks for a job; its payload is the job's input."""
+    profile = JobProfile(job_id=job_id, job=job, submitted_at_us=now_us, kind=value.kind)
+    return {JOB_HEADER: job.encode(), PROFILE_HEADER: encode_profile(profile)}
+
+
+def _status_of(record: JobRecord, history: tuple[TaskDone, ...]) -> JobStatus:
+    status: Status = record.status
+    ended_at = _time(record.ended_at_us) if status in ENDED else None
+    if status == "failed" and any(
+        one.task.endswith(record.task) and one.outcome == "done" and one.finished_at_us > record.ended_at_us
+        for one in history
+    ):
+        status, ended_at = "running", None  # it was replayed, and went on
+    return JobStatus(
+        record.job_id, record.job, record.workflow, status, _time(record.submitted_at_us), ended_at,
+        record.task if status == "failed" else "", record.reason if status == "failed" else "", history,
+    )  # fmt: skip
+
+
+def _status_of_profile(workflow: str, profile: JobProfile) -> JobStatus:
+    return JobStatus(profile.job_id, profile.job, workflow, "waiting", _time(profile.submitted_at_us))
+
+
+def _time(unix_us: int) -> datetime:
+    return datetime.fromtimestamp(unix_us / 1e6, UTC)

@@ -1,0 +1,122 @@
+"""A client that commits steps of jobs: it holds what a broker knows of them, and settles transactions to their end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from clarion.admin import Admin
+from clarion.model.errors import MessagesGone, PermanentError, RetryableError
+from clarion.model.names import to_text
+from clarion.publisher import Publisher
+from clarion.session.connection import broker_url
+from clarion.subscriber import Message, State, Subscriber, Transaction
+from clarion.workflow.job_messages import CANCELLED_TOPIC
+from clarion.workflow.job_steps import Step
+from clarion.workflow.mapping_table import MappingTable, job_type_name, table_name
+from clarion.workflow.stored_data import StoredData
+
+log = logging.getLogger("clarion.workflow")
+_SETTLE_S = 30.0
+_CANCELLED_KEPT = 100_000  # ids of cancelled jobs that are remembered
+
+
+class StepClient:
+    """A subscriber for taking and committing, an administrator for looking, and a publisher for data."""
+
+    def __init__(self, url: str | None, name: str) -> None:
+        self.url = broker_url(url)
+        self.subscriber = Subscriber(self.url, name, ack="explicit", prefetch=False)
+        self.admin = Admin(self.url)
+        self._publisher: Publisher | None = None  # made when it is first needed
+        self._tables: dict[str, MappingTable] = {}
+        self._cancelled: dict[str, None] = {}
+        self._cancelled_at: int | None = None  # where to go on reading who was cancelled
+
+    @property
+    def publisher(self) -> Publisher:
+        """Return a publisher."""
+        if self._publisher is None:
+            self._publisher = Publisher(self.url)
+        return self._publisher
+
+    @property
+    def data(self) -> StoredData:
+        """Return where data is stored."""
+        return StoredData(self)
+
+    def table(self, name: str) -> MappingTable:
+        """Return a mapping table; PermanentError where the broker has none of this name."""
+        found = self._tables.get(name)
+        if found is None:
+            state = self.subscriber.state(table_name(name))
+            if state.value is None:
+                raise PermanentError(f"the broker has no mapping table {name}: was its state removed?")
+            found = self._tables[name] = MappingTable.decode(state.value)
+        return found
+
+    def table_of(self, workflow: str, job: str) -> MappingTable | None:
+        """Return the table that jobs of a type go by now; None where there is no such type."""
+        known = self.subscriber.state(job_type_name(workflow, job))
+        return None if known.value is None else self.table(to_text(known.value))
+
+    def states(self, names: Sequence[str]) -> dict[str, State]:
+        """Return states by name."""
+        return dict(zip(names, self.subscriber.states(names), strict=True)) if names else {}
+
+    def commit(self, messages: Iterable[Message], steps: Iterable[Step]) -> None:
+        """Ack messages and make steps happen, all or nothing; raises where nothing of it was done for good."""
+
+        def fill(tx: Transaction) -> None:
+            for message in messages:
+                tx.ack(message)
+            for step in steps:
+                for put in step.puts:
+                    tx.put(put.topic, put.payload, put.key, put.headers)
+                for one in step.sets:
+                    tx.set(one.name, one.value, expect=one.expect)
+
+        self._commit(fill)
+
+    def _commit(self, fill: Callable[[Transaction], None]) -> None:
+        tx = self.subscriber.transaction()
+        try:
+            with tx:
+                fill(tx)
+            return
+        except RetryableError as error:
+            log.warning("a transaction is not answered yet, and is waited for: %s", error)
+        while True:
+            try:
+                tx.result(_SETTLE_S)
+                return
+            except RetryableError as error:
+                log.warning("a transaction is still waited for: %s", error)
+
+    def look_for_cancelled(self) -> None:
+        """Read which jobs were cancelled since the last look."""
+        if self._cancelled_at is None:
+            self._cancelled_at = self.admin.describe_topic(CANCELLED_TOPIC).first_offset
+        try:
+            for message in self.admin.browse(CANCELLED_TOPIC, self._cancelled_at):
+                self._cancelled_at = message.offset + 1
+                self._cancelled[to_text(message.payload)] = None
+        except MessagesGone as gap:  # those are older than any job that is kept
+            self._cancelled_at = gap.stop
+        while len(self._cancelled) > _CANCELLED_KEPT:
+            del self._cancelled[next(iter(self._cancelled))]
+
+    def is_cancelled(self, job_id: str) -> bool:
+        """Tell whether a job was cancelled, as far as the last look told."""
+        return job_id in self._cancelled
+
+    def close(self) -> None:
+        """Let go; what is held goes to others."""
+        try:
+            self.subscriber.close(ack=False)
+        finally:
+            try:
+                if self._publisher is not None:
+                    self._publisher.close()
+            finally:
+                self.admin.close()
