@@ -13,6 +13,7 @@ from clarion.cli.command_errors import TellsUsage, exit_codes_help
 from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
+from clarion.cli.job_commands import jobs_app
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
 from clarion.cli.pipeline_commands import pipeline_app
@@ -20,6 +21,7 @@ from clarion.cli.put_commands import publish, put, request
 from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
+from clarion.cli.workflow_commands import worker, workflow_app
 
 _HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost; a living consumer gets it once.
 
@@ -66,7 +68,7 @@ def _options(
 
 
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
-_PIPELINE, _MODELS = "Data", "Models"
+_WORKFLOWS, _PIPELINE, _MODELS = "Workflows", "Data", "Models"
 app.command("up", rich_help_panel=_BROKER)(up)
 app.command("config", rich_help_panel=_BROKER)(config)
 app.command("stats", rich_help_panel=_BROKER)(stats)
@@ -83,6 +85,9 @@ app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFT
 app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_LOOK_AFTER)
+app.add_typer(workflow_app, name="workflow", rich_help_panel=_WORKFLOWS)
+app.command("worker", rich_help_panel=_WORKFLOWS)(worker)
+app.add_typer(jobs_app, name="jobs", rich_help_panel=_WORKFLOWS)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
 app.add_typer(simulate_app, name="simulate", rich_help_panel=_MODELS)
 app.add_typer(reproduce_app, name="reproduce", rich_help_panel=_MODELS)
