@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from clarion.cli.command_errors import naming_option, needing, tells_errors
+from clarion.cli.broker_clients import BrokerCall, broker_command
+from clarion.cli.command_errors import announce_ready, naming_option, needing, note, tells_errors
 from clarion.cli.command_options import AsJson, option
-from clarion.cli.output import print_json
-from clarion.model.errors import BadSettings, PermanentError
+from clarion.cli.output import console, print_json, readable_duration, table_of
+from clarion.model.errors import BadSettings, PermanentError, RetryableError
 
 if TYPE_CHECKING:
     from clarion.workflow import Workflow
+    from clarion.workflow.control_plane import RunStatus
 
 _HELP = """Check a workflow, run it, and see how it runs.
 
@@ -151,3 +159,227 @@ def worker(
 def _log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("clarion.session").setLevel(logging.WARNING)
+
+
+@workflow_app.command("run")
+@tells_errors
+def run(
+    file: File,
+    url: str | None = option(None, "--url URL", "The broker.", envvar="CLARION_URL", show_default="the usual one"),
+    budget: float | None = option(
+        None, "--budget", "Shortest response with so many consumers beyond one a task.", min=0
+    ),
+    response_s: float | None = option(None, "--response TIME", "Fewest consumers that keep the mean response to this."),
+    consumers: str = option("", "--consumers LIST", "How many to begin with: A=2,B=1.", show_default="one a task"),
+    allocator: str = option("local", "--allocator", "Who runs consumers: local (processes), kubernetes, none."),
+    namespace: str = option("default", "--namespace NAME", "Where the Deployments are; kubernetes only."),
+    window_s: float = option("60s", "--window TIME", "Time over which rates are measured."),
+    cool_down_s: float = option("30s", "--cool-down TIME", "Time between two changes."),
+    approximation: str = option("qna", "--approximation", "qna or whitt."),
+    workload: WorkloadFile = None,
+    data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
+    as_json: AsJson = False,
+) -> None:
+    """Run a workflow: a broker if none answers, the invoker, consumers, and who plans them.
+
+    Without --budget and --response the consumers stay as they are. With one of
+    them they follow the load: the plan is made anew as measured rates change.
+    Ctrl-C or SIGTERM ends it; nothing is lost, and jobs go on at the next start.
+
+    \b
+    Examples:
+      clarion workflow run survey.yaml
+      clarion workflow run survey.yaml --budget 5
+      clarion workflow run survey.yaml --response 50s --window 5m
+    """
+    found = read_workflow(file, workload)
+    with needing_workflows():
+        from clarion.session.connection import broker_url
+        from clarion.workflow.control_plane import ControlPlane, Steering
+        from clarion.workflow.handlers import handler_problems
+        from clarion.workflow.scheduler import Scheduler, SchedulerSettings
+    if allocator == "local" and (problems := handler_problems(found)):
+        raise BadSettings(f"{file}: {'; '.join(problems)}. Nothing was started")
+    wanted = read_consumers(consumers) if consumers else {}
+    if unknown := set(wanted) - set(found.tasks):
+        raise BadSettings(f"--consumers names {', '.join(sorted(unknown))}, and there is no such task")
+    if approximation not in ("qna", "whitt"):
+        raise typer.BadParameter(f"an approximation is qna or whitt, not {approximation}")
+    goal = {"budget": budget, "response_s": response_s}
+    settings = None
+    if budget is not None or response_s is not None:
+        settings = SchedulerSettings(**goal, approximation=approximation, cool_down_s=cool_down_s)  # type: ignore[arg-type]
+    _log_to_stderr()
+    at = broker_url(url)
+    with (
+        _stop_signals() as stopping,
+        _broker(at, data, stopping),
+        _allocator(allocator, file, at, found, namespace) as who,
+    ):
+        plane = ControlPlane(
+            found,
+            at,
+            lambda: Steering(
+                found, at, who, None if settings is None else Scheduler(settings), wanted, window_s=window_s,
+                goal=", ".join(f"{name} {value:g}" for name, value in goal.items() if value is not None),
+            ),
+        )  # fmt: skip
+        try:
+            facts = {"workflow": found.name, "url": at, "jobs": list(found.jobs), "pid": os.getpid()}
+            announce_ready(facts, f"clarion: {file} runs at {at}; jobs: {', '.join(found.jobs)}", as_json=as_json)
+            stopping.wait()
+        finally:
+            note("stopping: consumers finish what they work on")
+            plane.close()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    yield stopping
+
+
+@contextmanager
+def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
+    """Start a broker where none answers, and end it with us."""
+    from clarion.admin import Admin
+
+    def answers(timeout_s: float) -> bool:
+        try:
+            with Admin(url, timeout_s=timeout_s) as admin:
+                admin.hello()
+            return True
+        except RetryableError:
+            return False
+
+    logging.getLogger("clarion.session").setLevel(logging.ERROR)
+    try:
+        if answers(1.0):
+            yield
+            return
+        if "127.0.0.1" not in url and "localhost" not in url and not url.startswith("ipc://"):
+            raise PermanentError(f"no broker answers at {url}, and one is started on this machine only")
+        note(f"no broker answers at {url}: starting one, with its data in {data}")
+        command = [sys.executable, "-m", "clarion", "up", "--data", str(data), "--listen", url]
+        broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        try:
+            while not answers(1.0) and not stopping.is_set():
+                if broker.poll() is not None:
+                    raise PermanentError(f"the broker did not start: it ended with {broker.returncode}; see above")
+            yield
+        finally:
+            broker.terminate()
+            broker.wait()
+    finally:
+        logging.getLogger("clarion.session").setLevel(logging.WARNING)
+
+
+@contextmanager
+def _allocator(kind: str, file: Path, url: str, workflow: Workflow, namespace: str) -> Iterator[Any]:
+    from clarion.workflow.allocators import LocalProcesses, worker_command
+
+    if kind == "local":
+        with LocalProcesses(worker_command(file, url)) as found:
+            yield found
+    elif kind == "kubernetes":
+        with needing("running consumers on Kubernetes needs its client", "kubernetes"):
+            from clarion.workflow.kubernetes_allocator import KubernetesDeployments
+        yield KubernetesDeployments(workflow.name, namespace=namespace)
+    elif kind == "none":
+        yield _Nobody()
+    else:
+        raise typer.BadParameter(f"an allocator is local, kubernetes or none, not {kind}")
+
+
+class _Nobody:
+    """Starts nobody: consumers are somebody else's to run; the plan is told all the same."""
+
+    def scale(self, consumers: Mapping[str, int]) -> None:
+        """Do nothing."""
+
+    def observed(self) -> dict[str, int]:
+        """Know of none."""
+        return {}
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+@workflow_app.command("status")
+@broker_command
+def status(
+    call: BrokerCall,
+    name: str = typer.Argument("", metavar="[NAME]", help="The workflow's name, where its file has one."),
+    watch: bool = option(False, "--watch", "Show it anew each second, until Ctrl-C."),
+) -> None:
+    """Show how a workflow runs: plan, consumers, rates and response.
+
+    Requested consumers are those that the allocator was asked for, observed ones
+    those that live now. Times and rates are of the last window.
+
+    \b
+    Examples:
+      clarion workflow status
+      clarion workflow status microscopy --watch
+      clarion workflow status --json | jq .observed
+    """
+    with needing_workflows():
+        from clarion.workflow.control_plane import read_status, status_name
+    with call.admin() as admin:
+        while True:
+            state = admin.state(status_name(name))
+            if state.value is None:
+                of = f" {name}" if name else ""
+                raise PermanentError(f"no workflow{of} was run at {call.url}: clarion workflow run FILE")
+            found = read_status(state.value)
+            if call.as_json:
+                print_json(msgspec.to_builtins(found))
+            else:
+                if watch and sys.stdout.isatty():
+                    console().clear()
+                _print_run(found)
+            if not watch:
+                return
+            time.sleep(1.0)
+
+
+def _print_run(found: RunStatus) -> None:
+    measured = found.measured
+    ago_s = max(0.0, time.time() - found.at_us / 1e6)
+    lately = "" if ago_s < 10 else f" (told {readable_duration(ago_s)} ago: does it still run?)"
+    goal = f", goal: {found.goal}" if found.goal else ""
+    console().print(f"workflow {found.workflow or '(no name)'}{goal}{lately}", markup=False)
+    rows = [
+        (
+            task,
+            "" if found.planned is None else str(found.planned.get(task, 1)),
+            str(count),
+            str(found.observed.get(task, "")),
+            str(measured["queue"].get(task, 0)),
+            _number(measured["service"].get(task, {}).get("rate_per_s")),
+            _number(measured["service"].get(task, {}).get("scv")),
+        )
+        for task, count in found.requested.items()
+    ]
+    heads = ("task", "planned", "requested", "observed", "waiting", "rate /s", "scv")
+    console().print(table_of(heads, rows, heads[1:]))
+    jobs = [
+        (
+            job,
+            _number(measured["arrivals"][job]["rate_per_s"]),
+            _number(seen["mean_s"]),
+            _number(seen["p95_s"]),
+            _number(found.predicted_s.get(job)),
+            str(seen["count"]),
+        )
+        for job, seen in measured["response_by_job"].items()
+    ]
+    heads = ("job type", "arrivals /s", "response s", "95 % s", "predicted s", "ended")
+    console().print(table_of(heads, jobs, heads[1:]))
+    console().print(f"last decision: {found.why}", markup=False)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"

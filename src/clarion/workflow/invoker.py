@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from clarion.admin import Admin
 from clarion.admin.admin import read_dead_letter
-from clarion.model.errors import AlreadyDone, ClarionError, LeaseLost, NoTopic, PermanentError, VersionConflict
+from clarion.model.errors import AlreadyDone, LeaseLost, NoTopic, PermanentError, VersionConflict
 from clarion.model.names import dead_letters_of, to_bytes, to_text
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 from clarion.subscriber import Message
@@ -82,41 +81,6 @@ def _set(client: StepClient, name: str, value: bytes) -> None:
             client.commit([], [Step([], [SetState(name, value, known.version)])])
         except VersionConflict:
             continue
-
-
-class _Loop:
-    """Something that is done again and again, in a thread of its own, until it is told to stop."""
-
-    def __init__(self, what: str, turn: Callable[[], float], close: Callable[[], None]) -> None:
-        self._turn = turn
-        self._close = close
-        self._stopping = threading.Event()
-        self.error: ClarionError | None = None  # that ended it
-        self._thread = threading.Thread(target=self._run, name=f"clarion-{what}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                try:
-                    pause_s = self._turn()
-                except ClarionError as error:
-                    log.warning("%s: %s; trying again", self._thread.name, error)
-                    pause_s = 1.0
-                self._stopping.wait(pause_s)
-        finally:
-            try:
-                self._close()
-            except ClarionError as error:
-                log.info("%s: %s", self._thread.name, error)
-
-    def stop(self) -> None:
-        """Have it end."""
-        self._stopping.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
-        self._thread.join(timeout_s)
 
 
 class Invoker:
@@ -307,30 +271,3 @@ class Sweeper:
     def close(self) -> None:
         """Let go."""
         self._client.close()
-
-
-class ControlPlane:
-    """Invoker, failure watch and sweeper of a workflow, each in a thread of its own."""
-
-    def __init__(self, workflow: Workflow, url: str | None = None) -> None:
-        invoker = Invoker(workflow, url)
-        failures = FailureWatch(workflow, url)
-        sweeper = Sweeper(workflow, url)
-        self._loops = [
-            _Loop("invoker", invoker.turn, invoker.close),
-            _Loop("failures", failures.turn, failures.close),
-            _Loop("sweeper", sweeper.turn, sweeper.close),
-        ]
-        self._invoker = invoker
-
-    @property
-    def jobs_begun(self) -> int:
-        """How many jobs this one has begun."""
-        return self._invoker.jobs_begun
-
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Stop; jobs that are asked for wait for the next one."""
-        for loop in self._loops:
-            loop.stop()
-        for loop in self._loops:
-            loop.join(timeout_s)

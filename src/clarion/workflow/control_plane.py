@@ -1,0 +1,244 @@
+"""The control plane of a workflow: the invoker and its companions, and the resource manager in a loop.
+
+The resource manager watches events and queues, decides by the scheduler, and has the allocator give tasks their
+consumers. One runs for each workflow: it reads the events by a subscription that one consumer has at a time, so that
+whoever starts later takes over, and whoever was first learns of it and steers no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from clarion.model import task_events
+from clarion.model.errors import ClarionError, NoTopic, PermanentError, TakenOver, VersionConflict
+from clarion.model.task_events import TASK_EVENTS_TOPIC
+from clarion.subscriber import Subscriber
+from clarion.workflow.allocators import Allocator
+from clarion.workflow.definition import Workflow
+from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper
+from clarion.workflow.job_messages import WORKERS
+from clarion.workflow.job_steps import SetState, Step
+from clarion.workflow.monitor import Measured, Monitor
+from clarion.workflow.scheduler import Decision, Rescale, Scheduler
+from clarion.workflow.step_client import StepClient
+
+log = logging.getLogger("clarion.workflow.control")
+_AT_ONCE = 10_000
+_TELL_S = 1.0  # between what is told of how it runs
+_WHY_MOST = 500
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a workflow runs, as its resource manager told it last; in the state `status_name(workflow)`."""
+
+    workflow: str
+    at_us: int
+    requested: dict[str, int]
+    observed: dict[str, int]
+    planned: dict[str, int] | None  # by the last plan
+    why: str  # of the last decision
+    changes: int
+    measured: dict[str, Any]
+    predicted_s: dict[str, float | None]  # response by job type, of the last plan
+    goal: str = ""
+
+
+def status_name(workflow: str) -> str:
+    """Return the name of the state that tells how a workflow runs."""
+    return f"clarion/workflow/{workflow}/status"
+
+
+_statuses = msgspec.json.Decoder(RunStatus)
+
+
+def read_status(value: bytes) -> RunStatus:
+    """Return what a state tells; PermanentError where it is no status."""
+    try:
+        return _statuses.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(f"this is no workflow's status: {error}") from error
+
+
+class Steering:
+    """The resource manager: monitor, scheduler and allocator. Without a scheduler consumers stay as they are."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        url: str | None,
+        allocator: Allocator,
+        scheduler: Scheduler | None,
+        consumers: Mapping[str, int],
+        *,
+        window_s: float = 60.0,
+        turn_s: float = 1.0,
+        goal: str = "",
+    ) -> None:
+        self._workflow = workflow
+        self._allocator = allocator
+        self._scheduler = scheduler
+        self._monitor = Monitor(workflow, window_s)
+        self._client = StepClient(url, f"monitor-{workflow.name}")
+        self._events = Subscriber(self._client.url, f"monitor/{workflow.name}", ack="explicit")
+        self._events.subscribe(TASK_EVENTS_TOPIC)
+        self._turn_s = turn_s
+        self._goal = goal
+        self._requested = {task: max(1, consumers.get(task, 1)) for task in workflow.tasks}
+        self._decision: Decision | None = None
+        self._planned: Any = None
+        self._changes = 0
+        self._told_at_s = 0.0
+        self.taken_over = threading.Event()
+        allocator.scale(self._requested)
+
+    def turn(self) -> float:
+        """Look, decide, and have it done; return how long to wait until the next look."""
+        if self.taken_over.is_set():
+            return self._turn_s
+        begun_s = time.monotonic()
+        try:
+            self._look()
+        except TakenOver:
+            log.error(
+                "another `clarion workflow run` steers this workflow now; this one leaves its consumers as they are"
+            )
+            self.taken_over.set()
+            return self._turn_s
+        measured = self._monitor.measured(time.time_ns() // 1000)
+        if self._scheduler is not None:
+            self._decide(self._scheduler, measured)
+        if begun_s >= self._told_at_s + _TELL_S:
+            self._told_at_s = begun_s
+            self._tell(measured)
+        return max(0.0, self._turn_s - (time.monotonic() - begun_s))
+
+    def _look(self) -> None:
+        for batch in self._events.get_batches(TASK_EVENTS_TOPIC, _AT_ONCE):
+            for payload in batch.payloads():
+                try:
+                    self._monitor.on_event(task_events.decode(payload))
+                except PermanentError as error:
+                    log.debug("%s", error)
+            batch.ack()
+        self._monitor.on_queue_lengths({task: self._waiting(task) for task in self._workflow.tasks})
+
+    def _waiting(self, task: str) -> int:
+        try:
+            found = self._client.admin.describe_topic(self._workflow.topic_of(task)).subscriptions
+        except NoTopic:
+            return 0
+        return sum(max(0, one.lag - one.leased) for one in found if one.name == WORKERS.encode())
+
+    def _decide(self, scheduler: Scheduler, measured: Measured) -> None:
+        decision = scheduler.decide(measured, self._workflow, self._requested, time.monotonic())
+        self._decision = decision
+        self._planned = decision.plan or self._planned
+        if not isinstance(decision, Rescale) or decision.consumers == self._requested:
+            return
+        shown = ", ".join(
+            f"{task} {self._requested.get(task, 1)}→{count}" for task, count in decision.consumers.items()
+        )
+        log.info("consumers: %s: %s", shown, decision.why)
+        try:
+            self._allocator.scale(decision.consumers)
+        except ClarionError as error:
+            log.error("the consumers cannot be changed: %s", error)
+            return
+        self._requested = dict(decision.consumers)
+        self._changes += 1
+
+    def status(self, measured: Measured) -> RunStatus:
+        """Return how it runs."""
+        plan = self._planned
+        predicted = {} if plan is None else plan.response_s_by_job
+        return RunStatus(
+            workflow=self._workflow.name, at_us=measured.at_us, requested=self._requested,
+            observed=self._allocator.observed(), planned=None if plan is None else dict(plan.consumers),
+            why=(self._decision.why if self._decision else "consumers are fixed")[:_WHY_MOST], changes=self._changes,
+            measured=measured.to_json(),
+            predicted_s={job: s if s < float("inf") else None for job, s in predicted.items()}, goal=self._goal,
+        )  # fmt: skip
+
+    def _tell(self, measured: Measured) -> None:
+        name = status_name(self._workflow.name)
+        try:
+            value = msgspec.json.encode(self.status(measured))
+            version = self._client.subscriber.state(name).version
+            self._client.commit([], [Step([], [SetState(name, value, version)])])
+        except VersionConflict:  # another one tells, too
+            pass
+        except ClarionError as error:
+            log.warning("how the workflow runs cannot be told: %s", error)
+
+    def close(self) -> None:
+        """Let go; the allocator is its owner's."""
+        try:
+            self._events.close(ack=False)
+        finally:
+            self._client.close()
+
+
+class _Loop:
+    """Something that is done again and again, in a thread of its own, until it is told to stop."""
+
+    def __init__(self, what: str, turn: Callable[[], float], close: Callable[[], None]) -> None:
+        self._turn = turn
+        self._close = close
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"clarion-{what}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                try:
+                    pause_s = self._turn()
+                except ClarionError as error:
+                    log.warning("%s: %s; trying again", self._thread.name, error)
+                    pause_s = 1.0
+                self._stopping.wait(pause_s)
+        finally:
+            try:
+                self._close()
+            except ClarionError as error:
+                log.info("%s: %s", self._thread.name, error)
+
+    def stop(self) -> None:
+        """Have it end."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+
+class ControlPlane:
+    """Invoker, failure watch, sweeper and, where it is given, steering of a workflow, each in a thread of its own."""
+
+    def __init__(
+        self, workflow: Workflow, url: str | None = None, steering: Callable[[], Steering] | None = None
+    ) -> None:
+        self._invoker = Invoker(workflow, url)  # which makes the workflow known first
+        failures = FailureWatch(workflow, url)
+        sweeper = Sweeper(workflow, url)
+        self.steering = None if steering is None else steering()
+        parts: list[Any] = [self._invoker, failures, sweeper] + ([self.steering] if self.steering else [])
+        self._loops = [_Loop(type(part).__name__.lower(), part.turn, part.close) for part in parts]
+
+    @property
+    def jobs_begun(self) -> int:
+        """How many jobs this one has begun."""
+        return self._invoker.jobs_begun
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Stop; jobs that are asked for wait for the next one."""
+        for loop in self._loops:
+            loop.stop()
+        for loop in self._loops:
+            loop.join(timeout_s)
