@@ -1,0 +1,196 @@
+"""Allocators: who starts and stops consumers. The port, and the one that runs them as processes of this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+from clarion.model.errors import Closed, PermanentError, RetryableError
+
+Command: TypeAlias = Callable[[str], Sequence[str]]  # what runs a consumer of a task
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.1  # how long nobody notices that a process ended
+_LIVED_WELL_S = 10.0  # one that lived so long is restarted at once
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 30.0
+
+# Sets what happens when the parent dies, and becomes the command. A process of its own does that, as code between fork
+# and exec must not in a process with threads. Told by its parent's number, it notices a parent that is gone already.
+_LAUNCH = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class AllocatorUnavailable(RetryableError):
+    """What runs the consumers gave no usable answer; the tasks that were asked for before it have their consumers."""
+
+
+class AllocationRefused(PermanentError):
+    """What runs the consumers will not do it; the text says what is missing."""
+
+
+class Allocator(Protocol):
+    """Gives tasks their consumers."""
+
+    def scale(self, consumers: Mapping[str, int]) -> None:
+        """Have each task named get this many consumers, soon; others keep theirs."""
+
+    def observed(self) -> dict[str, int]:
+        """Return how many consumers each task has right now."""
+
+    def close(self) -> None:
+        """Let go of what it holds: consumers that would not outlive it are told to go."""
+
+
+def worker_command(file: Path | str, url: str) -> Command:
+    """Return what runs consumers of a workflow's file on this machine."""
+    return lambda task: [sys.executable, "-m", "clarion", "worker", str(file), "--task", task, "--url", url]
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    process: subprocess.Popen[bytes]
+    started_at_s: float
+
+
+@dataclass(slots=True)
+class _Consumers:
+    """Those of one task."""
+
+    command: list[str]
+    wanted: int = 0
+    running: list[_Running] = field(default_factory=list)
+    failures: int = 0  # quick deaths, one after the other
+    not_before_s: float = 0.0  # when the next may be started
+
+
+class LocalProcesses:
+    """Runs each consumer as a process, and another for one that dies: at once, or later if it did not live long.
+
+    One that is to go gets SIGTERM, to finish or give back what it holds, and SIGKILL after `grace_s` only. Should this
+    process die, whatever the reason, Linux sends SIGTERM to all of them. For that they are started by one thread that
+    lives as long as they do: the system watches the thread that started a process.
+    """
+
+    def __init__(self, command: Command, *, max_processes: int = 64, grace_s: float = 30.0) -> None:
+        self._command = command
+        self._max_processes = max_processes
+        self._grace_s = grace_s
+        self._tasks: dict[str, _Consumers] = {}
+        self._leaving: list[tuple[subprocess.Popen[bytes], float]] = []  # with when they are killed
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="clarion-consumers", daemon=True)
+        self._thread.start()
+
+    def scale(self, consumers: Mapping[str, int]) -> None:
+        """Have each task named get this many processes; AllocationRefused where that is more than there may be."""
+        with self._changed:
+            if self._closing:
+                raise Closed("the allocator is closed")
+            wanted = {task: one.wanted for task, one in self._tasks.items()} | dict(consumers)
+            if min(wanted.values(), default=0) < 0 or sum(wanted.values()) > self._max_processes:
+                raise AllocationRefused(
+                    f"{sum(wanted.values())} processes are more than the {self._max_processes} there may be; nothing"
+                    " was changed. Raise max_processes, or lower the budget"
+                )
+            for task in consumers:
+                if task not in self._tasks:
+                    self._tasks[task] = _Consumers(list(self._command(task)))
+            for task, count in consumers.items():
+                self._tasks[task].wanted = count
+            self._changed.notify()
+
+    def observed(self) -> dict[str, int]:
+        """Return how many processes of each task live that were not told to go."""
+        with self._changed:
+            return {
+                task: sum(running.process.returncode is None for running in one.running)
+                for task, one in self._tasks.items()
+            }
+
+    def close(self) -> None:
+        """Tell all processes to go, and return when they are gone: after `grace_s` at the latest."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What the thread does.
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._closing or self._leaving:
+                now_s = time.monotonic()
+                for task, one in self._tasks.items():
+                    self._reap(task, one, now_s)
+                    while len(one.running) > (0 if self._closing else one.wanted):
+                        self._dismiss(one.running.pop().process, now_s)
+                self._see_off(now_s)
+                for task, one in self._tasks.items():
+                    while self._may_start(one, now_s):
+                        self._start(task, one, now_s)
+                self._changed.wait(_LOOK_S)
+
+    def _may_start(self, one: _Consumers, now_s: float) -> bool:
+        living = len(self._leaving) + sum(len(each.running) for each in self._tasks.values())
+        enough = self._closing or len(one.running) >= one.wanted or living >= self._max_processes
+        return not enough and now_s >= one.not_before_s
+
+    def _start(self, task: str, one: _Consumers, now_s: float) -> None:
+        command = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *one.command]
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            self._note_failure(one, now_s)
+            _log.warning("a consumer of %s cannot be started: %s", task, error)
+        else:
+            one.running.append(_Running(process, now_s))
+
+    def _reap(self, task: str, one: _Consumers, now_s: float) -> None:
+        for running in [running for running in one.running if running.process.poll() is not None]:
+            one.running.remove(running)
+            if now_s - running.started_at_s >= _LIVED_WELL_S:
+                one.failures = 0
+            else:
+                self._note_failure(one, now_s)
+            code = running.process.returncode
+            _log.warning("consumer %d of %s ended with %d; another one is started", running.process.pid, task, code)
+
+    def _note_failure(self, one: _Consumers, now_s: float) -> None:
+        one.failures += 1
+        one.not_before_s = now_s + min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(one.failures - 1, 16))
+
+    def _dismiss(self, process: subprocess.Popen[bytes], now_s: float) -> None:
+        process.send_signal(signal.SIGTERM)
+        self._leaving.append((process, now_s + self._grace_s))
+
+    def _see_off(self, now_s: float) -> None:
+        for process, until_s in self._leaving:
+            if now_s >= until_s and process.poll() is None:
+                _log.warning("consumer %d did not go within %g s; it is killed", process.pid, self._grace_s)
+                process.kill()
+        self._leaving = [(process, until_s) for process, until_s in self._leaving if process.poll() is None]
