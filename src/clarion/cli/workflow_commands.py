@@ -172,7 +172,7 @@ def run(
     response_s: float | None = option(None, "--response TIME", "Fewest consumers that keep the mean response to this."),
     consumers: str = option("", "--consumers LIST", "How many to begin with: A=2,B=1.", show_default="one a task"),
     allocator: str = option("local", "--allocator", "Who runs consumers: local (processes), kubernetes, none."),
-    namespace: str = option("default", "--namespace NAME", "Where the Deployments are; kubernetes only."),
+    namespace: str | None = option(None, "--namespace NAME", "Where the Deployments are.", show_default="this one"),
     window_s: float = option("60s", "--window TIME", "Time over which rates are measured."),
     cool_down_s: float = option("30s", "--cool-down TIME", "Time between two changes."),
     approximation: str = option("qna", "--approximation", "qna or whitt."),
@@ -277,7 +277,7 @@ def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
 
 
 @contextmanager
-def _allocator(kind: str, file: Path, url: str, workflow: Workflow, namespace: str) -> Iterator[Any]:
+def _allocator(kind: str, file: Path, url: str, workflow: Workflow, namespace: str | None) -> Iterator[Any]:
     from clarion.workflow.allocators import LocalProcesses, worker_command
 
     if kind == "local":
@@ -285,8 +285,9 @@ def _allocator(kind: str, file: Path, url: str, workflow: Workflow, namespace: s
             yield found
     elif kind == "kubernetes":
         with needing("running consumers on Kubernetes needs its client", "kubernetes"):
-            from clarion.workflow.kubernetes_allocator import KubernetesDeployments
-        yield KubernetesDeployments(workflow.name, namespace=namespace)
+            from clarion.workflow.kubernetes_allocator import KubernetesDeployments, connect
+        api, own_namespace = connect()
+        yield KubernetesDeployments(workflow.name, workflow.tasks, api, namespace or own_namespace)
     elif kind == "none":
         yield _Nobody()
     else:
@@ -345,6 +346,40 @@ def status(
             time.sleep(1.0)
 
 
+@workflow_app.command("keda-scaler")
+@broker_command
+def keda_scaler(
+    call: BrokerCall,
+    name: str = typer.Argument("", metavar="[NAME]", help="The workflow's name, where its file has one."),
+    listen: str = option("127.0.0.1:9090", "--listen HOST:PORT", "Where KEDA asks; 0.0.0.0:9090 in a pod."),
+) -> None:
+    """Tell KEDA how many consumers a task is to have: an external scaler (gRPC).
+
+    Somebody plans: clarion workflow run FILE --allocator none --budget 5. Each
+    ScaledObject names its task in the trigger's metadata; see deploy/keda.
+
+    \b
+    Example:
+      clarion workflow keda-scaler microscopy --listen 0.0.0.0:9090
+    """
+    with needing("answering KEDA needs gRPC", "keda"):
+        from clarion.workflow.keda_scaler import KedaScaler
+    from clarion.workflow.control_plane import read_status, status_name
+
+    with call.admin() as admin, _stop_signals() as stopping:
+
+        def plan() -> Mapping[str, int]:
+            state = admin.state(status_name(name))
+            if state.value is None:
+                raise PermanentError(f"nobody plans: no workflow {name} was run at {call.url}")
+            return read_status(state.value).requested
+
+        scaler = KedaScaler(plan, listen)
+        announce_ready({"port": scaler.port}, f"clarion: answers KEDA at {listen}", as_json=call.as_json)
+        stopping.wait()
+        scaler.close()
+
+
 def _print_run(found: RunStatus) -> None:
     measured = found.measured
     ago_s = max(0.0, time.time() - found.at_us / 1e6)
@@ -376,8 +411,8 @@ def _print_run(found: RunStatus) -> None:
         )
         for job, seen in measured["response_by_job"].items()
     ]
-    heads = ("job type", "arrivals /s", "response s", "95 % s", "predicted s", "ended")
-    console().print(table_of(heads, jobs, heads[1:]))
+    of_jobs = ("job type", "arrivals /s", "response s", "95 % s", "predicted s", "ended")
+    console().print(table_of(of_jobs, jobs, of_jobs[1:]))
     console().print(f"last decision: {found.why}", markup=False)
 
 

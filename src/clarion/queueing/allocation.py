@@ -55,9 +55,7 @@ class Costs:
     def __init__(self, marginal: Sequence[Sequence[float]]) -> None:
         width = max(len(one) for one in marginal)
         self._marginal: Floats = np.array([[*one, *[one[-1]] * (width - len(one))] for one in marginal], np.float64)
-        self._sums: Floats = np.concatenate(
-            [np.zeros((len(marginal), 1)), np.cumsum(self._marginal, axis=1)], axis=1
-        )
+        self._sums: Floats = np.concatenate([np.zeros((len(marginal), 1)), np.cumsum(self._marginal, axis=1)], axis=1)
         self._rows = np.arange(len(marginal))
 
     def of(self, servers: Counts) -> Floats:

@@ -83,9 +83,7 @@ class Plan:
     approximation: Approximation
 
 
-def predict(
-    workflow: Workflow, consumers: Mapping[str, int], approximation: Approximation = "qna"
-) -> Prediction:
+def predict(workflow: Workflow, consumers: Mapping[str, int], approximation: Approximation = "qna") -> Prediction:
     """Return how the workflow does with these consumers; a task that is not named has one."""
     if unknown := [task for task in consumers if task not in workflow.tasks]:
         raise BadSettings(f"there is no task {unknown[0]}; there are {', '.join(workflow.tasks)}")
@@ -190,9 +188,7 @@ def _too_small(workflow: Workflow, network: Network, budget: float, least: float
     return refused
 
 
-def _plan(
-    workflow: Workflow, network: Network, costs: Costs, found: Allocation, approximation: Approximation
-) -> Plan:
+def _plan(workflow: Workflow, network: Network, costs: Costs, found: Allocation, approximation: Approximation) -> Plan:
     names = list(workflow.tasks)
     first = _first_steps(network)
     steps = [PlanStep(names[place], count, math.inf, math.inf) for place, count in first[:-1]]
