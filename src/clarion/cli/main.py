@@ -20,6 +20,7 @@ from clarion.cli.put_commands import publish, put, request
 from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
+from clarion.cli.workflow_model_commands import simulate_workflow
 
 _HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost; a living consumer gets it once.
 
@@ -64,6 +65,8 @@ def _options(
 ) -> None:
     pass
 
+
+simulate_app.command("workflow")(simulate_workflow)
 
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
 _PIPELINE, _MODELS = "Data", "Models"
