@@ -14,7 +14,7 @@ from clarion.model.errors import BadSettings
 from clarion.model.task_events import JobArrived, JobEnded, TaskDone, TaskEvent, decode, encode
 from clarion.sim.queue_simulation import Queue, simulate_queues
 from clarion.sim.workflow_simulation import (
-    Measured,
+    Snapshot,
     Steering,
     Step,
     gamma_times,
@@ -166,10 +166,10 @@ class _Scripted:
 
     def __init__(self, script: Mapping[float, Mapping[str, int]]) -> None:
         self.script = script
-        self.saw: list[Measured] = []
+        self.saw: list[Snapshot] = []
 
-    def decide(self, now_s: float, measured: Measured) -> Mapping[str, int] | None:
-        self.saw.append(measured)
+    def decide(self, now_s: float, snapshot: Snapshot) -> Mapping[str, int] | None:
+        self.saw.append(snapshot)
         return self.script.get(now_s)
 
 
@@ -188,7 +188,7 @@ def test_consumers_that_are_added_take_what_waits_after_they_have_started() -> N
     )  # fmt: skip
     assert [job.ended_s for job in found.jobs] == [1.0, 1.75, 1.75]
     assert found.scaled == [(0.0, {"serve": 1}), (0.25, {"serve": 3})]
-    assert decider.saw[0] == Measured({"serve": 2}, {"serve": 1}, {"serve": 1})
+    assert decider.saw[0] == Snapshot({"serve": 2}, {"serve": 1}, {"serve": 1})
 
 
 def test_a_consumer_that_is_told_to_go_finishes_first_and_is_paid_for_until_then() -> None:

@@ -31,7 +31,7 @@ BATCHES = 20  # of a run, for the confidence in its means
 WARM_UP_SHARE = 0.1  # of a run's time, unless told
 
 
-class Measured(NamedTuple):
+class Snapshot(NamedTuple):
     """What can be read of the system at a moment, without events."""
 
     queue: dict[str, int]  # by task: messages that wait for a consumer
@@ -42,7 +42,7 @@ class Measured(NamedTuple):
 class Decider(Protocol):
     """Who decides how many consumers each task has."""
 
-    def decide(self, now_s: float, measured: Measured) -> Mapping[str, int] | None:
+    def decide(self, now_s: float, snapshot: Snapshot) -> Mapping[str, int] | None:
         """Return consumers by task, those that shall change at least; None where nothing does."""
         ...
 
@@ -298,14 +298,14 @@ class WorkflowModel:
     def _steer(self, steering: Steering) -> Generator[Event, Any, None]:
         while True:
             yield self.env.timeout(steering.every_s)
-            decided = steering.decider.decide(self.env.now, self.measured())
+            decided = steering.decider.decide(self.env.now, self.snapshot())
             if decided:
                 self.scale(decided, steering.start_s)
 
-    def measured(self) -> Measured:
+    def snapshot(self) -> Snapshot:
         """Return what can be read of the system now."""
         stations = self.stations.values()
-        return Measured(
+        return Snapshot(
             {one.name: len(one.queue) for one in stations},
             {one.name: one.busy for one in stations},
             {one.name: one.wanted for one in stations},
