@@ -372,7 +372,7 @@ class WorkflowOutcome:
     replications: int
     consumers: dict[str, int]
     scaled: list[tuple[float, dict[str, int]]]  # consumers wanted, from when on; of the first run
-    jobs: list[JobRecord]  # of the first run
+    jobs: list[JobRecord]  # where arrivals were given
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers for JSON."""
@@ -413,7 +413,7 @@ def simulate_workflow(
         models.append((model, model.run(come, seconds, warm_up)))
     fixed = seconds is not None and steering is None
     stable = all(load < begun[task] for task, load in offered_load(workflow).items()) if fixed else None
-    return _outcome(models, workflow, begun, warm_up, seed, stable)
+    return _outcome(models, workflow, begun, warm_up, seed, stable, kept=arrivals is not None)
 
 
 def consumers_of(workflow: Workflow, given: Mapping[str, int]) -> dict[str, int]:
@@ -432,6 +432,8 @@ def _outcome(
     warm_up_s: float,
     seed: int,
     stable: bool | None,
+    *,
+    kept: bool,
 ) -> WorkflowOutcome:
     counted_s = sum(end_s - warm_up_s for _, end_s in models) or math.nan
     areas = {
@@ -466,7 +468,7 @@ def _outcome(
         replications=len(models),
         consumers=consumers,
         scaled=models[0][0].scaled,
-        jobs=models[0][0].jobs,
+        jobs=models[0][0].jobs if kept else [],
     )
 
 
