@@ -203,11 +203,13 @@ def test_a_consumer_that_is_told_to_go_finishes_first_and_is_paid_for_until_then
 
 def test_arrivals_in_steps_are_as_many_and_as_fast_as_was_said() -> None:
     low, high = dict.fromkeys(JOBS, 0.01), dict.fromkeys(JOBS, 0.1)
-    found = stepped_arrivals(_microscopy(), [Step(200, low), Step(800, high)], seed=1)
-    for times_s in found.values():
-        assert times_s.size == 1000
-        assert times_s[199] == pytest.approx(20_000, rel=0.2)
-        assert times_s[-1] - times_s[199] == pytest.approx(8000, rel=0.2)
+    for times_s in stepped_arrivals(_microscopy(), [Step(20_000, low), Step(10_000, high)], seed=1).values():
+        assert np.sum(times_s < 20_000) == pytest.approx(200, rel=0.2)
+        assert np.sum(times_s > 20_000) == pytest.approx(1000, rel=0.1)
+        assert times_s[-1] <= 30_000
+    for times_s in stepped_arrivals(_microscopy(), [Step(20_000, low), Step(math.inf, high)], seed=1, most=700).values():
+        assert times_s.size == 700
+        assert times_s[-1] == pytest.approx(25_000, rel=0.1)
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

@@ -56,9 +56,9 @@ class Steering(NamedTuple):
 
 
 class Step(NamedTuple):
-    """So many jobs of each type at these rates a second, by job type."""
+    """Rates of arrival, a second and by job type, for so long."""
 
-    jobs: int
+    seconds: float
     rates_per_s: Mapping[str, float]
 
 
@@ -82,12 +82,24 @@ def steady_arrivals(workflow: Workflow, seconds: float, seed: int) -> dict[str, 
     return found
 
 
-def stepped_arrivals(workflow: Workflow, steps: Sequence[Step], seed: int) -> dict[str, Series]:
-    """Return arrivals whose rates change after so many jobs of each type."""
+def stepped_arrivals(
+    workflow: Workflow, steps: Sequence[Step], seed: int, most: int | None = None
+) -> dict[str, Series]:
+    """Return arrivals whose rates change with time, of each type no more than `most`; then the last step may be endless.
+
+    Gaps are drawn with the mean 1, and time runs at the rate: a gap that a change falls into is shortened or stretched
+    from there on.
+    """
+    assert most is not None or steps[-1].seconds < math.inf
     found = {}
     for rng, job in zip(_dice(seed, 0, len(workflow.jobs)), workflow.jobs.values(), strict=True):
-        gaps_s = [gamma_times(rng, step.rates_per_s[job.name], job.scv, step.jobs) for step in steps]
-        found[job.name] = np.cumsum(np.concatenate(gaps_s))
+        rates = [step.rates_per_s[job.name] for step in steps]
+        lasts = [step.seconds if step.seconds < math.inf else 10 * (most or 0) / rates[-1] for step in steps]
+        expected = np.concatenate([[0.0], np.cumsum(np.multiply(lasts, rates))])  # arrivals until the end of each step
+        count = most if most is not None else math.ceil(2 * expected[-1]) + 100
+        come = np.cumsum(gamma_times(rng, 1.0, job.scv, count))
+        at_s = np.interp(come, expected, np.concatenate([[0.0], np.cumsum(lasts)]), right=math.inf)
+        found[job.name] = at_s[at_s < math.inf]
     return found
 
 
