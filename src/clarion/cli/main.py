@@ -8,6 +8,7 @@ import sys
 import typer
 
 from clarion import __version__
+from clarion.cli.advise_command import advise
 from clarion.cli.broker_commands import config, stats, up
 from clarion.cli.command_errors import TellsUsage, exit_codes_help
 from clarion.cli.command_options import option
@@ -22,6 +23,7 @@ from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
 from clarion.cli.workflow_commands import worker, workflow_app
+from clarion.cli.workflow_model_commands import simulate_workflow
 
 _HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost; a living consumer gets it once.
 
@@ -67,6 +69,8 @@ def _options(
     pass
 
 
+simulate_app.command("workflow")(simulate_workflow)
+
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
 _WORKFLOWS, _PIPELINE, _MODELS = "Workflows", "Data", "Models"
 app.command("up", rich_help_panel=_BROKER)(up)
@@ -85,6 +89,7 @@ app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFT
 app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_LOOK_AFTER)
+workflow_app.command("advise")(advise)
 app.add_typer(workflow_app, name="workflow", rich_help_panel=_WORKFLOWS)
 app.command("worker", rich_help_panel=_WORKFLOWS)(worker)
 app.add_typer(jobs_app, name="jobs", rich_help_panel=_WORKFLOWS)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from clarion.reproduce.claims import Seen, listed, percent, table, word
 from clarion.reproduce.publisher_experiments import (
     BAND,
     BAND_LEAST,
@@ -52,14 +53,6 @@ from clarion.reproduce.publisher_figures import FIGURES
 
 OFF = "tuning off"  # in the policy's place, where the claim is about fixed N
 UNTUNED = (OFF,)
-
-
-class Seen(NamedTuple):
-    """What the runs gave: in words, whether the claim holds, and the numbers it was judged by."""
-
-    text: str
-    holds: bool
-    values: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +128,6 @@ def _judges(
         return look
 
     return add
-
-
-def percent(ratio: float) -> str:
-    """Return a ratio as a signed difference: +12 %."""
-    return f"{100 * (ratio - 1):+.0f} %"
-
-
-def listed(values: Iterable[float], form: str) -> str:
-    """Return numbers in one form: 1.3 / 4.3 / 7.7."""
-    return " / ".join(format(value, form) for value in values)
 
 
 def milliseconds(values: Iterable[float]) -> str:
@@ -497,11 +480,6 @@ def _parts(report: Report, results: Results) -> Iterator[str]:
     yield from (f"![{figure.shows}]({figure.file})" for figure in FIGURES)
 
 
-def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
-    lines = (f"| {' | '.join(cells)} |" for cells in rows)
-    return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *lines])
-
-
 def _claims(report: Report) -> Iterator[str]:
     yield "## The paper's claims"
     told = [f"{policy} {one['holds']} of {one['judged']}" for policy, one in report.counts().items()]
@@ -517,16 +495,12 @@ def _claims(report: Report) -> Iterator[str]:
             # What both profiles share is told once.
             shared = [claim.figure, claim.claim, claim.judged_by] if number == 0 else ["", "", ""]
             beside = [_beside(claim.of(profile, policy)) for policy in (RECHECK, EAGER)]
-            rows.append([*shared, profile, main.seen, _word(main.holds), *beside])
-    yield _table("| | the paper's claim | judged by | profile | what we see | holds? | recheck | eager |", rows)
+            rows.append([*shared, profile, main.seen, word(main.holds), *beside])
+    yield table("| | the paper's claim | judged by | profile | what we see | holds? | recheck | eager |", rows)
 
 
 def _beside(verdict: Verdict | None) -> str:
-    return "" if verdict is None else f"{_word(verdict.holds)}: {verdict.seen}"
-
-
-def _word(holds: bool) -> str:
-    return "yes" if holds else "**no**"
+    return "" if verdict is None else f"{word(verdict.holds)}: {verdict.seen}"
 
 
 def _plainly(report: Report) -> Iterator[str]:
@@ -555,7 +529,7 @@ def _reference(report: Report) -> Iterator[str]:
         names = dict.fromkeys(one.what for one in ours)
         loads = dict.fromkeys(one.load_per_s for one in ours)
         rows = [[f"{load:g}", *(_compared(one) for one in ours if one.load_per_s == load)] for load in loads]
-        yield _table(f"| {profile}, requests/s | {' | '.join(names)} |", rows)
+        yield table(f"| {profile}, requests/s | {' | '.join(names)} |", rows)
 
 
 def _compared(one: Compared) -> str:
@@ -577,7 +551,7 @@ def _beyond(report: Report) -> Iterator[str]:
         cells = [f"{row.tuned_ms[policy]:,.0f} ({row.ratio(policy):.2f})" for policy in TUNED]
         fine = "" if row.fine_ms is None else f"{row.fine_ms:,.0f} ({row.fine_ms / row.best_ms:.2f})"
         rows.append([row.profile, row.case, f"N = {row.best_size}: {row.best_ms:,.0f}", fine, *cells])
-    yield _table(f"| profile | requests/s | best fixed N | best fixed N, T_poll 5 ms | {' | '.join(TUNED)} |", rows)
+    yield table(f"| profile | requests/s | best fixed N | best fixed N, T_poll 5 ms | {' | '.join(TUNED)} |", rows)
     best = [row for row in report.beyond if row.tuned_ms[EAGER] < row.tuned_ms[RECHECK]]
     within = [row for row in report.beyond if row.ratio(EAGER) <= 1.05]
     finer = [row.tuned_ms[EAGER] <= row.fine_ms for row in report.beyond if row.fine_ms is not None]
@@ -595,7 +569,7 @@ def _deployed(results: Results) -> Iterator[str]:
     for profile in PROFILES:
         best = [results.best_deployed(LOAD, profile, load) for load in loads]
         rows.append([profile, *(f"{mean_ms:,.0f} (N = {size})" for size, mean_ms in best)])
-    yield _table(f"| mean response, ms, with its best N | {' | '.join(f'{load}/s' for load in loads)} |", rows)
+    yield table(f"| mean response, ms, with its best N | {' | '.join(f'{load}/s' for load in loads)} |", rows)
 
 
 def summary_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ from clarion.sim.simulated_parts import (
     exponential,
 )
 
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 _KEPT = ("responses_ms", "trace")
 # How the outcome of a run follows from those of its publishers.
 _SUMS = ("offered", "delivered", "dropped", "unfinished", "delivered_per_s", "batches")
@@ -194,23 +196,38 @@ class Run(NamedTuple):
 def sweep(
     runs: Sequence[Run], *, on_done: Callable[[int, int], None] | None = None, processes: int | None = None
 ) -> list[Outcome]:
-    """Make all runs, and return their outcomes in the same order; `on_done` hears how many of how many are done.
+    """Make all runs on all cores, and return their outcomes in the same order."""
+    return on_all_cores(_simulate_run, runs, on_done=on_done, processes=processes)
+
+
+def _simulate_run(run: Run) -> Outcome:
+    return simulate(run.parameters, seed=run.seed)
+
+
+def on_all_cores(
+    work: Callable[[Given], Made],
+    given: Sequence[Given],
+    *,
+    on_done: Callable[[int, int], None] | None = None,
+    processes: int | None = None,
+) -> list[Made]:
+    """Return what `work` makes of each, in the same order; `on_done` hears how many of how many are done.
 
     Each core has a process of its own, which imports the caller's main module: a script needs its
     `if __name__ == "__main__":`. With one process everything happens in the caller's.
     """
-    wanted = min(processes or os.cpu_count() or 1, len(runs))
+    wanted = min(processes or os.cpu_count() or 1, len(given))
     if wanted <= 1:
         found = []
-        for run in runs:
-            found.append(simulate(run.parameters, seed=run.seed))
+        for one in given:
+            found.append(work(one))
             if on_done is not None:
-                on_done(len(found), len(runs))
+                on_done(len(found), len(given))
         return found
     with ProcessPoolExecutor(wanted, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(simulate, run.parameters, seed=run.seed) for run in runs]
+        futures = [pool.submit(work, one) for one in given]
         for done, future in enumerate(as_completed(futures), 1):
             future.result()
             if on_done is not None:
-                on_done(done, len(runs))
+                on_done(done, len(given))
         return [future.result() for future in futures]

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -54,7 +54,13 @@ def status_name(workflow: str) -> str:
     return f"clarion/workflow/{workflow}/status"
 
 
+def wanted_name(workflow: str) -> str:
+    """Return the name of the state by which somebody asks for other consumers: JSON, {task: how many}."""
+    return f"clarion/workflow/{workflow}/wanted"
+
+
 _statuses = msgspec.json.Decoder(RunStatus)
+_wanted = msgspec.json.Decoder(dict[str, Annotated[int, msgspec.Meta(ge=1, le=100_000)]])
 
 
 def read_status(value: bytes) -> RunStatus:
@@ -94,6 +100,7 @@ class Steering:
         self._planned: Any = None
         self._changes = 0
         self._told_at_s = 0.0
+        self._wanted_version = self._client.subscriber.state(wanted_name(workflow.name)).version
         self.taken_over = threading.Event()
         allocator.scale(self._requested)
 
@@ -111,7 +118,7 @@ class Steering:
             self.taken_over.set()
             return self._turn_s
         measured = self._monitor.measured(time.time_ns() // 1000)
-        if self._scheduler is not None:
+        if not self._follow_wanted() and self._scheduler is not None:
             self._decide(self._scheduler, measured)
         if begun_s >= self._told_at_s + _TELL_S:
             self._told_at_s = begun_s
@@ -139,18 +146,34 @@ class Steering:
         decision = scheduler.decide(measured, self._workflow, self._requested, time.monotonic())
         self._decision = decision
         self._planned = decision.plan or self._planned
-        if not isinstance(decision, Rescale) or decision.consumers == self._requested:
-            return
-        shown = ", ".join(
-            f"{task} {self._requested.get(task, 1)}→{count}" for task, count in decision.consumers.items()
-        )
-        log.info("consumers: %s: %s", shown, decision.why)
+        if isinstance(decision, Rescale) and decision.consumers != self._requested:
+            self._scale(decision.consumers, decision.why)
+
+    def _follow_wanted(self) -> bool:
+        """Do what somebody asked for since the last look; tell whether anybody did."""
+        state = self._client.subscriber.state(wanted_name(self._workflow.name))
+        if state.value is None or state.version == self._wanted_version:
+            return False
+        self._wanted_version = state.version
         try:
-            self._allocator.scale(decision.consumers)
+            asked = _wanted.decode(state.value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.error("consumers were asked for in words that are not understood: %s", error)
+            return False
+        known = {task: count for task, count in asked.items() if task in self._workflow.tasks}
+        self._decision = Keep("consumers were asked for (`clarion workflow advise --apply`)")
+        self._scale({**self._requested, **known}, self._decision.why)
+        return True
+
+    def _scale(self, consumers: Mapping[str, int], why: str) -> None:
+        shown = ", ".join(f"{task} {self._requested.get(task, 1)} to {count}" for task, count in consumers.items())
+        log.info("consumers: %s: %s", shown, why)
+        try:
+            self._allocator.scale(consumers)
         except ClarionError as error:
             log.error("the consumers cannot be changed: %s", error)
             return
-        self._requested = dict(decision.consumers)
+        self._requested = dict(consumers)
         self._changes += 1
 
     def status(self, measured: Measured) -> RunStatus:

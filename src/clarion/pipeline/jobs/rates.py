@@ -103,6 +103,30 @@ def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFr
     return in_order(found, ["task"], windows, told)
 
 
+def response_times(events: DataFrame) -> DataFrame:
+    """Return, by job type, how long jobs took that were done, from task events: count, response_mean_s,
+    response_p95_s."""
+    took_us = F.col("at_us") - F.col("submitted_at_us")
+    done = events.where((F.col("event") == JOB_ENDED) & (F.col("outcome") == "done")).select("job", took_us.alias("us"))
+    return (
+        done.groupBy("job")
+        .agg(
+            F.count("*").alias("count"),
+            (F.avg("us") / US_PER_S).alias("response_mean_s"),
+            (F.percentile("us", 0.95) / US_PER_S).alias("response_p95_s"),
+        )
+        .orderBy("job")
+    )
+
+
+def consumers_seen(events: DataFrame, last_s: float = 60.0) -> DataFrame:
+    """Return, by task, how many consumers ended an attempt in the last time of which there are events."""
+    done = events.where(F.col("event") == TASK_DONE)
+    end = done.agg(F.max("finished_at_us").alias("end_us"))
+    recent = done.crossJoin(F.broadcast(end)).where(F.col("finished_at_us") > F.col("end_us") - int(last_s * US_PER_S))
+    return recent.groupBy("task").agg(F.count_distinct("consumer").alias("consumers")).orderBy("task")
+
+
 def header_time(name: str) -> Column:
     """Return the time that a header holds as text: microseconds since 1970. Null where there is none, or no number."""
     return F.timestamp_micros(F.col("headers")[name].cast("string").try_cast("bigint"))

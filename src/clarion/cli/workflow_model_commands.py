@@ -1,0 +1,126 @@
+"""`clarion simulate workflow`: a workflow in simulated time, with as many consumers of each task as one likes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from clarion.cli.command_errors import needing, tells_errors
+from clarion.cli.command_options import AsJson, option, read_pairs, read_some
+from clarion.cli.output import console, print_json, table_of
+
+if TYPE_CHECKING:
+    from clarion.sim.workflow_simulation import WorkflowOutcome
+    from clarion.workflow import Workflow
+
+_JOBS = 20_000
+
+
+def read_consumers(text: str) -> dict[str, int]:
+    """Read how many consumers each task has: A=2,B=1."""
+    pairs = read_pairs(text.split(",") if text else [], "consumers are task=number", "--consumers")
+    return {task.strip(): read_some(count) for task, count in pairs.items()}
+
+
+def read_factor(text: str | float) -> float:
+    """Read so many times as much: x1.5, or 1.5."""
+    try:
+        factor = float(str(text).strip().removeprefix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise typer.BadParameter(f"a factor is like x1.5, not {text!r}")
+    return factor
+
+
+def asked_workflow(file: Path, workload: Path | None, arrivals: float) -> Workflow:
+    """Return the workflow of a file, with measured rates laid over it and so many times the arrivals."""
+    from clarion.workflow import load_workflow
+    from clarion.workflow.workload import read_workload
+
+    workflow = load_workflow(file).check()
+    if workload is not None:
+        workflow = workflow.with_workload(read_workload(workload))
+    return workflow if arrivals == 1 else workflow.with_arrivals(arrivals)
+
+
+@tells_errors
+def simulate_workflow(
+    file: Path = typer.Argument(..., metavar="FILE", help="The workflow: YAML, or Python with one Workflow in it."),
+    consumers: str = option("", "--consumers LIST", "Consumers by task, as A=2,B=1; a task not named has 1."),
+    jobs: int | None = option(None, "--jobs N", "Run for the time in which so many jobs come.", show_default="20,000"),
+    seconds: float | None = option(None, "--seconds TIME", "Simulated time to run for instead (3600, 2h)."),
+    warm_up_s: float | None = option(
+        None, "--warm-up TIME|none", "How much of it is not counted.", show_default="a tenth"
+    ),
+    replications: int = option("1", "--replications N", "Run it so many times, with other dice each time."),
+    arrivals: float = option("x1", "--arrivals FACTOR", "So many times the arrivals.", parser=read_factor),
+    workload: Path | None = option(None, "--workload FILE", "Measured rates to lay over those of the file."),
+    seed: int = option(1, "--seed", "The same seed gives the same run.", min=0),
+    as_json: AsJson = False,
+) -> None:
+    """Run a workflow in simulated time: the response by job type, and how busy its consumers are.
+
+    Jobs come, wait at tasks, are served first come, first served, fork and join.
+    Gaps between arrivals and service times are gamma distributed with the rates
+    and scvs of the file. With too few consumers the queue grows for as long as
+    the run: then jobs that are unfinished count with their age, and it says so.
+
+    \b
+    Examples:
+      clarion simulate workflow flow.yaml --consumers A=2,B=2,C=2,D=3
+      clarion simulate workflow flow.yaml --consumers A=2 --arrivals x1.5 --json
+      clarion simulate workflow flow.yaml --workload w.yaml --seconds 8h
+    """
+    with needing("simulating needs SimPy, numpy and PyYAML", "sim"):
+        from clarion.sim import workflow_simulation as simulation
+    if jobs is not None and seconds is not None:
+        raise typer.BadParameter("--jobs and --seconds are two ways to say how long: give one of them")
+    workflow = asked_workflow(file, workload, arrivals)
+    given = read_consumers(consumers)
+    seconds = seconds or (jobs or _JOBS) / simulation.arrivals_per_s(workflow)
+    if warm_up_s is not None and warm_up_s >= seconds:
+        raise typer.BadParameter(f"the run of {seconds:,.0f} s is over before --warm-up is")
+    outcome = simulation.simulate_workflow(
+        workflow, given, seed=seed, seconds=seconds, warm_up_s=warm_up_s, replications=replications
+    )
+    if as_json:
+        print_json(outcome.to_dict())
+    else:
+        _print(outcome)
+
+
+def _print(outcome: WorkflowOutcome) -> None:
+    screen = console()
+    columns = ["job type", "response, mean", "95 % confidence", "median", "95 %", "jobs"]
+    rows = [
+        (
+            name, _shown_s(one.mean), "" if one.half_width is None else f"± {one.half_width:.3g} s",
+            _shown_s(one.p50), _shown_s(one.p95), f"{one.count:,}",
+        )
+        for name, one in outcome.response_s_by_job.items()
+    ]  # fmt: skip
+    screen.print(table_of(columns, rows, columns[1:]))
+    screen.print()
+    columns = ["task", "consumers", "busy", "waiting, mean"]
+    tasks = [
+        (task, f"{count}", f"{outcome.utilisation[task]:.0%}", f"{outcome.queue[task]:,.2f}")
+        for task, count in outcome.consumers.items()
+    ]
+    screen.print(table_of(columns, tasks, columns[1:]))
+    screen.print(
+        f"\nresponse of all jobs {_shown_s(outcome.response_s)}, work in progress {outcome.wip:,.2f},"
+        f" seed {outcome.seed}, {outcome.seconds:,.0f} s of which {outcome.warm_up_s:,.0f} s to warm up"
+    )
+    if not outcome.stable:
+        screen.print(
+            f"unstable: more arrives than its consumers can do. {outcome.unfinished:,} jobs are unfinished, on average"
+            f" {_shown_s(outcome.unfinished_age_s)} old; they count with their age, and it grows with the run."
+        )
+
+
+def _shown_s(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:,.3g} s" if value < 100 else f"{value:,.0f} s"
