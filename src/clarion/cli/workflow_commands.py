@@ -227,7 +227,9 @@ def run(
         try:
             facts = {"workflow": found.name, "url": at, "jobs": list(found.jobs), "pid": os.getpid()}
             announce_ready(facts, f"clarion: {file} runs at {at}; jobs: {', '.join(found.jobs)}", as_json=as_json)
-            stopping.wait()
+            while not stopping.wait(0.2):
+                if plane.over.is_set():
+                    raise PermanentError("a part of the control plane failed, see above; everything is stopped")
         finally:
             note("stopping: consumers finish what they work on")
             plane.close()

@@ -25,7 +25,7 @@ from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper
 from clarion.workflow.job_messages import WORKERS
 from clarion.workflow.job_steps import SetState, Step
 from clarion.workflow.monitor import Measured, Monitor
-from clarion.workflow.scheduler import Decision, Rescale, Scheduler
+from clarion.workflow.scheduler import Decision, Keep, Rescale, Scheduler
 from clarion.workflow.step_client import StepClient
 
 log = logging.getLogger("clarion.workflow.control")
@@ -210,9 +210,10 @@ class Steering:
 class _Loop:
     """Something that is done again and again, in a thread of its own, until it is told to stop."""
 
-    def __init__(self, what: str, turn: Callable[[], float], close: Callable[[], None]) -> None:
+    def __init__(self, what: str, turn: Callable[[], float], close: Callable[[], None], over: threading.Event) -> None:
         self._turn = turn
         self._close = close
+        self._over = over  # set where it ends though nobody told it to
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"clarion-{what}", daemon=True)
         self._thread.start()
@@ -227,6 +228,7 @@ class _Loop:
                     pause_s = 1.0
                 self._stopping.wait(pause_s)
         finally:
+            self._over.set()
             try:
                 self._close()
             except ClarionError as error:
@@ -248,11 +250,11 @@ class ControlPlane:
         self, workflow: Workflow, url: str | None = None, steering: Callable[[], Steering] | None = None
     ) -> None:
         self._invoker = Invoker(workflow, url)  # which makes the workflow known first
-        failures = FailureWatch(workflow, url)
-        sweeper = Sweeper(workflow, url)
-        self.steering = None if steering is None else steering()
-        parts: list[Any] = [self._invoker, failures, sweeper] + ([self.steering] if self.steering else [])
-        self._loops = [_Loop(type(part).__name__.lower(), part.turn, part.close) for part in parts]
+        parts: list[Any] = [self._invoker, FailureWatch(workflow, url), Sweeper(workflow, url)]
+        if steering is not None:
+            parts.append(steering())
+        self.over = threading.Event()  # set when any of them ended
+        self._loops = [_Loop(type(part).__name__.lower(), part.turn, part.close, self.over) for part in parts]
 
     @property
     def jobs_begun(self) -> int:
