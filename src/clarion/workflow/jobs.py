@@ -146,26 +146,34 @@ class Jobs:
                 if record is None and not self._is_waiting(job_id):
                     raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
                 raise TimedOut(f"job {job_id} is not over yet; ask again")
-            pause_s = min(_POLL_MOST_S, max(_POLL_LEAST_S, (now_s - begun_s) / 10))  # so a tenth late at most
-            time.sleep(min(pause_s, until_s - now_s))
+            time.sleep(min(_pause_s(now_s - begun_s), until_s - now_s))
 
     def results(self, job_ids: Iterable[str], *, wait_s: float = 0.0) -> list[Any]:
         """Return the results of several jobs, in order; raises as `result` does."""
-        until_s = time.monotonic() + seconds(wait_s, "wait_s")
-        ids = list(job_ids)
+        begun_s = time.monotonic()
+        until_s = begun_s + seconds(wait_s, "wait_s")
+        asked = [*job_ids]
         found: dict[str, Any] = {}
-        while True:
-            waiting = [one for one in ids if one not in found][:_AT_ONCE]
-            records = self._records(waiting)
-            for one, record in zip(waiting, records, strict=True):
-                if record is not None and record.status in ENDED:
-                    found[one] = self._result_of(record)
-            if len(found) == len(set(ids)):
-                return [found[one] for one in ids]
-            if time.monotonic() >= until_s:
-                raise TimedOut(f"{len(set(ids)) - len(found)} of {len(set(ids))} jobs are not over yet; ask again")
-            if not any(one in found for one in waiting):
-                time.sleep(0.02)
+        waiting = [*dict.fromkeys(asked)]
+        ids = len(waiting)
+        while waiting:
+            ended = some = self._ended(waiting[:1])  # the first tells whether it is worth asking for more
+            at = 1
+            while some and at < len(waiting):
+                some = self._ended(waiting[at : at + _AT_ONCE])
+                ended, at = [*ended, *some], at + _AT_ONCE
+            for record in ended:
+                found[record.job_id] = self._result_of(record)
+            waiting = [one for one in waiting if one not in found]
+            now_s = time.monotonic()
+            if waiting and now_s >= until_s:
+                raise TimedOut(f"{len(waiting)} of {ids} jobs are not over yet; ask again")
+            if waiting and not ended:
+                time.sleep(min(_pause_s(now_s - begun_s), until_s - now_s))
+        return [found[one] for one in asked]
+
+    def _ended(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
+        return [record for record in self._records(job_ids) if record is not None and record.status in ENDED]
 
     def status(self, job_id: str, *, history: bool = True) -> JobStatus:
         """Tell what is known of a job now, with the attempts at its tasks; NoJob where there is none."""
@@ -300,6 +308,11 @@ class Jobs:
         except (NoTopic, MessagesGone):
             pass
         return None
+
+
+def _pause_s(waited_s: float) -> float:
+    """Return how long to wait before asking again: a tenth of what was waited so far."""
+    return min(_POLL_MOST_S, max(_POLL_LEAST_S, waited_s / 10))
 
 
 def new_job_id() -> str:
