@@ -16,6 +16,7 @@ from clarion.cli.demo_command import demo
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
 from clarion.cli.pipeline_commands import pipeline_app
+from clarion.cli.plan_command import plan
 from clarion.cli.put_commands import publish, put, request
 from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
@@ -84,6 +85,7 @@ app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_LOOK_AFTER)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
+app.command("plan", rich_help_panel=_MODELS)(plan)
 app.add_typer(simulate_app, name="simulate", rich_help_panel=_MODELS)
 app.add_typer(reproduce_app, name="reproduce", rich_help_panel=_MODELS)
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clarion.queueing.gi_g_m import Counts, Floats
 from clarion.queueing.network import Network
@@ -55,9 +56,7 @@ class Costs:
     def __init__(self, marginal: Sequence[Sequence[float]]) -> None:
         width = max(len(one) for one in marginal)
         self._marginal: Floats = np.array([[*one, *[one[-1]] * (width - len(one))] for one in marginal], np.float64)
-        self._sums: Floats = np.concatenate(
-            [np.zeros((len(marginal), 1)), np.cumsum(self._marginal, axis=1)], axis=1
-        )
+        self._sums: Floats = np.concatenate([np.zeros((len(marginal), 1)), np.cumsum(self._marginal, axis=1)], axis=1)
         self._rows = np.arange(len(marginal))
 
     def of(self, servers: Counts) -> Floats:
@@ -84,7 +83,7 @@ class _Goal(NamedTuple):
     limit: float
     is_time: bool
 
-    def judge(self, servers: Counts) -> tuple[Floats, Floats, Floats]:
+    def judge(self, servers: Counts) -> tuple[Floats, Floats, NDArray[np.bool]]:
         """Return for each row what is minimised, what decides between equals, and whether it is within the limit."""
         length = self.network.lengths(servers) @ self.weights
         cost = self.costs.total(servers)
@@ -132,12 +131,15 @@ def _climb(goal: _Goal, start: Counts, most: Counts | None = None) -> tuple[Coun
     is_budget = goal.is_time and most is None
     room = goal.limit + _SAME * abs(goal.limit)
     steps: list[Step] = []
-    queues = network.table.queues(flow.servers, flow.scvs)
     while True:
-        weighted = float((network.loads + queues) @ weights)
+        queues, fewer = network.table.queues_and_next(flow.servers, flow.scvs)
+        lengths = network.loads + queues
+        if steps:
+            steps[-1] = steps[-1]._replace(lengths=lengths)
+        weighted = float(lengths @ weights)
         if most is None and not goal.is_time and weighted <= goal.limit:
             break
-        gain = (queues - network.table.queues(flow.servers + 1, flow.scvs)) * weights
+        gain = (queues - fewer) * weights
         worth = gain / price
         if is_budget:
             worth[price > room - spent] = -math.inf
@@ -150,8 +152,7 @@ def _climb(goal: _Goal, start: Counts, most: Counts | None = None) -> tuple[Coun
         flow.add(station)
         count = int(flow.servers[station])
         price[station] = costs.next(station, count)
-        queues = network.table.queues(flow.servers, flow.scvs)
-        steps.append(Step(station, count, network.loads + queues))
+        steps.append(Step(station, count, lengths))  # which are told in the next round
     return flow.servers, steps
 
 

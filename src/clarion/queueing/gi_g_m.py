@@ -112,17 +112,27 @@ class StationTable:
     def queues(self, servers: Counts, arrival_scvs: Floats) -> Floats:
         """Return how many wait at each station (the last axis); infinite where there is no steady state."""
         column = servers - self.least
-        wanted = int(column.max(initial=0)) + 1
-        if wanted > len(self._columns) and not self._full:
-            self.grow(max(wanted, 2 * len(self._columns)))
-        at = np.clip(column, 0, len(self._columns) - 1)
-        plain = self._tables[0][self._rows, at]
-        if self.approximation == "qna":
-            found = plain * ((arrival_scvs + self.service_scvs) / 2)
-        else:
-            parts = (table[self._rows, at] for table in self._tables[1:])
-            found = plain * _whitt(arrival_scvs, self.service_scvs, *parts)
+        self._reach(int(column.max(initial=0)))
+        found = self._at(np.maximum(column, 0), arrival_scvs)
         return found if column.min(initial=0) >= 0 else np.where(column < 0, math.inf, found)
+
+    def queues_and_next(self, servers: Counts, arrival_scvs: Floats) -> tuple[Floats, Floats]:
+        """Return how many wait at each station, and how many would with one more server there; all have a steady
+        state."""
+        column = servers - self.least
+        self._reach(int(column.max()) + 1)
+        return self._at(column, arrival_scvs), self._at(column + 1, arrival_scvs)
+
+    def _reach(self, column: int) -> None:
+        if column >= len(self._columns) and not self._full:
+            self.grow(max(column + 1, 2 * len(self._columns)))
+
+    def _at(self, column: Counts, arrival_scvs: Floats) -> Floats:
+        place = self._rows, np.minimum(column, len(self._columns) - 1)
+        plain = self._tables[0][place]
+        if self.approximation == "qna":
+            return np.asarray(plain * (0.5 * (arrival_scvs + self.service_scvs)))
+        return np.asarray(plain * _whitt(arrival_scvs, self.service_scvs, *(part[place] for part in self._tables[1:])))
 
 
 def _whitt_parts(loads: Any, servers: Any) -> tuple[Any, Any]:

@@ -83,9 +83,7 @@ class Plan:
     approximation: Approximation
 
 
-def predict(
-    workflow: Workflow, consumers: Mapping[str, int], approximation: Approximation = "qna"
-) -> Prediction:
+def predict(workflow: Workflow, consumers: Mapping[str, int], approximation: Approximation = "qna") -> Prediction:
     """Return how the workflow does with these consumers; a task that is not named has one."""
     if unknown := [task for task in consumers if task not in workflow.tasks]:
         raise BadSettings(f"there is no task {unknown[0]}; there are {', '.join(workflow.tasks)}")
@@ -96,8 +94,10 @@ def predict(
 
 
 def minimise_time(workflow: Workflow, budget: float, approximation: Approximation = "qna") -> Plan:
-    """Return the plan with the least work in progress that costs at most `budget` beyond one consumer a task; Impossible
-    where the budget does not let every task keep up."""
+    """Return the plan with the least work in progress that costs at most `budget` beyond one consumer a task.
+
+    Impossible where the budget does not let every task keep up.
+    """
     if not 0 <= budget < math.inf:
         raise BadSettings(f"a budget is a number from 0 on, not {budget}")
     network, costs = _network_of(workflow, approximation), _costs_of(workflow)
@@ -109,8 +109,10 @@ def minimise_time(workflow: Workflow, budget: float, approximation: Approximatio
 
 
 def minimise_cost(workflow: Workflow, response_s: float, approximation: Approximation = "qna") -> Plan:
-    """Return the cheapest plan by which jobs take at most `response_s` on average; Impossible where even without any
-    waiting they take longer."""
+    """Return the cheapest plan by which jobs take at most `response_s` on average.
+
+    Impossible where they take longer even if nothing waits.
+    """
     if not 0 < response_s < math.inf:
         raise BadSettings(f"a response time is a number of seconds above 0, not {response_s}")
     network, costs = _network_of(workflow, approximation), _costs_of(workflow)
@@ -190,9 +192,7 @@ def _too_small(workflow: Workflow, network: Network, budget: float, least: float
     return refused
 
 
-def _plan(
-    workflow: Workflow, network: Network, costs: Costs, found: Allocation, approximation: Approximation
-) -> Plan:
+def _plan(workflow: Workflow, network: Network, costs: Costs, found: Allocation, approximation: Approximation) -> Plan:
     names = list(workflow.tasks)
     first = _first_steps(network)
     steps = [PlanStep(names[place], count, math.inf, math.inf) for place, count in first[:-1]]
