@@ -5,8 +5,8 @@ within a budget) and MinCost (least cost that keeps work in progress within a bo
 server that takes away the most for its cost. Where times are exponential and costs even, that is the optimum; elsewhere
 it need not be, so every answer is held against a bound:
 
-* The scv of arrivals at a station depends on all servers, but not below `Network.least_arrival_scvs`. With those, the
-  length of a station depends on its own servers only, and is too short at worst.
+* The scv of arrivals at a station depends on all servers, but is not below `Network.least_arrival_scvs`. With those,
+  the length of a station depends on its own servers only, and is too short at worst.
 * Such a sum is bounded by Lagrange's multiplier: what is limited gets a price, and each station chooses for itself.
 
 The same prices say which choices of a station cannot be part of anything better than what was found. Where the others
@@ -185,10 +185,15 @@ class _Bound:
         self._goal = goal
         count = _OPTIONS + int((found - table.least).max())
         options = table.least + np.arange(count)[:, None]  # by option and station
-        queues = table.queues(options, network.least_arrival_scvs())
+        costs = goal.costs.of(options)
+        money = goal.limit if goal.is_time else float(goal.costs.total(found))  # nothing better costs more
+        can_be_paid = costs - costs[0] <= money * (1 + _SAME) - costs[0].sum()
+        most = np.where(can_be_paid[-1], math.inf, table.least + can_be_paid.sum(axis=0) - 1)
+        queues = table.queues(options, network.least_arrival_scvs(most))
         queues[-1] = 0.0
-        lengths, costs = (network.loads + queues) * goal.weights, goal.costs.of(options)
+        lengths = (network.loads + queues) * goal.weights
         self._aims, self._bounded = (lengths, costs) if goal.is_time else (costs, lengths)
+        self._aims = np.where(can_be_paid, self._aims, math.inf)
         self.value, self._price = self._best_price()
 
     def _best_price(self) -> tuple[float, float]:
@@ -203,7 +208,7 @@ class _Bound:
                 low, price = price, (2 * price if math.isinf(high) else (price + high) / 2)
             else:
                 high, price = price, (low + price) / 2
-            if high - low <= 1e-13 * high:
+            if not math.isinf(high) and high - low <= 1e-13 * high:
                 break
         return best
 

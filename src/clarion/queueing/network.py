@@ -99,19 +99,21 @@ class Network:
         """Return L: how many are at each station, waiting or served."""
         return self.loads + self.queues(servers)
 
-    def least_arrival_scvs(self) -> Floats:
-        """Return a bound from below of the scv of arrivals at each station, whatever the servers with a steady state.
+    def least_arrival_scvs(self, most: Floats) -> Floats:
+        """Return a bound from below of the scv of arrivals at each station, for any servers that have a steady state
+        and are at most so many; infinitely many are, too.
 
         Departures (5) rise with arrivals, so that bounds of arrivals give bounds of departures, which give better
         bounds of arrivals. With u = m^-1/2 the departure scv is ca2 + a^2 ((1 - ca2) u^4 + (cs2 - 1) u^5), least at one
         end of what m can be, or where its derivative is 0.
         """
-        most = 1 / np.sqrt(self.table.least)
+        ends = 1 / np.sqrt(most), 1 / np.sqrt(self.table.least)
         bound = np.zeros(len(self.loads))
         for _ in range(60):
-            turn = np.clip(0.8 * (1 - bound) / np.where(self.service_scvs == 1, 1.0, 1 - self.service_scvs), 0, most)
-            changes = [(1 - bound) * u**4 + (self.service_scvs - 1) * u**5 for u in (most, turn)]
-            departing = bound + self.loads**2 * np.minimum(0, np.minimum(*changes))
+            turn = 0.8 * (1 - bound) / np.where(self.service_scvs == 1, 1.0, 1 - self.service_scvs)
+            points = (*ends, np.clip(turn, *ends))
+            changes = [(1 - bound) * u**4 + (self.service_scvs - 1) * u**5 for u in points]
+            departing = bound + self.loads**2 * np.minimum.reduce(changes)
             better = self._outside + (self._mixing * np.maximum(departing, 0)).sum(axis=1)
             if np.allclose(better, bound, rtol=1e-12, atol=0):
                 break

@@ -46,7 +46,7 @@ def test_exponential_times_stay_exponential_everywhere() -> None:
     classes = [JobClass(1.0, 1.0, [(0, ()), (1, (0,)), (2, (0, 1))]), JobClass(2.0, 1.0, [(2, ()), (0, (2,))])]
     network = Network([2.0, 3.0, 4.0], [1.0] * 3, classes)
     assert network.arrival_scvs(np.array([2, 1, 3])).tolist() == pytest.approx([1, 1, 1])
-    assert network.least_arrival_scvs().tolist() == pytest.approx([1, 1, 1])
+    assert network.least_arrival_scvs(np.full(3, math.inf)).tolist() == pytest.approx([1, 1, 1])
 
 
 def test_one_allocation_or_many_and_one_server_after_another_give_the_same() -> None:
@@ -64,7 +64,11 @@ def test_one_allocation_or_many_and_one_server_after_another_give_the_same() -> 
             while flow.servers[station] < count:
                 flow.add(station)
         assert flow.scvs == pytest.approx(expected)
-        assert (expected >= network.least_arrival_scvs() - 1e-12).all()
+        assert (expected >= network.least_arrival_scvs(np.array([9.0, 30.0, 5.0])) - 1e-12).all()
+        assert (expected >= network.least_arrival_scvs(np.full(3, math.inf)) - 1e-12).all()
+    only = rows[0].astype(np.float64)
+    assert network.table.least.tolist() == rows[0].tolist()
+    assert network.least_arrival_scvs(only) == pytest.approx(together[0])  # where there is no choice, it is no bound
 
 
 def test_where_there_is_no_steady_state_the_length_is_infinite_there_only() -> None:

@@ -160,6 +160,18 @@ def test_more_than_a_thousand_consumers_can_be_planned() -> None:
     assert plan.gap < 0.001
 
 
+def test_a_plan_too_large_to_search_tells_how_much_better_it_could_be_at_most() -> None:
+    tasks = [f"t{number}" for number in range(40)]
+    told = ", ".join(f"{name}: {{rate: {1 + number / 10}, scv: 0.5}}" for number, name in enumerate(tasks))
+    flow = _chain(told, f"j: {{arrival_rate: 1.7, scv: 2, dag: [{', '.join(tasks)}]}}")
+    plan = minimise_time(flow, 20)
+    assert 0 < plan.gap < 0.05
+    assert not plan.exact
+    cheap = minimise_cost(flow, 1.1 * plan.response_s)
+    assert cheap.cost <= plan.cost
+    assert cheap.gap < 0.1
+
+
 def test_missing_rates_are_all_named() -> None:
     flow = _chain("A: {}, B: {rate: 1}", "j: {dag: [A, B]}")
     with pytest.raises(BadSettings, match=r"task A has no rate; job type j has no arrival_rate.*--workload"):
