@@ -7,6 +7,7 @@ import json
 import random
 import statistics
 import time
+from itertools import pairwise
 
 from clarion.queueing import APPROXIMATIONS
 from clarion.workflow import Workflow
@@ -24,7 +25,7 @@ def large_workflow(tasks: int, jobs: int, seed: int) -> Workflow:
         chosen = sorted(dice.sample(names, dice.randint(4, min(16, tasks))))
         if number < tasks // 10:  # so that every task is part of some job
             chosen = names[10 * number : 10 * number + 10]
-        dag = {name: [after] for name, after in zip(chosen, chosen[1:], strict=False)}
+        dag = {name: [after] for name, after in pairwise(chosen)}
         dag[chosen[0]] = [chosen[1], chosen[2]]  # a fork, and a join behind it
         dag[chosen[1]] = [chosen[3]]
         workflow.job(f"job-{number}", dag, arrival_rate=dice.uniform(0.5, 2), scv=dice.uniform(0.2, 2))

@@ -18,6 +18,7 @@ from clarion.cli.job_commands import jobs_app
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
 from clarion.cli.pipeline_commands import pipeline_app
+from clarion.cli.plan_command import plan
 from clarion.cli.put_commands import publish, put, request
 from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
@@ -94,6 +95,7 @@ app.add_typer(workflow_app, name="workflow", rich_help_panel=_WORKFLOWS)
 app.command("worker", rich_help_panel=_WORKFLOWS)(worker)
 app.add_typer(jobs_app, name="jobs", rich_help_panel=_WORKFLOWS)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
+app.command("plan", rich_help_panel=_MODELS)(plan)
 app.add_typer(simulate_app, name="simulate", rich_help_panel=_MODELS)
 app.add_typer(reproduce_app, name="reproduce", rich_help_panel=_MODELS)
 

@@ -5,8 +5,8 @@ within a budget) and MinCost (least cost that keeps work in progress within a bo
 server that takes away the most for its cost. Where times are exponential and costs even, that is the optimum; elsewhere
 it need not be, so every answer is held against a bound:
 
-* The scv of arrivals at a station depends on all servers, but not below `Network.least_arrival_scvs`. With those, the
-  length of a station depends on its own servers only, and is too short at worst.
+* The scv of arrivals at a station depends on all servers, but is not below `Network.least_arrival_scvs`. With those,
+  the length of a station depends on its own servers only, and is too short at worst.
 * Such a sum is bounded by Lagrange's multiplier: what is limited gets a price, and each station chooses for itself.
 
 The same prices say which choices of a station cannot be part of anything better than what was found. Where the others
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clarion.queueing.gi_g_m import Counts, Floats
 from clarion.queueing.network import Network
@@ -82,7 +83,7 @@ class _Goal(NamedTuple):
     limit: float
     is_time: bool
 
-    def judge(self, servers: Counts) -> tuple[Floats, Floats, Floats]:
+    def judge(self, servers: Counts) -> tuple[Floats, Floats, NDArray[np.bool]]:
         """Return for each row what is minimised, what decides between equals, and whether it is within the limit."""
         length = self.network.lengths(servers) @ self.weights
         cost = self.costs.total(servers)
@@ -130,12 +131,15 @@ def _climb(goal: _Goal, start: Counts, most: Counts | None = None) -> tuple[Coun
     is_budget = goal.is_time and most is None
     room = goal.limit + _SAME * abs(goal.limit)
     steps: list[Step] = []
-    queues = network.table.queues(flow.servers, flow.scvs)
     while True:
-        weighted = float((network.loads + queues) @ weights)
+        queues, fewer = network.table.queues_and_next(flow.servers, flow.scvs)
+        lengths = network.loads + queues
+        if steps:
+            steps[-1] = steps[-1]._replace(lengths=lengths)
+        weighted = float(lengths @ weights)
         if most is None and not goal.is_time and weighted <= goal.limit:
             break
-        gain = (queues - network.table.queues(flow.servers + 1, flow.scvs)) * weights
+        gain = (queues - fewer) * weights
         worth = gain / price
         if is_budget:
             worth[price > room - spent] = -math.inf
@@ -148,8 +152,7 @@ def _climb(goal: _Goal, start: Counts, most: Counts | None = None) -> tuple[Coun
         flow.add(station)
         count = int(flow.servers[station])
         price[station] = costs.next(station, count)
-        queues = network.table.queues(flow.servers, flow.scvs)
-        steps.append(Step(station, count, network.loads + queues))
+        steps.append(Step(station, count, lengths))  # which are told in the next round
     return flow.servers, steps
 
 
@@ -182,10 +185,15 @@ class _Bound:
         self._goal = goal
         count = _OPTIONS + int((found - table.least).max())
         options = table.least + np.arange(count)[:, None]  # by option and station
-        queues = table.queues(options, network.least_arrival_scvs())
+        costs = goal.costs.of(options)
+        money = goal.limit if goal.is_time else float(goal.costs.total(found))  # nothing better costs more
+        can_be_paid = costs - costs[0] <= money * (1 + _SAME) - costs[0].sum()
+        most = np.where(can_be_paid[-1], math.inf, table.least + can_be_paid.sum(axis=0) - 1)
+        queues = table.queues(options, network.least_arrival_scvs(most))
         queues[-1] = 0.0
-        lengths, costs = (network.loads + queues) * goal.weights, goal.costs.of(options)
+        lengths = (network.loads + queues) * goal.weights
         self._aims, self._bounded = (lengths, costs) if goal.is_time else (costs, lengths)
+        self._aims = np.where(can_be_paid, self._aims, math.inf)
         self.value, self._price = self._best_price()
 
     def _best_price(self) -> tuple[float, float]:
@@ -200,7 +208,7 @@ class _Bound:
                 low, price = price, (2 * price if math.isinf(high) else (price + high) / 2)
             else:
                 high, price = price, (low + price) / 2
-            if high - low <= 1e-13 * high:
+            if not math.isinf(high) and high - low <= 1e-13 * high:
                 break
         return best
 

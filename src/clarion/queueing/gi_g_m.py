@@ -112,37 +112,46 @@ class StationTable:
     def queues(self, servers: Counts, arrival_scvs: Floats) -> Floats:
         """Return how many wait at each station (the last axis); infinite where there is no steady state."""
         column = servers - self.least
-        wanted = int(column.max(initial=0)) + 1
-        if wanted > len(self._columns) and not self._full:
-            self.grow(max(wanted, 2 * len(self._columns)))
-        at = np.clip(column, 0, len(self._columns) - 1)
-        plain = self._tables[0][self._rows, at]
-        if self.approximation == "qna":
-            found = plain * ((arrival_scvs + self.service_scvs) / 2)
-        else:
-            parts = (table[self._rows, at] for table in self._tables[1:])
-            found = plain * _whitt(arrival_scvs, self.service_scvs, *parts)
+        self._reach(int(column.max(initial=0)))
+        found = self._at(np.maximum(column, 0), arrival_scvs)
         return found if column.min(initial=0) >= 0 else np.where(column < 0, math.inf, found)
 
+    def queues_and_next(self, servers: Counts, arrival_scvs: Floats) -> tuple[Floats, Floats]:
+        """Return how many wait at each station, and how many would with one more server there; all have a steady
+        state."""
+        column = servers - self.least
+        self._reach(int(column.max()) + 1)
+        now, then = self._at(np.stack([column, column + 1]), arrival_scvs)
+        return now, then
 
-def _whitt_parts(loads: Any, servers: Any) -> tuple[Any, Any]:
-    """Return phi_1 and phi_3, the corrections of M/D/m and D/M/m."""
+    def _reach(self, column: int) -> None:
+        if column >= len(self._columns) and not self._full:
+            self.grow(max(column + 1, 2 * len(self._columns)))
+
+    def _at(self, column: Counts, arrival_scvs: Floats) -> Floats:
+        place = self._rows, np.minimum(column, len(self._columns) - 1)
+        plain = self._tables[0][place]
+        if self.approximation == "qna":
+            return np.asarray(plain * (0.5 * (arrival_scvs + self.service_scvs)))
+        return np.asarray(plain * _whitt(arrival_scvs, self.service_scvs, *(part[place] for part in self._tables[1:])))
+
+
+def _whitt_parts(loads: Any, servers: Any) -> tuple[Any, Any, Any]:
+    """Return phi_1 and phi_3, the corrections of M/D/m and D/M/m, and the logarithm of phi_4."""
     busy = np.maximum(loads / servers, _TINY)
     crowd = (servers - 1) * (np.sqrt(4 + 5 * servers) - 2) / (16 * servers)
     gamma = np.minimum(0.24, (1 - busy) * crowd / np.maximum(busy, 1e-30))
-    return 1 + gamma, (1 - 4 * gamma) * np.exp(np.maximum(-2 * (1 - busy) / (3 * busy), -700))
+    phi_1, phi_3 = 1 + gamma, (1 - 4 * gamma) * np.exp(np.maximum(-2 * (1 - busy) / (3 * busy), -700))
+    return phi_1, phi_3, np.log(np.minimum(1, (phi_1 + phi_3) / 2))
 
 
-def _whitt(arrival_scvs: Any, service_scvs: Any, phi_1: Any, phi_3: Any) -> Any:
+def _whitt(arrival_scvs: Any, service_scvs: Any, phi_1: Any, phi_3: Any, log_phi_4: Any) -> Any:
     """Return phi * (ca2 + cs2)/2: how many times as many wait as at M/M/m. It rises with both scv."""
-    mean = (arrival_scvs + service_scvs) / 2
-    phi_4 = np.minimum(1, (phi_1 + phi_3) / 2)
-    psi = phi_4 ** (2 * np.maximum(0, 1 - mean))
-    higher = np.maximum(arrival_scvs, service_scvs)
-    above = (4 * (higher - service_scvs) * phi_1 + service_scvs * psi) / np.maximum(
-        4 * higher - 3 * service_scvs, _TINY
-    )
+    twice = arrival_scvs + service_scvs
+    psi = np.exp(log_phi_4 * np.maximum(0, 2 - twice))
+    higher = np.maximum(arrival_scvs, service_scvs) - service_scvs
+    above = (4 * higher * phi_1 + service_scvs * psi) / np.maximum(4 * higher + service_scvs, _TINY)
     below = ((service_scvs - arrival_scvs) * phi_3 + (service_scvs + 3 * arrival_scvs) * psi) / np.maximum(
-        4 * mean, _TINY
+        2 * twice, _TINY
     )
-    return mean * np.where(arrival_scvs >= service_scvs, above, below)
+    return 0.5 * twice * np.where(arrival_scvs >= service_scvs, above, below)

@@ -84,6 +84,8 @@ class Network:
 
     def arrival_scvs(self, servers: Counts) -> Floats:
         """Return the scv of arrivals at each station (the last axis)."""
+        if servers.ndim == 1:
+            return self.follow(servers).scvs
         constant, factor = self.departure_parts(servers)
         matrix = np.eye(len(self.loads)) - self._mixing * factor[..., None, :]
         right = self._outside + constant @ self._mixing.T
@@ -97,20 +99,22 @@ class Network:
         """Return L: how many are at each station, waiting or served."""
         return self.loads + self.queues(servers)
 
-    def least_arrival_scvs(self) -> Floats:
-        """Return a bound from below of the scv of arrivals at each station, whatever the servers with a steady state.
+    def least_arrival_scvs(self, most: Floats) -> Floats:
+        """Return a bound from below of the scv of arrivals at each station, for any servers that have a steady state
+        and are at most so many; infinitely many are, too.
 
         Departures (5) rise with arrivals, so that bounds of arrivals give bounds of departures, which give better
         bounds of arrivals. With u = m^-1/2 the departure scv is ca2 + a^2 ((1 - ca2) u^4 + (cs2 - 1) u^5), least at one
         end of what m can be, or where its derivative is 0.
         """
-        most = 1 / np.sqrt(self.table.least)
+        ends = 1 / np.sqrt(most), 1 / np.sqrt(self.table.least)
         bound = np.zeros(len(self.loads))
         for _ in range(60):
-            turn = np.clip(0.8 * (1 - bound) / np.where(self.service_scvs == 1, 1.0, 1 - self.service_scvs), 0, most)
-            changes = [(1 - bound) * u**4 + (self.service_scvs - 1) * u**5 for u in (most, turn)]
-            departing = bound + self.loads**2 * np.minimum(0, np.minimum(*changes))
-            better = self._outside + self._mixing @ np.maximum(departing, 0)
+            turn = 0.8 * (1 - bound) / np.where(self.service_scvs == 1, 1.0, 1 - self.service_scvs)
+            points = (*ends, np.clip(turn, *ends))
+            changes = [(1 - bound) * u**4 + (self.service_scvs - 1) * u**5 for u in points]
+            departing = bound + self.loads**2 * np.minimum.reduce(changes)
+            better = self._outside + (self._mixing * np.maximum(departing, 0)).sum(axis=1)
             if np.allclose(better, bound, rtol=1e-12, atol=0):
                 break
             bound = better
@@ -118,30 +122,40 @@ class Network:
 
     def follow(self, servers: Counts) -> Flow:
         """Return the scv of arrivals as they change while servers are added one by one."""
-        return Flow(self, servers, self._mixing)
+        return Flow(self, servers, self._outside, self._mixing)
 
 
 class Flow:
-    """The scv of arrivals at each station, kept while servers are added: a change of one station's departures is a
-    change of one column of the system of equations, for which nothing needs to be solved again (Sherman and Morrison).
+    """The scv of arrivals at each station, kept while servers are added.
+
+    A change of one station's departures changes one column of the system of equations, for which nothing needs to be
+    solved again (Sherman and Morrison). It is built the same way, from stations whose departures do not depend on what
+    arrives: large systems are slow to solve where others use the machine, too.
     """
 
-    def __init__(self, network: Network, servers: Counts, mixing: Floats) -> None:
+    def __init__(self, network: Network, servers: Counts, outside: Floats, mixing: Floats) -> None:
         self._network = network
         self.servers = servers.copy()
-        self.scvs = network.arrival_scvs(servers)
-        _, factor = network.departure_parts(servers)
-        # What arrives, and comes around again, for one more of what departs from each station.
-        self._spread: Floats = np.linalg.solve(np.eye(len(factor)) - mixing * factor, mixing)
+        constant, factor = network.departure_parts(servers)
+        self.scvs: Floats = outside + (mixing * constant).sum(axis=1)
+        self._spread = mixing.copy()  # what arrives anywhere for one more of what departs, and comes around again
+        self._room = np.empty_like(mixing)
+        for station, passed in enumerate(factor.tolist()):
+            self._change(station, 0.0, passed)
 
     def add(self, station: int) -> None:
         """Add a server."""
-        network, servers = self._network, float(self.servers[station])
-        load, scv = float(network.loads[station]), float(network.service_scvs[station]) - 1
-        before, after = (load / servers) ** 2, (load / (servers + 1)) ** 2
-        constant = after * (1 + scv / (servers + 1) ** 0.5) - before * (1 + scv / servers**0.5)
-        factor = before - after
+        load, scv = float(self._network.loads[station]), float(self._network.service_scvs[station]) - 1
+        servers = float(self.servers[station])
+        before, after = min(load / servers, 1.0) ** 2, min(load / (servers + 1), 1.0) ** 2
         self.servers[station] += 1
+        self._change(
+            station, after * (1 + scv / (servers + 1) ** 0.5) - before * (1 + scv / servers**0.5), before - after
+        )
+
+    def _change(self, station: int, constant: float, factor: float) -> None:
+        """Change x and y of what departs from a station by so much."""
         column = self._spread[:, station] / (1 - factor * float(self._spread[station, station]))
         self.scvs += column * (constant + factor * float(self.scvs[station]))
-        self._spread += np.multiply.outer(column * factor, self._spread[station])
+        np.multiply((factor * column)[:, None], self._spread[station], out=self._room)
+        self._spread += self._room

@@ -21,6 +21,7 @@ The same in Python:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -89,7 +90,7 @@ class JobType:
     @property
     def order(self) -> tuple[str, ...]:
         """Return the tasks such that each comes after those it waits for; those of a cycle are left out."""
-        waiting = {task: len(self.predecessors(task)) for task in self.dag}
+        waiting = Counter(after for afters in self.dag.values() for after in afters)
         ready, found = list(self.starts), []
         while ready:
             task = ready.pop(0)
@@ -423,7 +424,7 @@ def _read_dag(where: str, given: Any, name_of: Callable[[Any], Any]) -> dict[str
 
 def _cycle(job: JobType) -> list[str]:
     """Return a cycle of a DAG that is none, from its first task back to it."""
-    left = {task for task in job.dag if task not in job.order}
+    left = set(job.dag).difference(job.order)
     if not left:
         return []
     path = [min(left)]

@@ -94,8 +94,10 @@ def predict(workflow: Workflow, consumers: Mapping[str, int], approximation: App
 
 
 def minimise_time(workflow: Workflow, budget: float, approximation: Approximation = "qna") -> Plan:
-    """Return the plan with the least work in progress that costs at most `budget` beyond one consumer a task; Impossible
-    where the budget does not let every task keep up."""
+    """Return the plan with the least work in progress that costs at most `budget` beyond one consumer a task.
+
+    Impossible where the budget does not let every task keep up.
+    """
     if not 0 <= budget < math.inf:
         raise BadSettings(f"a budget is a number from 0 on, not {budget}")
     network, costs = _network_of(workflow, approximation), _costs_of(workflow)
@@ -107,8 +109,10 @@ def minimise_time(workflow: Workflow, budget: float, approximation: Approximatio
 
 
 def minimise_cost(workflow: Workflow, response_s: float, approximation: Approximation = "qna") -> Plan:
-    """Return the cheapest plan by which jobs take at most `response_s` on average; Impossible where even without any
-    waiting they take longer."""
+    """Return the cheapest plan by which jobs take at most `response_s` on average.
+
+    Impossible where they take longer even if nothing waits.
+    """
     if not 0 < response_s < math.inf:
         raise BadSettings(f"a response time is a number of seconds above 0, not {response_s}")
     network, costs = _network_of(workflow, approximation), _costs_of(workflow)

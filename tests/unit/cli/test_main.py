@@ -16,7 +16,7 @@ _COMMANDS = [
     *("subscriptions", "subscriptions list", "subscriptions seek", "subscriptions delete"),
     *("publish", "outbox", "outbox show", "outbox resend", "outbox drop"),
     *("simulate", "simulate publisher", "simulate trace", "simulate plot-trace", "reproduce", "reproduce publisher"),
-    *("dead", "dead list", "dead replay", "dead drop", "state", "state get"),
+    *("plan", "dead", "dead list", "dead replay", "dead drop", "state", "state get"),
 ]
 
 
