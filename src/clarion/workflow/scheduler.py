@@ -21,14 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from clarion.model.errors import BadSettings
+from clarion.queueing.gi_g_m import Approximation
 from clarion.workflow.definition import JobType, Workflow
 from clarion.workflow.monitor import Measured
 from clarion.workflow.planner import Impossible, Plan, Prediction, minimise_cost, minimise_time, predict
 
-Approximation: TypeAlias = Literal["qna", "whitt"]
 _NEAR_LEAST = 1.25  # of the least response that is possible, where the one asked for is not
 _MOST_DOUBT = 2.0  # how many times as long as predicted jobs may take, for plans to allow for it
 _SAME_ARRIVALS = 1.1  # a rise up to this is none
@@ -138,6 +138,12 @@ class Scheduler:
     def decide(self, measured: Measured, workflow: Workflow, requested: Mapping[str, int], now_s: float) -> Decision:
         """Return whether to change the consumers that were asked for last, and why. `now_s` only measures how much
         time went by, so any clock that does not jump will do."""
+        try:
+            return self._decided(measured, workflow, requested, now_s)
+        except BadSettings as error:
+            return Keep(f"nothing can be planned: {error}")
+
+    def _decided(self, measured: Measured, workflow: Workflow, requested: Mapping[str, int], now_s: float) -> Decision:
         current = {task: max(1, requested.get(task, 1)) for task in workflow.tasks}
         flow = workflow.with_workload(measured.to_workload())
         if unknown := _unknown(flow):
