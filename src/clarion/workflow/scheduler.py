@@ -265,16 +265,14 @@ class Scheduler:
         return Keep(f"no plan gains more than {settings.up_margin:.0%}: {told}", plan)
 
     def _stable_first(self, facts: _Facts, budget: float, why: str) -> Decision:
-        """Decide where no allocation within the budget keeps up: consumers go to the tasks that lack most. Those that
-        would change little, as what lacks most changes back and forth, do not."""
+        """Decide where no allocation within the budget keeps up: consumers go to the tasks that lack most. As arrivals
+        waver so does who lacks most; a change must serve more, or spare the one that lacks most a consumer's work."""
         self._smaller = None
         best = _all(facts, _most_lacking_first(facts.loaded, budget))
-        over = _cost(facts.whole, facts.requested) > budget
-        gain = _lacking(facts.loaded, facts.requested) - _lacking(facts.loaded, best)
+        now, then = _lacking(facts.loaded, facts.requested), _lacking(facts.loaded, best)
+        better = sum(now) > sum(then) + 0.5 or max(now) > max(then) + 1
         why = f"impossible: {why}; the budget goes to the tasks that lack most"
-        if not over and gain <= self._settings.up_margin * _lacking(facts.loaded, facts.requested):
-            return Keep(why)
-        return Rescale(best, why)
+        return Rescale(best, why) if better or _cost(facts.whole, facts.requested) > budget else Keep(why)
 
     def _cheapest(self, facts: _Facts, goal_s: float) -> _Aim:
         """Return MinCost's allocation, with consumers enough to serve the backlog in time."""
@@ -308,7 +306,7 @@ class Scheduler:
         largest = {task: max(count, largest.get(task, 1)) for task, count in aim.consumers.items()}
         if facts.backlog or _cost(facts.whole, largest) >= cost:
             self._smaller = None
-            return Keep(f"it keeps to the goal, and less would not: {aim.why}", aim.plan)
+            return Keep(f"less would not do: {aim.why}", aim.plan)
         self._smaller = since_s, largest
         if facts.now_s - since_s < self._settings.settle_s:
             return Keep(f"{_shown(largest)} would do, for {facts.now_s - since_s:.3g} s now", aim.plan)
@@ -368,9 +366,9 @@ def _loads(flow: Workflow) -> dict[str, float]:
     return loads
 
 
-def _lacking(flow: Workflow, consumers: Mapping[str, int]) -> float:
-    """Return how many consumers' work is left undone."""
-    return sum(max(0.0, load - consumers.get(task, 1)) for task, load in _loads(flow).items())
+def _lacking(flow: Workflow, consumers: Mapping[str, int]) -> list[float]:
+    """Return how many consumers' work is left undone, by task."""
+    return [max(0.0, load - consumers.get(task, 1)) for task, load in _loads(flow).items()]
 
 
 def _most_lacking_first(flow: Workflow, budget: float) -> dict[str, int]:
