@@ -31,6 +31,7 @@ from clarion.workflow.planner import Impossible, Plan, Prediction, minimise_cost
 
 _NEAR_LEAST = 1.25  # of the least response that is possible, where the one asked for is not
 _MOST_DOUBT = 2.0  # how many times as long as predicted jobs may take, for plans to allow for it
+_JUDGED_AFTER = 2.0  # times as long as jobs took before a change
 _SAME_ARRIVALS = 1.1  # a rise up to this is none
 _DRAIN_PATHS = 10.0  # drain_s by default, in service times of the longest job
 
@@ -131,9 +132,7 @@ class Scheduler:
         self._changed_at_us = 0
         self._trial: _Trial | None = None
         self._avoided: dict[tuple[tuple[str, int], ...], float] = {}  # allocations that made things worse: until when
-        self._smaller: tuple[float, dict[str, int]] | None = (
-            None  # since when smaller plans do, and the largest of them
-        )
+        self._smaller: tuple[float, dict[str, int]] | None = None  # since when less would do, and the most of that
 
     def decide(self, measured: Measured, workflow: Workflow, requested: Mapping[str, int], now_s: float) -> Decision:
         """Return whether to change the consumers that were asked for last, and why. `now_s` only measures how much
@@ -186,11 +185,14 @@ class Scheduler:
         since = facts.measured.response_since(trial.at_us)
         if since.mean_s is None or since.count < settings.least_jobs or 0 < facts.backlog <= trial.backlog:
             return None  # too early to tell, or still busy with what was there
+        if facts.measured.at_us - trial.at_us < _JUDGED_AFTER * trial.response_s * 1e6:
+            return None  # those that are done already are the quick ones
         self._trial = None
         limit_s = max(trial.response_s * (1 + settings.undo_margin), settings.response_s or 0.0)
         if since.mean_s <= limit_s or facts.measured.arrivals_per_s > trial.arrivals_per_s * _SAME_ARRIVALS:
             return None
-        if not predict(facts.flow, _of(trial.before, facts.flow), settings.approximation).stable:
+        affordable = settings.budget is None or _cost(facts.whole, trial.before) <= settings.budget
+        if not affordable or not predict(facts.flow, _of(trial.before, facts.flow), settings.approximation).stable:
             return None  # there is no way back
         self._avoided[_key(trial.after)] = facts.now_s + settings.retry_after_s
         self._changed_at_s, self._changed_at_us = facts.now_s, facts.measured.at_us
