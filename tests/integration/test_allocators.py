@@ -109,10 +109,13 @@ def test_one_that_dies_again_and_again_is_restarted_ever_later(
     with LocalProcesses(folder.command("dying")) as allocator:
         allocator.scale({"A": 1})
         eventually(lambda: len(folder.pids("A")) >= 3, "it is tried again")
-        delays = [allocator._tasks["A"].failures]
-        eventually(lambda: allocator._tasks["A"].failures > delays[0], "and fails again")
-        allocator.scale({"A": 0})
     assert "ended with 3" in caplog.text
+    one, delays = allocator._tasks["A"], []
+    one.failures = 0
+    for _ in range(9):
+        allocator._note_failure(one, 100.0)
+        delays.append(one.not_before_s - 100)
+    assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_a_command_that_cannot_be_run_ends_nothing_else(folder: Folder) -> None:
