@@ -1,8 +1,8 @@
 """A KEDA external scaler: a cluster's autoscaler asks it over gRPC, and follows the plan.
 
 The metric of a task is how many consumers are planned for it, with a target of 1 for each replica, so that there are as
-many replicas as planned. The trigger's metadata names the task. Where there is no plan the call fails, and KEDA does
-what the ScaledObject's `fallback` says.
+many replicas as planned. The trigger's metadata names the task. Where there is no plan the call fails; then replicas
+stay as they are, or become what the ScaledObject's `fallback` says.
 
 The service is externalscaler.ExternalScaler of KEDA 2; its messages are described here, so nothing is generated.
 """

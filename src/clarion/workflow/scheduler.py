@@ -21,16 +21,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from clarion.model.errors import BadSettings
+from clarion.queueing.gi_g_m import Approximation
 from clarion.workflow.definition import JobType, Workflow
 from clarion.workflow.monitor import Measured
 from clarion.workflow.planner import Impossible, Plan, Prediction, minimise_cost, minimise_time, predict
 
-Approximation: TypeAlias = Literal["qna", "whitt"]
 _NEAR_LEAST = 1.25  # of the least response that is possible, where the one asked for is not
 _MOST_DOUBT = 2.0  # how many times as long as predicted jobs may take, for plans to allow for it
+_JUDGED_AFTER = 2.0  # times as long as jobs took before a change
 _SAME_ARRIVALS = 1.1  # a rise up to this is none
 _DRAIN_PATHS = 10.0  # drain_s by default, in service times of the longest job
 
@@ -131,13 +132,17 @@ class Scheduler:
         self._changed_at_us = 0
         self._trial: _Trial | None = None
         self._avoided: dict[tuple[tuple[str, int], ...], float] = {}  # allocations that made things worse: until when
-        self._smaller: tuple[float, dict[str, int]] | None = (
-            None  # since when smaller plans do, and the largest of them
-        )
+        self._smaller: tuple[float, dict[str, int]] | None = None  # since when less would do, and the most of that
 
     def decide(self, measured: Measured, workflow: Workflow, requested: Mapping[str, int], now_s: float) -> Decision:
         """Return whether to change the consumers that were asked for last, and why. `now_s` only measures how much
         time went by, so any clock that does not jump will do."""
+        try:
+            return self._decided(measured, workflow, requested, now_s)
+        except BadSettings as error:
+            return Keep(f"nothing can be planned: {error}")
+
+    def _decided(self, measured: Measured, workflow: Workflow, requested: Mapping[str, int], now_s: float) -> Decision:
         current = {task: max(1, requested.get(task, 1)) for task in workflow.tasks}
         flow = workflow.with_workload(measured.to_workload())
         if unknown := _unknown(flow):
@@ -180,11 +185,14 @@ class Scheduler:
         since = facts.measured.response_since(trial.at_us)
         if since.mean_s is None or since.count < settings.least_jobs or 0 < facts.backlog <= trial.backlog:
             return None  # too early to tell, or still busy with what was there
+        if facts.measured.at_us - trial.at_us < _JUDGED_AFTER * trial.response_s * 1e6:
+            return None  # those that are done already are the quick ones
         self._trial = None
         limit_s = max(trial.response_s * (1 + settings.undo_margin), settings.response_s or 0.0)
         if since.mean_s <= limit_s or facts.measured.arrivals_per_s > trial.arrivals_per_s * _SAME_ARRIVALS:
             return None
-        if not predict(facts.flow, _of(trial.before, facts.flow), settings.approximation).stable:
+        affordable = settings.budget is None or _cost(facts.whole, trial.before) <= settings.budget
+        if not affordable or not predict(facts.flow, _of(trial.before, facts.flow), settings.approximation).stable:
             return None  # there is no way back
         self._avoided[_key(trial.after)] = facts.now_s + settings.retry_after_s
         self._changed_at_s, self._changed_at_us = facts.now_s, facts.measured.at_us
@@ -259,16 +267,14 @@ class Scheduler:
         return Keep(f"no plan gains more than {settings.up_margin:.0%}: {told}", plan)
 
     def _stable_first(self, facts: _Facts, budget: float, why: str) -> Decision:
-        """Decide where no allocation within the budget keeps up: consumers go to the tasks that lack most. Those that
-        would change little, as what lacks most changes back and forth, do not."""
+        """Decide where no allocation within the budget keeps up: consumers go to the tasks that lack most. As arrivals
+        waver so does who lacks most; a change must serve more, or spare the one that lacks most a consumer's work."""
         self._smaller = None
         best = _all(facts, _most_lacking_first(facts.loaded, budget))
-        over = _cost(facts.whole, facts.requested) > budget
-        gain = _lacking(facts.loaded, facts.requested) - _lacking(facts.loaded, best)
+        now, then = _lacking(facts.loaded, facts.requested), _lacking(facts.loaded, best)
+        better = sum(now) > sum(then) + 0.5 or max(now) > max(then) + 1
         why = f"impossible: {why}; the budget goes to the tasks that lack most"
-        if not over and gain <= self._settings.up_margin * _lacking(facts.loaded, facts.requested):
-            return Keep(why)
-        return Rescale(best, why)
+        return Rescale(best, why) if better or _cost(facts.whole, facts.requested) > budget else Keep(why)
 
     def _cheapest(self, facts: _Facts, goal_s: float) -> _Aim:
         """Return MinCost's allocation, with consumers enough to serve the backlog in time."""
@@ -302,7 +308,7 @@ class Scheduler:
         largest = {task: max(count, largest.get(task, 1)) for task, count in aim.consumers.items()}
         if facts.backlog or _cost(facts.whole, largest) >= cost:
             self._smaller = None
-            return Keep(f"it keeps to the goal, and less would not: {aim.why}", aim.plan)
+            return Keep(f"less would not do: {aim.why}", aim.plan)
         self._smaller = since_s, largest
         if facts.now_s - since_s < self._settings.settle_s:
             return Keep(f"{_shown(largest)} would do, for {facts.now_s - since_s:.3g} s now", aim.plan)
@@ -362,9 +368,9 @@ def _loads(flow: Workflow) -> dict[str, float]:
     return loads
 
 
-def _lacking(flow: Workflow, consumers: Mapping[str, int]) -> float:
-    """Return how many consumers' work is left undone."""
-    return sum(max(0.0, load - consumers.get(task, 1)) for task, load in _loads(flow).items())
+def _lacking(flow: Workflow, consumers: Mapping[str, int]) -> list[float]:
+    """Return how many consumers' work is left undone, by task."""
+    return [max(0.0, load - consumers.get(task, 1)) for task, load in _loads(flow).items()]
 
 
 def _most_lacking_first(flow: Workflow, budget: float) -> dict[str, int]:
