@@ -1,4 +1,4 @@
-"""Workflows: the same in YAML and in Python, and everything that cannot run is refused with the place and the reason."""
+"""Workflows: the same in YAML and in Python; what cannot run is refused with the place and the reason."""
 
 from __future__ import annotations
 
@@ -249,9 +249,10 @@ def test_measured_rates_replace_guessed_ones_and_the_rest_stays() -> None:
         "min",
     )
     found = flow.with_workload(measured)
-    assert (found.tasks["A"].rate_per_s, found.tasks["A"].scv) == (pytest.approx(2.0), 0.5)
-    assert (found.tasks["B"].rate_per_s, found.tasks["B"].scv) == (pytest.approx(1.0), 2.0)
-    assert (found.jobs["fork"].arrival_rate_per_s, found.jobs["fork"].scv) == (pytest.approx(0.1), 1.5)
+    assert [found.tasks[name].rate_per_s for name in "AB"] == pytest.approx([2.0, 1.0])
+    assert [found.tasks[name].scv for name in "AB"] == [0.5, 2.0]
+    assert found.jobs["fork"].arrival_rate_per_s == pytest.approx(0.1)
+    assert found.jobs["fork"].scv == 1.5
     assert found.tasks["A"].handler == flow.tasks["A"].handler
     assert (found.tasks["C"], found.jobs["chain"]) == (flow.tasks["C"], flow.jobs["chain"])
     assert list(found.tasks) == list(flow.tasks)
