@@ -119,12 +119,13 @@ def _as_plain_call(call: Callable[[Any, Any], Any], time_limit_s: float | None) 
     runner = asyncio.Runner()  # one loop for all: what a handler keeps open between tasks stays usable
 
     async def awaited(payload: Any, context: Any) -> Any:
+        limit = asyncio.timeout(time_limit_s)
         try:
-            async with asyncio.timeout(time_limit_s):
+            async with limit:
                 return await call(payload, context)
         except TimeoutError as error:
-            if time_limit_s is None:
-                raise
+            if not limit.expired():
+                raise  # it is the handler's own
             raise TaskTimedOut(f"the time limit of {time_limit_s:g} s is over") from error
 
     return lambda payload, context: runner.run(awaited(payload, context))

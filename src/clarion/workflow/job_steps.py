@@ -94,7 +94,7 @@ def states_needed(done: DoneTask) -> list[str]:
     """Return the names of the states that tell what follows."""
     following = done.table.next(done.task)
     names = [join_name(done.header.job_id, name) for name in following.joins]
-    if following.ends or END in following.joins:
+    if following.ends or following.joins:
         names.append(record_name(done.header.job_id))
     return names
 
@@ -105,11 +105,20 @@ def next_step(done: DoneTask, states: Mapping[str, State]) -> Step:
     step = Step([event_put(done.event), *done.puts], [])
     for task in following.puts:
         step.puts.append(_task_put(table, task, header, done.value))
+    if (following.joins or following.ends) and _awaited(done, states) is None:
+        return step  # nor is anything left to wait for what will never come
     for task in following.joins:
         _come_to_join(step, done, task, states)
     if following.ends:
         _end_job(step, done, done.value, states)
     return step
+
+
+def _awaited(done: DoneTask, states: Mapping[str, State]) -> JobRecord | None:
+    """Return the record of a task's job; None where nobody waits for the job any more."""
+    known = states[record_name(done.header.job_id)]
+    record = None if known.value is None else decode_record(known.value)
+    return None if record is None or record.status in ("done", "cancelled") else record
 
 
 def _come_to_join(step: Step, done: DoneTask, task: str, states: Mapping[str, State]) -> None:
@@ -130,15 +139,13 @@ def _come_to_join(step: Step, done: DoneTask, task: str, states: Mapping[str, St
 
 def _end_job(step: Step, done: DoneTask, result: Value, states: Mapping[str, State]) -> None:
     name = record_name(done.header.job_id)
-    known = states[name]
-    record = None if known.value is None else decode_record(known.value)
-    if record is None or record.status in ("done", "cancelled"):
-        return  # nobody waits for it any more
+    record = _awaited(done, states)
+    assert record is not None
     ended = msgspec.structs.replace(
         record, status="done", ended_at_us=done.event.finished_at_us, task="", reason="", kind=result.kind,
         result=result.payload,
     )  # fmt: skip
-    step.sets.append(SetState(name, encode_record(ended), known.version))
+    step.sets.append(SetState(name, encode_record(ended), states[name].version))
     step.puts.append(event_put(ended_event(ended)))
 
 

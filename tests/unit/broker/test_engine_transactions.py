@@ -236,6 +236,34 @@ def test_only_so_many_states_are_kept() -> None:
     assert asker.transact(3, sets=((b"one", b"3", None),)).kind == Kind.ACK
 
 
+def test_states_are_counted_as_they_will_be_when_all_that_was_taken_is_on_disk() -> None:
+    asker = Transactor(max_states=2)
+
+    def set_states(number: int, **values: bytes | None) -> tuple[bytes, int]:
+        sets = tuple((name.encode(), value, None) for name, value in values.items())
+        return asker.send(Kind.TRANSACT, *asker.request(number, sets=sets))
+
+    keys = [set_states(1, one=b"1", two=b"2"), set_states(2, three=b"3"), set_states(3, one=None, gone=None)]
+    keys += [set_states(4, three=b"3", two=None, four=b"4"), set_states(5, one=b"1")]
+    asker.settle()
+    kinds = [asker.replies[key].kind for key in keys]
+    assert kinds == [Kind.ACK, Kind.REFUSED, Kind.ACK, Kind.ACK, Kind.REFUSED]
+    assert [row.name for row in asker.store.states(b"", 9)] == [b"four", b"three"]
+    asker.crash()
+    assert code_of(asker.transact(6, sets=((b"one", b"1", None),))) == (Kind.REFUSED, Code.LIMIT)
+    assert asker.transact(7, sets=((b"four", None, None), (b"one", b"1", None))).kind == Kind.ACK
+
+
+def test_states_of_a_commit_that_failed_do_not_count() -> None:
+    asker = Transactor(max_states=1)
+    key = asker.send(Kind.TRANSACT, *asker.request(1, sets=((b"one", b"1", None),)))
+    asker.fail(asker.take_group())
+    assert code_of(asker.replies.pop(key))[1] == Code.DISK_FULL
+    asker.state.free_bytes = 1 << 40
+    assert asker.transact(1, sets=((b"two", b"2", None),)).kind == Kind.ACK
+    assert asker.store.state_count() == 1
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("more", ["puts", "sets"])
 def test_what_is_acked_already_does_nothing_more(asker: Transactor, shared: bool, more: str) -> None:

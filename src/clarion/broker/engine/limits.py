@@ -42,7 +42,7 @@ class Limits:
     max_returned: int = 100_000  # messages of a shared subscription that were lent and came back
     least_hold_s: float = 3.0  # for which, at the least, the backlog is kept after a restart for who held it
     max_patterns: int = 1000
-    max_states: int = 100_000
+    max_states: int = 1_000_000
     max_state_bytes: int = 65_536
     staged_expiry_s: float = 86_400.0
     max_writers: int = 1_000_000

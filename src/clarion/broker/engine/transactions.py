@@ -42,6 +42,7 @@ class _Parts(NamedTuple):
     puts: list[PutPlan]
     trims: list[tuple[Topic, int]]
     sets: _Sets
+    states_made: int  # less those that are removed
 
 
 class _Transaction(NamedTuple):
@@ -64,6 +65,7 @@ class Transactions:
     def forget_all(self) -> None:
         """Start from what is in the store."""
         self._last_version = self._state.store.last_version()
+        self._state_count = self._state.store.state_count()  # counted once: that takes long where there are many
 
     def check_transact(self, body: bodies.Transact, blob: Buffer, now: Now) -> _Transaction:
         """Refuse a transaction that is not its turn, cannot be understood, or cannot be done now; one that is refused
@@ -149,9 +151,9 @@ class Transactions:
         acks = [self._subscriptions.check_ack(bodies.Ack(*ack), now) for ack in body.acks]
         if body.puts or body.sets:
             self._check_news(acks)
-        self._check_sets(body)
+        states_made = self._check_sets(body)
         puts, trims = self._plan_puts(body, self._parse(body, blob), now)
-        return _Parts(acks, puts, trims, body.sets)
+        return _Parts(acks, puts, trims, body.sets, states_made)
 
     def _plan_puts(
         self, body: bodies.Transact, batches: list[Batch], now: Now
@@ -193,7 +195,8 @@ class Transactions:
                     )
                     raise Refused(Code.ALREADY_DONE, text)
 
-    def _check_sets(self, body: bodies.Transact) -> None:
+    def _check_sets(self, body: bodies.Transact) -> int:
+        """Return how many states more there will be."""
         limits = self._state.limits
         names = [name for name, _, _ in body.sets]
         if len(set(names)) < len(names):
@@ -205,13 +208,13 @@ class Transactions:
                 raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
             row = self.state_of(name)
             version = row.version if row else 0
-            if row is None and value is not None:
-                made += 1
+            made += (value is not None) - (row is not None)
             if expect is not None and expect != version:
                 text = f"state {to_text(name)} has version {version}, not {expect}; nothing was done"
                 raise Refused(Code.CONFLICT, text)
-        if made:
-            self._state.check_limit("max_states", self._state.store.state_count() + made, "named states", "keeps")
+        if made > 0:
+            self._state.check_limit("max_states", self._state_count + made, "named states", "keeps")
+        return made
 
     def _parse(self, body: bodies.Transact, blob: Buffer) -> list[Batch]:
         view, at, found = memoryview(blob), 0, []
@@ -248,6 +251,7 @@ class Transactions:
             self._puts.store(put.topic or self._puts.make_topic(put.name, now), put, now) for put in parts.puts
         )
         versions = tuple(self._set(name, value) for name, value, _ in parts.sets)
+        self._state_count += parts.states_made
         return bodies.Transacted(0, "", offsets, versions, now.unix_us)
 
     def _set(self, name: bytes, value: bytes | None) -> int:
