@@ -207,7 +207,9 @@ def test_arrivals_in_steps_are_as_many_and_as_fast_as_was_said() -> None:
         assert np.sum(times_s < 20_000) == pytest.approx(200, rel=0.2)
         assert np.sum(times_s > 20_000) == pytest.approx(1000, rel=0.1)
         assert times_s[-1] <= 30_000
-    for times_s in stepped_arrivals(_microscopy(), [Step(20_000, low), Step(math.inf, high)], seed=1, most=700).values():
+    for times_s in stepped_arrivals(
+        _microscopy(), [Step(20_000, low), Step(math.inf, high)], seed=1, most=700
+    ).values():
         assert times_s.size == 700
         assert times_s[-1] == pytest.approx(25_000, rel=0.1)
 
