@@ -24,7 +24,7 @@ from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
 from clarion.cli.workflow_commands import worker, workflow_app
-from clarion.cli.workflow_model_commands import simulate_workflow
+from clarion.cli.workflow_model_commands import reproduce_workflow, simulate_workflow
 
 _HELP = """Clarion: durable publish/subscribe. What was acknowledged is never lost; a living consumer gets it once.
 
@@ -71,6 +71,7 @@ def _options(
 
 
 simulate_app.command("workflow")(simulate_workflow)
+reproduce_app.command("workflow")(reproduce_workflow)
 
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
 _WORKFLOWS, _PIPELINE, _MODELS = "Workflows", "Data", "Models"

@@ -349,7 +349,7 @@ def reproduce_publisher(
         out.mkdir(parents=True, exist_ok=True)
     if trace is None and not as_json:
         note("no --trace was given: the generated lookup-service trace stands in for a real one")
-    with _progress(quiet=as_json) as on_done:
+    with progress_of_runs(quiet=as_json) as on_done:
         results = run_experiments(QUICK if quick else FULL, trace=trace, on_done=on_done, processes=processes)
     report = make_report(results)
     write_report(report, results, out)
@@ -361,7 +361,8 @@ def reproduce_publisher(
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def progress_of_runs(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Return who hears how many of how many runs are done, and shows it on a terminal."""
     from rich import progress
 
     screen = console(stderr=True)

@@ -1,4 +1,4 @@
-"""`clarion simulate workflow`: a workflow in simulated time, with as many consumers of each task as one likes."""
+"""`clarion simulate workflow` and `reproduce workflow`: workflows in simulated time, and the paper's experiments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clarion.cli.command_errors import needing, tells_errors
+from clarion.cli.command_errors import naming_option, needing, tells_errors
 from clarion.cli.command_options import AsJson, option, read_pairs, read_some
+from clarion.cli.model_commands import progress_of_runs
 from clarion.cli.output import console, print_json, table_of
 
 if TYPE_CHECKING:
@@ -124,3 +125,45 @@ def _print(outcome: WorkflowOutcome) -> None:
 
 def _shown_s(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:,.3g} s" if value < 100 else f"{value:,.0f} s"
+
+
+@tells_errors
+def reproduce_workflow(
+    out: Path = option(..., "--out DIR", "Folder for report.md, report.json and figures."),
+    quick: bool = option(False, "--quick", "Short runs, for a first look."),
+    processes: int | None = option(
+        None, "--processes", "Processes to run in.", min=1, max=1000, show_default="one a core"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Run the elastic-workflows paper's experiments; draw its figures; judge its claims.
+
+    Work in progress and response as consumers are added by MinTime, MinCost
+    and at random; response by arrival rate; a burst that the real monitor,
+    planner and scheduler answer in simulated time. Beyond the paper: how far
+    approximations of a queue are off, and KEDA's rule of queue length.
+
+    \b
+    Examples:
+      clarion reproduce workflow --out out/workflow --quick
+      clarion reproduce workflow --out out/workflow --json | jq .holds
+    """
+    with needing("reproducing needs SimPy, numpy, PyYAML and matplotlib", "sim,plots"):
+        from clarion.reproduce.workflow_experiments import FULL, QUICK, run_experiments
+        from clarion.reproduce.workflow_figures import draw_all
+        from clarion.reproduce.workflow_report import REPORT, make_report, summary_rows, write_report
+    with naming_option(out, "--out", done="used", other="another folder"):
+        out.mkdir(parents=True, exist_ok=True)
+    with progress_of_runs(quiet=as_json) as on_done:
+        results = run_experiments(QUICK if quick else FULL, on_done=on_done, processes=processes)
+    report = make_report(results)
+    write_report(report, results, out)
+    draw_all(results, out)
+    if as_json:
+        print_json({**report.to_dict(), "folder": str(out)})
+        return
+    screen = console()
+    screen.print(table_of(["", "claim", "holds by"], summary_rows(report.claims)))
+    screen.print(
+        f"\nThe report, with what we see for each claim, is {out / REPORT}; figures are beside it.", markup=False
+    )

@@ -94,9 +94,9 @@ class Extent:
     rates: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.4)  # of job types 1 and 3; 2 has 0.5 more
 
 
-FULL = Extent("full", 2000, 20, 20_000, 2, 40, Grid())
+FULL = Extent("full", 2000, 20, 20_000, 2, 20, Grid())
 QUICK = Extent(
-    "quick", 300, 3, 3000, 1, 6, Grid((0.5, 0.9), (1, 4), (0.25, 1.0, 4.0), customers=4000, runs=8),
+    "quick", 300, 3, 3000, 1, 3, Grid((0.5, 0.9), (1, 4), (0.25, 1.0, 4.0), customers=4000, runs=8),
     lag_targets=(1.0, 2.0, 3.0, 10.0), rates=(0.25, 0.75, 1.25),
 )  # fmt: skip
 

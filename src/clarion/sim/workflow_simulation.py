@@ -85,7 +85,7 @@ def steady_arrivals(workflow: Workflow, seconds: float, seed: int) -> dict[str, 
 def stepped_arrivals(
     workflow: Workflow, steps: Sequence[Step], seed: int, most: int | None = None
 ) -> dict[str, Series]:
-    """Return arrivals whose rates change with time, of each type no more than `most`; then the last step may be endless.
+    """Return arrivals whose rates change with time, of each type at most `most`; then the last step may be endless.
 
     Gaps are drawn with the mean 1, and time runs at the rate: a gap that a change falls into is shortened or stretched
     from there on.

@@ -1,0 +1,204 @@
+"""Real runs of the elastic-workflows paper's case study: a broker, the control plane, and workers whose handlers sleep.
+
+`python -m clarion.reproduce.workflow_real_runs FILE TASK URL SHORTER SEED` is one such worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clarion.admin import Admin
+from clarion.model import task_events
+from clarion.model.errors import PermanentError, RetryableError
+from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskEvent
+from clarion.reproduce.workflow_experiments import DECIDE_EVERY_S, WINDOW_S, Policy, RealRun, settings_of
+from clarion.sim.workflow_simulation import Arrivals, gamma_times
+from clarion.workflow.allocators import LocalProcesses
+from clarion.workflow.control_plane import ControlPlane, Steering
+from clarion.workflow.definition import Workflow, load_workflow
+from clarion.workflow.jobs import Jobs
+from clarion.workflow.scheduler import Scheduler, SchedulerSettings
+from clarion.workflow.worker import Worker
+
+_TIMES = ("response_s", "threshold_s", "settle_s", "cool_down_s", "drain_s", "retry_after_s")
+_START_S = 30.0  # in which a broker, and a first job, are there
+_AT_ONCE = 1024
+
+
+def run_really(
+    workflow: Workflow,
+    arrivals: Arrivals,
+    consumers: Mapping[str, int],
+    *,
+    policy: Policy,
+    seconds_per_minute: float,
+    seed: int,
+) -> RealRun:
+    """Submit jobs when they arrive, until all are done; every time is shortened so that a minute takes
+    `seconds_per_minute`. See `RunsReally`."""
+    shorter = seconds_per_minute / 60
+    order = sorted((at_s * shorter, job) for job, times_s in arrivals.items() for at_s in times_s.tolist())
+    with tempfile.TemporaryDirectory(prefix="clarion-") as folder, _broker(Path(folder)) as url:
+        file = Path(folder) / "workflow.yaml"
+        file.write_text(_as_yaml(workflow), encoding="utf-8")
+
+        def command(task: str) -> list[str]:
+            module = [sys.executable, "-m", "clarion.reproduce.workflow_real_runs"]
+            return [*module, str(file), task, url, repr(shorter), str(seed)]
+
+        recorder = _Recorder(LocalProcesses(command))
+        scheduler = None if policy.kind == "fixed" else Scheduler(_shortened(settings_of(policy), shorter))
+        quick = _shortened_rates(workflow, shorter)
+        plane = ControlPlane(
+            quick,
+            url,
+            lambda: Steering(
+                quick, url, recorder, scheduler, consumers, window_s=WINDOW_S * shorter, turn_s=DECIDE_EVERY_S * shorter
+            ),
+        )
+        try:
+            _until(lambda: all(recorder.observed().get(task) for task in workflow.tasks), "no consumers were started")
+            with Jobs(url) as jobs:
+                began_s = recorder.begin()
+                ids = []
+                for at_s, job in order:
+                    time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+                    ids.append(jobs.submit(job))
+                jobs.results(ids, wait_s=_START_S + 10 * (order[-1][0] if order else 0.0))
+            events = _events(url, len(ids))
+        finally:
+            plane.close()
+            recorder.close()
+        return RealRun(events, recorder.scaled, recorder.began_at_us)
+
+
+class _Recorder:
+    """An allocator that notes when it was asked for what."""
+
+    def __init__(self, allocator: LocalProcesses) -> None:
+        self._allocator = allocator
+        self._began_s = time.monotonic()
+        self.began_at_us = 0
+        self.scaled: list[tuple[float, Mapping[str, int]]] = []
+
+    def begin(self) -> float:
+        """Have time count from now on."""
+        self._began_s, self.began_at_us = time.monotonic(), time.time_ns() // 1000
+        self.scaled = [(0.0, consumers) for _, consumers in self.scaled[-1:]]
+        return self._began_s
+
+    def scale(self, consumers: Mapping[str, int]) -> None:
+        """Have it done, and note it."""
+        self._allocator.scale(consumers)
+        self.scaled.append((time.monotonic() - self._began_s, dict(consumers)))
+
+    def observed(self) -> dict[str, int]:
+        """Return who lives."""
+        return self._allocator.observed()
+
+    def close(self) -> None:
+        """End all."""
+        self._allocator.close()
+
+
+@contextmanager
+def _broker(folder: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "clarion", "up", "--data", str(folder / "data"), "--listen", url]
+    broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _until(lambda: _answers(url), "the broker did not start")
+        yield url
+    finally:
+        broker.terminate()
+        broker.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with Admin(url, timeout_s=1.0) as admin:
+            admin.hello()
+        return True
+    except RetryableError:
+        return False
+
+
+def _until(condition: Any, otherwise: str) -> None:
+    deadline_s = time.monotonic() + _START_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise PermanentError(otherwise)
+        time.sleep(0.02)
+
+
+def _events(url: str, jobs: int) -> list[TaskEvent]:
+    with Admin(url) as admin:
+        found = [task_events.decode(message.payload) for message in admin.browse(TASK_EVENTS_TOPIC)]
+    ended = sum(isinstance(event, JobEnded) for event in found)
+    if ended != jobs:
+        raise PermanentError(f"{jobs} jobs were asked for, and {ended} ended: the run says nothing")
+    return found
+
+
+def _shortened(settings: SchedulerSettings, shorter: float) -> SchedulerSettings:
+    times = {name: getattr(settings, name) for name in _TIMES}
+    return dataclasses.replace(settings, **{name: s * shorter for name, s in times.items() if s is not None})
+
+
+def _shortened_rates(workflow: Workflow, shorter: float) -> Workflow:
+    found = Workflow(workflow.name, time_unit="s")
+    for name, task in workflow.tasks.items():
+        found.tasks[name] = dataclasses.replace(task, rate_per_s=(task.rate_per_s or 0.0) / shorter)
+    for name, job in workflow.jobs.items():
+        rate_per_s = job.arrival_rate_per_s
+        found.jobs[name] = dataclasses.replace(
+            job, arrival_rate_per_s=None if rate_per_s is None else rate_per_s / shorter
+        )
+    return found
+
+
+def _as_yaml(workflow: Workflow) -> str:
+    import yaml
+
+    tasks = {name: {"rate": task.rate_per_s, "scv": task.scv} for name, task in workflow.tasks.items()}
+    jobs = {name: {"dag": {one: list(after) for one, after in job.dag.items()}} for name, job in workflow.jobs.items()}
+    return str(yaml.safe_dump({"name": workflow.name, "time_unit": "s", "tasks": tasks, "jobs": jobs}))
+
+
+def _work(file: str, task: str, url: str, shorter: str, seed: str) -> None:
+    """Be a worker whose handler sleeps as long as a task takes."""
+    workflow = load_workflow(file)
+    for name, one in list(workflow.tasks.items()):
+        rng = np.random.default_rng([int(seed), *name.encode(), time.monotonic_ns() % 2**32])  # others draw others
+        times_s = _service_times(rng, (one.rate_per_s or 1.0) / float(shorter), one.scv)
+
+        def sleep(_payload: Any, times_s: Iterator[float] = times_s) -> None:
+            time.sleep(next(times_s))
+
+        workflow.tasks[name] = dataclasses.replace(one, handler=sleep)
+    worker = Worker(workflow, task, url)
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    worker.run()
+
+
+def _service_times(rng: np.random.Generator, rate_per_s: float, scv: float) -> Iterator[float]:
+    while True:
+        yield from gamma_times(rng, rate_per_s, scv, _AT_ONCE).tolist()
+
+
+if __name__ == "__main__":
+    _work(*sys.argv[1:])
