@@ -132,12 +132,13 @@ def _as_plain_call(call: Callable[[Any, Any], Any], time_limit_s: float | None) 
 
 
 def _takes_two(handler: Handler) -> bool:
+    """Tell whether a handler takes a context: a second argument, unless that has a default and another name."""
     try:
-        parameters = inspect.signature(handler).parameters.values()
+        parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):
         return True
-    kinds = [one.kind for one in parameters]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
+    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
         return True
-    placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(kind in placed for kind in kinds) >= 2
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    placed = [one for one in parameters if one.kind in kinds]
+    return len(placed) > 1 and (placed[1].default is inspect.Parameter.empty or placed[1].name == "context")
