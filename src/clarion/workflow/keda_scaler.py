@@ -98,10 +98,6 @@ class KedaScaler:
             raise BadSettings(f"KEDA cannot be answered at {listen}: {error}") from error
         self._server.start()
 
-    def wait(self) -> None:
-        """Return when it is closed."""
-        self._server.wait_for_termination()
-
     def close(self) -> None:
         """Answer what was asked, and stop."""
         self._closing.set()
@@ -148,15 +144,6 @@ class KedaScaler:
         if task not in plan:
             context.abort(grpc.StatusCode.NOT_FOUND, f"the plan has no task {task}; it has {', '.join(plan)}")
         return plan[task]
-
-
-def serve(plan_source: PlanSource, listen: str = "0.0.0.0:9090") -> None:
-    """Answer KEDA at an address until the process is told to stop."""
-    scaler = KedaScaler(plan_source, listen)
-    try:
-        scaler.wait()
-    finally:
-        scaler.close()
 
 
 def _codec(request: str) -> tuple[Any, Any]:

@@ -46,7 +46,7 @@ class SchedulerSettings:
     threshold_s: float | None = None  # a measured mean response above it asks for a plan; response_s if that is given
     up_margin: float = 0.1  # a share of the response: a plan that gains less is not worth a change
     down_margin: float = 0.15  # so much shorter than the goal must the response of a smaller plan be
-    settle_s: float = 120.0
+    settle_s: float = 300.0  # no less than the monitor's window, or the same jobs are asked twice
     cool_down_s: float = 30.0
     drain_s: float | None = None  # ten times the service times of the longest job, if not given
     undo_margin: float = 0.25

@@ -89,3 +89,5 @@ def test_keda_scales_each_task_by_the_scaler_and_nobody_else_does(flow: Workflow
     (manager,) = (one for one in of_kind("Deployment", "keda/") if "manager" in one["metadata"]["name"])
     args = manager["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[args.index("--allocator") + 1] == "none"
+    (scaler,) = (one for one in of_kind("Deployment", "keda/") if "scaler" in one["metadata"]["name"])
+    assert scaler["spec"]["template"]["spec"]["containers"][0]["args"][:3] == ["workflow", "keda-scaler", flow.name]
