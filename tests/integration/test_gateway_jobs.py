@@ -213,7 +213,7 @@ def test_a_job_that_is_cancelled_is_410(gateway: GatewayProcess) -> None:
     gate.clear()
     try:
         job_id = _submit(gateway, "slow", b"1", Content_Type=JSON).told["job_id"]
-        eventually(lambda: gateway.get(f"/jobs/{job_id}").told["status"] == "running", "the job is taken up")
+        eventually(lambda: gateway.get(f"/jobs/{job_id}?workflow=imaging").told["status"] == "running", "it runs")
         waiting = gateway.get(f"/jobs/{job_id}/result")
         assert (waiting.status, waiting.told["error"]) == (202, "NotOver")
         for _ in range(2):
@@ -295,16 +295,17 @@ def test_more_may_wait_for_results_than_there_are_threads(gateway: GatewayProces
     assert sorted(answer.told for answer in answers) == [2 * n for n in range(30)]
 
 
-def test_a_gateway_that_stops_answers_who_waits(url: str) -> None:
+def test_a_gateway_that_stops_answers_who_waits(url: str, gateway: GatewayProcess) -> None:
     gate.clear()
     try:
-        with _invoking(url), GatewayProcess(url) as gateway:
-            job_id = _submit(gateway, "slow", b"1", Content_Type=JSON).told["job_id"]
+        with GatewayProcess(url) as another:
+            job_id = _submit(another, "slow", b"1", Content_Type=JSON).told["job_id"]
+            eventually(lambda: gateway.get(f"/jobs/{job_id}?workflow=imaging").told["status"] == "running", "it runs")
             answers: list[Answer] = []
-            thread = threading.Thread(target=lambda: answers.append(_result(gateway, job_id)))
+            thread = threading.Thread(target=lambda: answers.append(_result(another, job_id)))
             thread.start()
-            eventually(lambda: gateway.get("/stats").told["connections"] > 1, "it waits")
-            code, _ = gateway.stop()
+            eventually(lambda: another.get("/stats").told["connections"] > 1, "it waits")
+            code, _ = another.stop()
             thread.join(DEADLINE_S)
             assert code == 0
             assert [(answer.status, answer.told["error"]) for answer in answers] == [(202, "NotOver")]

@@ -161,8 +161,8 @@ class Jobs:
                 return self._result_of(record)
             now_s = time.monotonic()
             if now_s >= until_s:
-                if record is None and not self._is_waiting(job_id):
-                    raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+                if record is None:
+                    self._look(job_id)
                 raise TimedOut(f"job {job_id} is not over yet; ask again")
             time.sleep(min(_pause_s(now_s - begun_s), until_s - now_s))
 
@@ -195,12 +195,9 @@ class Jobs:
 
     def status(self, job_id: str, *, history: bool = True) -> JobStatus:
         """Tell what is known of a job now, with the attempts at its tasks; NoJob where there is none."""
-        record = self._record(job_id)[0]
-        if record is None:
-            profile = self._is_waiting(job_id)
-            if profile is None:
-                raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
-            return _status_of_profile(self.workflow, profile)
+        record = self._look(job_id)
+        if isinstance(record, JobProfile):
+            return _status_of_profile(self.workflow, record)
         return _status_of(record, self._history(record) if history else ())
 
     def statuses(self, job_ids: Iterable[str]) -> Sequence[JobStatus | None]:
@@ -266,6 +263,14 @@ class Jobs:
     def _record(self, job_id: str) -> tuple[JobRecord | None, State]:
         state = self._client.subscriber.state(record_name(check_job_id(job_id)))
         return (None if state.value is None else decode_record(state.value)), state
+
+    def _look(self, job_id: str) -> JobRecord | JobProfile:
+        """Return a job's record; its profile where no invoker has taken it up; NoJob where there is neither."""
+        found = self._record(job_id)[0] or self._is_waiting(job_id)
+        found = found or self._record(job_id)[0]  # it may have been taken up between the two looks
+        if found is None:
+            raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+        return found
 
     def _records(self, job_ids: Sequence[str]) -> Sequence[JobRecord | None]:
         states = self._client.subscriber.states([record_name(one) for one in job_ids])
