@@ -356,11 +356,16 @@ def publish(
     log_level: str = option("info", "--log-level LEVEL", "debug, info, warning or error."),
     as_json: AsJson = False,
 ) -> None:
-    """Take messages over HTTP, for sources that cannot use Python.
+    """Take messages and jobs over HTTP, for sources that cannot use Python.
 
     POST /topics/NAME puts its body as a message on the topic, and answers 201
     when it is on the broker's disk. With Content-Type: application/x-ndjson each
     line of the body is a message. GET /health and /stats tell how it is doing.
+
+    POST /jobs/TYPE?workflow=NAME asks for a job whose input is the body, and
+    answers 201 with its id; GET /jobs/ID and /jobs/ID/result?wait=30 tell what
+    became of it, DELETE /jobs/ID cancels it. With --topic there are no jobs, but
+    for those of a workflow whose topic clarion/jobs/NAME is named.
 
     \b
     Examples:
@@ -372,6 +377,8 @@ def publish(
       curl -d 'hello' http://127.0.0.1:8080/topics/alerts
       curl -H 'Content-Type: application/x-ndjson' --data-binary @events.ndjson \\
            http://127.0.0.1:8080/topics/events
+      curl -d '{"tile": 7}' -H 'Content-Type: application/json' \\
+           http://127.0.0.1:8080/jobs/survey
 
     Nothing is dropped silently: what does not fit into the buffer is refused with
     429 and the time to come again. With --outbox, what was accepted survives a
@@ -381,7 +388,8 @@ def publish(
     with 0, or with 4 where no broker took it in time; a second one ends at once
     with 130. Logs go to standard error.
 
-    There are no passwords: whoever reaches the address may publish.
+    There are no passwords: whoever reaches the address may publish, and ask for
+    jobs and cancel them.
     """
     if not from_http:
         raise typer.BadParameter(

@@ -1,7 +1,7 @@
-"""The HTTP gateway: messages from sources that cannot link Python.
+"""The HTTP gateway: messages and jobs from sources that cannot link Python.
 
-`gateway.py` speaks HTTP, `post_queue.py` follows what was accepted to its end; `post_requests.py` and
-`gateway_buffer.py` are its rules without a socket. Needs the extra `web` (aiohttp).
+`gateway.py` speaks HTTP, `post_queue.py` follows what was accepted to its end, `job_requests.py` answers for jobs;
+`post_requests.py` and `gateway_buffer.py` are its rules without a socket. Needs the extra `web` (aiohttp).
 """
 
 from clarion.web.gateway import Gateway, serve

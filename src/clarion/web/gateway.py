@@ -260,7 +260,6 @@ class Gateway:
         try:
             await self._finish_requests(self._settings.stop_timeout_s)
             await self._publisher.close(max(0.0, until_s - time.monotonic()))
-            await self._jobs.close(max(0.0, until_s - time.monotonic()))
         except TimedOut:
             if self._settings.outbox is not None:
                 raise  # and it says what is kept there
@@ -271,7 +270,7 @@ class Gateway:
         finally:
             self._posts.log_failures()
             await self._publisher.close(0.0)
-            await self._jobs.close(0.0)
+            await self._jobs.close()
             await self._runner.cleanup()
 
     async def _finish_requests(self, timeout_s: float) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote_to_bytes
@@ -33,11 +33,11 @@ JOBS_PATH = "/jobs"
 _THREADS = 8
 _WAIT_MOST_S = 300.0
 _LIST_MOST = 1000
-_LOOK_S, _LOOK_AGAIN_S = 0.02, 1.0  # between looks whether jobs are over; where the broker does not answer
+_LOOK_LEAST_S, _LOOK_MOST_S = 0.002, 0.25  # between looks whether jobs are over
 _LOOK_AT = 500  # jobs at one time
 _WORKFLOWS_KNOWN = 100
 _NAME_MOST = 200
-_LAST_S = 1.0  # beyond its time, in which a close that was given none lets go
+_LAST_S = 1.0  # that each connection has to close
 _RESULT = "/result"
 _JSON = "application/json"
 _STATUSES = ("waiting", "running", "done", "failed", "cancelled")
@@ -61,6 +61,8 @@ class JobRequests:
         self._threads = asyncio.Semaphore(_THREADS)
         self._waiting: dict[str, set[asyncio.Event]] = {}  # who waits for the end of a job
         self._looking: asyncio.Task[None] | None = None
+        self._came_s = 0.0  # when the last of them came
+        self._came = asyncio.Event()
         self._stopping = False
 
     # Requests.
@@ -226,9 +228,12 @@ class JobRequests:
     async def _wait(self, job_id: str, wait_s: float) -> None:
         """Wait until a job is over, for so long at most; one look tells of all that are waited for."""
         over = asyncio.Event()
+        loop = asyncio.get_running_loop()
         self._waiting.setdefault(job_id, set()).add(over)
+        self._came_s = loop.time()
+        self._came.set()
         if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+            self._looking = loop.create_task(self._look())
         try:
             async with asyncio.timeout(wait_s):
                 await over.wait()
@@ -240,23 +245,27 @@ class JobRequests:
                 del self._waiting[job_id]
 
     async def _look(self) -> None:
-        """Look again and again which jobs are over, for as long as somebody waits for one."""
+        """Look again and again which jobs are over, for as long as somebody waits for one. Who came last is told after
+        a tenth more than it took, at most."""
+        loop = asyncio.get_running_loop()
         while self._waiting:
-            pause_s = _LOOK_S
+            self._came.clear()
             ids = [*self._waiting]
             for start in range(0, len(ids), _LOOK_AT):
-                some = ids[start : start + _LOOK_AT]
-                try:
-                    statuses = await self._call(partial(self._of("").statuses, some))
-                except Refusal:  # whoever waits is told when the time is over
-                    pause_s = _LOOK_AGAIN_S
-                    continue
-                for job_id, found in zip(some, statuses, strict=True):
-                    if found is not None and found.status in ENDED:
-                        for over in self._waiting.get(job_id, ()):
-                            over.set()
-            await asyncio.sleep(pause_s)
+                with contextlib.suppress(Refusal):  # whoever waits is told when the time is over
+                    await self._look_at(ids[start : start + _LOOK_AT])
+            pause_s = min(_LOOK_MOST_S, max(_LOOK_LEAST_S, (loop.time() - self._came_s) / 10))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._came.wait()
         self._looking = None
+
+    async def _look_at(self, ids: Sequence[str]) -> None:
+        statuses = await self._call(partial(self._of("").statuses, ids))
+        for job_id, found in zip(ids, statuses, strict=True):
+            if found is not None and found.status in ENDED:
+                for over in self._waiting.get(job_id, ()):
+                    over.set()
 
     # Its end.
 
@@ -267,17 +276,17 @@ class JobRequests:
             for over in waiting:
                 over.set()
 
-    async def close(self, timeout_s: float) -> None:
-        """Let go of the connections; who was told that his job is asked for has been answered by now."""
+    async def close(self) -> None:
+        """Let go of the connections, soon: whoever was told that a job is asked for was told when it was durable."""
         jobs, self._jobs = self._jobs.get(""), {}
         if jobs is None:
             return
-        future = _in_thread(lambda: jobs.close(timeout_s))
-        await asyncio.wait([future], timeout=timeout_s + _LAST_S)
+        future = _in_thread(lambda: jobs.close(_LAST_S))
+        await asyncio.wait([future], timeout=3 * _LAST_S)
         if not future.done():
             future.cancel()
         elif (error := future.exception()) is not None:
-            log.warning("jobs that nobody was told are asked for may not be: %s", error)
+            log.warning("jobs of which nobody was told that they are asked for may not be: %s", error)
 
 
 def _in_thread(call: Callable[[], T], end: Callable[[], None] = lambda: None) -> asyncio.Future[T]:
