@@ -135,7 +135,7 @@ def draw_min_time(results: Results, path: Path) -> None:
         by_type.legend(fontsize=8)
         for place in axes[0]:
             place.set(xlabel="consumers added to one a task", xlim=(-0.2, BUDGET + 0.2))
-        note = f"{_MODEL_NOTE}; nothing is drawn where a task cannot keep up"
+        note = "lines: the model; points: simulation, in (b) with 95 % confidence; none where a task cannot keep up"
         figure.suptitle(f"Fig. 6: MinTime at {_told(MIDDLE)}, budget {BUDGET}\n{note}")
 
 
