@@ -99,7 +99,9 @@ def draw_rates(results: Results, path: Path) -> None:
             _points(place, [one[0] for one in rates], found, colour)
         place.axvline((5.1 - 0.5) / 3, color="#555555", linestyle=":", label="D cannot keep up beyond")
         log_scale(place)
-        place.set(xlabel="arrivals a minute of types 1 and 3 (of type 2: 0.5 more)", ylabel="mean response, s")
+        place.set(
+            xlabel="arrivals a minute of types 1 and 3 (of type 2: 0.5 more)", ylabel="mean response, s (logarithmic)"
+        )
         place.legend(fontsize=8)
         figure.suptitle(f"Fig. 5: response with one consumer a task ({_MODEL_NOTE})")
 
@@ -133,7 +135,7 @@ def draw_min_time(results: Results, path: Path) -> None:
         by_type.legend(fontsize=8)
         for place in axes[0]:
             place.set(xlabel="consumers added to one a task", xlim=(-0.2, BUDGET + 0.2))
-        note = f"{_MODEL_NOTE}; nothing is drawn where a task cannot keep up"
+        note = "lines: the model; points: simulation, in (b) with 95 % confidence; none where a task cannot keep up"
         figure.suptitle(f"Fig. 6: MinTime at {_told(MIDDLE)}, budget {BUDGET}\n{note}")
 
 
@@ -163,7 +165,8 @@ def draw_min_cost(results: Results, path: Path) -> None:
         best = results.best_random(HIGH, NUMERICAL_BUDGET)
         _allocations(results, place, HIGH, best, BEST, f"Random, best of {BEST_OF} runs (after {NUMERICAL_BUDGET})")
         place.axhline(TARGET_S, color="#000000", linestyle=":", label=f"wanted: {TARGET_S:g} s")
-        place.set(ylim=(0, 250), xlabel="consumers added to one a task", ylabel="mean response of all jobs, s")
+        place.set(ylim=(0, 250), xlim=(-0.3, NUMERICAL_BUDGET + 0.3))
+        place.set(xlabel="consumers added to one a task", ylabel="mean response of all jobs, s")
         place.set(title="points: simulated; nothing is drawn where a task cannot keep up")
         place.legend(fontsize=8)
         took = results.needed_by_random()
