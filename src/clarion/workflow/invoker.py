@@ -10,7 +10,14 @@ import msgspec
 
 from clarion.admin import Admin
 from clarion.admin.admin import read_dead_letter
-from clarion.model.errors import AlreadyDone, LeaseLost, NoTopic, PermanentError, VersionConflict
+from clarion.model.errors import (
+    AlreadyDone,
+    LeaseLost,
+    NoTopic,
+    PermanentError,
+    TakenOver,
+    VersionConflict,
+)
 from clarion.model.names import dead_letters_of, to_bytes, to_text
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 from clarion.subscriber import Message
@@ -42,7 +49,9 @@ MOST_KEPT = 100_000  # jobs whose records are kept, of each workflow
 _AT_ONCE = 300
 _WAIT_S = 0.5
 _SWEEP_S = 10.0
+_AFTER_ANOTHER_S = 10.0  # for which another control plane of the workflow has its turn
 _SKIPPED_MOST = 10_000
+_SETS_MOST = 1000  # of a transaction
 
 
 def make_known(workflow: Workflow, url: str | None) -> dict[str, MappingTable]:
@@ -95,8 +104,8 @@ class Invoker:
 
     def turn(self) -> float:
         """Begin the jobs that wait, or wait for some."""
-        messages = self._client.subscriber.get(self._topic, max_messages=_AT_ONCE, wait_s=_WAIT_S)
-        self._begin(messages)
+        with self._client.letting_go():
+            self._begin(self._client.subscriber.get(self._topic, max_messages=_AT_ONCE, wait_s=_WAIT_S))
         return 0.0
 
     def _begin(self, messages: Sequence[Message]) -> None:
@@ -173,9 +182,13 @@ class FailureWatch:
 
     def turn(self) -> float:
         """Note what failed since the last time."""
-        for topic, task in self._tasks.items():
-            for message in self._client.subscriber.get(topic, max_messages=_AT_ONCE):
-                self._note(message, task)
+        try:
+            with self._client.letting_go():
+                for topic, task in self._tasks.items():
+                    for message in self._client.subscriber.get(topic, max_messages=_AT_ONCE):
+                        self._note(message, task)
+        except TakenOver:
+            return _AFTER_ANOTHER_S
         return _WAIT_S
 
     def _note(self, message: Message, task: str) -> None:
@@ -208,6 +221,14 @@ class FailureWatch:
         self._client.close()
 
 
+def _record_of(message: Message) -> str | None:
+    """Return the name of the record of the job that a message asks for; None where it asks for none."""
+    try:
+        return record_name(decode_profile(message.headers).job_id)
+    except PermanentError:
+        return None
+
+
 class Sweeper:
     """Forgets jobs that ended long ago, or that are too many: their records, and what never came together."""
 
@@ -220,6 +241,16 @@ class Sweeper:
 
     def turn(self) -> float:
         """Forget what may be forgotten now."""
+        try:
+            with self._client.letting_go():
+                return self._sweep()
+        except ClarionError as error:
+            self._waiting = []
+            if isinstance(error, TakenOver):
+                return _AFTER_ANOTHER_S
+            raise
+
+    def _sweep(self) -> float:
         known = self._client.admin.describe_topic(self._topic)
         old_s, begun = (
             time.time() - self._kept_s,
@@ -233,30 +264,37 @@ class Sweeper:
         room = _SKIPPED_MOST - len(self._waiting)
         if room > 0 and (not self._waiting or is_due(self._waiting[-1])):
             self._waiting += self._client.subscriber.get(self._topic, max_messages=min(room, _AT_ONCE))
-        due = [message for message in self._waiting if is_due(message)][:_AT_ONCE]
-        if not due:
-            return _SWEEP_S
-        gone = self._forget(due)
+        due = [message for message in self._waiting if is_due(message)]
+        gone: set[int] = set()
+        for place in range(0, len(due), _AT_ONCE):
+            gone |= self._forget(due[place : place + _AT_ONCE])
         self._waiting = [message for message in self._waiting if message.offset not in gone]
         return 0.0 if gone else _SWEEP_S
 
     def _forget(self, messages: Sequence[Message]) -> set[int]:
-        profiles = [decode_profile(message.headers) for message in messages]
-        states = self._client.subscriber.states([record_name(one.job_id) for one in profiles])
-        gone: list[Message] = []
-        steps: list[Step] = []
-        for message, state in zip(messages, states, strict=True):
-            if state.value is None:
-                gone.append(message)  # it was asked for twice, and is forgotten
+        """Forget those of the jobs that are over, and return where their profiles are."""
+        states = self._client.states([name for message in messages if (name := _record_of(message))])
+        gone: list[tuple[Message, Step]] = []
+        for message in messages:
+            state = states.get(_record_of(message) or "")
+            if state is None or state.value is None:
+                gone.append((message, Step([], [])))  # it is no profile, or was asked for twice and is forgotten
                 continue
             record = decode_record(state.value)
-            if record.status not in ENDED:
-                continue
-            gone.append(message)
-            steps.append(Step([], [SetState(record_name(record.job_id), None, state.version), *self._joins(record)]))
-        if gone:
-            self._client.commit(gone, _once_each(steps))
-        return {message.offset for message in gone}
+            if record.status in ENDED:
+                forgotten = SetState(record_name(record.job_id), None, state.version)
+                gone.append((message, Step([], [forgotten, *self._joins(record)])))
+        self._commit(gone)
+        return {message.offset for message, _ in gone}
+
+    def _commit(self, gone: Sequence[tuple[Message, Step]]) -> None:
+        """Forget jobs together; in halves where these are more states than a transaction may set."""
+        steps = _once_each([step for _, step in gone])
+        if len(gone) > 1 and sum(len(step.sets) for step in steps) > _SETS_MOST:
+            self._commit(gone[: len(gone) // 2])
+            self._commit(gone[len(gone) // 2 :])
+        elif gone:
+            self._client.commit([message for message, _ in gone], steps)
 
     def _joins(self, record: JobRecord) -> list[SetState]:
         if record.status == "done" or not record.table:

@@ -43,9 +43,17 @@ def pack(value: Any) -> Value:
     if isinstance(value, bytes | bytearray | memoryview):
         return Value("bytes", bytes(value))
     try:
-        return Value("json", msgspec.json.encode(value))
+        return Value("json", msgspec.json.encode(value, enc_hook=_plain))
     except (TypeError, ValueError, msgspec.MsgspecError, OverflowError) as error:
         raise PermanentError(f"a value is bytes, or what JSON can hold; this is neither: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a text or number of a type of its own, as a Reference or NumPy's float64, as what JSON knows it as."""
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return plain(value)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON knows")
 
 
 def unpack(value: Value) -> Any:

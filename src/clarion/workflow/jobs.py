@@ -20,6 +20,7 @@ from clarion.subscriber import Message, State
 from clarion.workflow.job_messages import (
     CANCELLED_TOPIC,
     ENDED,
+    INVOKER,
     PROFILE_HEADER,
     JobProfile,
     JobRecord,
@@ -41,6 +42,7 @@ from clarion.workflow.step_client import StepClient
 from clarion.workflow.stored_data import Reference
 
 _JOBS = b"clarion/jobs"
+_INVOKER = INVOKER.encode()
 _WAIT_S = 60.0
 _POLL_LEAST_S, _POLL_MOST_S = 0.001, 0.25
 _SLACK_S = 2  # by which an event may be stored before what it follows, where clocks were set
@@ -211,7 +213,8 @@ class Jobs:
         found: list[JobStatus] = []
         for row in self._client.admin.topics():
             if row.topic == _JOBS or row.topic.startswith(_JOBS + b"/"):
-                of_topic = (one for one in self._newest(row.topic, row.first_offset, row.next_offset))
+                begun = min((cursor for name, cursor, _ in row.subscriptions if name == _INVOKER), default=0)
+                of_topic = self._newest(row.topic, row.first_offset, row.next_offset, begun)
                 found += islice((one for one in of_topic if status is None or one.status == status), wanted)
         found.sort(key=lambda one: one.submitted_at, reverse=True)
         return found[:wanted]
@@ -313,8 +316,8 @@ class Jobs:
         except (NoTopic, MessagesGone):
             return
 
-    def _newest(self, topic: bytes, first: int, end: int) -> Iterator[JobStatus]:
-        """Return a topic's jobs, the newest first."""
+    def _newest(self, topic: bytes, first: int, end: int, begun: int) -> Iterator[JobStatus]:
+        """Return a topic's jobs, the newest first; all before `begun` were taken up, and may be forgotten since."""
         workflow = to_text(topic[len(_JOBS) + 1 :]) if topic != _JOBS else ""
         while end > first:
             start = max(first, end - _AT_ONCE)
@@ -322,10 +325,13 @@ class Jobs:
                 messages = self._client.admin.read(topic, start, end - start)
             except MessagesGone:
                 return
-            profiles = [decode_profile(one.headers) for one in messages if PROFILE_HEADER in one.headers]
-            records = self._records([one.job_id for one in profiles])
-            for profile, record in reversed(list(zip(profiles, records, strict=True))):
-                yield _status_of_profile(workflow, profile) if record is None else _status_of(record, ())
+            asked = [(one.offset, decode_profile(one.headers)) for one in messages if PROFILE_HEADER in one.headers]
+            records = self._records([profile.job_id for _, profile in asked])
+            for (offset, profile), record in reversed(list(zip(asked, records, strict=True))):
+                if record is not None:
+                    yield _status_of(record, ())
+                elif offset >= begun:
+                    yield _status_of_profile(workflow, profile)
             end = start
 
     def _is_waiting(self, job_id: str) -> JobProfile | None:
@@ -333,7 +339,7 @@ class Jobs:
         key = job_id.encode()
         try:
             described = self._client.admin.describe_topic(self._topic)
-            cursor = min((one.cursor for one in described.subscriptions if one.name == b"invoker"), default=0)
+            cursor = min((one.cursor for one in described.subscriptions if one.name == _INVOKER), default=0)
             for message in self._client.admin.browse(self._topic, max(cursor, described.first_offset)):
                 if message.key == key:
                     return decode_profile(message.headers)
@@ -361,9 +367,9 @@ def profile_headers(job: str, job_id: str, value: Value, now_us: int) -> dict[st
 def _status_of(record: JobRecord, history: tuple[TaskDone, ...]) -> JobStatus:
     status: Status = record.status
     ended_at = _time(record.ended_at_us) if status in ENDED else None
+    topic = f"{record.workflow}/{record.task}" if record.workflow else record.task
     if status == "failed" and any(
-        one.task.endswith(record.task) and one.outcome == "done" and one.finished_at_us > record.ended_at_us
-        for one in history
+        one.task == topic and one.outcome == "done" and one.finished_at_us > record.ended_at_us for one in history
     ):
         status, ended_at = "running", None  # it was replayed, and went on
     return JobStatus(

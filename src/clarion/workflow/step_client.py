@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from clarion.admin import Admin
-from clarion.model.errors import MessagesGone, PermanentError, RetryableError
+from clarion.model.errors import ClarionError, InvalidRequest, MessagesGone, PermanentError, RetryableError
 from clarion.model.names import to_text
 from clarion.publisher import Publisher
 from clarion.session.connection import broker_url
@@ -27,13 +28,31 @@ class StepClient:
 
     def __init__(self, url: str | None, name: str) -> None:
         self.url = broker_url(url)
-        self.subscriber = Subscriber(self.url, name, ack="explicit", prefetch=False)
+        self._name = name
+        self.subscriber = self._subscriber()
         self.admin = Admin(self.url)
         self._publisher: Publisher | None = None  # made when it is first needed
         self._making = threading.Lock()
         self._tables: dict[str, MappingTable] = {}
         self._cancelled: dict[str, None] = {}
         self._cancelled_at: int | None = None  # where to go on reading who was cancelled
+
+    def _subscriber(self) -> Subscriber:
+        return Subscriber(self.url, self._name, ack="explicit", prefetch=False)
+
+    @contextmanager
+    def letting_go(self) -> Iterator[None]:
+        """Where what is done within fails, let go of all that is held: it comes again, here or elsewhere. Otherwise it
+        would be kept for as long as this client lives, with nobody to work on it."""
+        try:
+            yield
+        except ClarionError:
+            before, self.subscriber = self.subscriber, self._subscriber()
+            try:
+                before.close(ack=False)
+            except ClarionError as error:
+                log.info("while letting go: %s", error)
+            raise
 
     @property
     def publisher(self) -> Publisher:
@@ -87,6 +106,8 @@ class StepClient:
             with tx:
                 fill(tx)
             return
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"this cannot be asked of a broker, and nothing was done: {error}") from error
         except RetryableError as error:
             log.warning("a transaction is not answered yet, and is waited for: %s", error)
         while True:

@@ -189,7 +189,7 @@ class Worker:
         finished: list[_Finished] = []
         begun_s = time.monotonic()
         for place, message in enumerate(messages):
-            if self._stop_at_s is not None and time.monotonic() > self._stop_at_s + _FINISH_S:
+            if self._is_over_time():
                 for left in messages[place:]:
                     left.nack(reason="its worker was stopped before it began")
                 break
@@ -201,6 +201,10 @@ class Worker:
                 self._commit(finished)
                 finished, begun_s = [], time.monotonic()
         self._commit(finished)
+
+    def _is_over_time(self) -> bool:
+        """Tell whether it was told to stop so long ago that it is to give back what it holds."""
+        return self._stop_at_s is not None and time.monotonic() > self._stop_at_s + _FINISH_S
 
     def _work_on(self, message: Message) -> _Finished:
         started_at_us = time.time_ns() // 1000
@@ -215,9 +219,7 @@ class Worker:
             value = self._call_watched(payload, context)
             packed = pack(value)
             packed = self.client.data.keep_small(packed, inline_bytes(table, self.task.name))
-        except (RetryableError, LeaseLost):
-            raise  # the broker is away, or gave the task to another: it is not the task's fault
-        except Exception as error:  # noqa: BLE001 (whatever a handler raises is told, and the task tried again)
+        except Exception as error:  # noqa: BLE001 (whatever went wrong is told, and the task tried again)
             reason = _trace_of(error)
             log.warning("task %s, attempt %d: %s", self.task.name, message.attempt, reason.strip().splitlines()[-1])
             failed = None if header is None else self._event(message, job, header.job_id, started_at_us, "failed")
@@ -289,6 +291,12 @@ class Worker:
                 conflicts += 1
                 if conflicts < _TRIES or len(ended) == 1:
                     continue
+            except RetryableError as error:  # what is done is not thrown away because the broker is away for a while
+                if self._is_over_time():
+                    raise
+                log.warning("%s; what is done is kept, and committed later", error)
+                time.sleep(_WAIT_S)
+                continue
             except (LeaseLost, AlreadyDone) as error:
                 if len(ended) == 1:
                     log.warning("a task of %s is another's by now: %s", self.task.name, error)

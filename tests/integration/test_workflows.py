@@ -1,0 +1,839 @@
+"""Jobs on topics at a real broker: forks and joins, failures and replays, cancelling, large data, changes meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.waiting import DEADLINE_S, eventually, paced
+from tests.integration.workflow_process import FlowProcess, controlling, running, working
+
+from clarion import Admin, Publisher
+from clarion.model import task_events
+from clarion.model.errors import ClarionError, PermanentError, TimedOut
+from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskDone
+from clarion.store.segmented import SegmentedStore
+from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Workflow
+from clarion.workflow import invoker as invoker_module
+from clarion.workflow import worker as worker_module
+from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper, make_known
+from clarion.workflow.job_messages import DATA_TOPIC, jobs_topic, join_name
+
+DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
+
+
+class Gate:
+    """Holds handlers up until it is opened, and counts who came."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self.came: list[Any] = []
+
+    def pass_through(self, who: Any) -> Any:
+        """Come to the gate, wait until it is open, and come out as one came."""
+        self.came.append(who)
+        assert self._open.wait(DEADLINE_S)
+        return who
+
+    def open(self) -> None:
+        """Let everybody through."""
+        self._open.set()
+
+    def wait_for(self, many: int = 1) -> None:
+        """Wait until so many came."""
+        eventually(lambda: len(self.came) >= many, f"{many} came to the gate")
+
+
+def _diamond(name: str, **more: Any) -> Workflow:
+    flow = Workflow(name)
+    flow.task("A", **more)(lambda payload: {"from": payload})
+    flow.task("B", **more)(lambda payload: ["b", payload])
+    flow.task("C", **more)(lambda payload: ["c", payload])
+    flow.task("D", **more)(lambda payload: payload)
+    flow.job("diamond", DIAMOND)
+    return flow
+
+
+def _events(url: str, job_id: str) -> list[task_events.TaskEvent]:
+    with Admin(url) as admin:
+        found = admin.browse(TASK_EVENTS_TOPIC)
+        return [task_events.decode(one.payload) for one in found if one.key == job_id.encode()]
+
+
+def _wait_status(jobs: Jobs, job_id: str, status: str) -> None:
+    eventually(lambda: jobs.status(job_id).status == status, f"job {job_id} is {status}")
+
+
+# What a job is.
+
+
+def test_a_job_forks_and_joins_and_its_result_and_history_can_be_read(url: str) -> None:
+    with running(_diamond("forks"), url, B=2) as jobs:
+        ids = [jobs.submit("diamond", number) for number in range(20)]
+        found = jobs.results(ids, wait_s=DEADLINE_S)
+        assert found == [{"B": ["b", {"from": one}], "C": ["c", {"from": one}]} for one in range(20)]
+        status = jobs.status(ids[3])
+        assert (status.job, status.workflow, status.status, status.reason) == ("diamond", "forks", "done", "")
+        assert sorted(one.task for one in status.history) == ["forks/A", "forks/B", "forks/C", "forks/D"]
+        assert all((one.attempt, one.outcome, one.job_id) == (1, "done", ids[3]) for one in status.history)
+        assert status.history[0].task == "forks/A"
+        assert status.history[-1].task == "forks/D"
+        assert status.response_s is not None
+        assert status.response_s > 0
+    for job_id in ids:
+        ends = [one for one in _events(url, job_id) if isinstance(one, JobEnded)]
+        assert [one.outcome for one in ends] == ["done"]
+
+
+def test_several_last_tasks_and_several_first_ones(url: str) -> None:
+    flow = Workflow("ends")
+    for name in "ABCDE":
+        flow.task(name)(lambda payload, context: [context.task, payload])
+    flow.job("wide", {"A": ["C"], "B": ["C", "D"], "C": ["E"]})
+    with running(flow, url) as jobs:
+        found = jobs.run("wide", "x", wait_s=DEADLINE_S)
+    assert found == {"D": ["D", ["B", "x"]], "E": ["E", ["C", {"A": ["A", "x"], "B": ["B", "x"]}]]}
+
+
+def test_values_arrive_as_they_were_returned(url: str) -> None:
+    flow = Workflow("values")
+    got: list[Any] = []
+
+    @flow.task("A")
+    def first(payload: Any) -> Any:
+        got.append(payload)
+        return payload
+
+    @flow.task("B")
+    async def second(payload: Any) -> Any:
+        got.append(payload)
+        return payload
+
+    flow.job("pair", ["A", "B"])
+    values: list[Any] = [b"\x00\xff", b"", None, "", "ünï\u2028", 0, False, -1.5, [], {"a": [{"b": [None, "x"]}]}]
+    with running(flow, url) as jobs:
+        for value in values:
+            assert jobs.run("pair", value, wait_s=DEADLINE_S) == value
+    assert got == [value for value in values for _ in "AB"]
+    assert [type(one) for one in got] == [type(value) for value in values for _ in "AB"]
+
+
+def test_what_json_cannot_hold_fails_with_a_reason(url: str) -> None:
+    flow = Workflow("unsayable")
+
+    @flow.task("A", max_attempts=1)
+    def first(payload: Any) -> Any:
+        return {"here": object()}
+
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs:
+        job_id = jobs.submit("one")
+        with pytest.raises(JobFailed, match=r"task A failed at its last attempt: .*bytes, or what JSON can hold"):
+            jobs.result(job_id, wait_s=DEADLINE_S)
+        with pytest.raises(PermanentError, match="bytes, or what JSON can hold"):
+            jobs.submit("one", {"no": {1, object()}})
+
+
+def test_a_handler_knows_its_job_and_attempt_and_what_it_puts_happens_once(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = Workflow("contexts")
+
+    @flow.task("A", retry_s=0.01)
+    def first(payload: Any, context: Context) -> Any:
+        context.put("contexts-notes", f"attempt {context.attempt}", key=context.job_id, headers={"n": "1"})
+        context.heartbeat()
+        context.log.warning("at work")
+        if context.attempt < 3:
+            raise ValueError("not yet")
+        assert not context.cancelled
+        return [context.job, context.job_id, context.task, context.attempt]
+
+    flow.job("one", ["A"])
+    with Admin(url) as admin, running(flow, url) as jobs:
+        admin.configure_topic("contexts-notes", retention="keep")
+        job_id = jobs.submit("one", job_id="my-own-id")
+        assert jobs.result(job_id, wait_s=DEADLINE_S) == ["one", "my-own-id", "A", 3]
+        (note,) = admin.browse("contexts-notes")
+        assert (note.payload, note.key, note.headers) == (b"attempt 3", b"my-own-id", {"n": b"1"})
+    assert "[A of my-own-id, attempt 1] at work" in caplog.messages
+
+
+def test_what_a_handler_puts_where_nobody_listens_or_wrongly_fails_the_task(url: str) -> None:
+    flow = Workflow("wrong-puts")
+
+    @flow.task("A", max_attempts=1)
+    def first(payload: Any, context: Context) -> None:
+        context.put(payload["topic"], b"x", headers=payload.get("headers"))
+
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs:
+        for payload in ({"topic": "wrong-puts-nobody"}, {"topic": ""}, {"topic": "x", "headers": {"a": 1}}):
+            with pytest.raises(JobFailed, match=r"what follows the task cannot be done|Error"):
+                jobs.run("one", payload, wait_s=DEADLINE_S)
+
+
+# Failing.
+
+
+def test_a_task_is_tried_again_ever_later_then_dead_with_its_trace_and_replayed_the_job_goes_on(url: str) -> None:
+    flow = _diamond("replays")
+    well = threading.Event()
+
+    @flow.task("X", max_attempts=3, retry_s=0.05)
+    def breaks(payload: Any) -> Any:
+        if not well.is_set():
+            raise ValueError(f"no such tile: {payload}")
+        return "well"
+
+    flow.job("breaking", {"A": ["X", "B"], "X": ["D"], "B": ["D"]})
+    with running(flow, url) as jobs, Admin(url) as admin:
+        job_id = jobs.submit("breaking", 7)
+        with pytest.raises(JobFailed, match="task X failed at its last attempt: ValueError: no such tile"):
+            jobs.result(job_id, wait_s=DEADLINE_S)
+        status = jobs.status(job_id)
+        assert (status.status, status.task) == ("failed", "X")
+        assert "Traceback (most recent call last)" in status.reason
+        assert "in breaks" in status.reason
+        tried = [one for one in status.history if one.task == "replays/X"]
+        assert [(one.attempt, one.outcome) for one in tried] == [(1, "failed"), (2, "failed"), (3, "failed")]
+        gaps_us = [after.started_at_us - one.finished_at_us for one, after in pairwise(tried)]
+        assert gaps_us[0] >= 50_000, "not before its delay was over"
+        assert gaps_us[1] >= 100_000, "which doubles"
+        (letter,) = admin.dead_letters("replays/X")
+        assert (letter.attempts, letter.key) == (3, job_id.encode())
+        assert letter.reason == status.reason
+
+        well.set()
+        assert admin.replay_dead("replays/X").done == 1
+        found = eventually(lambda: _done(jobs, job_id), "the job went on to its end")
+        assert found == {"X": "well", "B": ["b", {"from": 7}]}
+        status = jobs.status(job_id)
+        assert (status.status, status.task, status.reason) == ("done", "", "")
+        outcomes = [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)]
+        assert outcomes == ["failed", "done"]
+
+
+def _done(jobs: Jobs, job_id: str) -> Any:
+    try:
+        return jobs.result(job_id)
+    except (JobFailed, TimedOut):
+        return None
+
+
+def test_a_job_that_goes_on_after_a_replay_is_running_and_one_whose_other_tasks_go_on_is_not(url: str) -> None:
+    flow = Workflow("going")
+    gate, well = Gate(), threading.Event()
+
+    @flow.task("align", max_attempts=1)
+    def align(payload: Any) -> Any:
+        if not well.is_set():
+            raise ValueError("no")
+
+    @flow.task("realign")
+    def realign(payload: Any) -> Any:
+        gate.pass_through(payload)
+
+    other = Gate()
+    flow.task("last")(other.pass_through)
+    flow.job("both", {"align": ["last"], "realign": ["last"]})
+    with running(flow, url) as jobs, Admin(url) as admin:
+        job_id = jobs.submit("both")
+        _wait_status(jobs, job_id, "failed")
+        gate.open()
+        eventually(lambda: len(jobs.status(job_id).history) == 2, "the other task is done")
+        assert jobs.status(job_id).status == "failed"
+        well.set()
+        admin.replay_dead("going/align")
+        other.wait_for()
+        _wait_status(jobs, job_id, "running")
+        other.open()
+        eventually(lambda: jobs.status(job_id).status == "done", "it is done")
+
+
+@pytest.mark.parametrize("error", [TimedOut("elsewhere"), TimeoutError("elsewhere"), PermanentError("elsewhere")])
+def test_an_error_of_clarions_that_a_handler_meets_is_as_any_other(url: str, error: Exception) -> None:
+    flow = Workflow(f"errors-{type(error).__name__}")
+
+    @flow.task("A", retry_s=0.01)
+    def first(payload: Any, context: Context) -> int:
+        if context.attempt < 3:
+            raise error
+        return context.attempt
+
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs:
+        assert jobs.run("one", wait_s=DEADLINE_S) == 3
+
+
+def test_a_task_that_somebody_put_again_and_again_ends_its_job_once(url: str) -> None:
+    flow = _diamond("twice")
+    well = threading.Event()
+
+    @flow.task("X", max_attempts=1)
+    def breaks(payload: Any) -> Any:
+        if not well.is_set():
+            raise ValueError("no")
+
+    flow.job("breaking", {"A": ["X", "B"], "X": ["D"], "B": ["D"]})
+    with running(flow, url) as jobs, Admin(url) as admin, Publisher(url) as publisher:
+        job_id = jobs.submit("breaking")
+        _wait_status(jobs, job_id, "failed")
+        (letter,) = admin.dead_letters("twice/X")
+        well.set()
+        copies = [letter.payload] * 3
+        publisher.put_many("twice/X", copies, keys=[letter.key] * 3, headers=[letter.headers] * 3).result(DEADLINE_S)
+        admin.replay_dead("twice/X")
+        eventually(lambda: _done(jobs, job_id), "the job is done")
+        eventually(lambda: _idle(admin, "twice/X"), "and so are all copies")
+        tried = [one.outcome for one in _events(url, job_id) if isinstance(one, TaskDone) and one.task == "twice/X"]
+        assert tried == ["failed", "done", "done", "done", "done"]
+        ends = [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)]
+        assert ends == ["failed", "done"]
+
+
+def _idle(admin: Admin, topic: str) -> bool:
+    known = admin.describe_topic(topic)
+    return all(one.cursor == known.next_offset for one in known.subscriptions)
+
+
+def _job_states(broker: BrokerProcess) -> set[str]:
+    """Stop a broker; return the names of all states that it keeps of jobs."""
+    assert broker.stop() == 0
+    store = SegmentedStore(broker.data)
+    try:
+        names = {row.name.decode() for row in store.states(b"", 100_000)}
+    finally:
+        store.close()
+    return {name for name in names if not name.startswith(("clarion/table/", "clarion/job-type/"))}
+
+
+# Cancelling.
+
+
+def test_of_a_cancelled_job_no_further_task_begins(url: str) -> None:
+    flow = Workflow("cancels")
+    gate, begun = Gate(), []
+
+    @flow.task("A")
+    def first(payload: Any, context: Context) -> Any:
+        gate.pass_through(payload)
+        return context.cancelled
+
+    @flow.task("B")
+    def second(payload: Any) -> Any:
+        begun.append(payload)
+
+    flow.job("pair", ["A", "B"])
+    with running(flow, url) as jobs:
+        job_id = jobs.submit("pair")
+        gate.wait_for()
+        assert jobs.cancel(job_id)
+        assert not jobs.cancel(job_id), "it is over already"
+        gate.open()
+        with pytest.raises(JobCancelled, match=f"job {job_id} was cancelled"):
+            jobs.result(job_id, wait_s=DEADLINE_S)
+        with Admin(url) as admin:
+            eventually(lambda: _idle(admin, "cancels/B"), "what was left of it is taken away")
+        status = jobs.status(job_id)
+        assert (status.status, [one.task for one in status.history]) == ("cancelled", ["cancels/A"])
+        assert status.ended_at is not None
+        assert begun == []
+        with pytest.raises(NoJob):
+            jobs.cancel("never-asked-for")
+        done = jobs.submit("pair")
+        jobs.result(done, wait_s=DEADLINE_S)
+        assert not jobs.cancel(done)
+        assert jobs.status(done).status == "done"
+    assert [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)] == ["cancelled"]
+
+
+def test_a_job_that_failed_can_be_cancelled(url: str) -> None:
+    flow = Workflow("cancel-failed")
+
+    @flow.task("A", max_attempts=1)
+    def first(payload: Any) -> None:
+        raise ValueError("no")
+
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs:
+        job_id = jobs.submit("one")
+        _wait_status(jobs, job_id, "failed")
+        assert jobs.cancel(job_id)
+        assert jobs.status(job_id).status == "cancelled"
+
+
+# Large data.
+
+
+def _size(payload: Any) -> int:
+    return len(payload)
+
+
+def test_large_values_are_stored_once_and_shared_by_those_they_fork_to(url: str) -> None:
+    flow = Workflow("large")
+    big, bigger = "ü" * 100_000, b"x" * 9_000_000
+
+    @flow.task("A")
+    def first(payload: Any) -> Any:
+        assert payload == big
+        return bigger
+
+    flow.task("B")(_size)
+    flow.task("C")(lambda payload: payload)
+    flow.task("D")(lambda payload: {"B": payload["B"], "C": len(payload["C"]), "whole": payload["C"].decode()})
+    flow.job("diamond", DIAMOND)
+    with running(flow, url) as jobs, Admin(url) as admin:
+        before = admin.describe_topic(DATA_TOPIC).next_offset
+        found = jobs.run("diamond", big, wait_s=DEADLINE_S)
+        assert found == {"B": 9_000_000, "C": 9_000_000, "whole": bigger.decode()}
+        # In pieces of 4 MiB: the input one, what A returned three, what C and D returned three each.
+        assert admin.describe_topic(DATA_TOPIC).next_offset - before == 1 + 3 * 3
+        for topic in "ABCD":
+            assert all(len(one.payload) < 1000 for one in admin.browse(f"large/{topic}"))
+
+
+def test_data_that_is_stored_is_passed_by_reference(url: str) -> None:
+    flow = Workflow("references")
+
+    @flow.task("A")
+    def first(payload: Any, context: Context) -> Any:
+        return {"seen": payload, "made": context.store(context.load(payload)[:5] * 2)}
+
+    @flow.task("B")
+    def second(payload: Any, context: Context) -> Any:
+        return context.load(payload["seen"]) + b" " + context.load(payload["made"])
+
+    flow.job("pair", ["A", "B"])
+    with running(flow, url) as jobs:
+        reference = jobs.store(b"hello world")
+        assert jobs.load(reference) == b"hello world"
+        assert jobs.run("pair", reference, wait_s=DEADLINE_S) == b"hello world hellohello"
+        with pytest.raises(PermanentError, match="this is no reference to stored data"):
+            jobs.load("elsewhere:1:2:3")
+        wrong = reference.rsplit(":", 1)[0] + ":0123456789abcdef"
+        with pytest.raises(PermanentError, match="is not what the reference says"):
+            jobs.load(wrong)
+
+
+# Time.
+
+
+@paced
+def test_a_handler_that_runs_longer_than_its_lease_keeps_its_task(url: str, pace_s: float) -> None:
+    flow = Workflow(f"leases-{pace_s:g}")
+    runs: list[int] = []
+
+    @flow.task("A", lease_s=pace_s)
+    def first(payload: Any, context: Context) -> str:
+        runs.append(context.attempt)
+        threading.Event().wait(3 * pace_s)  # this is the work
+        return "done"
+
+    flow.job("one", ["A"])
+    with running(flow, url, A=2) as jobs:
+        job_id = jobs.submit("one")
+        assert jobs.result(job_id, wait_s=DEADLINE_S) == "done"
+        assert runs == [1]
+        assert [one.attempt for one in jobs.status(job_id).history] == [1]
+
+
+_HANGING = """
+import signal, time
+from pathlib import Path
+from clarion.workflow import Workflow
+
+flow = Workflow({name!r})
+
+@flow.task("A", max_attempts=1, time_limit_s=0.2)
+def hang(payload):
+    if payload == "deaf":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGALRM}})
+    while True:
+        time.sleep(3600)
+
+@flow.task("B")
+def wait(payload):
+    folder = Path(payload)
+    (folder / "came").touch()
+    while not (folder / "open").exists():
+        time.sleep(0.01)
+    return "finished"
+
+flow.job("hanging", ["A"])
+flow.job("waiting", ["B"])
+"""
+
+
+def _flow_file(folder: Path, name: str) -> Path:
+    file = folder / f"flow_{name}.py"
+    file.write_text(_HANGING.format(name=name))
+    return file
+
+
+def test_a_handler_that_hangs_is_interrupted_and_the_worker_goes_on(url: str, tmp_path: Path) -> None:
+    file, log = _flow_file(tmp_path, "hangs"), tmp_path / "log"
+    with FlowProcess(file, url, None, log), Jobs(url, "hangs") as jobs:
+        _wait_known(jobs, "hanging")
+        with FlowProcess(file, url, "A", log) as worker:
+            for _ in range(2):
+                with pytest.raises(JobFailed, match=r"TaskTimedOut: the time limit of 0\.2 s is over"):
+                    jobs.run("hanging", wait_s=DEADLINE_S)
+            assert worker.process.poll() is None, log.read_text()
+            assert worker.stop() == 0
+
+
+def test_a_handler_that_hangs_and_cannot_be_interrupted_ends_its_worker_and_the_task_is_told(
+    url: str, tmp_path: Path
+) -> None:
+    file, log = _flow_file(tmp_path, "deaf"), tmp_path / "log"
+    with FlowProcess(file, url, None, log), Jobs(url, "deaf") as jobs:
+        _wait_known(jobs, "hanging")
+        with FlowProcess(file, url, "A", log) as worker:
+            with pytest.raises(JobFailed, match=r"the time limit of 0\.2 s is over, and the handler could not"):
+                jobs.run("hanging", "deaf", wait_s=DEADLINE_S)
+            assert worker.process.wait(DEADLINE_S) == 75, log.read_text()
+
+
+def _wait_known(jobs: Jobs, job: str) -> None:
+    def known() -> bool:
+        try:
+            jobs.submit_many(job, [])
+        except PermanentError:
+            return False
+        return True
+
+    eventually(known, f"job type {job} is known")
+
+
+# Stopping.
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_works_on(url: str, tmp_path: Path) -> None:
+    file, log = _flow_file(tmp_path, "stops"), tmp_path / "log"
+    with FlowProcess(file, url, None, log) as control, Jobs(url, "stops") as jobs:
+        _wait_known(jobs, "waiting")
+        with FlowProcess(file, url, "B", log) as worker:
+            job_id = jobs.submit("waiting", str(tmp_path))
+            eventually((tmp_path / "came").exists, "the handler runs")
+            worker.process.terminate()
+            assert worker.process.poll() is None
+            (tmp_path / "open").touch()
+            assert worker.process.wait(DEADLINE_S) == 0, log.read_text()
+        assert jobs.result(job_id) == "finished"
+        assert [one.attempt for one in jobs.status(job_id).history] == [1]
+        assert control.stop() == 0
+
+
+def test_a_worker_that_is_told_to_stop_gives_back_what_it_did_not_begin(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_FINISH_S", 0.0)
+    flow = Workflow("gives")
+    gate, runs = Gate(), Counter[str]()
+
+    @flow.task("A")
+    def first(payload: Any, context: Context) -> str:
+        if payload == "slow":
+            gate.pass_through(payload)
+        runs[context.job_id] += 1
+        return context.job_id
+
+    flow.job("one", ["A"])
+    with controlling(flow, url), Jobs(url, "gives") as jobs:
+        with working(flow, "A", url) as worker:
+            quick = jobs.submit_many("one", ["quick"] * 300)
+            jobs.results(quick, wait_s=DEADLINE_S)
+            slow = jobs.submit_many("one", ["slow"] * 50)
+            gate.wait_for()
+            worker.stop()
+            gate.open()
+        with working(flow, "A", url):
+            assert jobs.results(slow, wait_s=DEADLINE_S) == slow
+    assert runs == Counter([*quick, *slow]), "each was worked on once"
+
+
+# Who asks, and how it changes.
+
+
+def test_the_same_job_id_asked_for_twice_is_one_job(url: str) -> None:
+    flow = Workflow("ids")
+    runs: list[Any] = []
+
+    @flow.task("A")
+    def first(payload: Any) -> Any:
+        runs.append(payload)
+        return payload
+
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs:
+        jobs.submit("one", "first", job_id="x")
+        assert jobs.result("x", wait_s=DEADLINE_S) == "first"
+        assert jobs.submit("one", "second", job_id="x") == "x"
+        jobs.submit_many("one", ["y1", "z", "y2", "x3"], job_ids=["y", "z", "y", "x"])
+        assert jobs.results(["y", "z"], wait_s=DEADLINE_S) == ["y1", "z"]
+        with Admin(url) as admin:
+            eventually(lambda: _begun(admin, "ids"), "all that was asked for is taken up")
+        assert jobs.result("x") == "first"
+    assert sorted(runs) == ["first", "y1", "z"]
+    assert len([one for one in _events(url, "x") if isinstance(one, JobEnded)]) == 1
+
+
+def _begun(admin: Admin, workflow: str) -> bool:
+    known = admin.describe_topic(jobs_topic(workflow))
+    return {one.name: one.cursor for one in known.subscriptions}[b"invoker"] == known.next_offset
+
+
+def test_jobs_go_on_by_the_table_they_began_with(url: str) -> None:
+    gate = Gate()
+
+    def flow(dag: Any) -> Workflow:
+        made = Workflow("changes")
+        made.task("A")(gate.pass_through)
+        made.task("B")(lambda payload: ["b", payload])
+        made.task("C")(lambda payload: ["c", payload])
+        made.task("D")(lambda payload: ["d", payload])
+        made.job("j", dag)
+        made.job("others", ["A", "B", "C", "D"])
+        return made
+
+    old, new = flow(["A", "B"]), flow({"A": ["C", "D"], "C": ["B"], "D": ["B"]})
+    with Jobs(url, "changes") as jobs:
+        with controlling(old, url):
+            first = jobs.submit("j", 1)
+            with Admin(url) as admin:
+                eventually(lambda: _begun(admin, "changes"), "the job has begun")
+        with running(new, url):
+            second = jobs.submit("j", 2)
+            gate.wait_for(1)
+            gate.open()
+            assert jobs.result(first, wait_s=DEADLINE_S) == ["b", 1]
+            assert jobs.result(second, wait_s=DEADLINE_S) == ["b", {"C": ["c", 2], "D": ["d", 2]}]
+
+
+def _signed(name: str, payload: Any) -> Any:
+    return [name, payload]
+
+
+def test_two_workflows_with_the_same_tasks_and_other_names_have_nothing_in_common(url: str) -> None:
+    flows = []
+    for name in ("", "left", "right"):
+        flow = Workflow(name)
+        flow.task("same-A")(partial(_signed, name))
+        flow.task("same-B")(partial(_signed, name))
+        flow.job("same", ["same-A", "same-B"])
+        flows.append(flow)
+    with running(flows[0], url) as none, running(flows[1], url) as left, running(flows[2], url) as right:
+        sides = {"": none, "left": left, "right": right}
+        for name, jobs in sides.items():
+            assert jobs.run("same", 1, wait_s=DEADLINE_S) == [name, [name, 1]]
+        listed = left.list(1000)
+        assert {one.workflow for one in listed if one.job == "same"} == set(sides)
+        asked = [left.submit("same", number) for number in range(3)]
+        left.results(asked, wait_s=DEADLINE_S)
+        newest = [one for one in left.list(3) if one.workflow == "left"]
+        assert [one.job_id for one in newest] == asked[::-1]
+        assert {one.job_id for one in left.list(1000, status="done")} >= set(asked)
+        assert left.list(1000, status="failed") == [one for one in left.list(1000) if one.status == "failed"]
+
+
+def test_what_is_not_there_is_told(url: str) -> None:
+    flow = Workflow("tellings")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    with Jobs(url, "tellings") as jobs:
+        with pytest.raises(PermanentError, match="there is no job type one of workflow tellings"):
+            jobs.submit("one")
+        make_known(flow, url)
+        job_id = jobs.submit("one", 1)
+        assert jobs.status(job_id).status == "waiting"
+        assert [one.status for one in jobs.list() if one.job_id == job_id] == ["waiting"]
+        with pytest.raises(TimedOut, match="is not over yet"):
+            jobs.result(job_id)
+        with pytest.raises(TimedOut, match="1 of 1 jobs are not over yet"):
+            jobs.results([job_id])
+        with pytest.raises(NoJob, match="no invoker has taken it up"):
+            jobs.cancel(job_id)
+        for ask in (jobs.result, jobs.status, jobs.cancel):
+            with pytest.raises(NoJob, match="there is no job nobody"):
+                ask("nobody")
+        with pytest.raises(PermanentError, match="a job's id is 1 to 200 printable characters without /"):
+            jobs.submit("one", job_id="a/b")
+        with pytest.raises(ValueError, match="there are 1 payloads and 2 ids"):
+            jobs.submit_many("one", [1], job_ids=["a", "b"])
+        assert jobs.submit_many("one", []) == []
+        with running(flow, url):
+            assert jobs.result(job_id, wait_s=DEADLINE_S) == 1
+
+
+def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(url: str) -> None:
+    flow = Workflow("garbage")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin:
+        publisher.put(jobs_topic("garbage"), b"what").result(DEADLINE_S)
+        publisher.put("garbage/A", b"what").result(DEADLINE_S)
+        jobs._known.add("gone")
+        refused = jobs.submit("gone")
+        assert jobs.run("one", 1, wait_s=DEADLINE_S) == 1
+        with pytest.raises(JobFailed, match="there is no job type gone"):
+            jobs.result(refused, wait_s=DEADLINE_S)
+        eventually(lambda: _begun(admin, "garbage"), "all that was asked for is taken up")
+        sweeper = Sweeper(flow, url, kept_s=0.0)
+        try:
+            _turn_until(sweeper, partial(_idle_of, admin, "garbage", b"sweeper"), "all are forgotten")
+        finally:
+            sweeper.close()
+        with pytest.raises(NoJob):
+            jobs.status(refused)
+
+
+def _idle_of(admin: Admin, workflow: str, name: bytes) -> bool:
+    known = admin.describe_topic(jobs_topic(workflow))
+    return {one.name: one.cursor for one in known.subscriptions}[name] == known.next_offset
+
+
+# Forgetting.
+
+
+def test_ended_jobs_are_forgotten_and_nothing_of_them_is_left(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    flow = _diamond("sweeps")
+    gate = Gate()
+    flow.task("X")(gate.pass_through)
+    joins = [f"J{place}" for place in range(10)]
+    for join in joins:
+        flow.task(join)(lambda payload: payload)
+    flow.job("many-joins", {"A": joins, "X": joins})
+    with running(flow, broker.url) as jobs, Admin(broker.url) as admin:
+        done = jobs.submit_many("diamond", range(50))
+        jobs.results(done, wait_s=DEADLINE_S)
+        jobs.submit("diamond", job_id=done[0])  # once more
+        cancelled = jobs.submit_many("many-joins", range(120))
+        eventually(lambda: _idle(admin, "sweeps/A"), "the first task of each is done")
+        kept = jobs.submit("many-joins", "kept")
+        eventually(lambda: _idle(admin, "sweeps/A"), "of this one, too")
+        for job_id in cancelled:
+            assert jobs.cancel(job_id)
+        sweeper = Sweeper(flow, broker.url, kept_s=0.0)
+        try:
+            _turn_until(sweeper, partial(_all_gone, jobs, [*done, *cancelled]), "they are forgotten")
+            assert jobs.status(kept).status == "running"
+            assert [one.job_id for one in jobs.list()] == [kept]
+            gate.open()
+            jobs.result(kept, wait_s=DEADLINE_S)
+            _turn_until(sweeper, partial(_all_gone, jobs, [kept]), "and this one")
+        finally:
+            sweeper.close()
+        assert jobs.list() == []
+        eventually(lambda: admin.describe_topic(jobs_topic("sweeps")).messages == 0, "nor are their profiles kept")
+    assert _job_states(broker) == set()
+
+
+def _turn_until(part: FailureWatch | Sweeper, condition: Callable[[], bool], what: str) -> None:
+    """Have a part of the control plane take turns until something is so."""
+
+    def turned() -> bool:
+        try:
+            part.turn()
+        except ClarionError:  # as whoever has it take turns does, it goes on
+            pass
+        return condition()
+
+    eventually(turned, what)
+
+
+def _all_gone(jobs: Jobs, job_ids: list[str]) -> bool:
+    return all(record is None for record in jobs._records(job_ids))
+
+
+def test_only_so_many_jobs_are_kept_and_running_ones_hold_up_nobody(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invoker_module, "_AT_ONCE", 2)
+    flow = Workflow("most")
+    gate = Gate()
+    flow.task("A")(lambda payload: payload)
+    flow.task("X")(gate.pass_through)
+    flow.job("quick", ["A"])
+    flow.job("slow", ["X"])
+    with running(flow, url) as jobs:
+        slow = jobs.submit_many("slow", range(5))
+        quick = jobs.submit_many("quick", range(20))
+        jobs.results(quick, wait_s=DEADLINE_S)
+        with Admin(url) as admin:
+            eventually(lambda: _begun(admin, "most"), "all that was asked for is taken up")
+        sweeper = Sweeper(flow, url, most=5)
+        try:
+            _turn_until(sweeper, partial(_all_gone, jobs, quick[:-5]), "older ones are forgotten")
+        finally:
+            sweeper.close()
+        assert jobs.results(quick[-5:]) == list(range(15, 20))
+        gate.open()
+        jobs.results(slow, wait_s=DEADLINE_S)
+
+
+def test_two_control_planes_of_one_workflow_do_the_work_of_one(url: str) -> None:
+    flow = _diamond("planes", max_attempts=1)
+    flow.task("X", max_attempts=1)(lambda payload: payload / 0)
+    flow.job("breaking", ["A", "X"])
+    watches = [FailureWatch(flow, url) for _ in range(2)]
+    sweepers = [Sweeper(flow, url, kept_s=0.0) for _ in range(2)]
+    begun = Invoker(flow, url)
+    try:
+        with running(flow, url) as jobs, Admin(url) as admin:
+            for _ in range(3):
+                failed = jobs.submit_many("breaking", range(5))
+                done = jobs.submit_many("diamond", range(5))
+                jobs.results(done, wait_s=DEADLINE_S)
+                for watch in watches:
+                    _turn_until(watch, partial(_all_failed, jobs, failed), "they failed")
+                eventually(lambda: _begun(admin, "planes"), "all that was asked for is taken up")
+                for sweeper in sweepers:
+                    _turn_until(sweeper, partial(_all_gone, jobs, [*failed, *done]), "all are gone")
+            for job_id in failed:
+                ends = [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)]
+                assert ends == ["failed"]
+    finally:
+        begun.close()
+        for watch, sweeper in zip(watches, sweepers, strict=True):
+            watch.close()
+            sweeper.close()
+
+
+def _all_failed(jobs: Jobs, job_ids: list[str]) -> bool:
+    return all(record is not None and record.status == "failed" for record in jobs._records(job_ids))
+
+
+# A broker that goes away.
+
+
+def test_what_is_done_while_the_broker_is_away_is_committed_when_it_is_back(broker: BrokerProcess) -> None:
+    flow = _diamond("away")
+    gate = Gate()
+    runs: list[int] = []
+
+    @flow.task("X")
+    def slow(payload: Any, context: Context) -> Any:
+        gate.pass_through(payload)
+        runs.append(context.attempt)
+        return payload
+
+    flow.job("slow", {"A": ["X", "B"], "X": ["D"], "B": ["D"]})
+    with running(flow, broker.url) as jobs:
+        job_id = jobs.submit("slow", 1)
+        gate.wait_for()
+        broker.kill()
+        gate.open()
+        eventually(lambda: runs, "the handler is done")
+        broker.start()
+        assert jobs.result(job_id, wait_s=DEADLINE_S) == {"X": {"from": 1}, "B": ["b", {"from": 1}]}
+        done = [one for one in jobs.status(job_id).history if isinstance(one, TaskDone) and one.outcome == "done"]
+        assert Counter(one.task for one in done) == Counter(f"away/{task}" for task in "AXBD")
+    assert join_name(job_id, "D") not in _job_states(broker)

@@ -1,0 +1,128 @@
+"""Workers and control planes of workflows: in threads of the test, or each in a process that can be stopped and killed.
+
+`python -m tests.integration.workflow_process JSON` runs one: [FILE, URL, TASK], or null for TASK: the control plane.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from tests.integration.broker_process import ROOT
+from tests.integration.waiting import DEADLINE_S
+
+from clarion.model.errors import RetryableError
+from clarion.workflow import Jobs, Worker, Workflow, load_workflow
+from clarion.workflow.invoker import ControlPlane
+
+
+@contextmanager
+def controlling(flow: Workflow, url: str) -> Iterator[ControlPlane]:
+    """Have a control plane in threads of this process."""
+    control = ControlPlane(flow, url)
+    try:
+        yield control
+    finally:
+        control.close(DEADLINE_S)
+
+
+@contextmanager
+def working(flow: Workflow, task: str, url: str) -> Iterator[Worker]:
+    """Have a worker in a thread of this process; what ended it, but for a stop, is raised at the end."""
+    worker, errors = Worker(flow, task, url), []
+
+    def run() -> None:
+        try:
+            worker.run()
+        except BaseException as error:  # noqa: BLE001 (it is raised below)
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), "the worker did not stop"
+    for error in errors:
+        raise error
+
+
+@contextmanager
+def running(flow: Workflow, url: str, **consumers: int) -> Iterator[Jobs]:
+    """Have all of a workflow in threads of this process, with one worker a task where nothing else is said."""
+    with ExitStack() as stack:
+        stack.enter_context(controlling(flow, url))
+        for task in flow.tasks:
+            for _ in range(consumers.get(task, 1)):
+                stack.enter_context(working(flow, task, url))
+        yield stack.enter_context(Jobs(url, flow.name))
+
+
+class FlowProcess:
+    """A worker, or with no task a control plane, in a process of its own; `with` sees to it that it is gone."""
+
+    def __init__(self, file: Path, url: str, task: str | None, log: Path) -> None:
+        self.task = task
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.workflow_process", json.dumps([str(file), url, task])],
+                cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
+                stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """SIGKILL it and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM it; return its exit code."""
+        self.process.terminate()
+        return self.process.wait(DEADLINE_S)
+
+    def __enter__(self) -> FlowProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+def main() -> int:
+    """Run a worker or a control plane until it is told to stop."""
+    file, url, task = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
+    flow = load_workflow(Path(file))
+    if task is not None:
+        worker = Worker(flow, task, url)
+        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+        worker.run()
+        return 0
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    while not stopping.is_set():
+        try:
+            control = ControlPlane(flow, url)
+        except RetryableError as error:
+            logging.warning("%s; trying again", error)
+            continue
+        stopping.wait()
+        control.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
