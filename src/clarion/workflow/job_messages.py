@@ -43,9 +43,19 @@ def pack(value: Any) -> Value:
     if isinstance(value, bytes | bytearray | memoryview):
         return Value("bytes", bytes(value))
     try:
-        return Value("json", msgspec.json.encode(value))
+        return Value("json", msgspec.json.encode(value, enc_hook=_plain))
     except (TypeError, ValueError, msgspec.MsgspecError, OverflowError) as error:
         raise PermanentError(f"a value is bytes, or what JSON can hold; this is neither: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a reference as its text, and a single number of NumPy's as Python's."""
+    if isinstance(value, str):
+        return str(value)
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    hint = "; of an array, give its bytes or tolist()" if hasattr(value, "tolist") else ""
+    raise TypeError(f"{type(value).__name__}{hint}")
 
 
 def unpack(value: Value) -> Any:
