@@ -175,6 +175,7 @@ def run(
     namespace: str | None = option(None, "--namespace NAME", "Where the Deployments are.", show_default="this one"),
     window_s: float = option("60s", "--window TIME", "Time over which rates are measured."),
     cool_down_s: float = option("30s", "--cool-down TIME", "Time between two changes."),
+    settle_s: float = option("2m", "--settle TIME", "Time for which fewer must have sufficed before any go."),
     approximation: str = option("qna", "--approximation", "qna or whitt."),
     workload: WorkloadFile = None,
     data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
@@ -208,7 +209,12 @@ def run(
     goal = {"budget": budget, "response_s": response_s}
     settings = None
     if budget is not None or response_s is not None:
-        settings = SchedulerSettings(**goal, approximation=approximation, cool_down_s=cool_down_s)  # type: ignore[arg-type]
+        settings = SchedulerSettings(
+            **goal,
+            approximation=approximation,
+            cool_down_s=cool_down_s,
+            settle_s=settle_s,  # type: ignore[arg-type]
+        )
     _log_to_stderr()
     at = broker_url(url)
     with (
@@ -417,4 +423,4 @@ def _print_run(found: RunStatus) -> None:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

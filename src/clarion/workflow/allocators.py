@@ -143,7 +143,7 @@ class LocalProcesses:
 
     def _run(self) -> None:
         with self._changed:
-            while not self._closing or self._leaving:
+            while not self._closing or self._leaving or any(one.running for one in self._tasks.values()):
                 now_s = time.monotonic()
                 for task, one in self._tasks.items():
                     self._reap(task, one, now_s)
