@@ -38,6 +38,7 @@ STEERING = ["--window", "20s", "--cool-down", "5s", "--settle", "20s"]
 OBSERVED = {"linewidth": 1, "linestyle": ":"}
 RESPONSE_S, BUDGET = 1.5, 10
 BIN_S = 5
+BUSY = 1.0  # processes that are ready to run: above, the picture says so
 CLARION = [sys.executable, "-m", "clarion"]
 
 
@@ -46,6 +47,7 @@ def measure(url: str, *, quick: bool) -> dict[str, Any]:
     samples: list[dict[str, Any]] = []
     environment = {**os.environ, "CLARION_URL": url}
     goal = ["--response", f"{RESPONSE_S:g}s", "--budget", str(BUDGET), *STEERING]
+    busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         run = [*CLARION, "workflow", "run", str(HERE / "tiles.py"), "--data", f"{folder}/data", "--json", *goal]
         with subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, text=True) as running:
@@ -67,7 +69,7 @@ def measure(url: str, *, quick: bool) -> dict[str, Any]:
                 running.terminate()
     return {
         "machine": in_a_line(describe()), "command": f"clarion workflow run tiles.py {' '.join(goal)}",
-        "load": QUICK if quick else LOAD, "jobs": ended, "response_s": RESPONSE_S,
+        "load": QUICK if quick else LOAD, "jobs": ended, "response_s": RESPONSE_S, "busy": busy,
         "samples": [{name: one[name] for name in ("at_us", "requested", "observed", "why")} for one in samples],
     }  # fmt: skip
 
@@ -91,6 +93,10 @@ def draw(seen: dict[str, Any], out: Path) -> None:
     submitted_s, ended_s = (np.array(times) / 1e6 - begun_us / 1e6 for times in zip(*sorted(seen["jobs"]), strict=True))
     last_s = max(float(ended_s.max()), sum(lasts_s for lasts_s, _ in seen["load"]))
     note = "One run. Segment sleeps 0.4 s, align and focus 0.2 s, for a device that each consumer would have."
+    if seen["busy"] > BUSY:
+        note += (
+            f"\nOther work kept the machine busy: {seen['busy']:.0f} processes ready to run, on average, as it began."
+        )
     sizes = {"size": (9, 7.6), "sharex": True, "height_ratios": [1, 2, 2]}
     with saved(out, 3, footer=f"{note}\n{seen['machine']}", **sizes) as (figure, axes):
         figure.suptitle(f"Tiles through align, segment, count and report\n{seen['command']}", fontsize=10)
@@ -112,7 +118,7 @@ def draw(seen: dict[str, Any], out: Path) -> None:
         response.set_xlim(-2, last_s)
         for place in (load, consumers, response):
             place.set_ylim(0)
-            place.legend(loc="upper right", fontsize=8)
+            place.legend(loc="upper left" if place is consumers else "upper right", fontsize=8)
 
 
 def _draw_consumers(place: Any, samples: list[dict[str, Any]], begun_us: int) -> None:
