@@ -71,8 +71,8 @@ def read_consumers(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = part.strip().rpartition("=")
-        if not name or not number.isdigit():
-            raise typer.BadParameter(f"consumers are written A=2,B=1, not {text!r}")
+        if not name or not number.isdigit() or not int(number):
+            raise typer.BadParameter(f"consumers are written A=2,B=1, each at least one, not {text!r}")
         found[name] = int(number)
     return found
 
@@ -204,6 +204,8 @@ def run(
     wanted = read_consumers(consumers) if consumers else {}
     if unknown := set(wanted) - set(found.tasks):
         raise BadSettings(f"--consumers names {', '.join(sorted(unknown))}, and there is no such task")
+    if allocator not in ("local", "kubernetes", "none"):
+        raise typer.BadParameter(f"an allocator is local, kubernetes or none, not {allocator}")
     if approximation not in ("qna", "whitt"):
         raise typer.BadParameter(f"an approximation is qna or whitt, not {approximation}")
     goal = {"budget": budget, "response_s": response_s}
@@ -294,10 +296,8 @@ def _allocator(kind: str, file: Path, url: str, workflow: Workflow, namespace: s
             from clarion.workflow.kubernetes_allocator import KubernetesDeployments, connect
         api, own_namespace = connect()
         yield KubernetesDeployments(workflow.name, workflow.tasks, api, namespace or own_namespace)
-    elif kind == "none":
-        yield _Nobody()
     else:
-        raise typer.BadParameter(f"an allocator is local, kubernetes or none, not {kind}")
+        yield _Nobody()
 
 
 class _Nobody:
