@@ -36,7 +36,8 @@ class Client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self._connection.request(method, path, body, named)
         response = self._connection.getresponse()
-        told = json.loads(response.read())
+        content = response.read()
+        told = json.loads(content) if response.getheader("Content-Type") == "application/json" else content
         return Answer(response.status, told, {name.lower(): value for name, value in response.getheaders()})
 
     def post(self, topic: str, body: Any = b"", **headers: str) -> Answer:
@@ -80,9 +81,13 @@ class GatewayProcess:
 
     def get(self, path: str) -> Answer:
         """Ask for /health or /stats on a connection of its own."""
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """Send a request on a connection of its own."""
         client = self.client()
         try:
-            return client.ask("GET", path)
+            return client.ask(method, path, body, **headers)
         finally:
             client.close()
 

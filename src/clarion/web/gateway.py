@@ -1,4 +1,5 @@
-"""The HTTP gateway: POST /topics/NAME puts messages, GET /health and /stats tell how it is doing; `serve` runs it."""
+"""The HTTP gateway: POST /topics/NAME puts messages, POST /jobs/TYPE asks for jobs, GET /health and /stats tell how it
+is doing; `serve` runs it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
-import msgspec
 from aiohttp import HttpVersion11, web
 
 from clarion.model.errors import BadSettings, Busy, ClarionError, TimedOut, TopicFull
@@ -23,6 +23,7 @@ from clarion.model.names import to_text
 from clarion.session.service_process import StopSignals, connections_possible, raise_descriptor_limit
 from clarion.web.gateway_buffer import Reservation
 from clarion.web.gateway_settings import GatewaySettings
+from clarion.web.job_requests import JOBS_PATH, JobRequests
 from clarion.web.post_queue import GatewayPublisher, PostQueue, TakenPost
 from clarion.web.post_requests import (
     PATH,
@@ -32,8 +33,8 @@ from clarion.web.post_requests import (
     check_origin,
     read_options,
     read_topic,
-    too_large,
 )
+from clarion.web.request_bodies import RequestBodies, json_answer, refused
 
 log = logging.getLogger("clarion.web")
 _FULL_BODY = (
@@ -55,21 +56,15 @@ _TUNED_MAX = 100  # topics whose tuner the counters show
 _TOLD = {
     "service": "clarion gateway",
     "POST /topics/NAME": "the body is a message; with Content-Type: application/x-ndjson each line is one",
+    "POST /jobs/TYPE?workflow=NAME": "asks for a job whose input is the body; an Idempotency-Key is its id",
+    "GET /jobs/ID": "what became of a job; DELETE cancels it",
+    "GET /jobs/ID/result?wait=5": "its result",
+    "GET /jobs?limit=100&status=failed": "the newest jobs",
     "GET /health": "200 while the broker is connected",
     "GET /stats": "counters",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def json_answer(status: int, told: Any, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an answer whose body is JSON in one line, so that it ends well in a terminal."""
-    return web.Response(
-        status=status,
-        body=msgspec.json.encode(told, enc_hook=str) + b"\n",
-        content_type="application/json",
-        headers={"Server": "clarion", **(headers or {})},
-    )
 
 
 class GatewayListener:
@@ -205,6 +200,8 @@ class Gateway:
             batch_size=settings.batch_size,
         )
         self._posts = PostQueue(settings, self._publisher)
+        self._bodies = RequestBodies(settings, self._posts)
+        self._jobs = JobRequests(settings, self._posts, self._bodies)
         self._begin_s = time.monotonic()
         self._answers: Counter[int] = Counter()
         self._requests = 0  # that are under way
@@ -216,6 +213,11 @@ class Gateway:
         app.router.add_get("/health", self._health)
         app.router.add_get("/stats", self._stats)
         app.router.add_post(PATH + "{topic:.*}", self._post, expect_handler=self._expect)
+        app.router.add_post(JOBS_PATH + "/{rest:.*}", self._jobs.submit, expect_handler=self._expect)
+        app.router.add_get(JOBS_PATH, self._jobs.list)
+        app.router.add_get(JOBS_PATH + "/{id}", self._jobs.status)
+        app.router.add_get(JOBS_PATH + "/{id}/result", self._jobs.result)
+        app.router.add_delete(JOBS_PATH + "/{id}", self._jobs.cancel)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
 
     async def start(self) -> str:
@@ -251,12 +253,14 @@ class Gateway:
         """Take no more, answer who waits, and send what was accepted; TimedOut if that could not be done in time."""
         until_s = time.monotonic() + self._settings.stop_timeout_s
         self._stopping = True
+        self._jobs.stop_waiting()
         self._watch.cancel()
         self._asyncio_server.close()
         self._listener.close_idle()
         try:
             await self._finish_requests(self._settings.stop_timeout_s)
             await self._publisher.close(max(0.0, until_s - time.monotonic()))
+            await self._jobs.close(max(0.0, until_s - time.monotonic()))
         except TimedOut:
             if self._settings.outbox is not None:
                 raise  # and it says what is kept there
@@ -267,6 +271,7 @@ class Gateway:
         finally:
             self._posts.log_failures()
             await self._publisher.close(0.0)
+            await self._jobs.close(0.0)
             await self._runner.cleanup()
 
     async def _finish_requests(self, timeout_s: float) -> None:
@@ -286,7 +291,7 @@ class Gateway:
     async def _post(self, request: web.Request) -> web.Response:
         topic, options = self._read_head(request)
         reservation = Reservation(self._posts.buffer)
-        body = await self._read_body(request, reservation)
+        body = await self._bodies.read(request, reservation)
         taken = await self._posts.take(topic, options, body, reservation)
         return await self._tell(taken, options)
 
@@ -303,17 +308,12 @@ class Gateway:
             )
         options = read_options(request.headers.items())
         check_encoding(request.headers)
-        self._check_size(request.content_length or 0)
+        self._bodies.check_size(request.content_length or 0)
         if not self._posts.knows(options.idempotency_key) and any(
             self._posts.buffer.lacks(1, request.content_length or 0)
         ):
             raise self._posts.full(1, request.content_length or 0)
         return topic, options
-
-    def _check_size(self, size: int) -> None:
-        most = min(self._settings.body_bytes, self._settings.buffer_bytes)
-        if size > most:
-            raise too_large(f"this gateway takes bodies of at most {most} bytes; nothing was queued")
 
     async def _expect(self, request: web.Request) -> web.StreamResponse | None:
         """Let a client that asks first send its body only where it would be taken."""
@@ -322,36 +322,12 @@ class Gateway:
         try:
             if request.headers.get("Expect", "").lower() != "100-continue":
                 raise Refusal(417, "ExpectationFailed", "the one expectation known here is 100-continue")
-            self._read_head(request)
+            (self._jobs.read_head if request.path.startswith(JOBS_PATH + "/") else self._read_head)(request)
         except Refusal as refusal:
-            return self._counted(request, _refused(refusal))
+            return self._counted(request, refused(refusal))
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer itself was not begun
         return None
-
-    async def _read_body(self, request: web.Request, reservation: Reservation) -> bytes:
-        """Return the body; what has come of it takes room in the buffer, and is given back if it is refused."""
-        pieces: list[bytes] = []
-        size = 0
-        # A small body is all there by now, as a rule; then there is nothing to wait for.
-        patience_s = None if request.content.is_eof() else self._settings.read_timeout_s
-        try:
-            async with asyncio.timeout(patience_s):
-                while piece := await request.content.readany():
-                    size += len(piece)
-                    self._check_size(size)
-                    if not reservation.grow_to(0, size):
-                        raise self._posts.full(0, len(piece))
-                    pieces.append(piece)
-        except BaseException as error:
-            reservation.leave()
-            if isinstance(error, TimeoutError):
-                limit = f"{self._settings.read_timeout_s:g} s"
-                raise Refusal(408, "TooSlow", f"the body did not come within {limit}; nothing was queued") from None
-            if isinstance(error, (web.RequestPayloadError, ConnectionError)):  # the latter where the client is gone
-                raise Refusal(400, "BadRequest", f"the body is broken: {error}; nothing was queued") from None
-            raise
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _tell(self, taken: TakenPost, options: PostOptions) -> web.Response:
         accepted = taken.accepted
@@ -366,7 +342,7 @@ class Gateway:
             raise self._posts.late(accepted.topic, options)
         if accepted.refusal is not None:
             # Raised, it would hold this request, with its body, for as long as the key is known.
-            return _refused(accepted.refusal, headers)
+            return refused(accepted.refusal, headers)
         assert accepted.outcome is not None
         offsets = accepted.outcome.offsets
         if accepted.many:
@@ -419,12 +395,13 @@ class Gateway:
         try:
             answer = await handler(request)
         except Refusal as refusal:
-            answer = _refused(refusal)
+            answer = refused(refusal)
         except web.HTTPException as error:
             path = request.rel_url.raw_path
             told = {
                 "error": (error.reason or "Error").replace(" ", ""),
-                "message": f"{request.method} {path} is nothing here; messages go by POST to {PATH}NAME",
+                "message": f"{request.method} {path} is nothing here; messages go by POST to {PATH}NAME,"
+                f" jobs to {JOBS_PATH}/TYPE",
             }
             answer = json_answer(error.status, told, {"Allow": error.headers["Allow"]} if error.status == 405 else None)
         finally:
@@ -452,10 +429,6 @@ class Gateway:
                     log.info("connected to the broker", extra=facts)
                 else:
                     log.warning("no broker answers; messages are accepted until the buffer is full", extra=facts)
-
-
-def _refused(refusal: Refusal, headers: dict[str, str] | None = None) -> web.Response:
-    return json_answer(refusal.status, refusal.told(), refusal.headers() | (headers or {}))
 
 
 async def serve(settings: GatewaySettings, on_ready: Callable[[str], None]) -> int:

@@ -68,6 +68,11 @@ class GatewaySettings:
         """Whether messages may be posted to this topic."""
         return any(pattern == topic or matches(pattern, topic) for pattern in self.topics)
 
+    def allows_jobs(self, topic: bytes) -> bool:
+        """Whether jobs may be asked for and looked at whose profiles are on this topic: where any topic may be posted
+        to, or where it is named."""
+        return REST in self.topics or self.allows(topic)
+
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""

@@ -59,7 +59,7 @@ def too_large(message: str) -> Refusal:
 
 def refusal_of(error: ClarionError, topic: bytes, *, stored: int = 0, count: int = 1) -> Refusal:
     """Return the answer to a request whose messages, or some of them, were not stored."""
-    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
+    status = status_of(error)
     name = to_text(topic)
     if stored:
         kept = f"; of {count} messages {stored} were stored, the others were not"
@@ -70,6 +70,11 @@ def refusal_of(error: ClarionError, topic: bytes, *, stored: int = 0, count: int
     else:
         message = f"{error}{kept}"
     return Refusal(status, type(error).__name__, message)
+
+
+def status_of(error: ClarionError) -> int:
+    """Return the status that tells of an error at the broker."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
 
 
 def is_certain(error: ClarionError) -> bool:

@@ -4,7 +4,7 @@
 """
 
 from clarion.workflow.definition import JobType, Task, Workflow, load_workflow
-from clarion.workflow.jobs import JobCancelled, JobFailed, Jobs, JobStatus, NoJob
+from clarion.workflow.jobs import JobCancelled, JobFailed, Jobs, JobStatus, NoJob, NoJobType
 from clarion.workflow.stored_data import Reference
 from clarion.workflow.worker import Context, Worker
 
@@ -16,6 +16,7 @@ __all__ = [
     "JobType",
     "Jobs",
     "NoJob",
+    "NoJobType",
     "Reference",
     "Task",
     "Worker",

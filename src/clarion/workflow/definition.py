@@ -27,11 +27,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import yaml
-
 from clarion.model.arguments import duration_s
 from clarion.model.errors import BadSettings
-from clarion.workflow.workload import SECONDS_IN, Workload
+from clarion.workflow.workload import SECONDS_IN, Workload, yaml_library
 
 Handler: TypeAlias = Callable[..., Any]
 Dag: TypeAlias = Mapping[str, tuple[str, ...]]  # each task of a job with those that follow it
@@ -289,10 +287,7 @@ def load_workflow(path: Path | str) -> Workflow:
 
 def from_yaml(text: str) -> Workflow:
     """Return the workflow that a text of YAML describes; BadSettings where it describes none."""
-    try:
-        content = yaml.load(text, _StrictLoader)
-    except yaml.YAMLError as error:
-        raise BadSettings(f"this is not YAML: {error}") from error
+    content = _read_strictly(text)
     if not isinstance(content, dict):
         raise BadSettings("a workflow has time_unit, tasks and jobs; this is no mapping")
     if unknown := [str(key) for key in content if key not in _KEYS]:
@@ -310,14 +305,21 @@ def from_yaml(text: str) -> Workflow:
     return workflow
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a name that stands twice, of which plain YAML would keep the last."""
+def _read_strictly(text: str) -> Any:
+    """Read YAML; refuse a name that stands twice, of which plain YAML would keep the last."""
+    yaml = yaml_library()
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        names = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise BadSettings(f"{twice[0]} stands there twice{node.start_mark}")
-        return super().construct_mapping(node, deep)
+    class StrictLoader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [self.construct_object(key, deep=True) for key, _ in node.value]
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise BadSettings(f"{twice[0]} stands there twice{node.start_mark}")
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, StrictLoader)
+    except yaml.YAMLError as error:
+        raise BadSettings(f"this is not YAML: {error}") from error
 
 
 class _Options:

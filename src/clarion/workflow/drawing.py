@@ -53,7 +53,7 @@ def _shown(name: str) -> str:
 
 def draw_text(workflow: Workflow) -> str:
     """Return a drawing of each job type for a terminal or a pipe; tasks behind a cycle are only named."""
-    return "\n\n".join(_draw_job(workflow, job) for job in workflow.jobs.values()) + "\n"
+    return "\n\n".join(_draw_job(workflow, job) for job in workflow.jobs.values())
 
 
 def _draw_job(workflow: Workflow, job: JobType) -> str:

@@ -38,6 +38,7 @@ from clarion.workflow.job_messages import (
 )
 from clarion.workflow.job_steps import Put, SetState, Step, ended_event, event_put
 from clarion.workflow.step_client import StepClient
+from clarion.workflow.stored_data import Reference
 
 _JOBS = b"clarion/jobs"
 _WAIT_S = 60.0
@@ -48,6 +49,10 @@ _AT_ONCE = 500
 
 class NoJob(PermanentError):
     """There is no such job: it was never asked for, is not taken up yet, or ended too long ago."""
+
+
+class NoJobType(PermanentError):
+    """There is no such job type at the broker; nothing was asked for."""
 
 
 class JobFailed(PermanentError):
@@ -70,19 +75,32 @@ class JobStatus(NamedTuple):
     task: str = ""  # that failed
     reason: str = ""  # of the failure
     history: tuple[TaskDone, ...] = ()  # attempts that ended, in order
+    result_bytes: int | None = None  # how large the result is, once it is there
 
     @property
     def response_s(self) -> float | None:
         """How long it took; None while it is not over."""
         return None if self.ended_at is None else (self.ended_at - self.submitted_at).total_seconds()
 
+    def told(self, *, history: bool = True) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        found = {
+            "job_id": self.job_id, "job": self.job, "workflow": self.workflow, "status": self.status,
+            "submitted_at": self.submitted_at.isoformat(), "response_s": self.response_s,
+            "ended_at": None if self.ended_at is None else self.ended_at.isoformat(),
+            "failed_task": self.task or None, "reason": self.reason or None,
+        }  # fmt: skip
+        return found | ({"history": [msgspec.structs.asdict(one) for one in self.history]} if history else {})
+
 
 class Jobs:
-    """Asks for jobs of a workflow, and tells what became of them. Close it, or use `with`."""
+    """Asks for jobs of a workflow, and tells what became of them. Safe from many threads; close it, or use `with`."""
 
-    def __init__(self, url: str | None = None, workflow: str = "") -> None:
+    def __init__(self, url: str | None = None, workflow: str = "", *, sharing: Jobs | None = None) -> None:
         self.workflow = workflow
-        self._client = StepClient(url, f"jobs-{os.urandom(6).hex()}")
+        self._client: StepClient = (
+            StepClient(url, f"jobs-{os.urandom(6).hex()}") if sharing is None else sharing._client
+        )
         self._known: set[str] = set()  # job types that there are
 
     # Asking.
@@ -124,7 +142,7 @@ class Jobs:
             return
         if self._client.table_of(self.workflow, job) is None:
             of = f" of workflow {self.workflow}" if self.workflow else ""
-            raise PermanentError(
+            raise NoJobType(
                 f"there is no job type {job}{of} at {self._client.url}, and nothing was asked for. `clarion workflow"
                 " run FILE` makes those of a file known, and `clarion workflow check FILE` lists them"
             )
@@ -143,8 +161,8 @@ class Jobs:
                 return self._result_of(record)
             now_s = time.monotonic()
             if now_s >= until_s:
-                if record is None and not self._is_waiting(job_id):
-                    raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+                if record is None:
+                    self._look(job_id)
                 raise TimedOut(f"job {job_id} is not over yet; ask again")
             pause_s = min(_POLL_MOST_S, max(_POLL_LEAST_S, (now_s - begun_s) / 10))  # so a tenth late at most
             time.sleep(min(pause_s, until_s - now_s))
@@ -169,13 +187,15 @@ class Jobs:
 
     def status(self, job_id: str, *, history: bool = True) -> JobStatus:
         """Tell what is known of a job now, with the attempts at its tasks; NoJob where there is none."""
-        record = self._record(job_id)[0]
-        if record is None:
-            profile = self._is_waiting(job_id)
-            if profile is None:
-                raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
-            return _status_of_profile(self.workflow, profile)
+        record = self._look(job_id)
+        if isinstance(record, JobProfile):
+            return _status_of_profile(self.workflow, record)
         return _status_of(record, self._history(record) if history else ())
+
+    def statuses(self, job_ids: Iterable[str]) -> Sequence[JobStatus | None]:
+        """Tell what is known of several jobs, without their histories; None for those that no invoker has taken up."""
+        records = self._records([check_job_id(one) for one in job_ids])
+        return [None if record is None else _status_of(record, ()) for record in records]
 
     def list(self, limit: int = 100, *, status: str | None = None) -> list[JobStatus]:
         """Return the newest jobs of all workflows at the broker, the newest first, those with a `status` if given."""
@@ -216,9 +236,13 @@ class Jobs:
         """Return the data that a reference means."""
         return self._client.data.load(reference)
 
-    def close(self) -> None:
-        """Let go of the connections."""
-        self._client.close()
+    def of_workflow(self, workflow: str) -> Jobs:
+        """Return the same for another workflow, over the same connections: closing one closes both."""
+        return Jobs(workflow=workflow, sharing=self)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Let go of the connections, waiting for the broker for `timeout_s` each, if given."""
+        self._client.close(timeout_s)
 
     def __enter__(self) -> Jobs:
         return self
@@ -231,6 +255,14 @@ class Jobs:
     def _record(self, job_id: str) -> tuple[JobRecord | None, State]:
         state = self._client.subscriber.state(record_name(check_job_id(job_id)))
         return (None if state.value is None else decode_record(state.value)), state
+
+    def _look(self, job_id: str) -> JobRecord | JobProfile:
+        """Return a job's record; its profile where no invoker has taken it up; NoJob where there is neither."""
+        found = self._record(job_id)[0] or self._is_waiting(job_id)
+        found = found or self._record(job_id)[0]  # it may have been taken up between the two looks
+        if found is None:
+            raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+        return found
 
     def _records(self, job_ids: Sequence[str]) -> Sequence[JobRecord | None]:
         states = self._client.subscriber.states([record_name(one) for one in job_ids])
@@ -324,7 +356,13 @@ def _status_of(record: JobRecord, history: tuple[TaskDone, ...]) -> JobStatus:
     return JobStatus(
         record.job_id, record.job, record.workflow, status, _time(record.submitted_at_us), ended_at,
         record.task if status == "failed" else "", record.reason if status == "failed" else "", history,
+        _size_of(record) if status == "done" else None,
     )  # fmt: skip
+
+
+def _size_of(record: JobRecord) -> int:
+    parts = decode_parts(record.result).values() if record.kind == "joined" else [(record.kind, record.result)]
+    return sum(Reference(data.decode()).size if kind.startswith("stored") else len(data) for kind, data in parts)
 
 
 def _status_of_profile(workflow: str, profile: JobProfile) -> JobStatus:

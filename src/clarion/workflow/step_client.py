@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from clarion.admin import Admin
@@ -29,6 +30,7 @@ class StepClient:
         self.subscriber = Subscriber(self.url, name, ack="explicit", prefetch=False)
         self.admin = Admin(self.url)
         self._publisher: Publisher | None = None  # made when it is first needed
+        self._making = threading.Lock()
         self._tables: dict[str, MappingTable] = {}
         self._cancelled: dict[str, None] = {}
         self._cancelled_at: int | None = None  # where to go on reading who was cancelled
@@ -36,9 +38,10 @@ class StepClient:
     @property
     def publisher(self) -> Publisher:
         """Return a publisher."""
-        if self._publisher is None:
-            self._publisher = Publisher(self.url)
-        return self._publisher
+        with self._making:
+            if self._publisher is None:
+                self._publisher = Publisher(self.url)
+            return self._publisher
 
     @property
     def data(self) -> StoredData:
@@ -110,13 +113,13 @@ class StepClient:
         """Tell whether a job was cancelled, as far as the last look told."""
         return job_id in self._cancelled
 
-    def close(self) -> None:
-        """Let go; what is held goes to others."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Let go; what is held goes to others. Waits for the broker as its clients do, or for `timeout_s` each."""
         try:
-            self.subscriber.close(ack=False)
+            self.subscriber.close(ack=False, timeout_s=timeout_s)
         finally:
             try:
                 if self._publisher is not None:
-                    self._publisher.close()
+                    self._publisher.close(30.0 if timeout_s is None else timeout_s)
             finally:
                 self.admin.close()

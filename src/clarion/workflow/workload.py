@@ -16,9 +16,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
-
-import yaml
 
 from clarion.model.errors import BadSettings, PermanentError
 
@@ -107,16 +106,26 @@ def to_yaml(workload: Workload) -> str:
     for part, named in (("tasks", workload.tasks), ("jobs", workload.jobs)):
         content[part] = {name: {_RATES[part]: float(rate), "scv": float(scv)} for name, (rate, scv) in named.items()}
     _checked(content)
-    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return str(yaml_library().safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def from_yaml(text: str) -> Workload:
     """Read the text of a workload file; BadSettings where it is none."""
+    yaml = yaml_library()
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise BadSettings(f"this is not YAML: {error}") from error
     return _checked(content)
+
+
+def yaml_library() -> ModuleType:
+    """Return PyYAML. Only files need it: who asks for jobs, or works on tasks of a workflow in Python, does without."""
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise PermanentError('files in YAML need PyYAML: pip install "clarion[workflow]"') from None
+    return yaml
 
 
 def _checked(content: Any) -> Workload:
