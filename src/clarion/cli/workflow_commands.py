@@ -175,7 +175,7 @@ def run(
     namespace: str | None = option(None, "--namespace NAME", "Where the Deployments are.", show_default="this one"),
     window_s: float = option("60s", "--window TIME", "Time over which rates are measured."),
     cool_down_s: float = option("30s", "--cool-down TIME", "Time between two changes."),
-    settle_s: float = option("2m", "--settle TIME", "Time for which fewer must have sufficed before any go."),
+    settle_s: float = option("5m", "--settle TIME", "Time for which fewer must have sufficed before any go."),
     approximation: str = option("qna", "--approximation", "qna or whitt."),
     workload: WorkloadFile = None,
     data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
@@ -318,7 +318,7 @@ class _Nobody:
 @broker_command
 def status(
     call: BrokerCall,
-    name: str = typer.Argument("", metavar="[NAME]", help="The workflow's name, where its file has one."),
+    name: str = typer.Argument("", metavar="[NAME]", help="The workflow's name; not needed where there is one only."),
     watch: bool = option(False, "--watch", "Show it anew each second, until Ctrl-C."),
 ) -> None:
     """Show how a workflow runs: plan, consumers, rates and response.
@@ -334,12 +334,17 @@ def status(
     """
     with needing_workflows():
         from clarion.workflow.control_plane import read_status, status_name
+        from clarion.workflow.jobs import workflows_at
     with call.admin() as admin:
+        known = workflows_at(admin)
+        if not name and len(known) == 1:
+            name = known[0]
         while True:
             state = admin.state(status_name(name))
             if state.value is None:
-                of = f" {name}" if name else ""
-                raise PermanentError(f"no workflow{of} was run at {call.url}: clarion workflow run FILE")
+                of = f" {name}" if name else " without a name" if known else ""
+                others = f"; there are {', '.join(one for one in known if one)}" if any(known) else ""
+                raise PermanentError(f"no workflow{of} was run at {call.url}{others}: clarion workflow run FILE")
             found = read_status(state.value)
             if call.as_json:
                 print_json(msgspec.to_builtins(found))
