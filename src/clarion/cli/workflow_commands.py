@@ -212,11 +212,9 @@ def run(
     settings = None
     if budget is not None or response_s is not None:
         settings = SchedulerSettings(
-            **goal,
-            approximation=approximation,
-            cool_down_s=cool_down_s,
-            settle_s=settle_s,  # type: ignore[arg-type]
-        )
+            budget=budget, response_s=response_s, approximation=approximation, cool_down_s=cool_down_s,  # type: ignore[arg-type]
+            settle_s=settle_s,
+        )  # fmt: skip
     _log_to_stderr()
     at = broker_url(url)
     with (
