@@ -22,7 +22,7 @@ from tests.integration.waiting import DEADLINE_S
 
 from clarion.model.errors import RetryableError
 from clarion.workflow import Jobs, Worker, Workflow, load_workflow
-from clarion.workflow.invoker import ControlPlane
+from clarion.workflow.control_plane import ControlPlane
 
 
 @contextmanager

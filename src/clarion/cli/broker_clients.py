@@ -113,11 +113,15 @@ class ClientNotes(logging.Handler):
         self._url = url
         self._timeout_s = timeout_s
         self.for_ever = False
+        self._told = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say what the client warns of."""
         if record.name == "clarion.session" and record.levelno == logging.WARNING and not self.for_ever:
-            note(f"no answer from {self._url} yet; trying for {readable_duration(self._timeout_s)} in all")
+            text = f"no answer from {self._url} yet; trying for {readable_duration(self._timeout_s)} in all"
+            if text != self._told:  # once, though a command may have several clients
+                note(text)
+            self._told = text
         else:
             note(record.getMessage())
 

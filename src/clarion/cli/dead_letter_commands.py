@@ -145,11 +145,16 @@ def letter_json(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
+def _reason(reason: str) -> str:
+    """Return the last line of a Python trace, which says what happened; --json has all of it."""
+    return reason.strip().splitlines()[-1] if reason.startswith("Traceback (") else reason
+
+
 def _print_table(letters: list[DeadLetter]) -> None:
     rows = (
         (
             str(letter.offset), to_text(letter.subscription), f"{letter.attempts:,}", f"{age(letter.at)} ago",
-            one_line(letter.reason), value_text(letter.key) or "", payload_glance(letter.payload, _SHOWN),
+            one_line(_reason(letter.reason)), value_text(letter.key) or "", payload_glance(letter.payload, _SHOWN),
         )
         for letter in letters
     )  # fmt: skip

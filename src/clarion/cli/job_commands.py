@@ -153,6 +153,8 @@ def status_json(found: JobStatus, *, history: bool) -> dict[str, Any]:
 
 
 def _print_status(found: JobStatus) -> None:
+    from clarion.workflow.jobs import dead_letters_of
+
     took = "" if found.response_s is None else f" after {readable_duration(found.response_s)}"
     console().print(f"{found.job_id}  {found.job}: {found.status}{took}", markup=False)
     rows = [
@@ -171,7 +173,8 @@ def _print_status(found: JobStatus) -> None:
         console().print(table_of(heads, rows, ("attempt", "waited s", "took s")))
     if found.status == "failed":
         reason = found.reason.rstrip() or "no reason was given"
-        hint = f"\nTo try it again: clarion dead replay {found.task}" if found.task else ""
+        topic = dead_letters_of(found.workflow, found.task)
+        hint = f"\nTo try it again: clarion dead replay {topic}" if found.task else ""
         console().print(f"\ntask {found.task} failed at its last attempt:\n{reason}{hint}", markup=False)
 
 

@@ -71,8 +71,8 @@ def read_consumers(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = part.strip().rpartition("=")
-        if not name or not number.isdigit():
-            raise typer.BadParameter(f"consumers are written A=2,B=1, not {text!r}")
+        if not name or not number.isdigit() or not int(number):
+            raise typer.BadParameter(f"consumers are written A=2,B=1, each at least one, not {text!r}")
         found[name] = int(number)
     return found
 
@@ -175,6 +175,7 @@ def run(
     namespace: str | None = option(None, "--namespace NAME", "Where the Deployments are.", show_default="this one"),
     window_s: float = option("60s", "--window TIME", "Time over which rates are measured."),
     cool_down_s: float = option("30s", "--cool-down TIME", "Time between two changes."),
+    settle_s: float = option("5m", "--settle TIME", "Time for which fewer must have sufficed before any go."),
     approximation: str = option("qna", "--approximation", "qna or whitt."),
     workload: WorkloadFile = None,
     data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
@@ -203,12 +204,17 @@ def run(
     wanted = read_consumers(consumers) if consumers else {}
     if unknown := set(wanted) - set(found.tasks):
         raise BadSettings(f"--consumers names {', '.join(sorted(unknown))}, and there is no such task")
+    if allocator not in ("local", "kubernetes", "none"):
+        raise typer.BadParameter(f"an allocator is local, kubernetes or none, not {allocator}")
     if approximation not in ("qna", "whitt"):
         raise typer.BadParameter(f"an approximation is qna or whitt, not {approximation}")
     goal = {"budget": budget, "response_s": response_s}
     settings = None
     if budget is not None or response_s is not None:
-        settings = SchedulerSettings(**goal, approximation=approximation, cool_down_s=cool_down_s)  # type: ignore[arg-type]
+        settings = SchedulerSettings(
+            budget=budget, response_s=response_s, approximation=approximation, cool_down_s=cool_down_s,  # type: ignore[arg-type]
+            settle_s=settle_s,
+        )  # fmt: skip
     _log_to_stderr()
     at = broker_url(url)
     with (
@@ -290,10 +296,8 @@ def _allocator(kind: str, file: Path, url: str, workflow: Workflow, namespace: s
             from clarion.workflow.kubernetes_allocator import KubernetesDeployments, connect
         api, own_namespace = connect()
         yield KubernetesDeployments(workflow.name, workflow.tasks, api, namespace or own_namespace)
-    elif kind == "none":
-        yield _Nobody()
     else:
-        raise typer.BadParameter(f"an allocator is local, kubernetes or none, not {kind}")
+        yield _Nobody()
 
 
 class _Nobody:
@@ -314,7 +318,7 @@ class _Nobody:
 @broker_command
 def status(
     call: BrokerCall,
-    name: str = typer.Argument("", metavar="[NAME]", help="The workflow's name, where its file has one."),
+    name: str = typer.Argument("", metavar="[NAME]", help="The workflow's name; not needed where there is one only."),
     watch: bool = option(False, "--watch", "Show it anew each second, until Ctrl-C."),
 ) -> None:
     """Show how a workflow runs: plan, consumers, rates and response.
@@ -330,12 +334,17 @@ def status(
     """
     with needing_workflows():
         from clarion.workflow.control_plane import read_status, status_name
+        from clarion.workflow.jobs import workflows_at
     with call.admin() as admin:
+        known = workflows_at(admin)
+        if not name and len(known) == 1:
+            name = known[0]
         while True:
             state = admin.state(status_name(name))
             if state.value is None:
-                of = f" {name}" if name else ""
-                raise PermanentError(f"no workflow{of} was run at {call.url}: clarion workflow run FILE")
+                of = f" {name}" if name else " without a name" if known else ""
+                others = f"; there are {', '.join(one for one in known if one)}" if any(known) else ""
+                raise PermanentError(f"no workflow{of} was run at {call.url}{others}: clarion workflow run FILE")
             found = read_status(state.value)
             if call.as_json:
                 print_json(msgspec.to_builtins(found))
@@ -419,4 +428,4 @@ def _print_run(found: RunStatus) -> None:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

@@ -2,7 +2,7 @@
 
 The resource manager watches events and queues, decides by the scheduler, and has the allocator give tasks their
 consumers. One runs for each workflow: it reads the events by a subscription that one consumer has at a time, so that
-whoever starts later takes over, and whoever was first learns of it and steers no more.
+whoever starts later takes over, and whoever was first learns of it and steers no more, until the other falls silent.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ log = logging.getLogger("clarion.workflow.control")
 _AT_ONCE = 10_000
 _TELL_S = 1.0  # between what is told of how it runs
 _WHY_MOST = 500
+_SILENT_S = 10.0  # after which one that steers and tells nothing is taken to be gone
+_YIELD_S = 10.0  # for which what another one took over is left to it
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +104,14 @@ class Steering:
         self._told_at_s = 0.0
         self._wanted_version = self._client.subscriber.state(wanted_name(workflow.name)).version
         self.taken_over = threading.Event()
+        self._heard = 0, 0.0  # the version of the status when another one steers, and since when it is that
         allocator.scale(self._requested)
 
     def turn(self) -> float:
         """Look, decide, and have it done; return how long to wait until the next look."""
-        if self.taken_over.is_set():
-            return self._turn_s
         begun_s = time.monotonic()
+        if self.taken_over.is_set() and not self._fell_silent(begun_s):
+            return self._turn_s
         try:
             self._look()
         except TakenOver:
@@ -116,6 +119,7 @@ class Steering:
                 "another `clarion workflow run` steers this workflow now; this one leaves its consumers as they are"
             )
             self.taken_over.set()
+            self._heard = 0, begun_s
             return self._turn_s
         measured = self._monitor.measured(time.time_ns() // 1000)
         if not self._follow_wanted() and self._scheduler is not None:
@@ -124,6 +128,18 @@ class Steering:
             self._told_at_s = begun_s
             self._tell(measured)
         return max(0.0, self._turn_s - (time.monotonic() - begun_s))
+
+    def _fell_silent(self, now_s: float) -> bool:
+        """Tell whether the one that steers instead has told nothing for a while; then this one steers again."""
+        version = self._client.subscriber.state(status_name(self._workflow.name)).version
+        if version != self._heard[0]:
+            self._heard = version, now_s
+        if now_s - self._heard[1] < _SILENT_S:
+            return False
+        log.info("the other `clarion workflow run` tells nothing any more; this one steers again")
+        self.taken_over.clear()
+        self._allocator.scale(self._requested)
+        return True
 
     def _look(self) -> None:
         for batch in self._events.get_batches(TASK_EVENTS_TOPIC, _AT_ONCE):
@@ -223,6 +239,9 @@ class _Loop:
             while not self._stopping.is_set():
                 try:
                     pause_s = self._turn()
+                except TakenOver as error:  # two control planes run: they take turns
+                    log.debug("%s: %s", self._thread.name, error)
+                    pause_s = _YIELD_S
                 except ClarionError as error:
                     log.warning("%s: %s; trying again", self._thread.name, error)
                     pause_s = 1.0

@@ -9,6 +9,7 @@ import inspect
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +38,9 @@ def _load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise BadSettings(f"{path} fails when it is loaded: {type(error).__name__}: {error}") from error
+        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == spec.origin]
+        where = f" at line {lines[-1]}" if lines else ""
+        raise BadSettings(f"{path} fails{where} when it is loaded: {type(error).__name__}: {error}") from error
     return module
 
 

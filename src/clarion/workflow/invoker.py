@@ -12,6 +12,7 @@ from clarion.admin import Admin
 from clarion.admin.admin import read_dead_letter
 from clarion.model.errors import (
     AlreadyDone,
+    ClarionError,
     LeaseLost,
     NoTopic,
     PermanentError,

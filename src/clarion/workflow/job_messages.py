@@ -53,7 +53,10 @@ def _plain(value: Any) -> Any:
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON knows")
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    hint = "; of an array, give its bytes or tolist()" if hasattr(value, "tolist") else ""
+    raise TypeError(f"{type(value).__name__}{hint}")
 
 
 def unpack(value: Value) -> Any:

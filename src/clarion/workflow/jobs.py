@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from clarion.admin import Admin
 from clarion.model import task_events
 from clarion.model.arguments import seconds, whole
 from clarion.model.errors import MessagesGone, NoTopic, PermanentError, TimedOut, VersionConflict
-from clarion.model.names import to_text
+from clarion.model.names import shell_name, to_text
 from clarion.model.task_events import JOB_HEADER, TASK_EVENTS_TOPIC, JobEnded, TaskDone
 from clarion.subscriber import Message, State
 from clarion.workflow.job_messages import (
@@ -144,9 +145,11 @@ class Jobs:
             return
         if self._client.table_of(self.workflow, job) is None:
             of = f" of workflow {self.workflow}" if self.workflow else ""
+            others = [one for one in workflows_at(self._client.admin) if self._client.table_of(one, job) is not None]
+            hint = f" There is one of workflow {others[0]}: name the workflow, too (--workflow)." if others else ""
             raise NoJobType(
-                f"there is no job type {job}{of} at {self._client.url}, and nothing was asked for. `clarion workflow"
-                " run FILE` makes those of a file known, and `clarion workflow check FILE` lists them"
+                f"there is no job type {job}{of} at {self._client.url}, and nothing was asked for.{hint} `clarion"
+                " workflow run FILE` makes those of a file known, and `clarion workflow check FILE` lists them"
             )
         self._known.add(job)
 
@@ -284,7 +287,8 @@ class Jobs:
             last = record.reason.strip().splitlines()[-1:] or [""]
             raise JobFailed(
                 f"job {record.job_id}: task {record.task} failed at its last attempt: {last[0]}. It is among the dead"
-                f" letters (`clarion dead list`); replayed, the job goes on"
+                f" letters (`clarion dead list {dead_letters_of(record.workflow, record.task)}`); replayed, the job"
+                " goes on"
             )
         if record.status == "cancelled":
             raise JobCancelled(f"job {record.job_id} was cancelled")
@@ -351,6 +355,18 @@ class Jobs:
 def _pause_s(waited_s: float) -> float:
     """Return how long to wait before asking again: a tenth of what was waited so far."""
     return min(_POLL_MOST_S, max(_POLL_LEAST_S, waited_s / 10))
+
+
+def workflows_at(admin: Admin) -> list[str]:
+    """Return the names of the workflows that were run at a broker; that of one without a name is empty."""
+    topics = [row.topic for row in admin.topics()]
+    named = [to_text(topic[len(_JOBS) + 1 :]) for topic in topics if topic.startswith(_JOBS + b"/")]
+    return [""] * (_JOBS in topics) + named
+
+
+def dead_letters_of(workflow: str, task: str) -> str:
+    """Return the topic of a task as one writes it in a shell: its dead letters are found there."""
+    return shell_name((f"{workflow}/{task}" if workflow else task).encode())
 
 
 def new_job_id() -> str:

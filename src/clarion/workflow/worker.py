@@ -26,6 +26,7 @@ from clarion.model.errors import (
 )
 from clarion.model.task_events import TaskDone
 from clarion.subscriber import Message
+from clarion.workflow import handlers
 from clarion.workflow.definition import Task, Workflow
 from clarion.workflow.handlers import as_call, find_handler
 from clarion.workflow.job_messages import (
@@ -318,6 +319,9 @@ class Worker:
 
 
 def _trace_of(error: BaseException) -> str:
-    """Return what is told of an exception: its trace, the end of it where that is long."""
-    trace = "".join(traceback.format_exception(error))
+    """Return what is told of an exception: its trace from the handler on, the end of it where that is long."""
+    own, frame = (__file__, handlers.__file__), error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename in own:
+        frame = frame.tb_next
+    trace = "".join(traceback.format_exception(error.with_traceback(frame or error.__traceback__)))
     return trace if len(trace) <= _REASON_MOST else f"…{trace[-_REASON_MOST:]}"
