@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce clean
+.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -35,6 +35,10 @@ bench-peers: setup ## the same work for RabbitMQ, NATS, Redis and Clarion on thi
 	@sh scripts/install-peers
 	@$(PY) -m bench.peers
 
+bench-workflows: setup ## chains of tasks by Celery, DBOS and Clarion on this machine; report in bench/results
+	@sh scripts/install-workflow-peers
+	@$(PY) -m bench.workflows
+
 bench-growth: setup ## Clarion against size, batches, subscribers, topics and stored messages; report in bench/results
 	@$(PY) -m bench.growth
 
@@ -66,5 +70,5 @@ reproduce: setup ## the experiments of Auto-tuned Publisher in a Pub/Sub System:
 	@.venv/bin/clarion reproduce publisher --out out/publisher $(if $(wildcard $(TRACE)),--trace $(TRACE))
 
 clean: ## remove what setup and runs made
-	rm -rf .venv out .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers out .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
