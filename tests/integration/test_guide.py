@@ -46,7 +46,7 @@ def test_every_python_example_runs_twice_in_any_order_on_a_used_broker(
     first, *guide, last = _python("docs/guide.md")
     readme = _python("README.md")
     assert len(guide) >= 12
-    assert len(readme) == 3
+    assert len(readme) == 4
     broker = BrokerProcess(tmp_path / "data").start()
     monkeypatch.setenv("CLARION_URL", broker.url)
     shuffled = [*guide, *readme]
