@@ -55,7 +55,7 @@ def _text(results: dict[str, Any], systems: list[System], drawn: bool) -> list[s
         "# Chains of tasks, Clarion beside its peers",
         f"A job is a chain of four tasks that return what they are given, 100 bytes. Measured {often}, all systems in "
         "turn, everything on loopback. To do it again: `make bench-workflows`. Every result of every job is checked. "
-        f"Tasks a second: jobs for about {results['seconds']:g} s (at least 600, at most 20,000), from the first that "
+        f"Tasks a second: jobs for about {results['seconds']:g} s (at least 300, at most 20,000), from the first that "
         "is asked for to the last result. One job: asked for and waited for, one after the other, nothing else to do. "
         "Figures are medians over the rounds, with the lowest and highest; ratios are Clarion's figure to that of the "
         "system, taken within a round, then their median: for the rate more is better, for the times less.",
@@ -125,7 +125,7 @@ def _draw(results: dict[str, Any], systems: list[System], path: Path) -> bool:
     if not systems:
         return False
     often = "one round" if results["rounds"] == 1 else f"medians of {results['rounds']} rounds"
-    footer = f"{in_a_line(results['machine'])}; {often}"
+    footer = f"{in_a_line(results['machine'])}; {often}" + (f"\n{results['note']}" if results["note"] else "")
     with saved(path, 1, 2, size=(9.6, 1.5 + 0.4 * len(systems)), footer=footer) as (figure, axes):
         for place, (name, title) in zip(
             axes.flat, [_COLUMNS[0], (HALF, "one job when idle, ms: p50, line to p99")], strict=True

@@ -175,32 +175,41 @@ def _worker(command: list[str], log: Path) -> Iterator[None]:
             process.wait()
 
 
-_CELERY_REPEATS = (
-    "the task that ran, once a killed pool process is noticed, or after the visibility timeout (1 h as installed) "
-    "where all of the worker is killed; what followed from it may have been queued already"
-)
+_TIMEOUT = "after the visibility timeout (1 h as installed); what followed from it may have been queued already"
+_PREFORK_REPEATS = (
+    "the task that ran: soon where a pool process is killed, and where its worker is killed as well "
+) + _TIMEOUT
+_SOLO_REPEATS = f"the tasks that ran or were fetched, {_TIMEOUT}"
+_PREFORK = {"pool": "prefork", "concurrency": 1, "prefetch": 64}
+_SOLO = {"pool": "solo", "concurrency": 1, "prefetch": 16}
+
+
+def _celery(name: str, title: str, sync: str, repeats: str, options: dict[str, Any]) -> System:
+    is_on_disk = sync == "always"
+    means = "the job is on disk (fsync)" if is_on_disk else "the job is in memory, on disk within a second or so"
+    return System(
+        name, f"Celery, {title}, Redis {sync}", means, repeats, is_on_disk, PlainRedisServer, "celery_chain",
+        "celery", 4, {"append_only": sync}, options,
+    )  # fmt: skip
+
+
 SYSTEMS = [
     System(
         "clarion", "Clarion", "the job is on disk (fsync)", "the task that ran, at once by another worker; steps that "
         "were done stay done", True, ClarionServer, "clarion_jobs", "clarion", 4,
     ),
-    System(
-        "celery-always", "Celery, Redis always", "the job is on disk (fsync)", _CELERY_REPEATS, True, PlainRedisServer,
-        "celery_chain", "celery", 4, {"append_only": "always"}, {"pool": "prefork", "concurrency": 1, "prefetch": 64},
-    ),
-    System(
-        "celery-everysec", "Celery, Redis everysec", "the job is in memory, on disk within a second or so",
-        _CELERY_REPEATS, False, PlainRedisServer, "celery_chain", "celery", 4, {"append_only": "everysec"},
-        {"pool": "prefork", "concurrency": 1, "prefetch": 64},
-    ),
+    _celery("celery-always", "prefork", "always", _PREFORK_REPEATS, _PREFORK),
+    _celery("celery-everysec", "prefork", "everysec", _PREFORK_REPEATS, _PREFORK),
+    _celery("celery-solo-always", "solo workers", "always", _SOLO_REPEATS, _SOLO),
+    _celery("celery-solo-everysec", "solo workers", "everysec", _SOLO_REPEATS, _SOLO),
     System(
         "dbos-queue", "DBOS, queue", "the job is on disk (fsync)", "the step that ran, when somebody recovers the "
         "executor's workflows (its restart, or an operator); steps that were done stay done", True, PostgresServer,
-        "dbos_steps", "dbos", 2, {}, {"threads": 16, "concurrency": 64, "polling_s": 0.005},
+        "dbos_steps", "dbos", 2, {}, {"threads": 8, "concurrency": 200, "polling_s": 0.01},
     ),
     System(
         "dbos-in-process", "DBOS, within the asking process", "the job is on disk (fsync)", "the step that ran, when "
         "the process is started again; steps that were done stay done", True, PostgresServer, "dbos_steps", "dbos", 0,
-        {}, {"threads": 16, "in_process": True},
+        {}, {"threads": 16, "in_process": True, "async": True},
     ),
 ]  # fmt: skip

@@ -150,6 +150,7 @@ class InProcessDriver:
         self._threads = int(options.get("threads", 16))
         self._is_async = bool(options.get("async"))
         self._pool = ThreadPoolExecutor(self._threads)
+        self._runner = asyncio.Runner()
 
     def one(self, number: int) -> Any:
         """Do a job."""
@@ -159,7 +160,7 @@ class InProcessDriver:
         """Do jobs, so many at once."""
         if not self._is_async:
             return list(self._pool.map(self.one, numbers))
-        return asyncio.run(self._many(numbers))
+        return self._runner.run(self._many(numbers))
 
     async def _many(self, numbers: range) -> list[Any]:
         results: list[Any] = [None] * len(numbers)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 TASKS = 4  # in a chain
 WARM_UP = 20  # single jobs that are not counted
-FIRST = 200  # jobs of a first burst, which fills caches and connections
-TRIAL = 600  # jobs of a second one, whose rate says how many to ask for
+FIRST = 100  # jobs of a first burst, which fills caches and connections
+TRIAL = 300  # jobs of a second one, whose rate says how many to ask for
 MOST = 20_000
 
 
