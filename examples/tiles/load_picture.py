@@ -34,7 +34,7 @@ from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded  # noqa: E402
 from clarion.reproduce.figure_style import saved  # noqa: E402
 
 COLOURS = {"align": "#0072B2", "segment": "#D55E00", "focus": "#009E73", "count": "#CC79A7", "report": "#7f7f7f"}
-STEERING = ["--window", "20s", "--cool-down", "5s", "--settle", "20s"]
+STEERING = ["--window", "20s", "--cool-down", "5s", "--settle", "30s"]
 OBSERVED = {"linewidth": 1, "linestyle": ":"}
 RESPONSE_S, BUDGET = 1.5, 10
 BIN_S = 5
