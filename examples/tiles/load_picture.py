@@ -116,9 +116,9 @@ def draw(seen: dict[str, Any], out: Path) -> None:
         response.set_ylabel("response, s\n(at when the tile was asked for)")
         response.set_xlabel("time, s")
         response.set_xlim(-2, last_s)
-        for place in (load, consumers, response):
+        for place in (load, response):
             place.set_ylim(0)
-            place.legend(loc="upper left" if place is consumers else "upper right", fontsize=8)
+            place.legend(loc="upper right", fontsize=8)
 
 
 def _draw_consumers(place: Any, samples: list[dict[str, Any]], begun_us: int) -> None:
@@ -131,6 +131,8 @@ def _draw_consumers(place: Any, samples: list[dict[str, Any]], begun_us: int) ->
     place.plot([], [], color="black", **OBSERVED, label="living (else: requested)")
     place.set_ylabel("consumers of a task\n(processes)")
     place.yaxis.get_major_locator().set_params(integer=True)
+    place.set_ylim(0, 1.2 * place.get_ylim()[1])
+    place.legend(loc="upper center", ncols=len(COLOURS) + 1, fontsize=8)
 
 
 def main() -> None:
