@@ -253,6 +253,7 @@ def _stop_signals() -> Iterator[threading.Event]:
 def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
     """Start a broker where none answers, and end it with us."""
     from clarion.admin import Admin
+    from clarion.workflow.allocators import dying_with_us
 
     def answers(timeout_s: float) -> bool:
         try:
@@ -271,7 +272,7 @@ def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
             raise PermanentError(f"no broker answers at {url}, and one is started on this machine only")
         note(f"no broker answers at {url}: starting one, with its data in {data}")
         command = [sys.executable, "-m", "clarion", "up", "--data", str(data), "--listen", url]
-        broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        broker = subprocess.Popen(dying_with_us(command), stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             while not answers(1.0) and not stopping.is_set():
                 if broker.poll() is not None:
