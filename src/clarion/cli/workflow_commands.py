@@ -22,6 +22,7 @@ from clarion.cli.command_errors import announce_ready, naming_option, needing, n
 from clarion.cli.command_options import AsJson, option
 from clarion.cli.output import console, print_json, readable_duration, table_of
 from clarion.model.errors import BadSettings, PermanentError, RetryableError
+from clarion.session.service_process import StopSignals
 
 if TYPE_CHECKING:
     from clarion.workflow import Workflow
@@ -219,7 +220,7 @@ def run(
     at = broker_url(url)
     with (
         _stop_signals() as stopping,
-        _broker(at, data, stopping),
+        _broker(at, data, stopping) as broker,
         _allocator(allocator, file, at, found, namespace) as who,
     ):
         plane = ControlPlane(
@@ -236,6 +237,11 @@ def run(
             while not stopping.wait(0.2):
                 if plane.over.is_set():
                     raise PermanentError("a part of the control plane failed, see above; everything is stopped")
+                if broker is not None and broker.poll() is not None:
+                    raise PermanentError(
+                        f"the broker that was started here ended with {broker.returncode}; everything is stopped, and"
+                        " what it acknowledged is on disk: start the workflow again"
+                    )
         finally:
             note("stopping: consumers finish what they work on")
             plane.close()
@@ -243,15 +249,24 @@ def run(
 
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    stopping = threading.Event()
+    """Yield what the first SIGTERM or Ctrl-C sets; the second ends the program at once."""
+    stopping, signals = threading.Event(), StopSignals()
+
+    def stop(number: int, _frame: object) -> None:
+        if signals.is_echo(number, time.monotonic()):
+            return
+        if stopping.is_set():
+            os._exit(128 + number)  # consumers, and a broker started here, hear of it by themselves
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+        signal.signal(number, stop)
     yield stopping
 
 
 @contextmanager
-def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
-    """Start a broker where none answers, and end it with us."""
+def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[subprocess.Popen[bytes] | None]:
+    """Start a broker where none answers, yield it, and end it with us."""
     from clarion.admin import Admin
     from clarion.workflow.allocators import dying_with_us
 
@@ -266,7 +281,7 @@ def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
     logging.getLogger("clarion.session").setLevel(logging.ERROR)
     try:
         if answers(1.0):
-            yield
+            yield None
             return
         if "127.0.0.1" not in url and "localhost" not in url and not url.startswith("ipc://"):
             raise PermanentError(f"no broker answers at {url}, and one is started on this machine only")
@@ -277,7 +292,7 @@ def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
             while not answers(1.0) and not stopping.is_set():
                 if broker.poll() is not None:
                     raise PermanentError(f"the broker did not start: it ended with {broker.returncode}; see above")
-            yield
+            yield broker
         finally:
             broker.terminate()
             broker.wait()

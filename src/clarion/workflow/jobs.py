@@ -45,7 +45,7 @@ from clarion.workflow.stored_data import Reference
 _JOBS = b"clarion/jobs"
 _INVOKER = INVOKER.encode()
 _WAIT_S = 60.0
-_POLL_LEAST_S, _POLL_MOST_S = 0.001, 0.25
+_POLL_LEAST_S, _POLL_MOST_S = 0.0005, 0.25
 _SLACK_S = 2  # by which an event may be stored before what it follows, where clocks were set
 _AT_ONCE = 500
 
@@ -353,8 +353,8 @@ class Jobs:
 
 
 def _pause_s(waited_s: float) -> float:
-    """Return how long to wait before asking again: a tenth of what was waited so far."""
-    return min(_POLL_MOST_S, max(_POLL_LEAST_S, waited_s / 10))
+    """Return how long to wait before asking again: a twentieth of what was waited so far."""
+    return min(_POLL_MOST_S, max(_POLL_LEAST_S, waited_s / 20))
 
 
 def workflows_at(admin: Admin) -> list[str]:
