@@ -16,7 +16,7 @@ from tests.integration.conftest import StartBroker
 from tests.integration.waiting import DEADLINE_S, eventually, paced
 from tests.integration.workflow_process import FlowProcess, controlling, running, working
 
-from clarion import Admin, Publisher
+from clarion import Admin, Publisher, Subscriber
 from clarion.model import task_events
 from clarion.model.errors import ClarionError, PermanentError, TimedOut
 from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskDone
@@ -172,13 +172,15 @@ def test_what_a_handler_puts_where_nobody_listens_or_wrongly_fails_the_task(url:
 
     @flow.task("A", max_attempts=1)
     def first(payload: Any, context: Context) -> None:
-        context.put(payload["topic"], b"x", headers=payload.get("headers"))
+        context.put(payload["topic"], payload.get("payload", b"x"), headers=payload.get("headers"))
 
     flow.job("one", ["A"])
     with running(flow, url) as jobs:
         for payload in ({"topic": "wrong-puts-nobody"}, {"topic": ""}, {"topic": "x", "headers": {"a": 1}}):
-            with pytest.raises(JobFailed, match=r"what follows the task cannot be done|Error"):
+            with pytest.raises(JobFailed, match="what follows the task cannot be done: "):
                 jobs.run("one", payload, wait_s=DEADLINE_S)
+        with pytest.raises(JobFailed, match="TypeError: payload is bytes or str, not int"):
+            jobs.run("one", {"topic": "x", "payload": 5}, wait_s=DEADLINE_S)
 
 
 # Failing.
@@ -272,6 +274,27 @@ def test_an_error_of_clarions_that_a_handler_meets_is_as_any_other(url: str, err
     flow.job("one", ["A"])
     with running(flow, url) as jobs:
         assert jobs.run("one", wait_s=DEADLINE_S) == 3
+
+
+def test_what_others_who_read_a_tasks_topic_give_up_is_no_failure_of_the_job(url: str) -> None:
+    flow = Workflow("others")
+    gate = Gate()
+    flow.task("A")(gate.pass_through)
+    flow.job("one", ["A"])
+    make_known(flow, url)
+    with Admin(url) as admin, Jobs(url, "others") as jobs, Subscriber(url, "audit", ack="explicit") as audit:
+        admin.subscribe("others/A", "audit", shared=True, max_attempts=1)
+        with controlling(flow, url):
+            job_id = jobs.submit("one", 1)
+            (message,) = audit.get("others/A", wait_s=DEADLINE_S)
+            message.nack(reason="not mine")
+            audit.flush_acks()
+            assert len(admin.dead_letters("others/A")) == 1
+            eventually(lambda: _idle_of(admin, "$dead/others/A", b"invoker"), "the letter is read")
+            assert jobs.status(job_id).status == "running"
+            gate.open()
+            with working(flow, "A", url):
+                assert jobs.result(job_id, wait_s=DEADLINE_S) == 1
 
 
 def test_a_task_that_somebody_put_again_and_again_ends_its_job_once(url: str) -> None:
@@ -588,8 +611,7 @@ def test_the_same_job_id_asked_for_twice_is_one_job(url: str) -> None:
 
 
 def _begun(admin: Admin, workflow: str) -> bool:
-    known = admin.describe_topic(jobs_topic(workflow))
-    return {one.name: one.cursor for one in known.subscriptions}[b"invoker"] == known.next_offset
+    return _idle_of(admin, jobs_topic(workflow), b"invoker")
 
 
 def test_jobs_go_on_by_the_table_they_began_with(url: str) -> None:
@@ -689,15 +711,15 @@ def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(ur
         eventually(lambda: _begun(admin, "garbage"), "all that was asked for is taken up")
         sweeper = Sweeper(flow, url, kept_s=0.0)
         try:
-            _turn_until(sweeper, partial(_idle_of, admin, "garbage", b"sweeper"), "all are forgotten")
+            _turn_until(sweeper, partial(_idle_of, admin, jobs_topic("garbage"), b"sweeper"), "all are forgotten")
         finally:
             sweeper.close()
         with pytest.raises(NoJob):
             jobs.status(refused)
 
 
-def _idle_of(admin: Admin, workflow: str, name: bytes) -> bool:
-    known = admin.describe_topic(jobs_topic(workflow))
+def _idle_of(admin: Admin, topic: str, name: bytes) -> bool:
+    known = admin.describe_topic(topic)
     return {one.name: one.cursor for one in known.subscriptions}[name] == known.next_offset
 
 
