@@ -379,6 +379,31 @@ def test_of_a_cancelled_job_no_further_task_begins(url: str) -> None:
     assert [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)] == ["cancelled"]
 
 
+def test_a_job_that_is_cancelled_just_as_its_last_task_is_committed_stays_so(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Workflow("races")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    with controlling(flow, url), Jobs(url, "races") as jobs, working(flow, "A", url) as worker:
+        commit, said = worker.client.commit, []
+
+        def cancel_and_commit(messages: Any, steps: Any) -> None:
+            if not said:
+                said.append(jobs.cancel("x"))
+            commit(messages, steps)
+
+        monkeypatch.setattr(worker.client, "commit", cancel_and_commit)
+        jobs.submit("one", job_id="x")
+        with pytest.raises(JobCancelled):
+            jobs.result("x", wait_s=DEADLINE_S)
+        with Admin(url) as admin:
+            eventually(lambda: _idle(admin, "races/A"), "the task is acked")
+        assert said == [True]
+        assert jobs.status("x").status == "cancelled"
+    assert [one.outcome for one in _events(url, "x") if isinstance(one, JobEnded)] == ["cancelled"]
+
+
 def test_a_job_that_failed_can_be_cancelled(url: str) -> None:
     flow = Workflow("cancel-failed")
 
