@@ -386,7 +386,8 @@ def test_a_job_that_is_cancelled_just_as_its_last_task_is_committed_stays_so(
     flow.task("A")(lambda payload: payload)
     flow.job("one", ["A"])
     with controlling(flow, url), Jobs(url, "races") as jobs, working(flow, "A", url) as worker:
-        commit, said = worker.client.commit, []
+        commit = worker.client.commit
+        said: list[bool] = []
 
         def cancel_and_commit(messages: Any, steps: Any) -> None:
             if not said:
