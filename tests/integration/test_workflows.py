@@ -722,6 +722,27 @@ def test_what_is_not_there_is_told(url: str) -> None:
             assert jobs.result(job_id, wait_s=DEADLINE_S) == 1
 
 
+def test_a_job_that_is_taken_up_while_it_is_looked_for_is_found(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Workflow("looks")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    invoker = Invoker(flow, url)
+    try:
+        with Jobs(url, "looks") as jobs:
+            look = jobs._is_waiting
+
+            def begin_and_look(job_id: str) -> Any:
+                invoker.turn()
+                return look(job_id)
+
+            monkeypatch.setattr(jobs, "_is_waiting", begin_and_look)
+            assert jobs.status(jobs.submit("one")).status == "running"
+            with pytest.raises(TimedOut):
+                jobs.result(jobs.submit("one"))
+    finally:
+        invoker.close()
+
+
 def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(url: str) -> None:
     flow = Workflow("garbage")
     flow.task("A")(lambda payload: payload)

@@ -145,8 +145,8 @@ class Jobs:
                 return self._result_of(record)
             now_s = time.monotonic()
             if now_s >= until_s:
-                if record is None and not self._is_waiting(job_id):
-                    raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+                if record is None:
+                    self._look_for(job_id)
                 raise TimedOut(f"job {job_id} is not over yet; ask again")
             pause_s = min(_POLL_MOST_S, max(_POLL_LEAST_S, (now_s - begun_s) / 10))  # so a tenth late at most
             time.sleep(min(pause_s, until_s - now_s))
@@ -171,12 +171,9 @@ class Jobs:
 
     def status(self, job_id: str, *, history: bool = True) -> JobStatus:
         """Tell what is known of a job now, with the attempts at its tasks; NoJob where there is none."""
-        record = self._record(job_id)[0]
-        if record is None:
-            profile = self._is_waiting(job_id)
-            if profile is None:
-                raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
-            return _status_of_profile(self.workflow, profile)
+        record = self._record(job_id)[0] or self._look_for(job_id)
+        if isinstance(record, JobProfile):
+            return _status_of_profile(self.workflow, record)
         return _status_of(record, self._history(record) if history else ())
 
     def list(self, limit: int = 100, *, status: str | None = None) -> list[JobStatus]:
@@ -234,6 +231,13 @@ class Jobs:
     def _record(self, job_id: str) -> tuple[JobRecord | None, State]:
         state = self._client.subscriber.state(record_name(check_job_id(job_id)))
         return (None if state.value is None else decode_record(state.value)), state
+
+    def _look_for(self, job_id: str) -> JobProfile | JobRecord:
+        """Return what is there of a job that had no record just now; NoJob where nothing is."""
+        found = self._is_waiting(job_id) or self._record(job_id)[0]  # it may be taken up between the two looks
+        if found is None:
+            raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
+        return found
 
     def _records(self, job_ids: Sequence[str]) -> Sequence[JobRecord | None]:
         states = self._client.subscriber.states([record_name(one) for one in job_ids])
