@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from clarion.model import task_events
 from clarion.model.errors import ClarionError, PermanentError, TimedOut
 from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskDone
 from clarion.store.segmented import SegmentedStore
+from clarion.subscriber import Transaction
 from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Workflow
 from clarion.workflow import invoker as invoker_module
 from clarion.workflow import worker as worker_module
@@ -880,7 +882,57 @@ def _all_failed(jobs: Jobs, job_ids: list[str]) -> bool:
     return all(record is not None and record.status == "failed" for record in jobs._records(job_ids))
 
 
-# A broker that goes away.
+# Who goes away.
+
+
+class Died(BaseException):
+    """A worker is no more."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("task", ["A", "B", "D"])
+def test_a_worker_that_dies_just_before_or_after_a_commit_leaves_everything_to_happen_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, moment: str, task: str
+) -> None:
+    flow, lines = Workflow(f"dies-{moment}-{task}"), f"lines-{moment}-{task}"
+
+    def work(payload: Any, context: Context) -> Any:
+        context.put(lines, context.task)
+        return [context.task, payload]
+
+    for name in "ABCD":
+        flow.task(name)(work)
+    flow.job("diamond", DIAMOND)
+    died: list[str] = []
+    leave = Transaction.__exit__
+
+    def leave_or_die(self: Transaction, kind: Any, error: Any, trace: Any) -> None:
+        dies = kind is None and not died and threading.current_thread().name == f"worker of {task}"
+        if dies and moment == "before":
+            died.append(moment)
+            leave(self, Died, Died(), None)
+            raise Died
+        leave(self, kind, error, trace)
+        if dies:
+            died.append(moment)
+            raise Died
+
+    monkeypatch.setattr(Transaction, "__exit__", leave_or_die)
+    with Admin(url) as admin, controlling(flow, url), Jobs(url, flow.name) as jobs, ExitStack() as others:
+        admin.configure_topic(lines, retention="keep")
+        for other in set("ABCD") - {task}:
+            others.enter_context(working(flow, other, url))
+        job_id = jobs.submit("diamond", 1)
+        with pytest.raises(Died), working(flow, task, url):
+            eventually(lambda: died, "the worker died")
+        with working(flow, task, url):
+            a = ["A", 1]
+            assert jobs.result(job_id, wait_s=DEADLINE_S) == ["D", {"B": ["B", a], "C": ["C", a]}]
+            eventually(lambda: all(_idle(admin, flow.topic_of(one)) for one in "ABCD"), "nothing is left to do")
+        assert sorted(one.payload.decode() for one in admin.browse(lines)) == ["A", "B", "C", "D"]
+    done = Counter(one.task for one in _events(url, job_id) if isinstance(one, TaskDone))
+    assert done == Counter(flow.topic_of(one) for one in "ABCD")
+    assert [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)] == ["done"]
 
 
 def test_what_is_done_while_the_broker_is_away_is_committed_when_it_is_back(broker: BrokerProcess) -> None:
