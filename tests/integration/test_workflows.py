@@ -366,6 +366,7 @@ def test_of_a_cancelled_job_no_further_task_begins(url: str) -> None:
         gate.open()
         with pytest.raises(JobCancelled, match=f"job {job_id} was cancelled"):
             jobs.result(job_id, wait_s=DEADLINE_S)
+        eventually(lambda: jobs.status(job_id).history, "the task that was under way is done")
         with Admin(url) as admin:
             eventually(lambda: _idle(admin, "cancels/B"), "what was left of it is taken away")
         status = jobs.status(job_id)
@@ -393,18 +394,18 @@ def test_a_job_that_is_cancelled_just_as_its_last_task_is_committed_stays_so(
 
         def cancel_and_commit(messages: Any, steps: Any) -> None:
             if not said:
-                said.append(jobs.cancel("x"))
+                said.append(jobs.cancel("raced"))
             commit(messages, steps)
 
         monkeypatch.setattr(worker.client, "commit", cancel_and_commit)
-        jobs.submit("one", job_id="x")
+        jobs.submit("one", job_id="raced")
         with pytest.raises(JobCancelled):
-            jobs.result("x", wait_s=DEADLINE_S)
+            jobs.result("raced", wait_s=DEADLINE_S)
         with Admin(url) as admin:
             eventually(lambda: _idle(admin, "races/A"), "the task is acked")
         assert said == [True]
-        assert jobs.status("x").status == "cancelled"
-    assert [one.outcome for one in _events(url, "x") if isinstance(one, JobEnded)] == ["cancelled"]
+        assert jobs.status("raced").status == "cancelled"
+    assert [one.outcome for one in _events(url, "raced") if isinstance(one, JobEnded)] == ["cancelled"]
 
 
 def test_a_job_that_failed_can_be_cancelled(url: str) -> None:
@@ -789,9 +790,8 @@ def test_ended_jobs_are_forgotten_and_nothing_of_them_is_left(start_broker: Star
         jobs.results(done, wait_s=DEADLINE_S)
         jobs.submit("diamond", job_id=done[0])  # once more
         cancelled = jobs.submit_many("many-joins", range(120))
-        eventually(lambda: _idle(admin, "sweeps/A"), "the first task of each is done")
         kept = jobs.submit("many-joins", "kept")
-        eventually(lambda: _idle(admin, "sweeps/A"), "of this one, too")
+        eventually(lambda: _begun(admin, "sweeps") and _idle(admin, "sweeps/A"), "the first task of each is done")
         for job_id in cancelled:
             assert jobs.cancel(job_id)
         sweeper = Sweeper(flow, broker.url, kept_s=0.0)
