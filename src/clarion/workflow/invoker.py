@@ -197,6 +197,8 @@ class FailureWatch:
         while True:
             steps: list[Step] = []
             try:
+                if letter.subscription != WORKERS.encode():
+                    raise PermanentError(f"{to_text(letter.subscription)} gave it up, which is not of the workflow")
                 _, header = read_task_headers(letter.headers)
                 name = record_name(header.job_id)
                 state = self._client.subscriber.state(name)

@@ -24,6 +24,7 @@ from clarion.model.errors import (
     RetryableError,
     VersionConflict,
 )
+from clarion.model.names import to_bytes
 from clarion.model.task_events import TaskDone
 from clarion.subscriber import Message
 from clarion.workflow import handlers
@@ -108,7 +109,7 @@ class Context:
         headers: Mapping[str, bytes | str] | None = None,
     ) -> None:
         """Have a message put, once, when the task is done: it is part of the same transaction."""
-        self.puts.append(Put(topic, payload.encode() if isinstance(payload, str) else bytes(payload), key, headers))
+        self.puts.append(Put(topic, to_bytes(payload, "payload"), key, headers))
 
     def store(self, data: bytes) -> Reference:
         """Store data once; the reference can be returned, alone or inside of other values, and loaded elsewhere."""
