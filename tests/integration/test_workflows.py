@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -272,6 +273,32 @@ def test_an_error_of_clarions_that_a_handler_meets_is_as_any_other(url: str, err
     flow.job("one", ["A"])
     with running(flow, url) as jobs:
         assert jobs.run("one", wait_s=DEADLINE_S) == 3
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("it was"), BaseException("basic")], ids=repr)
+def test_a_handler_that_would_end_its_process_fails_its_task_and_the_worker_goes_on(
+    url: str, error: BaseException
+) -> None:
+    flow = Workflow(f"exits-{type(error).__name__}")
+
+    @flow.task("A", max_attempts=2, retry_s=0.01)
+    def plain(payload: Any) -> Any:
+        if payload:
+            raise error
+
+    @flow.task("B", max_attempts=2, retry_s=0.01)
+    async def awaited(payload: Any) -> Any:
+        plain(payload)
+
+    for task in "AB":
+        flow.job(task, [task])
+    with running(flow, url) as jobs:
+        for task in "AB":
+            job_id = jobs.submit(task, 1)
+            with pytest.raises(JobFailed, match=type(error).__name__):
+                jobs.result(job_id, wait_s=DEADLINE_S)
+            assert [one.outcome for one in jobs.status(job_id).history] == ["failed", "failed"]
+            jobs.run(task, 0, wait_s=DEADLINE_S)
 
 
 def test_a_task_that_somebody_put_again_and_again_ends_its_job_once(url: str) -> None:

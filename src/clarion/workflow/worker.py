@@ -220,7 +220,9 @@ class Worker:
             value = self._call_watched(payload, context)
             packed = pack(value)
             packed = self.client.data.keep_small(packed, inline_bytes(table, self.task.name))
-        except Exception as error:  # noqa: BLE001 (whatever went wrong is told, and the task tried again)
+        except KeyboardInterrupt:
+            raise  # somebody wants to stop
+        except BaseException as error:  # noqa: BLE001 (a handler's sys.exit, too, is told, and the task tried again)
             reason = _trace_of(error)
             log.warning("task %s, attempt %d: %s", self.task.name, message.attempt, reason.strip().splitlines()[-1])
             failed = None if header is None else self._event(message, job, header.job_id, started_at_us, "failed")
