@@ -103,6 +103,11 @@ def record_name(job_id: str) -> str:
     return f"clarion/job/{job_id}"
 
 
+def cancelled_mark(job_id: str, submitted_at_us: int) -> str:
+    """Return how a job that was cancelled is named to workers: once it is forgotten, its id may be another job's."""
+    return f"{job_id}/{submitted_at_us}"
+
+
 def join_name(job_id: str, task: str) -> str:
     """Return the name of the state that holds what came to a join so far; the end of a job is the join ''."""
     return f"clarion/join/{job_id}/{task}"

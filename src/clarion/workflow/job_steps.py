@@ -118,7 +118,9 @@ def _awaited(done: DoneTask, states: Mapping[str, State]) -> JobRecord | None:
     """Return the record of a task's job; None where nobody waits for the job any more."""
     known = states[record_name(done.header.job_id)]
     record = None if known.value is None else decode_record(known.value)
-    return None if record is None or record.status in ("done", "cancelled") else record
+    if record is None or record.submitted_at_us != done.header.submitted_at_us:
+        return None  # it was forgotten, and its id may be another job's by now
+    return None if record.status in ("done", "cancelled") else record
 
 
 def _come_to_join(step: Step, done: DoneTask, task: str, states: Mapping[str, State]) -> None:

@@ -78,6 +78,7 @@ class Context:
     def __init__(self, worker: Worker, message: Message, job: str, header: TaskHeader) -> None:
         self._worker = worker
         self._message = message
+        self._header = header
         self.job = job  # type
         self.job_id = header.job_id
         self.task = worker.task.name
@@ -93,7 +94,7 @@ class Context:
     def cancelled(self) -> bool:
         """Tell whether the job was cancelled meanwhile: what the handler does is for nothing then."""
         self._worker.look_for_cancelled()
-        return self._worker.client.is_cancelled(self.job_id)
+        return self._worker.client.is_cancelled(self._header)
 
     def heartbeat(self) -> None:
         """Make sure that the task is still this worker's; LeaseLost where it is not. A worker keeps its tasks by
@@ -212,7 +213,7 @@ class Worker:
         job, header, context = "", None, None
         try:
             job, header = read_task_headers(message.headers)
-            if self.client.is_cancelled(header.job_id):
+            if self.client.is_cancelled(header):
                 return _Finished(message)
             table = self.client.table(header.table)
             context = Context(self, message, job, header)

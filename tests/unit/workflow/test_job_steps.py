@@ -130,6 +130,17 @@ def test_nothing_waits_or_ends_in_a_job_that_is_over_or_forgotten(became: str | 
         assert [one.task for one in board.events if isinstance(one, TaskDone)] == ["A", before], "but it is told"
 
 
+def test_a_task_of_a_job_that_was_forgotten_does_nothing_to_another_of_its_id() -> None:
+    for dag in (DIAMOND, {"A": ("B", "C"), "B": (), "C": ()}, {"A": ("C",), "C": ()}):
+        board = _begun(dag)
+        board.work("A")
+        another = msgspec.structs.replace(board.record(), submitted_at_us=7)
+        board.states[record_name("1")] = State(encode_record(another), 1000)
+        left = dict(board.states)
+        board.work("C")
+        assert (board.states, board.ends()) == (left, [])
+
+
 def test_a_job_that_failed_goes_on_when_its_task_is_replayed() -> None:
     board = _begun(DIAMOND)
     board.work("A")
