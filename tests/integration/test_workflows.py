@@ -405,12 +405,14 @@ def test_an_id_that_was_cancelled_and_forgotten_is_another_jobs_when_asked_for_a
         assert jobs.result(job_id, wait_s=DEADLINE_S) == "new"
 
 
-def test_workers_go_on_where_the_topic_of_cancelled_jobs_is_made_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_go_on_where_the_topic_of_cancelled_jobs_is_made_anew(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_module, "_LOOK_S", 0.0)
     flow = Workflow("anew")
     gate, begun = Gate(), []
     flow.task("A")(lambda payload: gate.pass_through(payload) if payload == "cancel me" else payload)
-    flow.task("B")(lambda payload: begun.append(payload))
+    flow.task("B")(begun.append)
     flow.job("pair", ["A", "B"])
     with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin:
         for _ in range(3):

@@ -28,6 +28,7 @@ from clarion.workflow.mapping_table import END, MappingTable
 from clarion.workflow.stored_data import INLINE_BYTES
 
 _JOIN_BYTES = 48 * 2**10  # of all that comes to a join: a broker's state has up to 65,536
+_FORK_BYTES = 4 * 2**20  # of all that one task puts: a transaction has up to 16 MB
 _RESULT_BYTES = 32 * 2**10
 
 
@@ -86,7 +87,8 @@ def begin_job(profile: JobProfile, value: Value, table: MappingTable, accepted_a
 def inline_bytes(table: MappingTable, task: str) -> int:
     """Return how large a task's result may be to travel itself, and not by reference."""
     following = table.next(task)
-    bounds = [INLINE_BYTES] + [_JOIN_BYTES // len(table.before[name]) for name in following.joins]
+    bounds = [INLINE_BYTES, _FORK_BYTES // max(1, len(following.puts))]
+    bounds += [_JOIN_BYTES // len(table.before[name]) for name in following.joins]
     return min([*bounds, _RESULT_BYTES] if following.ends else bounds)
 
 

@@ -13,6 +13,7 @@ from clarion.model.task_events import JobArrived, TaskDone
 from clarion.subscriber import State
 from clarion.workflow.job_messages import encode_record, join_name, pack, record_name
 from clarion.workflow.job_steps import Put, inline_bytes
+from clarion.workflow.stored_data import INLINE_BYTES
 
 DIAMOND = {"A": ("B", "C"), "B": ("D",), "C": ("D",), "D": ()}
 WIDE = {"A": ("B", "C", "D"), "B": ("E",), "C": ("E",), "D": ("E",), "E": ()}
@@ -165,6 +166,13 @@ def test_what_comes_to_a_join_fits_a_state_however_many_come() -> None:
             sizes = [len(state.value or b"") for state in board.states.values()]
             assert max(sizes) < 65_536
         assert board.put()[-1] == "Z"
+
+
+def test_what_forks_to_many_fits_a_transaction() -> None:
+    for many in (2, 100, 1000):
+        board = _begun({"A": tuple(f"t{place}" for place in range(many)), **{f"t{p}": () for p in range(many)}})
+        assert inline_bytes(board.table, "A") * many <= 8 * 2**20
+    assert inline_bytes(_begun({"A": ("B", "C"), "B": (), "C": ()}).table, "A") == INLINE_BYTES
 
 
 def test_results_that_end_a_job_fit_its_record() -> None:
