@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Work
 from clarion.workflow import invoker as invoker_module
 from clarion.workflow import worker as worker_module
 from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper, make_known
-from clarion.workflow.job_messages import DATA_TOPIC, jobs_topic, join_name
+from clarion.workflow.job_messages import CANCELLED_TOPIC, DATA_TOPIC, jobs_topic, join_name
 
 DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
 
@@ -299,6 +300,32 @@ def test_what_others_who_read_a_tasks_topic_give_up_is_no_failure_of_the_job(url
                 assert jobs.result(job_id, wait_s=DEADLINE_S) == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("it was"), BaseException("basic")], ids=repr)
+def test_a_handler_that_would_end_its_process_fails_its_task_and_the_worker_goes_on(
+    url: str, error: BaseException
+) -> None:
+    flow = Workflow(f"exits-{type(error).__name__}")
+
+    @flow.task("A", max_attempts=2, retry_s=0.01)
+    def plain(payload: Any) -> Any:
+        if payload:
+            raise error
+
+    @flow.task("B", max_attempts=2, retry_s=0.01)
+    async def awaited(payload: Any) -> Any:
+        plain(payload)
+
+    for task in "AB":
+        flow.job(task, [task])
+    with running(flow, url) as jobs:
+        for task in "AB":
+            job_id = jobs.submit(task, 1)
+            with pytest.raises(JobFailed, match=type(error).__name__):
+                jobs.result(job_id, wait_s=DEADLINE_S)
+            assert [one.outcome for one in jobs.status(job_id).history] == ["failed", "failed"]
+            jobs.run(task, 0, wait_s=DEADLINE_S)
+
+
 def test_a_task_that_somebody_put_again_and_again_ends_its_job_once(url: str) -> None:
     flow = _diamond("twice")
     well = threading.Event()
@@ -406,6 +433,53 @@ def test_a_job_that_is_cancelled_just_as_its_last_task_is_committed_stays_so(
         assert said == [True]
         assert jobs.status("raced").status == "cancelled"
     assert [one.outcome for one in _events(url, "raced") if isinstance(one, JobEnded)] == ["cancelled"]
+
+
+def test_an_id_that_was_cancelled_and_forgotten_is_another_jobs_when_asked_for_again(url: str) -> None:
+    flow = Workflow("reborn")
+    gate = Gate()
+    flow.task("A")(gate.pass_through)
+    flow.job("one", ["A"])
+    job_id = "b64:reborn"  # which as a name of bytes would have another text
+    with running(flow, url) as jobs, Admin(url) as admin:
+        jobs.submit("one", "old", job_id=job_id)
+        gate.wait_for()
+        assert jobs.cancel(job_id)
+        eventually(lambda: _begun(admin, "reborn"), "it is taken up")
+        sweeper = Sweeper(flow, url, kept_s=0.0)
+        try:
+            _turn_until(sweeper, partial(_all_gone, jobs, [job_id]), "it is forgotten")
+        finally:
+            sweeper.close()
+        jobs.submit("one", "new", job_id=job_id)
+        _wait_status(jobs, job_id, "running")
+        gate.open()
+        assert jobs.result(job_id, wait_s=DEADLINE_S) == "new"
+
+
+def test_workers_go_on_where_the_topic_of_cancelled_jobs_is_made_anew(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_LOOK_S", 0.0)
+    flow = Workflow("anew")
+    gate, begun = Gate(), []
+    flow.task("A")(lambda payload: gate.pass_through(payload) if payload == "cancel me" else payload)
+    flow.task("B")(begun.append)
+    flow.job("pair", ["A", "B"])
+    with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin:
+        for _ in range(3):
+            publisher.put(CANCELLED_TOPIC, b"\xff no job").result(DEADLINE_S)
+        jobs.run("pair", 1, wait_s=DEADLINE_S)
+        admin.delete_topic(CANCELLED_TOPIC)
+        jobs.run("pair", 2, wait_s=DEADLINE_S)
+        make_known(flow, url)
+        jobs.run("pair", 3, wait_s=DEADLINE_S)
+        job_id = jobs.submit("pair", "cancel me")
+        gate.wait_for()
+        assert jobs.cancel(job_id)
+        gate.open()
+        eventually(lambda: _idle(admin, "anew/A") and _idle(admin, "anew/B"), "what was left of it is taken away")
+    assert begun == [1, 2, 3]
 
 
 def test_a_job_that_failed_can_be_cancelled(url: str) -> None:

@@ -203,7 +203,8 @@ class FailureWatch:
                 name = record_name(header.job_id)
                 state = self._client.subscriber.state(name)
                 record = None if state.value is None else decode_record(state.value)
-                if record is not None and record.status in ("running", "failed"):
+                of_this = record is not None and record.submitted_at_us == header.submitted_at_us
+                if record is not None and of_this and record.status in ("running", "failed"):
                     failed = msgspec.structs.replace(
                         record, status="failed", task=task, reason=letter.reason,
                         ended_at_us=max(record.submitted_at_us, int(letter.at.timestamp() * 1e6)),

@@ -27,6 +27,7 @@ from clarion.workflow.job_messages import (
     JobRecord,
     Status,
     Value,
+    cancelled_mark,
     check_job_id,
     decode_parts,
     decode_profile,
@@ -233,7 +234,10 @@ class Jobs:
                 return False
             cancelled = msgspec.structs.replace(record, status="cancelled", ended_at_us=time.time_ns() // 1000)
             step = Step(
-                [Put(CANCELLED_TOPIC, job_id.encode()), event_put(ended_event(cancelled))],
+                [
+                    Put(CANCELLED_TOPIC, cancelled_mark(job_id, record.submitted_at_us).encode()),
+                    event_put(ended_event(cancelled)),
+                ],
                 [SetState(record_name(job_id), encode_record(cancelled), state.version)],
             )
             try:

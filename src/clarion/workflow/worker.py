@@ -79,6 +79,7 @@ class Context:
     def __init__(self, worker: Worker, message: Message, job: str, header: TaskHeader) -> None:
         self._worker = worker
         self._message = message
+        self._header = header
         self.job = job  # type
         self.job_id = header.job_id
         self.task = worker.task.name
@@ -94,7 +95,7 @@ class Context:
     def cancelled(self) -> bool:
         """Tell whether the job was cancelled meanwhile: what the handler does is for nothing then."""
         self._worker.look_for_cancelled()
-        return self._worker.client.is_cancelled(self.job_id)
+        return self._worker.client.is_cancelled(self._header)
 
     def heartbeat(self) -> None:
         """Make sure that the task is still this worker's; LeaseLost where it is not. A worker keeps its tasks by
@@ -213,7 +214,7 @@ class Worker:
         job, header, context = "", None, None
         try:
             job, header = read_task_headers(message.headers)
-            if self.client.is_cancelled(header.job_id):
+            if self.client.is_cancelled(header):
                 return _Finished(message)
             table = self.client.table(header.table)
             context = Context(self, message, job, header)
@@ -221,7 +222,9 @@ class Worker:
             value = self._call_watched(payload, context)
             packed = pack(value)
             packed = self.client.data.keep_small(packed, inline_bytes(table, self.task.name))
-        except Exception as error:  # noqa: BLE001 (whatever went wrong is told, and the task tried again)
+        except KeyboardInterrupt:
+            raise  # somebody wants to stop
+        except BaseException as error:  # noqa: BLE001 (a handler's sys.exit, too, is told, and the task tried again)
             reason = _trace_of(error)
             log.warning("task %s, attempt %d: %s", self.task.name, message.attempt, reason.strip().splitlines()[-1])
             failed = None if header is None else self._event(message, job, header.job_id, started_at_us, "failed")
