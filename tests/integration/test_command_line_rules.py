@@ -25,6 +25,7 @@ from clarion.model.errors import Closed
 Captured = pytest.CaptureFixture[str]
 _ROOT = typer.main.get_command(app)
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+_FLOW = str(Path(__file__).parents[2] / "examples" / "microscopy" / "microscopy.yaml")
 
 # Commands that list things, an object each; every other prints one object.
 _LISTS = {"get", "browse", "config", "topics list", "subscriptions list", "dead list"}
@@ -57,13 +58,27 @@ _RUNS: list[tuple[str, list[str]]] = [
     ("simulate publisher", ["--seconds", "2s", "--warm-up", "0s", "--trace-out", "{tuner.csv}"]),
     ("simulate trace", ["ztf", "--hours", "1m", "--out", "{arrivals.csv}"]),
     ("simulate plot-trace", ["{tuner.csv}", "--out", "{tuner.png}"]),
+    ("plan", [_FLOW, "--budget", "5"]),
+    ("simulate workflow", [_FLOW, "--consumers", "A=2,B=2,C=2,D=3", "--jobs", "500"]),
+    ("workflow check", [_FLOW, "--no-handlers"]),
 ]
-# What takes long, or never ends, or needs Spark: the tests of each look at its JSON.
+# What takes long, or never ends, or needs Spark or a workflow that runs: the tests of each look at its JSON.
 _ELSEWHERE: dict[str, list[str]] = {
     "up": [],
     "demo": [],
     "publish": ["--from-http"],
     "reproduce publisher": ["--out", "{reproduced}"],
+    "reproduce workflow": ["--out", "{reproduced}"],
+    "workflow run": [_FLOW],
+    "workflow status": [],
+    "workflow advise": [_FLOW],
+    "workflow keda-scaler": [],
+    "worker": [_FLOW, "--task", "A"],
+    "jobs submit": ["microscopy-1"],
+    "jobs status": ["some-id"],
+    "jobs result": ["some-id"],
+    "jobs cancel": ["some-id"],
+    "jobs list": [],
     "pipeline archive": ["alerts", "--to", "{lake}"],
     "pipeline compact": ["{lake}"],
     "pipeline replay": ["{lake}"],

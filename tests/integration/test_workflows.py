@@ -462,7 +462,8 @@ def test_workers_go_on_where_the_topic_of_cancelled_jobs_is_made_anew(
 ) -> None:
     monkeypatch.setattr(worker_module, "_LOOK_S", 0.0)
     flow = Workflow("anew")
-    gate, begun = Gate(), []
+    gate = Gate()
+    begun: list[Any] = []
     flow.task("A")(lambda payload: gate.pass_through(payload) if payload == "cancel me" else payload)
     flow.task("B")(begun.append)
     flow.job("pair", ["A", "B"])

@@ -14,7 +14,15 @@ from clarion.cli.command_errors import needing, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option
 from clarion.cli.output import console, print_json, table_of
 from clarion.cli.spark_job import MessageSource, Rows, SparkOptions, collect, live_line, spark_session
-from clarion.cli.workflow_commands import File, read_workflow
+from clarion.cli.workflow_options import (
+    Approximation,
+    Arrivals,
+    Budget,
+    File,
+    HowWaiting,
+    Response,
+    read_workflow,
+)
 from clarion.model.errors import PermanentError, VersionConflict
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 
@@ -41,10 +49,10 @@ def advise(
     file: File,
     lake: str | None = option(None, "--lake LAKE", "Read task events from a lake.", show_default="the live topic"),
     events: str = option(TASK_EVENTS_TOPIC, "--events TOPIC", "Topic of the task events."),
-    budget: float | None = option(None, "--budget", "Shortest response, by this cost beyond one a task.", min=0),
-    response_s: float | None = option(None, "--response TIME", "Fewest consumers that keep the mean response to this."),
-    approximation: str = option("qna", "--approximation", "qna or whitt."),
-    arrivals: float = option(1.0, "--arrivals", "What if so many times as much arrived.", min=0.001),
+    budget: Budget = None,
+    response_s: Response = None,
+    approximation: HowWaiting = Approximation.QNA,
+    arrivals: Arrivals = 1.0,
     apply: bool = option(False, "--apply", "Have `clarion workflow run` follow the plan now."),
     seed: int = option(1, "--seed", "Of the simulation.", min=0),
     master: str | None = option(None, "--master URL", "Where Spark runs.", show_default="local[*]"),
@@ -55,20 +63,18 @@ def advise(
 
     Spark estimates rates and their variation from task events, the planner plans
     with them, the simulator tries the plan, and now, predicted and simulated
-    response are told side by side, by job type. Without --budget and --response
+    response are told side by side, by job type. Without --budget and --response-s
     the plan has as many consumers as there are now, better placed.
 
     \b
     Examples:
       clarion workflow advise survey.yaml --budget 5
-      clarion workflow advise survey.yaml --lake lake --response 50s --json
-      clarion workflow advise survey.yaml --budget 5 --arrivals 1.5
+      clarion workflow advise survey.yaml --lake lake --response-s 50 --json
+      clarion workflow advise survey.yaml --budget 5 --arrivals x1.5
       clarion workflow advise survey.yaml --budget 5 --apply
     """
     if budget is not None and response_s is not None:
-        raise typer.BadParameter("give --budget or --response, not both")
-    if approximation not in ("qna", "whitt"):
-        raise typer.BadParameter(f"an approximation is qna or whitt, not {approximation}")
+        raise typer.BadParameter("give one of them", param_hint="--budget, --response-s")
     workflow = read_workflow(file)
     with needing("simulating the plan needs SimPy and numpy", "sim"):
         import simpy as simpy
@@ -94,7 +100,7 @@ def advise(
         )
     flow, left_out = _with_rates(workflow, measured, arrivals)
     now = _consumers_now(workflow, measured.consumers)
-    plan = _plan(flow, now, budget, response_s, approximation)
+    plan = _plan(flow, now, budget, response_s, approximation.value)
     outcome = _simulated(flow, plan.consumers, seed)
     told_rows = _rows(flow, measured.responses, plan, outcome)
     applied = _apply(url, workflow.name, plan.consumers) if apply else False
@@ -103,7 +109,7 @@ def advise(
             "consumers": {"now": now, "planned": plan.consumers}, "added": plan.added, "jobs": told_rows,
             "tasks": {name: {"rate_per_s": task.rate_per_s, "scv": task.scv} for name, task in flow.tasks.items()},
             "arrivals": {name: {"rate_per_s": x.arrival_rate_per_s, "scv": x.scv} for name, x in flow.jobs.items()},
-            "left_out": left_out, "stable": plan.stable, "applied": applied, "approximation": approximation,
+            "left_out": left_out, "stable": plan.stable, "applied": applied, "approximation": plan.approximation,
         })  # fmt: skip
         return
     _print(flow, now, plan, told_rows, left_out, applied=applied)

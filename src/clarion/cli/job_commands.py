@@ -13,13 +13,12 @@ import msgspec
 import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command, no_answer_told, waiting_told
-from clarion.cli.command_errors import ExitCode, needing, note
+from clarion.cli.command_errors import ExitCode, note
 from clarion.cli.command_options import ListsByDefault, option, read_duration_s
 from clarion.cli.output import (
     age,
     console,
     counted,
-    iso,
     local_time,
     one_line,
     print_json,
@@ -28,6 +27,7 @@ from clarion.cli.output import (
     table_of,
     text_or_base64,
 )
+from clarion.cli.workflow_options import needing_workflows
 from clarion.model.errors import PermanentError, TimedOut
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ InWorkflow = Annotated[
 @contextmanager
 def asking(call: BrokerCall, workflow: str = "") -> Iterator[Jobs]:
     """Yield a front end; where no broker answers, say so meanwhile and at last."""
-    with needing("workflows need PyYAML and numpy", "workflow"):
+    with needing_workflows():
         from clarion.workflow import Jobs
     with no_answer_told(call.url), Jobs(call.url, workflow) as jobs, waiting_told(call.url, call.timeout_s):
         yield jobs
@@ -135,21 +135,9 @@ def status(
             console(stderr=True).print(f"{found.status}: {counted(done, 'task')} done", markup=False)
             time.sleep(1.0)
     if call.as_json:
-        print_json(status_json(found, history=True))
+        print_json(found.told())
     else:
         _print_status(found)
-
-
-def status_json(found: JobStatus, *, history: bool) -> dict[str, Any]:
-    """Return a job's status as JSON shows it."""
-    told: dict[str, Any] = {
-        "job_id": found.job_id, "job": found.job, "workflow": found.workflow, "status": found.status,
-        "submitted_at": iso(found.submitted_at), "ended_at": iso(found.ended_at), "response_s": found.response_s,
-        "failed_task": found.task or None, "reason": found.reason or None,
-    }  # fmt: skip
-    if history:
-        told["history"] = [msgspec.structs.asdict(one) for one in found.history]
-    return told
 
 
 def _print_status(found: JobStatus) -> None:
@@ -254,7 +242,7 @@ def list_jobs(
         found = jobs.list(most, status=status)
     if call.as_json:
         for one in found:
-            print_json(status_json(one, history=False))
+            print_json(one.told(history=False))
         return
     if not found:
         print("no jobs")

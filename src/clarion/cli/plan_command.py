@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from clarion.cli.command_errors import needing, tells_errors
-from clarion.cli.command_options import AsJson, option
+from clarion.cli.command_errors import tells_errors
+from clarion.cli.command_options import AsJson
 from clarion.cli.output import console, counted, print_json, table_of
+from clarion.cli.workflow_options import (
+    Approximation,
+    Arrivals,
+    Budget,
+    File,
+    HowWaiting,
+    Response,
+    WorkloadFile,
+    needing_workflows,
+    read_workflow,
+)
 
 if TYPE_CHECKING:
     from clarion.workflow.definition import Workflow
     from clarion.workflow.planner import Plan
 
-Approximation = StrEnum("Approximation", {"QNA": "qna", "WHITT": "whitt"})
-
-
-def _read_factor(text: str) -> float:
-    """Read how many times as many: x1.5, or 1.5."""
-    try:
-        factor = float(text.strip().lower().removeprefix("x"))
-    except ValueError:
-        factor = math.nan
-    if not 0 < factor < math.inf:
-        raise typer.BadParameter(f"how many times as many is like x1.5, not {text!r}")
-    return factor
-
 
 @tells_errors
 def plan(
-    file: Path = typer.Argument(..., metavar="FILE", help="The workflow: YAML, or Python with one Workflow in it."),
-    budget: float | None = option(None, "--budget", "Least work in progress for this cost beyond one a task.", min=0),
-    response_s: float | None = option(None, "--response-s", "Least cost for this mean response, in seconds.", min=0),
-    approximation: Approximation = option(Approximation.QNA, "--approximation", "How waiting is told: qna or whitt."),
-    arrivals: float | None = option(
-        None, "--arrivals FACTOR", "What if so many times as many came (x1.5)?", parser=_read_factor
-    ),
-    workload: Path | None = option(None, "--workload FILE", "Measured rates, in the place of the file's (YAML)."),
+    file: File,
+    budget: Budget = None,
+    response_s: Response = None,
+    approximation: HowWaiting = Approximation.QNA,
+    arrivals: Arrivals = 1.0,
+    workload: WorkloadFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell how many consumers each task needs.
@@ -66,15 +59,9 @@ def plan(
     """
     if (budget is None) == (response_s is None):
         raise typer.BadParameter("give one of them", param_hint="--budget, --response-s")
-    with needing("planning needs numpy and PyYAML", "workflow"):
-        from clarion.workflow.definition import load_workflow
+    workflow = read_workflow(file, workload, arrivals)
+    with needing_workflows():
         from clarion.workflow.planner import minimise_cost, minimise_time
-        from clarion.workflow.workload import read_workload
-    workflow = load_workflow(file)
-    if workload is not None:
-        workflow = workflow.with_workload(read_workload(workload))
-    if arrivals is not None:
-        workflow = workflow.with_arrivals(arrivals)
     if budget is not None:
         found = minimise_time(workflow, budget, approximation.value)
     else:
@@ -86,6 +73,8 @@ def plan(
 
 
 def _print(found: Plan, workflow: Workflow) -> None:
+    from clarion.workflow.workload import SECONDS_IN
+
     screen = console()
     tasks = ["task", "consumers", "busy", "queue", "wait"]
     rows = [
@@ -96,7 +85,7 @@ def _print(found: Plan, workflow: Workflow) -> None:
     screen.print()
     jobs = ["job type", "arrivals", "response", "95 %"]
     unit = workflow.time_unit
-    unit_s = _unit_s(unit)
+    unit_s = SECONDS_IN[unit]
     by_job = [
         (name, f"{(job.arrival_rate_per_s or 0.0) * unit_s:g}/{unit}", _time(found.response_s_by_job[name]),
          _time(found.response_p95_s_by_job[name]))
@@ -109,12 +98,6 @@ def _print(found: Plan, workflow: Workflow) -> None:
     screen.print(
         f"\n{added}, cost {found.cost:g}; {found.wip:.3g} in progress; {found.approximation}: {proof}", markup=False
     )
-
-
-def _unit_s(unit: str) -> float:
-    from clarion.workflow.workload import SECONDS_IN
-
-    return SECONDS_IN[unit]
 
 
 def _time(seconds: float) -> str:

@@ -11,16 +11,28 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import announce_ready, naming_option, needing, note, tells_errors
-from clarion.cli.command_options import AsJson, option
+from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option
 from clarion.cli.output import console, print_json, readable_duration, table_of
+from clarion.cli.workflow_options import (
+    Approximation,
+    Budget,
+    File,
+    HowWaiting,
+    Response,
+    WorkloadFile,
+    needing_workflows,
+    read_consumers,
+    read_workflow,
+)
 from clarion.model.errors import BadSettings, PermanentError, RetryableError
 from clarion.session.service_process import StopSignals
 
@@ -41,41 +53,7 @@ Examples:
   clarion workflow status
 """
 workflow_app = typer.Typer(help=_HELP, no_args_is_help=True)
-File = Annotated[Path, typer.Argument(..., metavar="FILE", help="The workflow: .yaml, or .py with one Workflow in it.")]
-WorkloadFile = Annotated[
-    Path | None, option(..., "--workload FILE", "Measured rates in the place of guessed ones: a workload file.")
-]
-
-
-@contextmanager
-def needing_workflows() -> Iterator[None]:
-    """Say what to install where workflows cannot be had."""
-    with needing("workflows need PyYAML and numpy", "workflow"):
-        yield
-
-
-def read_workflow(file: Path, workload: Path | None = None) -> Workflow:
-    """Return the workflow of a file, with the rates of a workload file laid over it; BadSettings says what is wrong."""
-    with needing_workflows():
-        from clarion.workflow.definition import load_workflow
-        from clarion.workflow.handlers import look_beside
-        from clarion.workflow.workload import read_workload
-    look_beside(file)
-    found = load_workflow(file)
-    if problems := found.problems():
-        raise BadSettings(f"{file}: {'; '.join(problems)}. Nothing was started")
-    return found if workload is None else found.with_workload(read_workload(workload))
-
-
-def read_consumers(text: str) -> dict[str, int]:
-    """Read A=2,B=1."""
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, number = part.strip().rpartition("=")
-        if not name or not number.isdigit() or not int(number):
-            raise typer.BadParameter(f"consumers are written A=2,B=1, each at least one, not {text!r}")
-        found[name] = int(number)
-    return found
+Allocators = StrEnum("Allocators", {"LOCAL": "local", "KUBERNETES": "kubernetes", "NONE": "none"})
 
 
 @workflow_app.command("check")
@@ -132,7 +110,8 @@ def check(
 def worker(
     file: File,
     task: str = option(..., "--task NAME", "The task to work on."),
-    url: str | None = option(None, "--url URL", "The broker.", envvar="CLARION_URL", show_default="the usual one"),
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Run one consumer of a task, until it is told to stop.
 
@@ -154,6 +133,8 @@ def worker(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    if as_json:  # otherwise it is silent: a consumer of `workflow run` shares its standard output
+        announce_ready({"task": task, "topic": consumer.topic, "url": url, "pid": os.getpid()}, "", as_json=True)
     consumer.run()
 
 
@@ -166,25 +147,23 @@ def _log_to_stderr() -> None:
 @tells_errors
 def run(
     file: File,
-    url: str | None = option(None, "--url URL", "The broker.", envvar="CLARION_URL", show_default="the usual one"),
-    budget: float | None = option(
-        None, "--budget", "Shortest response with so many consumers beyond one a task.", min=0
-    ),
-    response_s: float | None = option(None, "--response TIME", "Fewest consumers that keep the mean response to this."),
+    url: Url = DEFAULT_URL,
+    budget: Budget = None,
+    response_s: Response = None,
     consumers: str = option("", "--consumers LIST", "How many to begin with: A=2,B=1.", show_default="one a task"),
-    allocator: str = option("local", "--allocator", "Who runs consumers: local (processes), kubernetes, none."),
+    allocator: Allocators = option(Allocators.LOCAL, "--allocator", "Who runs consumers; local: processes here."),
     namespace: str | None = option(None, "--namespace NAME", "Where the Deployments are.", show_default="this one"),
     window_s: float = option("60s", "--window TIME", "Time over which rates are measured."),
     cool_down_s: float = option("30s", "--cool-down TIME", "Time between two changes."),
     settle_s: float = option("5m", "--settle TIME", "Time for which fewer must have sufficed before any go."),
-    approximation: str = option("qna", "--approximation", "qna or whitt."),
+    approximation: HowWaiting = Approximation.QNA,
     workload: WorkloadFile = None,
     data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
     as_json: AsJson = False,
 ) -> None:
     """Run a workflow: a broker if none answers, the invoker, consumers, and who plans them.
 
-    Without --budget and --response the consumers stay as they are. With one of
+    Without --budget and --response-s the consumers stay as they are. With one of
     them they follow the load: the plan is made anew as measured rates change.
     Ctrl-C or SIGTERM ends it; nothing is lost, and jobs go on at the next start.
 
@@ -192,48 +171,38 @@ def run(
     Examples:
       clarion workflow run survey.yaml
       clarion workflow run survey.yaml --budget 5
-      clarion workflow run survey.yaml --response 50s --window 5m
+      clarion workflow run survey.yaml --response-s 50 --window 5m
     """
     found = read_workflow(file, workload)
     with needing_workflows():
-        from clarion.session.connection import broker_url
         from clarion.workflow.control_plane import ControlPlane, Steering
         from clarion.workflow.handlers import handler_problems
         from clarion.workflow.scheduler import Scheduler, SchedulerSettings
-    if allocator == "local" and (problems := handler_problems(found)):
+    if allocator is Allocators.LOCAL and (problems := handler_problems(found)):
         raise BadSettings(f"{file}: {'; '.join(problems)}. Nothing was started")
-    wanted = read_consumers(consumers) if consumers else {}
-    if unknown := set(wanted) - set(found.tasks):
-        raise BadSettings(f"--consumers names {', '.join(sorted(unknown))}, and there is no such task")
-    if allocator not in ("local", "kubernetes", "none"):
-        raise typer.BadParameter(f"an allocator is local, kubernetes or none, not {allocator}")
-    if approximation not in ("qna", "whitt"):
-        raise typer.BadParameter(f"an approximation is qna or whitt, not {approximation}")
-    goal = {"budget": budget, "response_s": response_s}
-    settings = None
+    wanted = found.consumers_of(read_consumers(consumers))
+    scheduler = None
     if budget is not None or response_s is not None:
-        settings = SchedulerSettings(
-            budget=budget, response_s=response_s, approximation=approximation, cool_down_s=cool_down_s,  # type: ignore[arg-type]
-            settle_s=settle_s,
+        scheduler = Scheduler(
+            SchedulerSettings(
+                budget=budget, response_s=response_s, approximation=approximation.value, cool_down_s=cool_down_s,
+                settle_s=settle_s,
+            )
         )  # fmt: skip
+    goals = (("budget", budget), ("response_s", response_s))
+    goal = ", ".join(f"{name} {value:g}" for name, value in goals if value is not None)
     _log_to_stderr()
-    at = broker_url(url)
     with (
         _stop_signals() as stopping,
-        _broker(at, data, stopping) as broker,
-        _allocator(allocator, file, at, found, namespace) as who,
+        _broker(url, data, stopping) as broker,
+        _allocator(allocator, file, url, found, namespace) as who,
     ):
         plane = ControlPlane(
-            found,
-            at,
-            lambda: Steering(
-                found, at, who, None if settings is None else Scheduler(settings), wanted, window_s=window_s,
-                goal=", ".join(f"{name} {value:g}" for name, value in goal.items() if value is not None),
-            ),
-        )  # fmt: skip
+            found, url, lambda: Steering(found, url, who, scheduler, wanted, window_s=window_s, goal=goal)
+        )
         try:
-            facts = {"workflow": found.name, "url": at, "jobs": list(found.jobs), "pid": os.getpid()}
-            announce_ready(facts, f"clarion: {file} runs at {at}; jobs: {', '.join(found.jobs)}", as_json=as_json)
+            facts = {"workflow": found.name, "url": url, "jobs": list(found.jobs), "pid": os.getpid()}
+            announce_ready(facts, f"clarion: {file} runs at {url}; jobs: {', '.join(found.jobs)}", as_json=as_json)
             while not stopping.wait(0.2):
                 if plane.over.is_set():
                     raise PermanentError("a part of the control plane failed, see above; everything is stopped")
@@ -267,47 +236,51 @@ def _stop_signals() -> Iterator[threading.Event]:
 @contextmanager
 def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[subprocess.Popen[bytes] | None]:
     """Start a broker where none answers, yield it, and end it with us."""
-    from clarion.admin import Admin
     from clarion.workflow.allocators import dying_with_us
 
-    def answers(timeout_s: float) -> bool:
-        try:
-            with Admin(url, timeout_s=timeout_s) as admin:
-                admin.hello()
-            return True
-        except RetryableError:
-            return False
-
-    logging.getLogger("clarion.session").setLevel(logging.ERROR)
+    if _answers(url):
+        yield None
+        return
+    if "127.0.0.1" not in url and "localhost" not in url and not url.startswith("ipc://"):
+        raise PermanentError(f"no broker answers at {url}, and one is started on this machine only")
+    note(f"no broker answers at {url}: starting one, with its data in {data}")
+    command = [sys.executable, "-m", "clarion", "up", "--data", str(data), "--listen", url]
+    broker = subprocess.Popen(dying_with_us(command), stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        if answers(1.0):
-            yield None
-            return
-        if "127.0.0.1" not in url and "localhost" not in url and not url.startswith("ipc://"):
-            raise PermanentError(f"no broker answers at {url}, and one is started on this machine only")
-        note(f"no broker answers at {url}: starting one, with its data in {data}")
-        command = [sys.executable, "-m", "clarion", "up", "--data", str(data), "--listen", url]
-        broker = subprocess.Popen(dying_with_us(command), stdout=subprocess.DEVNULL, start_new_session=True)
-        try:
-            while not answers(1.0) and not stopping.is_set():
-                if broker.poll() is not None:
-                    raise PermanentError(f"the broker did not start: it ended with {broker.returncode}; see above")
-            yield broker
-        finally:
-            broker.terminate()
-            broker.wait()
+        while not _answers(url) and not stopping.is_set():
+            if broker.poll() is not None:
+                raise PermanentError(f"the broker did not start: it ended with {broker.returncode}; see above")
+        yield broker
     finally:
-        logging.getLogger("clarion.session").setLevel(logging.WARNING)
+        broker.terminate()
+        broker.wait()
+
+
+def _answers(url: str) -> bool:
+    """Tell whether a broker answers; that none does is for the caller to tell."""
+    from clarion.admin import Admin
+
+    log = logging.getLogger("clarion.session")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with Admin(url, timeout_s=1.0) as admin:
+            admin.hello()
+        return True
+    except RetryableError:
+        return False
+    finally:
+        log.setLevel(before)
 
 
 @contextmanager
-def _allocator(kind: str, file: Path, url: str, workflow: Workflow, namespace: str | None) -> Iterator[Any]:
+def _allocator(kind: Allocators, file: Path, url: str, workflow: Workflow, namespace: str | None) -> Iterator[Any]:
     from clarion.workflow.allocators import LocalProcesses, worker_command
 
-    if kind == "local":
+    if kind is Allocators.LOCAL:
         with LocalProcesses(worker_command(file, url)) as found:
             yield found
-    elif kind == "kubernetes":
+    elif kind is Allocators.KUBERNETES:
         with needing("running consumers on Kubernetes needs its client", "kubernetes"):
             from clarion.workflow.kubernetes_allocator import KubernetesDeployments, connect
         api, own_namespace = connect()

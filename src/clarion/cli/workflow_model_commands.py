@@ -9,48 +9,20 @@ from typing import TYPE_CHECKING
 import typer
 
 from clarion.cli.command_errors import naming_option, needing, tells_errors
-from clarion.cli.command_options import AsJson, option, read_pairs, read_some
+from clarion.cli.command_options import AsJson, option
 from clarion.cli.model_commands import progress_of_runs
 from clarion.cli.output import console, print_json, table_of
+from clarion.cli.workflow_options import Arrivals, File, WorkloadFile, read_consumers, read_workflow
 
 if TYPE_CHECKING:
     from clarion.sim.workflow_simulation import WorkflowOutcome
-    from clarion.workflow import Workflow
 
 _JOBS = 20_000
 
 
-def read_consumers(text: str) -> dict[str, int]:
-    """Read how many consumers each task has: A=2,B=1."""
-    pairs = read_pairs(text.split(",") if text else [], "consumers are task=number", "--consumers")
-    return {task.strip(): read_some(count) for task, count in pairs.items()}
-
-
-def read_factor(text: str | float) -> float:
-    """Read so many times as much: x1.5, or 1.5."""
-    try:
-        factor = float(str(text).strip().removeprefix("x"))
-    except ValueError:
-        factor = math.nan
-    if not 0 < factor < math.inf:
-        raise typer.BadParameter(f"a factor is like x1.5, not {text!r}")
-    return factor
-
-
-def asked_workflow(file: Path, workload: Path | None, arrivals: float) -> Workflow:
-    """Return the workflow of a file, with measured rates laid over it and so many times the arrivals."""
-    from clarion.workflow import load_workflow
-    from clarion.workflow.workload import read_workload
-
-    workflow = load_workflow(file).check()
-    if workload is not None:
-        workflow = workflow.with_workload(read_workload(workload))
-    return workflow if arrivals == 1 else workflow.with_arrivals(arrivals)
-
-
 @tells_errors
 def simulate_workflow(
-    file: Path = typer.Argument(..., metavar="FILE", help="The workflow: YAML, or Python with one Workflow in it."),
+    file: File,
     consumers: str = option("", "--consumers LIST", "Consumers by task, as A=2,B=1; a task not named has 1."),
     jobs: int | None = option(None, "--jobs N", "Run for the time in which so many jobs come.", show_default="20,000"),
     seconds: float | None = option(None, "--seconds TIME", "Simulated time to run for instead (3600, 2h)."),
@@ -58,8 +30,8 @@ def simulate_workflow(
         None, "--warm-up TIME|none", "How much of it is not counted.", show_default="a tenth"
     ),
     replications: int = option("1", "--replications N", "Run it so many times, with other dice each time."),
-    arrivals: float = option("x1", "--arrivals FACTOR", "So many times the arrivals.", parser=read_factor),
-    workload: Path | None = option(None, "--workload FILE", "Measured rates to lay over those of the file."),
+    arrivals: Arrivals = 1.0,
+    workload: WorkloadFile = None,
     seed: int = option(1, "--seed", "The same seed gives the same run.", min=0),
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +52,7 @@ def simulate_workflow(
         from clarion.sim import workflow_simulation as simulation
     if jobs is not None and seconds is not None:
         raise typer.BadParameter("--jobs and --seconds are two ways to say how long: give one of them")
-    workflow = asked_workflow(file, workload, arrivals)
+    workflow = read_workflow(file, workload, arrivals)
     given = read_consumers(consumers)
     seconds = seconds or (jobs or _JOBS) / simulation.arrivals_per_s(workflow)
     if warm_up_s is not None and warm_up_s >= seconds:

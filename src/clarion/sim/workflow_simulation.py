@@ -413,7 +413,7 @@ def simulate_workflow(
     """
     assert (seconds is None) != (arrivals is None)
     assert steering is None or replications == 1
-    begun = consumers_of(workflow, consumers)
+    begun = workflow.consumers_of(consumers)
     warm_up = 0.0 if arrivals is not None else WARM_UP_SHARE * (seconds or 0.0) if warm_up_s is None else warm_up_s
     models = []
     for place in range(replications):
@@ -426,15 +426,6 @@ def simulate_workflow(
     fixed = seconds is not None and steering is None
     stable = all(load < begun[task] for task, load in offered_load(workflow).items()) if fixed else None
     return _outcome(models, workflow, begun, warm_up, seed, stable, kept=arrivals is not None)
-
-
-def consumers_of(workflow: Workflow, given: Mapping[str, int]) -> dict[str, int]:
-    """Return the consumers of every task; BadSettings where there is no such task, or none works on it."""
-    if unknown := [task for task in given if task not in workflow.tasks]:
-        raise BadSettings(f"there is no task {', '.join(unknown)}; there are {', '.join(workflow.tasks)}")
-    if without := [task for task, count in given.items() if count < 1]:
-        raise BadSettings(f"task {', '.join(without)} has no consumer: it is never done; give it 1 or more")
-    return {task: given.get(task, 1) for task in workflow.tasks}
 
 
 def _outcome(

@@ -117,6 +117,15 @@ class Workflow:
         """Return the topic of a task."""
         return f"{self.name}/{task}" if self.name else task
 
+    def consumers_of(self, given: Mapping[str, int]) -> dict[str, int]:
+        """Return the consumers of every task, one where nothing is given; BadSettings where there is no such task, or
+        none works on it."""
+        if unknown := [task for task in given if task not in self.tasks]:
+            raise BadSettings(f"there is no task {', '.join(unknown)}; there are {', '.join(self.tasks)}")
+        if without := [task for task, count in given.items() if count < 1]:
+            raise BadSettings(f"task {', '.join(without)} has no consumer: it is never done; give it 1 or more")
+        return {task: given.get(task, 1) for task in self.tasks}
+
     # Written in Python.
 
     def task(

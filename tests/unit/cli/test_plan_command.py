@@ -40,6 +40,7 @@ def test_json_has_what_programs_ask_for() -> None:
 
 def test_a_response_time_is_met_at_the_least_cost() -> None:
     assert _json(_EXAMPLE, "--response-s", "50")["added"] == 5
+    assert _json(_EXAMPLE, "--response", "50s") == _json(_EXAMPLE, "--response-s", "50")
     assert _json(_EXAMPLE, "--response-s", "50", "--approximation", "whitt")["approximation"] == "whitt"
 
 
