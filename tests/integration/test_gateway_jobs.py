@@ -315,8 +315,8 @@ def test_a_gateway_that_stops_answers_who_waits(url: str, gateway: GatewayProces
 
 def test_a_job_that_no_invoker_has_taken_up_is_waiting(broker: BrokerProcess) -> None:
     Invoker(flow, broker.url).close()  # makes the job types known
-    with GatewayProcess(broker.url) as gateway:
-        job_id = _submit(gateway, "double", b"7", Content_Type=JSON).told["job_id"]
+    with GatewayProcess(broker.url) as gateway, Jobs(broker.url, "imaging") as jobs:
+        (job_id,) = jobs.submit_many("double", [7])  # a lone one would not wait for an invoker
         assert gateway.get(f"/jobs/{job_id}?workflow=imaging").told["status"] == "waiting"
         assert gateway.get(f"/jobs/{job_id}/result?workflow=imaging").status == 202
         assert gateway.ask("DELETE", f"/jobs/{job_id}?workflow=imaging").told["error"] == "NotBegun"

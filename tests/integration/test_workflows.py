@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,7 +29,8 @@ from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Work
 from clarion.workflow import invoker as invoker_module
 from clarion.workflow import worker as worker_module
 from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper, make_known
-from clarion.workflow.job_messages import CANCELLED_TOPIC, DATA_TOPIC, jobs_topic, join_name
+from clarion.workflow.job_messages import CANCELLED_TOPIC, DATA_TOPIC, JobProfile, jobs_topic, join_name
+from clarion.workflow.jobs import new_job_id, profile_headers
 
 DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
 
@@ -779,7 +781,7 @@ def test_what_is_not_there_is_told(url: str) -> None:
         with pytest.raises(PermanentError, match="there is no job type one of workflow tellings"):
             jobs.submit("one")
         make_known(flow, url)
-        job_id = jobs.submit("one", 1)
+        (job_id,) = jobs.submit_many("one", [1])  # a lone one would not wait for an invoker
         assert jobs.status(job_id).status == "waiting"
         assert [one.status for one in jobs.list() if one.job_id == job_id] == ["waiting"]
         with pytest.raises(TimedOut, match="is not over yet"):
@@ -828,8 +830,9 @@ def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(ur
     with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin:
         publisher.put(jobs_topic("garbage"), b"what").result(DEADLINE_S)
         publisher.put("garbage/A", b"what").result(DEADLINE_S)
-        jobs._known.add("gone")
-        refused = jobs.submit("gone")
+        refused = new_job_id()
+        profile = JobProfile(job_id=refused, job="gone", submitted_at_us=time.time_ns() // 1000)
+        publisher.put(jobs_topic("garbage"), b"1", key=refused, headers=profile_headers(profile)).result(DEADLINE_S)
         assert jobs.run("one", 1, wait_s=DEADLINE_S) == 1
         with pytest.raises(JobFailed, match="there is no job type gone"):
             jobs.result(refused, wait_s=DEADLINE_S)

@@ -30,6 +30,7 @@ from clarion.workflow.job_messages import (
     INVOKER,
     KEPT_S,
     WORKERS,
+    JobProfile,
     JobRecord,
     Value,
     decode_profile,
@@ -137,16 +138,17 @@ class Invoker:
         self._begin(messages[middle:])
 
     def _step(self, message: Message) -> Step:
-        accepted_at_us = int(message.committed_at.timestamp() * 1e6)
         try:
             profile = decode_profile(message.headers)
         except PermanentError as error:
             log.error("offset %d of %s is left out: %s", message.offset, self._topic, error)
             return Step([], [])
+        if profile.begun:
+            return Step([], [])
         table = self._tables.get(profile.job) or self._client.table_of(self._workflow.name, profile.job)
         if table is None:
-            return _refuse(profile.job_id, profile.job, self._workflow.name, profile.submitted_at_us, accepted_at_us)
-        return begin_job(profile, Value(profile.kind, message.payload), table, accepted_at_us)
+            return _refuse(profile, self._workflow.name, self._client.events_end())
+        return begin_job(profile, Value(profile.kind, message.payload), table, self._client.events_end())
 
     def close(self) -> None:
         """Let go; profiles that are held go to others."""
@@ -165,13 +167,13 @@ def _once_each(steps: Sequence[Step]) -> list[Step]:
     return found
 
 
-def _refuse(job_id: str, job: str, workflow: str, submitted_at_us: int, accepted_at_us: int) -> Step:
+def _refuse(profile: JobProfile, workflow: str, events_from: int) -> Step:
     record = JobRecord(
-        job_id=job_id, job=job, workflow=workflow, table="", submitted_at_us=submitted_at_us,
-        accepted_at_us=accepted_at_us, status="failed", ended_at_us=max(submitted_at_us, accepted_at_us),
-        reason=f"there is no job type {job}",
+        job_id=profile.job_id, job=profile.job, workflow=workflow, table="", events_from=events_from,
+        submitted_at_us=profile.submitted_at_us, status="failed",
+        ended_at_us=max(profile.submitted_at_us, time.time_ns() // 1000), reason=f"there is no job type {profile.job}",
     )  # fmt: skip
-    return Step([event_put(ended_event(record))], [SetState(record_name(job_id), encode_record(record), 0)])
+    return Step([event_put(ended_event(record))], [SetState(record_name(profile.job_id), encode_record(record), 0)])
 
 
 class FailureWatch:

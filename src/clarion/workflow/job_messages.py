@@ -96,6 +96,7 @@ class JobProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str  # type
     submitted_at_us: int
     kind: Kind = "json"
+    begun: bool = False  # by who asks for it; else an invoker begins it
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,7 +107,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workflow: str
     table: str  # of the mapping table it goes by
     submitted_at_us: int
-    accepted_at_us: int  # when its profile was stored, by the broker's clock
+    events_from: int  # an offset of the task events before which there are none of it
     status: Status = "running"
     ended_at_us: int = 0
     task: str = ""  # that failed
