@@ -956,6 +956,26 @@ def test_two_control_planes_of_one_workflow_do_the_work_of_one(url: str) -> None
             sweeper.close()
 
 
+def test_a_sweeper_that_another_took_over_from_goes_on_when_its_turn_comes(url: str) -> None:
+    flow = Workflow("takeovers")
+    gate = Gate()
+    flow.task("A")(gate.pass_through)
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs:
+        first, second = Sweeper(flow, url, kept_s=0.0), Sweeper(flow, url, kept_s=0.0)
+        try:
+            job_id = jobs.submit("one")
+            gate.wait_for()
+            for sweeper in (first, second, first, second):
+                sweeper.turn()
+            gate.open()
+            jobs.result(job_id, wait_s=DEADLINE_S)
+            _turn_until(first, partial(_all_gone, jobs, [job_id]), "it is forgotten")
+        finally:
+            first.close()
+            second.close()
+
+
 def _all_failed(jobs: Jobs, job_ids: list[str]) -> bool:
     return all(record is not None and record.status == "failed" for record in jobs._records(job_ids))
 
@@ -1011,6 +1031,34 @@ def test_a_worker_that_dies_just_before_or_after_a_commit_leaves_everything_to_h
     done = Counter(one.task for one in _events(url, job_id) if isinstance(one, TaskDone))
     assert done == Counter(flow.topic_of(one) for one in "ABCD")
     assert [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)] == ["done"]
+
+
+def _away_at_first(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call that first does as if the broker did not answer."""
+    tried: list[Any] = []
+
+    def away_at_first(*given: Any) -> Any:
+        tried.append(given)
+        if len(tried) == 1:
+            raise TimedOut("the broker did not answer")
+        return call(*given)
+
+    return away_at_first
+
+
+def test_a_broker_that_does_not_answer_once_has_nobody_keep_work_for_ever(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("begin_job", "read_dead_letter"):
+        monkeypatch.setattr(invoker_module, part, _away_at_first(getattr(invoker_module, part)))
+    flow = _diamond("unanswered", max_attempts=1)
+    flow.task("X", max_attempts=1)(lambda payload: payload / 0)
+    flow.job("breaking", ["X"])
+    with running(flow, url, D=0) as jobs, working(flow, "D", url) as worker:
+        monkeypatch.setattr(worker.client, "states", _away_at_first(worker.client.states))
+        assert jobs.run("diamond", 1, wait_s=DEADLINE_S) == {"B": ["b", {"from": 1}], "C": ["c", {"from": 1}]}
+        with pytest.raises(JobFailed, match="ZeroDivisionError"):
+            jobs.run("breaking", 1, wait_s=DEADLINE_S)
 
 
 def test_what_is_done_while_the_broker_is_away_is_committed_when_it_is_back(broker: BrokerProcess) -> None:
