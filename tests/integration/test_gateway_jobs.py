@@ -18,8 +18,10 @@ from tests.integration.gateway_process import Answer, GatewayProcess
 from tests.integration.shell import environment
 from tests.integration.waiting import DEADLINE_S, eventually
 
+from clarion import Subscriber
 from clarion.workflow import Jobs, Worker, Workflow
 from clarion.workflow.invoker import FailureWatch, Invoker
+from clarion.workflow.job_messages import record_name
 
 JSON = "application/json"
 LONG = f"wait={DEADLINE_S:g}"
@@ -293,6 +295,21 @@ def test_more_may_wait_for_results_than_there_are_threads(gateway: GatewayProces
     for thread in threads:
         thread.join(DEADLINE_S)
     assert sorted(answer.told for answer in answers) == [2 * n for n in range(30)]
+
+
+def test_who_waits_for_a_job_whose_record_is_none_holds_up_nobody(url: str, gateway: GatewayProcess) -> None:
+    with Subscriber(url, "spoiler") as spoiler, spoiler.transaction() as tx:
+        tx.set(record_name("spoilt"), b"no record")
+    answers: list[Answer] = []
+    waiting = threading.Thread(target=lambda: answers.append(gateway.get("/jobs/spoilt/result?wait=5")))
+    waiting.start()
+    while waiting.is_alive():
+        asked = _submit(gateway, "double", b"4", Content_Type=JSON)
+        assert _result(gateway, asked.told["job_id"]).told == 8
+    assert answers[0].status == 502
+    for _ in range(2):
+        asked = _submit(gateway, "double", b"4", Content_Type=JSON)
+        assert _result(gateway, asked.told["job_id"]).told == 8
 
 
 def test_a_gateway_that_stops_answers_who_waits(url: str, gateway: GatewayProcess) -> None:

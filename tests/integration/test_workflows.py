@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
@@ -29,7 +30,15 @@ from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Work
 from clarion.workflow import invoker as invoker_module
 from clarion.workflow import worker as worker_module
 from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper, make_known
-from clarion.workflow.job_messages import CANCELLED_TOPIC, DATA_TOPIC, JobProfile, jobs_topic, join_name
+from clarion.workflow.job_messages import (
+    CANCELLED_TOPIC,
+    DATA_TOPIC,
+    PROFILE_HEADER,
+    JobProfile,
+    jobs_topic,
+    join_name,
+    record_name,
+)
 from clarion.workflow.jobs import new_job_id, profile_headers
 
 DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
@@ -397,7 +406,9 @@ def test_of_a_cancelled_job_no_further_task_begins(url: str) -> None:
             jobs.result(job_id, wait_s=DEADLINE_S)
         eventually(lambda: jobs.status(job_id).history, "the task that was under way is done")
         with Admin(url) as admin:
-            eventually(lambda: _idle(admin, "cancels/B"), "what was left of it is taken away")
+            eventually(
+                lambda: _idle(admin, "cancels/A") and _idle(admin, "cancels/B"), "what was left of it is taken away"
+            )
         status = jobs.status(job_id)
         assert (status.status, [one.task for one in status.history]) == ("cancelled", ["cancels/A"])
         assert status.ended_at is not None
@@ -844,6 +855,46 @@ def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(ur
             sweeper.close()
         with pytest.raises(NoJob):
             jobs.status(refused)
+
+
+def test_profiles_events_and_records_that_are_none_hold_nobody_up(url: str) -> None:
+    flow = Workflow("rubbish")
+    flow.task("A", max_attempts=1)(lambda payload: 1 / payload)
+    flow.job("one", ["A"])
+    fine: dict[str, Any] = {"job_id": "x", "job": "one", "submitted_at_us": 1}
+    wrong: list[dict[str, Any]] = [
+        {"job_id": ""},
+        {"job_id": "a/b"},
+        {"job_id": "z" * 5000},
+        {"submitted_at_us": -1},
+        {"job": ""},
+    ]
+    wrong += [{"submitted_at_us": 10**18}, {"submitted_at_us": "soon"}, {"kind": "odd"}]
+    with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin, Subscriber(url, "x") as other:
+        for profile in [b"\xff", b"{}", *(json.dumps(fine | one).encode() for one in wrong)]:
+            headers = {PROFILE_HEADER: profile}
+            publisher.put(jobs_topic("rubbish"), b"1", key="x", headers=headers).result(DEADLINE_S)
+        job_id = jobs.submit("one", 0)
+        _wait_status(jobs, job_id, "failed")
+        publisher.put(TASK_EVENTS_TOPIC, b"no event", key=job_id).result(DEADLINE_S)
+        assert [one.outcome for one in jobs.status(job_id).history] == ["failed"]
+        with other.transaction() as tx:
+            tx.set(record_name("taken"), b"no record")
+        jobs.submit("one", 1, job_id="taken")
+        assert jobs.run("one", 1, wait_s=DEADLINE_S) == 1
+        eventually(lambda: _begun(admin, "rubbish"), "all that was asked for is taken up")
+        listed = [one.status for one in jobs.list() if one.workflow == "rubbish"]
+        assert listed == ["done", "failed"]
+        assert jobs.statuses(["taken"]) == [None]
+        for asking in (jobs.status, jobs.cancel, jobs.result):
+            with pytest.raises(PermanentError, match="no record of a job"):
+                asking("taken")
+        sweeper = Sweeper(flow, url, kept_s=0.0)
+        try:
+            _turn_until(sweeper, partial(_idle_of, admin, jobs_topic("rubbish"), b"sweeper"), "all are forgotten")
+        finally:
+            sweeper.close()
+        assert other.state(record_name("taken")).value is None
 
 
 def _idle_of(admin: Admin, topic: str, name: bytes) -> bool:

@@ -286,9 +286,14 @@ class Sweeper:
             if state is None or state.value is None:
                 gone.append((message, Step([], [])))  # it is no profile, or was asked for twice and is forgotten
                 continue
-            record = decode_record(state.value)
+            forgotten = SetState(_record_of(message) or "", None, state.version)
+            try:
+                record = decode_record(state.value)
+            except PermanentError as error:
+                log.error("the record of offset %d of %s is removed: %s", message.offset, self._topic, error)
+                gone.append((message, Step([], [forgotten])))
+                continue
             if record.status in ENDED:
-                forgotten = SetState(record_name(record.job_id), None, state.version)
                 gone.append((message, Step([], [forgotten, *self._joins(record)])))
         self._commit(gone)
         return {message.offset for message, _ in gone}

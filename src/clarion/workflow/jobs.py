@@ -312,8 +312,9 @@ class Jobs:
         return found
 
     def _records(self, job_ids: Sequence[str]) -> Sequence[JobRecord | None]:
+        """Return the records of jobs; None where there is none, or what is there is no record."""
         states = self._client.subscriber.states([record_name(one) for one in job_ids])
-        return [None if state.value is None else decode_record(state.value) for state in states]
+        return [None if state.value is None else _readable(state.value) for state in states]
 
     def _result_of(self, record: JobRecord) -> Any:
         if record.status == "failed":
@@ -338,7 +339,10 @@ class Jobs:
         for message in self._events(record.events_from):
             if message.key != job_id:
                 continue
-            event = task_events.decode(message.payload)
+            try:
+                event = task_events.decode(message.payload)
+            except PermanentError:
+                continue  # nobody else takes notice of it, either
             if isinstance(event, TaskDone):
                 found.append(event)
             elif isinstance(event, JobEnded) and event.outcome == record.status and record.status == "done":
@@ -361,7 +365,7 @@ class Jobs:
                 messages = self._client.admin.read(topic, start, end - start)
             except MessagesGone:
                 return
-            asked = [(one.offset, decode_profile(one.headers)) for one in messages if PROFILE_HEADER in one.headers]
+            asked = [(one.offset, profile) for one in messages if (profile := _profile_of(one)) is not None]
             records = self._records([profile.job_id for _, profile in asked])
             for (offset, profile), record in reversed(list(zip(asked, records, strict=True))):
                 if record is not None:
@@ -377,10 +381,25 @@ class Jobs:
             described = self._client.admin.describe_topic(self._topic)
             cursor = min((one.cursor for one in described.subscriptions if one.name == _INVOKER), default=0)
             for message in self._client.admin.browse(self._topic, max(cursor, described.first_offset)):
-                if message.key == key:
-                    return decode_profile(message.headers)
+                if message.key == key and (profile := _profile_of(message)) is not None:
+                    return profile
         except (NoTopic, MessagesGone):
             pass
+        return None
+
+
+def _readable(value: bytes) -> JobRecord | None:
+    try:
+        return decode_record(value)
+    except PermanentError:
+        return None
+
+
+def _profile_of(message: Message) -> JobProfile | None:
+    """Return the profile of a message; None where it has none, and invokers leave it out."""
+    try:
+        return decode_profile(message.headers)
+    except PermanentError:
         return None
 
 
