@@ -30,6 +30,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from clarion.model.arguments import duration_s
 from clarion.model.errors import BadSettings
+from clarion.workflow.job_messages import task_topic
 from clarion.workflow.workload import SECONDS_IN, Workload, yaml_library
 
 Handler: TypeAlias = Callable[..., Any]
@@ -115,7 +116,7 @@ class Workflow:
 
     def topic_of(self, task: str) -> str:
         """Return the topic of a task."""
-        return f"{self.name}/{task}" if self.name else task
+        return task_topic(self.name, task)
 
     def consumers_of(self, given: Mapping[str, int]) -> dict[str, int]:
         """Return the consumers of every task, one where nothing is given; BadSettings where there is no such task, or

@@ -19,11 +19,13 @@ INVOKER = "invoker"  # the shared subscription of those who begin jobs
 DATA_TOPIC = "clarion/data"
 CANCELLED_TOPIC = "clarion/cancelled"
 KEPT_S = 7 * 86_400.0  # for which ended jobs, their events and stored data are kept
+INLINE_BYTES = 64 * 2**10  # above, a value is stored, and a reference to it goes along
 _TASK_HEADER = "clarion-task"
 _MAX_ID = 200
 
 Status = Literal["running", "done", "failed", "cancelled"]
 ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
+STATUSES = ("waiting", "running", *ENDED)  # waiting: asked for, and no invoker has taken it up
 
 
 # Values.
@@ -70,6 +72,11 @@ def unpack(value: Value) -> Any:
 def jobs_topic(workflow: str) -> str:
     """Return the topic of a workflow's job profiles."""
     return f"clarion/jobs/{workflow}" if workflow else "clarion/jobs"
+
+
+def task_topic(workflow: str, task: str) -> str:
+    """Return the topic of a workflow's task."""
+    return f"{workflow}/{task}" if workflow else task
 
 
 class JobProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,6 +127,11 @@ decode_record = msgspec.msgpack.Decoder(JobRecord).decode
 encode_record = msgspec.msgpack.Encoder().encode
 _profiles = msgspec.json.Decoder(JobProfile)
 PROFILE_HEADER = "clarion-profile"
+
+
+def read_record(value: bytes | None) -> JobRecord | None:
+    """Return the record that a state holds; None where the state is not there."""
+    return None if value is None else decode_record(value)
 
 
 def decode_profile(headers: Mapping[str, bytes]) -> JobProfile:
