@@ -820,16 +820,17 @@ def test_a_job_that_is_taken_up_while_it_is_looked_for_is_found(url: str, monkey
     invoker = Invoker(flow, url)
     try:
         with Jobs(url, "looks") as jobs:
-            look = jobs._is_waiting
+            look = jobs._waiting_profile
 
             def begin_and_look(job_id: str) -> Any:
                 invoker.turn()
                 return look(job_id)
 
-            monkeypatch.setattr(jobs, "_is_waiting", begin_and_look)
-            assert jobs.status(jobs.submit("one")).status == "running"
+            monkeypatch.setattr(jobs, "_waiting_profile", begin_and_look)
+            (first, second) = (*jobs.submit_many("one", [1]), *jobs.submit_many("one", [2]))
+            assert jobs.status(first).status == "running"
             with pytest.raises(TimedOut):
-                jobs.result(jobs.submit("one"))
+                jobs.result(second)
     finally:
         invoker.close()
 

@@ -23,7 +23,7 @@ from clarion.cli.workflow_options import (
     Response,
     read_workflow,
 )
-from clarion.model.errors import PermanentError, VersionConflict
+from clarion.model.errors import PermanentError
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 
 if TYPE_CHECKING:
@@ -103,16 +103,17 @@ def advise(
     plan = _plan(flow, now, budget, response_s, approximation.value)
     outcome = _simulated(flow, plan.consumers, seed)
     told_rows = _rows(flow, measured.responses, plan, outcome)
-    applied = _apply(url, workflow.name, plan.consumers) if apply else False
+    if apply:
+        _apply(url, workflow.name, plan.consumers)
     if as_json:
         print_json({
             "consumers": {"now": now, "planned": plan.consumers}, "added": plan.added, "jobs": told_rows,
             "tasks": {name: {"rate_per_s": task.rate_per_s, "scv": task.scv} for name, task in flow.tasks.items()},
             "arrivals": {name: {"rate_per_s": x.arrival_rate_per_s, "scv": x.scv} for name, x in flow.jobs.items()},
-            "left_out": left_out, "stable": plan.stable, "applied": applied, "approximation": plan.approximation,
+            "left_out": left_out, "stable": plan.stable, "applied": apply, "approximation": plan.approximation,
         })  # fmt: skip
         return
-    _print(flow, now, plan, told_rows, left_out, applied=applied)
+    _print(flow, now, plan, told_rows, left_out, applied=apply)
 
 
 def _with_rates(workflow: Workflow, measured: _Measured, arrivals: float) -> tuple[Workflow, dict[str, str]]:
@@ -171,7 +172,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _apply(url: str, workflow: str, consumers: Mapping[str, int]) -> bool:
+def _apply(url: str, workflow: str, consumers: Mapping[str, int]) -> None:
     """Ask whoever steers the workflow for these consumers."""
     from clarion.workflow.control_plane import status_name, wanted_name
     from clarion.workflow.job_steps import SetState, Step
@@ -182,14 +183,7 @@ def _apply(url: str, workflow: str, consumers: Mapping[str, int]) -> bool:
             raise PermanentError(f"nobody runs this workflow at {url}, so there is nobody to apply the plan")
     client = StepClient(url, "advise")
     try:
-        while True:
-            version = client.subscriber.state(wanted_name(workflow)).version
-            value = msgspec.json.encode(dict(consumers))
-            try:
-                client.commit([], [Step([], [SetState(wanted_name(workflow), value, version)])])
-                return True
-            except VersionConflict:
-                continue
+        client.commit([], [Step([], [SetState(wanted_name(workflow), msgspec.json.encode(dict(consumers)))])])
     finally:
         client.close()
 

@@ -141,7 +141,7 @@ def status(
 
 
 def _print_status(found: JobStatus) -> None:
-    from clarion.workflow.jobs import dead_letters_of
+    from clarion.workflow.jobs import shell_topic
 
     took = "" if found.response_s is None else f" after {readable_duration(found.response_s)}"
     console().print(f"{found.job_id}  {found.job}: {found.status}{took}", markup=False)
@@ -161,7 +161,7 @@ def _print_status(found: JobStatus) -> None:
         console().print(table_of(heads, rows, ("attempt", "waited s", "took s")))
     if found.status == "failed":
         reason = found.reason.rstrip() or "no reason was given"
-        topic = dead_letters_of(found.workflow, found.task)
+        topic = shell_topic(found.workflow, found.task)
         hint = f"\nTo try it again: clarion dead replay {topic}" if found.task else ""
         console().print(f"\ntask {found.task} failed at its last attempt:\n{reason}{hint}", markup=False)
 
@@ -236,8 +236,10 @@ def list_jobs(
       clarion jobs
       clarion jobs list --status failed --max 1000 --json | jq -r .job_id
     """
-    if status not in (None, "waiting", "running", "done", "failed", "cancelled"):
-        raise typer.BadParameter(f"a status is waiting, running, done, failed or cancelled, not {status}")
+    with needing_workflows():
+        from clarion.workflow.job_messages import STATUSES
+    if status not in (None, *STATUSES):
+        raise typer.BadParameter(f"a status is {', '.join(STATUSES)}, not {status}")
     with asking(call) as jobs:
         found = jobs.list(most, status=status)
     if call.as_json:

@@ -25,7 +25,7 @@ from clarion.web.gateway_settings import GatewaySettings
 from clarion.web.post_queue import PostQueue
 from clarion.web.post_requests import Refusal, bad, check_encoding, check_origin, status_of
 from clarion.web.request_bodies import RequestBodies, json_answer
-from clarion.workflow.job_messages import ENDED, check_job_id, jobs_topic
+from clarion.workflow.job_messages import ENDED, STATUSES, check_job_id, jobs_topic
 from clarion.workflow.jobs import JobCancelled, JobFailed, Jobs, JobStatus, NoJob, NoJobType
 
 log = logging.getLogger("clarion.web")
@@ -40,7 +40,6 @@ _NAME_MOST = 200
 _LAST_S = 1.0  # that each connection has to close
 _RESULT = "/result"
 _JSON = "application/json"
-_STATUSES = ("waiting", "running", "done", "failed", "cancelled")
 _KINDS: tuple[tuple[type[ClarionError], int], ...] = (
     (NoJob, 404),
     (NoJobType, 404),
@@ -142,8 +141,8 @@ class JobRequests:
         query = self._query(request, "limit", "status")
         limit = int(_number(query, "limit", 100, _LIST_MOST))
         status = query.get("status")
-        if status not in (None, *_STATUSES):
-            raise bad(f"a status is {', '.join(_STATUSES)}, not {status}")
+        if status not in (None, *STATUSES):
+            raise bad(f"a status is {', '.join(STATUSES)}, not {status}")
         jobs = self._of("")
         found = await self._call(lambda: jobs.list(max(1, limit), status=status))
         told = [one.told(history=False) for one in found if self._allows(one.workflow)]

@@ -8,6 +8,7 @@ whoever starts later takes over, and whoever was first learns of it and steers n
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper
 from clarion.workflow.job_messages import WORKERS
 from clarion.workflow.job_steps import SetState, Step
 from clarion.workflow.monitor import Measured, Monitor
+from clarion.workflow.planner import Plan
 from clarion.workflow.scheduler import Decision, Keep, Rescale, Scheduler
 from clarion.workflow.step_client import StepClient
 
@@ -99,7 +101,7 @@ class Steering:
         self._goal = goal
         self._requested = {task: max(1, consumers.get(task, 1)) for task in workflow.tasks}
         self._decision: Decision | None = None
-        self._planned: Any = None
+        self._planned: Plan | None = None
         self._changes = 0
         self._told_at_s = 0.0
         self._wanted_version = self._client.subscriber.state(wanted_name(workflow.name)).version
@@ -201,7 +203,7 @@ class Steering:
             observed=self._allocator.observed(), planned=None if plan is None else dict(plan.consumers),
             why=(self._decision.why if self._decision else "consumers are fixed")[:_WHY_MOST], changes=self._changes,
             measured=measured.to_json(),
-            predicted_s={job: s if s < float("inf") else None for job, s in predicted.items()}, goal=self._goal,
+            predicted_s={job: s if math.isfinite(s) else None for job, s in predicted.items()}, goal=self._goal,
         )  # fmt: skip
 
     def _tell(self, measured: Measured) -> None:

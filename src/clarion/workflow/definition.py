@@ -20,7 +20,6 @@ The same in Python:
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from clarion.model.arguments import duration_s
 from clarion.model.errors import BadSettings
-from clarion.workflow.workload import SECONDS_IN, Workload, yaml_library
+from clarion.workflow.job_messages import task_topic
+from clarion.workflow.workload import SECONDS_IN, Workload, read_file, read_number, seconds_in, yaml_library
 
 Handler: TypeAlias = Callable[..., Any]
 Dag: TypeAlias = Mapping[str, tuple[str, ...]]  # each task of a job with those that follow it
@@ -104,8 +104,7 @@ class Workflow:
     """Tasks and job types under one name. Two workflows at one broker have different names, or share their tasks."""
 
     def __init__(self, name: str = "", *, time_unit: str = "s") -> None:
-        if time_unit not in SECONDS_IN:
-            raise BadSettings(f"time_unit is one of {', '.join(SECONDS_IN)}; not {time_unit!r}")
+        seconds_in(time_unit)
         if name:
             _check_name("name", name)
         self.name = name
@@ -115,7 +114,7 @@ class Workflow:
 
     def topic_of(self, task: str) -> str:
         """Return the topic of a task."""
-        return f"{self.name}/{task}" if self.name else task
+        return task_topic(self.name, task)
 
     def consumers_of(self, given: Mapping[str, int]) -> dict[str, int]:
         """Return the consumers of every task, one where nothing is given; BadSettings where there is no such task, or
@@ -265,7 +264,7 @@ class Workflow:
         return self._with(
             self.tasks,
             {
-                name: job if job.arrival_rate_per_s is None else _scaled(job, factor * job.arrival_rate_per_s)
+                name: replace(job, arrival_rate_per_s=job.arrival_rate_per_s and factor * job.arrival_rate_per_s)
                 for name, job in self.jobs.items()
             },
         )
@@ -283,16 +282,7 @@ def load_workflow(path: Path | str) -> Workflow:
         from clarion.workflow.handlers import workflow_of
 
         return workflow_of(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadSettings(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise BadSettings(f"{path} is not text in UTF-8: {error}") from error
-    try:
-        return from_yaml(text)
-    except BadSettings as error:
-        raise BadSettings(f"{path}: {error}") from None
+    return read_file(path, from_yaml)
 
 
 def from_yaml(text: str) -> Workflow:
@@ -350,7 +340,7 @@ class _Options:
         value = self.take(name)
         if value is None:
             return default
-        return _number(f"{self._where}.{name}", value, above)
+        return read_number(f"{self._where}.{name}", value, above)
 
     def whole(self, name: str, default: int) -> int:
         value = self.take(name)
@@ -369,7 +359,7 @@ class _Options:
                 value = duration_s(value)
             except ValueError as error:
                 raise BadSettings(f"{self._where}.{name}: {error}") from None
-        return _number(f"{self._where}.{name}", value, above=0)
+        return read_number(f"{self._where}.{name}", value, above=0)
 
     def text(self, name: str) -> str | None:
         value = self.take(name)
@@ -382,8 +372,8 @@ class _Options:
         if value is None:
             return 1.0
         if not isinstance(value, list | tuple):
-            return _number(where, value, above=0)
-        costs = tuple(_number(where, each, above=0) for each in value)
+            return read_number(where, value, above=0)
+        costs = tuple(read_number(where, each, above=0) for each in value)
         if not costs or list(costs) != sorted(costs):
             raise BadSettings(f"{where}: the costs of one consumer more are a list that rises, not {value!r}")
         return costs
@@ -392,14 +382,6 @@ class _Options:
         if self._given:
             unknown = ", ".join(map(str, self._given))
             raise BadSettings(f"{self._where} has {', '.join(self._known)}, and nothing else; this has {unknown}")
-
-
-def _number(where: str, value: Any, above: float | None = None) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise BadSettings(f"{where} is a number from 0 on, not {value!r}")
-    if above is not None and value <= above:
-        raise BadSettings(f"{where} is above {above:g}, not {value:g}")
-    return float(value)
 
 
 def _check_name(part: str, name: Any) -> None:
@@ -444,7 +426,3 @@ def _cycle(job: JobType) -> list[str]:
         if before in path:
             return [before, *path[: path.index(before) + 1]]
         path.insert(0, before)
-
-
-def _scaled(job: JobType, rate_per_s: float) -> JobType:
-    return replace(job, arrival_rate_per_s=rate_per_s)

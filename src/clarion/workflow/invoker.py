@@ -21,7 +21,7 @@ from clarion.model.errors import (
 )
 from clarion.model.names import dead_letters_of, to_bytes, to_text
 from clarion.model.task_events import TASK_EVENTS_TOPIC
-from clarion.subscriber import Message
+from clarion.subscriber import Message, State
 from clarion.workflow.definition import Workflow
 from clarion.workflow.job_messages import (
     CANCELLED_TOPIC,
@@ -34,14 +34,13 @@ from clarion.workflow.job_messages import (
     JobRecord,
     Value,
     decode_profile,
-    decode_record,
-    encode_record,
     jobs_topic,
     join_name,
+    read_record,
     read_task_headers,
     record_name,
 )
-from clarion.workflow.job_steps import SetState, Step, begin_job, ended_event, event_put
+from clarion.workflow.job_steps import SetState, Step, begin_job, end_job
 from clarion.workflow.mapping_table import MappingTable, job_type_name, table_name
 from clarion.workflow.step_client import StepClient
 
@@ -54,6 +53,7 @@ _SWEEP_S = 10.0
 _AFTER_ANOTHER_S = 10.0  # for which another control plane of the workflow has its turn
 _SKIPPED_MOST = 10_000
 _SETS_MOST = 1000  # of a transaction
+_NO_STATE = State(None, 0)
 
 
 def make_known(workflow: Workflow, url: str | None) -> dict[str, MappingTable]:
@@ -72,8 +72,8 @@ def make_known(workflow: Workflow, url: str | None) -> dict[str, MappingTable]:
             client.admin.subscribe(topic, WORKERS, shared=True, max_attempts=task.max_attempts, lease_s=task.lease_s)
             client.admin.subscribe(dead_letters_of(to_bytes(topic)), INVOKER)
         for job, table in tables.items():
-            _set(client, table_name(table.name), table.encode())
-            _set(client, job_type_name(workflow.name, job), table.name.encode())
+            now = SetState(job_type_name(workflow.name, job), table.name.encode())
+            client.commit([], [Step([], [SetState(table_name(table.name), table.encode()), now])])
     finally:
         client.close()
     return tables
@@ -84,14 +84,6 @@ def _make_kept(admin: Admin, topic: str) -> None:
         admin.describe_topic(topic)
     except NoTopic:
         admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
-
-
-def _set(client: StepClient, name: str, value: bytes) -> None:
-    while (known := client.subscriber.state(name)).value != value:
-        try:
-            client.commit([], [Step([], [SetState(name, value, known.version)])])
-        except VersionConflict:
-            continue
 
 
 class Invoker:
@@ -168,12 +160,13 @@ def _once_each(steps: Sequence[Step]) -> list[Step]:
 
 
 def _refuse(profile: JobProfile, workflow: str, events_from: int) -> Step:
+    """Return the step that ends a job before it begins, as there is no such job type."""
     record = JobRecord(
         job_id=profile.job_id, job=profile.job, workflow=workflow, table="", events_from=events_from,
         submitted_at_us=profile.submitted_at_us, status="failed",
         ended_at_us=max(profile.submitted_at_us, time.time_ns() // 1000), reason=f"there is no job type {profile.job}",
     )  # fmt: skip
-    return Step([event_put(ended_event(record))], [SetState(record_name(profile.job_id), encode_record(record), 0)])
+    return end_job(record, 0)
 
 
 class FailureWatch:
@@ -202,17 +195,15 @@ class FailureWatch:
                 if letter.subscription != WORKERS.encode():
                     raise PermanentError(f"{to_text(letter.subscription)} gave it up, which is not of the workflow")
                 _, header = read_task_headers(letter.headers)
-                name = record_name(header.job_id)
-                state = self._client.subscriber.state(name)
-                record = None if state.value is None else decode_record(state.value)
+                state = self._client.subscriber.state(record_name(header.job_id))
+                record = read_record(state.value)
                 of_this = record is not None and record.submitted_at_us == header.submitted_at_us
                 if record is not None and of_this and record.status in ("running", "failed"):
                     failed = msgspec.structs.replace(
                         record, status="failed", task=task, reason=letter.reason,
                         ended_at_us=max(record.submitted_at_us, int(letter.at.timestamp() * 1e6)),
                     )  # fmt: skip
-                    told = [event_put(ended_event(failed))]
-                    steps = [Step(told, [SetState(name, encode_record(failed), state.version)])]
+                    steps = [end_job(failed, state.version)]
                     log.error("job %s failed: task %s had its last attempt", header.job_id, task)
             except PermanentError as error:
                 log.error("a dead letter of %s is of no job: %s", to_text(letter.topic), error)
@@ -258,10 +249,8 @@ class Sweeper:
 
     def _sweep(self) -> float:
         known = self._client.admin.describe_topic(self._topic)
-        old_s, begun = (
-            time.time() - self._kept_s,
-            {one.name: one.cursor for one in known.subscriptions}[INVOKER.encode()],
-        )
+        begun = next(one.cursor for one in known.subscriptions if one.name == INVOKER.encode())
+        old_s = time.time() - self._kept_s
 
         def is_due(message: Message) -> bool:
             old = message.committed_at.timestamp() < old_s or known.next_offset - message.offset > self._most
@@ -282,18 +271,17 @@ class Sweeper:
         states = self._client.states([name for message in messages if (name := _record_of(message))])
         gone: list[tuple[Message, Step]] = []
         for message in messages:
-            state = states.get(_record_of(message) or "")
-            if state is None or state.value is None:
-                gone.append((message, Step([], [])))  # it is no profile, or was asked for twice and is forgotten
-                continue
+            state = states.get(_record_of(message) or "", _NO_STATE)
             forgotten = SetState(_record_of(message) or "", None, state.version)
             try:
-                record = decode_record(state.value)
+                record = read_record(state.value)
             except PermanentError as error:
                 log.error("the record of offset %d of %s is removed: %s", message.offset, self._topic, error)
                 gone.append((message, Step([], [forgotten])))
                 continue
-            if record.status in ENDED:
+            if record is None:
+                gone.append((message, Step([], [])))  # it is no profile, or was asked for twice and is forgotten
+            elif record.status in ENDED:
                 gone.append((message, Step([], [forgotten, *self._joins(record)])))
         self._commit(gone)
         return {message.offset for message, _ in gone}

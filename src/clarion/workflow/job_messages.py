@@ -20,12 +20,14 @@ INVOKER = "invoker"  # the shared subscription of those who begin jobs
 DATA_TOPIC = "clarion/data"
 CANCELLED_TOPIC = "clarion/cancelled"
 KEPT_S = 7 * 86_400.0  # for which ended jobs, their events and stored data are kept
+INLINE_BYTES = 64 * 2**10  # above, a value is stored, and a reference to it goes along
 _TASK_HEADER = "clarion-task"
 _MAX_ID = 200
 _LATEST_US = 253_000_000_000_000_000  # in the year 9987: later there are no dates
 
 Status = Literal["running", "done", "failed", "cancelled"]
 ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
+STATUSES = ("waiting", "running", *ENDED)  # waiting: asked for, and no invoker has taken it up
 
 
 # Values.
@@ -90,6 +92,11 @@ def jobs_topic(workflow: str) -> str:
     return f"clarion/jobs/{workflow}" if workflow else "clarion/jobs"
 
 
+def task_topic(workflow: str, task: str) -> str:
+    """Return the topic of a workflow's task."""
+    return f"{workflow}/{task}" if workflow else task
+
+
 class JobProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job that is asked for. Its input is the message's payload, of kind `kind`."""
 
@@ -152,6 +159,11 @@ def decode_record(value: bytes) -> JobRecord:
         return _records.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PermanentError(f"this is no record of a job: {error}") from error
+
+
+def read_record(value: bytes | None) -> JobRecord | None:
+    """Return the record that a state holds; None where the state is not there."""
+    return None if value is None else decode_record(value)
 
 
 def decode_profile(headers: Mapping[str, bytes]) -> JobProfile:

@@ -9,23 +9,23 @@ import msgspec
 
 from clarion.model import task_events
 from clarion.model.task_events import TASK_EVENTS_TOPIC, JobArrived, JobEnded, TaskDone
-from clarion.subscriber import State
+from clarion.subscriber.subscriber_transactions import State
 from clarion.workflow.job_messages import (
+    INLINE_BYTES,
     JobProfile,
     JobRecord,
     Parts,
     TaskHeader,
     Value,
     decode_parts,
-    decode_record,
     encode_parts,
     encode_record,
     join_name,
+    read_record,
     record_name,
     task_headers,
 )
 from clarion.workflow.mapping_table import END, MappingTable
-from clarion.workflow.stored_data import INLINE_BYTES
 
 _JOIN_BYTES = 48 * 2**10  # of all that comes to a join: a broker's state has up to 65,536
 _FORK_BYTES = 4 * 2**20  # of all that one task puts: a transaction has up to 16 MB
@@ -42,11 +42,11 @@ class Put(NamedTuple):
 
 
 class SetState(NamedTuple):
-    """A state that is set, or removed, if it still has this version."""
+    """A state that is set, or removed, if it still has this version; whatever it has where none is given."""
 
     name: str
     value: bytes | None
-    expect: int
+    expect: int | None = None
 
 
 class Step(NamedTuple):
@@ -118,8 +118,7 @@ def next_step(done: DoneTask, states: Mapping[str, State]) -> Step:
 
 def _awaited(done: DoneTask, states: Mapping[str, State]) -> JobRecord | None:
     """Return the record of a task's job; None where nobody waits for the job any more."""
-    known = states[record_name(done.header.job_id)]
-    record = None if known.value is None else decode_record(known.value)
+    record = read_record(states[record_name(done.header.job_id)].value)
     if record is None or record.submitted_at_us != done.header.submitted_at_us:
         return None  # it was forgotten, and its id may be another job's by now
     return None if record.status in ("done", "cancelled") else record
@@ -142,24 +141,25 @@ def _come_to_join(step: Step, done: DoneTask, task: str, states: Mapping[str, St
 
 
 def _end_job(step: Step, done: DoneTask, result: Value, states: Mapping[str, State]) -> None:
-    name = record_name(done.header.job_id)
     record = _awaited(done, states)
     assert record is not None
     ended = msgspec.structs.replace(
         record, status="done", ended_at_us=done.event.finished_at_us, task="", reason="", kind=result.kind,
         result=result.payload,
     )  # fmt: skip
-    step.sets.append(SetState(name, encode_record(ended), states[name].version))
-    step.puts.append(event_put(ended_event(ended)))
+    noted = end_job(ended, states[record_name(record.job_id)].version)
+    step.puts.extend(noted.puts)
+    step.sets.extend(noted.sets)
 
 
-def ended_event(record: JobRecord) -> JobEnded:
-    """Return the event that tells of a job's end."""
+def end_job(record: JobRecord, version: int) -> Step:
+    """Return the step that notes a job's end in its record, if that still has this version, and tells of it."""
     assert record.status != "running"
-    return JobEnded(
+    ended = JobEnded(
         job=record.job, job_id=record.job_id, submitted_at_us=record.submitted_at_us, at_us=record.ended_at_us,
         outcome=record.status,
     )  # fmt: skip
+    return Step([event_put(ended)], [SetState(record_name(record.job_id), encode_record(record), version)])
 
 
 def _task_put(table: MappingTable, task: str, header: TaskHeader, value: Value) -> Put:

@@ -32,15 +32,15 @@ from clarion.workflow.job_messages import (
     check_job_id,
     decode_parts,
     decode_profile,
-    decode_record,
     encode_profile,
-    encode_record,
     jobs_topic,
     pack,
+    read_record,
     record_name,
+    task_topic,
     unpack,
 )
-from clarion.workflow.job_steps import Put, SetState, Step, begin_job, ended_event, event_put
+from clarion.workflow.job_steps import Put, begin_job, end_job
 from clarion.workflow.mapping_table import MappingTable
 from clarion.workflow.step_client import StepClient
 from clarion.workflow.stored_data import Reference
@@ -262,13 +262,8 @@ class Jobs:
             if record.status in ("done", "cancelled"):
                 return False
             cancelled = msgspec.structs.replace(record, status="cancelled", ended_at_us=time.time_ns() // 1000)
-            step = Step(
-                [
-                    Put(CANCELLED_TOPIC, cancelled_mark(job_id, record.submitted_at_us).encode()),
-                    event_put(ended_event(cancelled)),
-                ],
-                [SetState(record_name(job_id), encode_record(cancelled), state.version)],
-            )
+            step = end_job(cancelled, state.version)
+            step.puts.append(Put(CANCELLED_TOPIC, cancelled_mark(job_id, record.submitted_at_us).encode()))
             try:
                 self._client.commit([], [step])
                 return True
@@ -301,11 +296,11 @@ class Jobs:
 
     def _record(self, job_id: str) -> tuple[JobRecord | None, State]:
         state = self._client.subscriber.state(record_name(check_job_id(job_id)))
-        return (None if state.value is None else decode_record(state.value)), state
+        return read_record(state.value), state
 
     def _look(self, job_id: str) -> JobRecord | JobProfile:
         """Return a job's record; its profile where no invoker has taken it up; NoJob where there is neither."""
-        found = self._record(job_id)[0] or self._is_waiting(job_id)
+        found = self._record(job_id)[0] or self._waiting_profile(job_id)
         found = found or self._record(job_id)[0]  # it may have been taken up between the two looks
         if found is None:
             raise NoJob(f"there is no job {job_id}: it was never asked for, or ended too long ago")
@@ -314,14 +309,14 @@ class Jobs:
     def _records(self, job_ids: Sequence[str]) -> Sequence[JobRecord | None]:
         """Return the records of jobs; None where there is none, or what is there is no record."""
         states = self._client.subscriber.states([record_name(one) for one in job_ids])
-        return [None if state.value is None else _readable(state.value) for state in states]
+        return [_readable(state.value) for state in states]
 
     def _result_of(self, record: JobRecord) -> Any:
         if record.status == "failed":
             last = record.reason.strip().splitlines()[-1:] or [""]
             raise JobFailed(
                 f"job {record.job_id}: task {record.task} failed at its last attempt: {last[0]}. It is among the dead"
-                f" letters (`clarion dead list {dead_letters_of(record.workflow, record.task)}`); replayed, the job"
+                f" letters (`clarion dead list {shell_topic(record.workflow, record.task)}`); replayed, the job"
                 " goes on"
             )
         if record.status == "cancelled":
@@ -374,7 +369,7 @@ class Jobs:
                     yield _status_of_profile(workflow, profile)
             end = start
 
-    def _is_waiting(self, job_id: str) -> JobProfile | None:
+    def _waiting_profile(self, job_id: str) -> JobProfile | None:
         """Return the profile of a job that no invoker has taken up yet, if there is one."""
         key = job_id.encode()
         try:
@@ -388,9 +383,9 @@ class Jobs:
         return None
 
 
-def _readable(value: bytes) -> JobRecord | None:
+def _readable(value: bytes | None) -> JobRecord | None:
     try:
-        return decode_record(value)
+        return read_record(value)
     except PermanentError:
         return None
 
@@ -415,9 +410,9 @@ def workflows_at(admin: Admin) -> list[str]:
     return [""] * (_JOBS in topics) + named
 
 
-def dead_letters_of(workflow: str, task: str) -> str:
-    """Return the topic of a task as one writes it in a shell: its dead letters are found there."""
-    return shell_name((f"{workflow}/{task}" if workflow else task).encode())
+def shell_topic(workflow: str, task: str) -> str:
+    """Return the topic of a task as one writes it in a shell, to ask for its dead letters."""
+    return shell_name(task_topic(workflow, task).encode())
 
 
 def new_job_id() -> str:
@@ -433,7 +428,7 @@ def profile_headers(profile: JobProfile) -> dict[str, bytes]:
 def _status_of(record: JobRecord, history: tuple[TaskDone, ...]) -> JobStatus:
     status: Status = record.status
     ended_at = _time(record.ended_at_us) if status in ENDED else None
-    topic = f"{record.workflow}/{record.task}" if record.workflow else record.task
+    topic = task_topic(record.workflow, record.task)
     if status == "failed" and any(
         one.task == topic and one.outcome == "done" and one.finished_at_us > record.ended_at_us for one in history
     ):

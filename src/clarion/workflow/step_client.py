@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -15,7 +15,7 @@ from clarion.model.names import to_text
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 from clarion.publisher import Publisher
 from clarion.session.connection import broker_url
-from clarion.subscriber import Message, State, Subscriber, Transaction
+from clarion.subscriber import Message, State, Subscriber
 from clarion.workflow.job_messages import CANCELLED_TOPIC, TaskHeader, cancelled_mark
 from clarion.workflow.job_steps import Step
 from clarion.workflow.mapping_table import MappingTable, job_type_name, table_name
@@ -106,23 +106,16 @@ class StepClient:
 
     def commit(self, messages: Iterable[Message], steps: Iterable[Step]) -> None:
         """Ack messages and make steps happen, all or nothing; raises where nothing of it was done for good."""
-
-        def fill(tx: Transaction) -> None:
-            for message in messages:
-                tx.ack(message)
-            for step in steps:
-                for put in step.puts:
-                    tx.put(put.topic, put.payload, put.key, put.headers)
-                for one in step.sets:
-                    tx.set(one.name, one.value, expect=one.expect)
-
-        self._commit(fill)
-
-    def _commit(self, fill: Callable[[Transaction], None]) -> None:
         tx = self.subscriber.transaction()
         try:
             with tx:
-                fill(tx)
+                for message in messages:
+                    tx.ack(message)
+                for step in steps:
+                    for put in step.puts:
+                        tx.put(put.topic, put.payload, put.key, put.headers)
+                    for one in step.sets:
+                        tx.set(one.name, one.value, expect=one.expect)
             return
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"this cannot be asked of a broker, and nothing was done: {error}") from error

@@ -10,10 +10,9 @@ from xxhash import xxh3_64_hexdigest
 from clarion.admin import Admin
 from clarion.model.errors import MessagesGone, PermanentError
 from clarion.publisher import Publisher
-from clarion.workflow.job_messages import DATA_TOPIC, Value
+from clarion.workflow.job_messages import DATA_TOPIC, INLINE_BYTES, Value
 
 PIECE_BYTES = 4 * 2**20
-INLINE_BYTES = 64 * 2**10  # above, a value is stored, and a reference to it goes along
 _SCHEME = "clarion-data"
 _WAIT_S = 60.0
 

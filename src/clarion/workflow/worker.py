@@ -219,7 +219,7 @@ class Worker:
             table = self.client.table(header.table)
             context = Context(self, message, job, header)
             payload = self._unpacked(Value(header.kind, message.payload), table.before[self.task.name])
-            value = self._call_watched(payload, context)
+            value = self._call_watched(message, payload, context)
             packed = pack(value)
             packed = self.client.data.keep_small(packed, inline_bytes(table, self.task.name))
         except KeyboardInterrupt:
@@ -238,11 +238,11 @@ class Worker:
         parts = decode_parts(value.payload)
         return {task: unpack(self.client.data.whole(Value(*parts[task]))) for task in before if task in parts}
 
-    def _call_watched(self, payload: Any, context: Context) -> Any:
+    def _call_watched(self, message: Message, payload: Any, context: Context) -> Any:
         """Run the handler; where it hangs beyond its time limit, and cannot be interrupted, end the process."""
         if self.task.time_limit_s is None:
             return self._call(payload, context)
-        watchdog = threading.Timer(self.task.time_limit_s + _HANG_S, self._give_up, (context._message,))
+        watchdog = threading.Timer(self.task.time_limit_s + _HANG_S, self._give_up, (message,))
         watchdog.daemon = True
         watchdog.start()
         try:

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from clarion.model.errors import BadSettings, PermanentError
 
+Read = TypeVar("Read")
 SECONDS_IN = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 _RATES = {"tasks": "rate", "jobs": "arrival_rate"}  # what the rate is called, by part of the file
 
@@ -41,7 +42,7 @@ class Workload(NamedTuple):
 
     def in_unit(self, time_unit: str) -> Workload:
         """Return the same with its rates in another time unit."""
-        factor = _seconds_in(time_unit) / _seconds_in(self.time_unit)
+        factor = seconds_in(time_unit) / seconds_in(self.time_unit)
         return Workload(_scaled(self.tasks, factor), _scaled(self.jobs, factor), time_unit)
 
 
@@ -87,15 +88,18 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def read_workload(path: Path | str) -> Workload:
-    """Read a workload file; BadSettings with the file and the place where it is none."""
+    """Return what a workload file says; BadSettings with the file and the place where it is none."""
+    return read_file(path, from_yaml)
+
+
+def read_file(path: Path | str, read: Callable[[str], Read]) -> Read:
+    """Return what a file's text means; BadSettings names the file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return read(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise BadSettings(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise BadSettings(f"{path} is not text in UTF-8: {error}") from error
-    try:
-        return from_yaml(text)
     except BadSettings as error:
         raise BadSettings(f"{path}: {error}") from None
 
@@ -132,7 +136,7 @@ def _checked(content: Any) -> Workload:
     if not isinstance(content, dict) or set(content) != {"time_unit", "tasks", "jobs"}:
         has = ", ".join(map(str, content)) if isinstance(content, dict) else type(content).__name__
         raise BadSettings(f"a workload has time_unit, tasks and jobs, and nothing else; this has {has or 'nothing'}")
-    _seconds_in(content["time_unit"])
+    seconds_in(content["time_unit"])
     tasks, jobs = (_read_part(part, content[part]) for part in _RATES)
     return Workload(tasks, jobs, content["time_unit"])
 
@@ -154,19 +158,20 @@ def _read_rate(where: str, given: Any, rate: str) -> Rate:
     if not isinstance(given, dict) or set(given) != {rate, "scv"}:
         has = ", ".join(map(str, given)) if isinstance(given, dict) else repr(given)
         raise BadSettings(f"{where} has {rate} and scv, and nothing else; this has {has or 'nothing'}")
-    found = Rate(_number(f"{where}.{rate}", given[rate]), _number(f"{where}.scv", given["scv"]))
-    if not found.rate > 0:
-        raise BadSettings(f"{where}.{rate} is above 0, not {found.rate:g}")
-    return found
+    return Rate(read_number(f"{where}.{rate}", given[rate], above=0), read_number(f"{where}.scv", given["scv"]))
 
 
-def _number(where: str, value: Any) -> float:
+def read_number(where: str, value: Any, above: float | None = None) -> float:
+    """Return a number from 0 on, or above a bound; BadSettings says where in the file it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise BadSettings(f"{where} is a number from 0 on, not {value!r}")
+    if above is not None and value <= above:
+        raise BadSettings(f"{where} is above {above:g}, not {value:g}")
     return float(value)
 
 
-def _seconds_in(time_unit: Any) -> float:
+def seconds_in(time_unit: Any) -> float:
+    """Return how long a time unit is; BadSettings where there is none of this name."""
     if not isinstance(time_unit, str) or time_unit not in SECONDS_IN:
         raise BadSettings(f"time_unit is one of {', '.join(SECONDS_IN)}; not {time_unit!r}")
     return SECONDS_IN[time_unit]

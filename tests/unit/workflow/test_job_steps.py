@@ -11,9 +11,8 @@ from tests.unit.workflow.job_board import Board
 
 from clarion.model.task_events import JobArrived, TaskDone
 from clarion.subscriber import State
-from clarion.workflow.job_messages import encode_record, join_name, pack, record_name
+from clarion.workflow.job_messages import INLINE_BYTES, encode_record, join_name, pack, record_name
 from clarion.workflow.job_steps import Put, inline_bytes
-from clarion.workflow.stored_data import INLINE_BYTES
 
 DIAMOND = {"A": ("B", "C"), "B": ("D",), "C": ("D",), "D": ()}
 WIDE = {"A": ("B", "C", "D"), "B": ("E",), "C": ("E",), "D": ("E",), "E": ()}
