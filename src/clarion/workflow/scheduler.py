@@ -33,6 +33,8 @@ _NEAR_LEAST = 1.25  # of the least response that is possible, where the one aske
 _MOST_DOUBT = 2.0  # how many times as long as predicted jobs may take, for plans to allow for it
 _JUDGED_AFTER = 2.0  # times as long as jobs took before a change
 _SAME_ARRIVALS = 1.1  # a rise up to this is none
+_CHANCE = 2.0  # standard deviations
+_LEAST_SURE = 0.5  # of the arrivals
 _DRAIN_PATHS = 10.0  # drain_s by default, in service times of the longest job
 
 
@@ -106,10 +108,11 @@ class _Facts:
 
     whole: Workflow  # with measured rates
     flow: Workflow  # the same, only what jobs reach
-    loaded: Workflow  # the same, with the backlog as arrivals
+    loaded: Workflow  # the same, with the backlog as arrivals, unless the last change is still at it
     backlog: float
     requested: dict[str, int]
     now: Prediction
+    surely: float  # the share of the measured arrivals that is no chance
     measured: Measured
     now_s: float
 
@@ -173,8 +176,9 @@ class Scheduler:
         drain_s = self._settings.drain_s or _DRAIN_PATHS * max(
             _service_s(reached, job) for job in reached.jobs.values()
         )
-        loaded = _with_backlog(reached, backlog, drain_s)
-        return _Facts(flow, reached, loaded, sum(backlog.values()), current, now, measured, now_s)
+        at_it = self._changed_at_s is not None and now_s - self._changed_at_s < drain_s
+        loaded = reached if at_it else _with_backlog(reached, backlog, drain_s)
+        return _Facts(flow, reached, loaded, sum(backlog.values()), current, now, _surely(measured), measured, now_s)
 
     # What became of the last change.
 
@@ -226,7 +230,8 @@ class Scheduler:
             return self._shortest(facts, settings.budget, cost, why)
         slow = self._slow(facts)
         short = any(aim.consumers[task] > facts.requested[task] for task in aim.consumers)
-        if short and (slow or facts.now.response_s > goal_s or facts.backlog > 0):
+        late = any(load > facts.requested[task] for task, load in _loads(facts.loaded).items())
+        if short and (slow or late or self._least_s(facts, facts.flow) > goal_s):
             self._smaller = None
             larger = {task: max(count, aim.consumers[task]) for task, count in facts.requested.items()}
             if settings.budget is not None and _cost(facts.whole, larger) > settings.budget:
@@ -236,6 +241,11 @@ class Scheduler:
             self._smaller = None
             return Keep(f"{slow}more consumers would not help: {aim.why}", aim.plan)
         return self._down(facts, self._cheapest(facts, goal_s * (1 - settings.down_margin)), cost)
+
+    def _least_s(self, facts: _Facts, flow: Workflow) -> float:
+        """Return the response of what there is, by the model, were as few jobs to arrive as chance allows."""
+        few = flow.with_arrivals(facts.surely)
+        return predict(few, _of(facts.requested, few), self._settings.approximation).response_s
 
     def _slow(self, facts: _Facts) -> str:
         """Return that jobs took longer than they may, in words; nothing where they did not."""
@@ -325,6 +335,14 @@ def _unknown(flow: Workflow) -> str:
         return "how often jobs arrive is not known yet"
     tasks = sorted({task for job in arriving for task in job.dag if flow.tasks[task].rate_per_s is None})
     return f"how fast they are served is not known yet of {', '.join(tasks)}" if tasks else ""
+
+
+def _surely(measured: Measured) -> float:
+    """Return which share of the measured arrivals is there but for chance in one case of forty: the number of arrivals
+    in a time has about the variance scv x number."""
+    count = sum(seen.count for seen in measured.arrivals.values())
+    variance = sum(seen.count * seen.scv for seen in measured.arrivals.values())
+    return max(_LEAST_SURE, 1 - _CHANCE * math.sqrt(variance) / count) if count else _LEAST_SURE
 
 
 def _reached(flow: Workflow) -> Workflow:
