@@ -6,7 +6,9 @@ that keeps to it), or both (MinCost while the budget allows it, MinTime with all
 * **When.** Jobs took longer than `threshold_s`, or the plan's predicted gain exceeds `up_margin`; MinCost also when
   what there is no longer keeps to `response_s` by the model, or cannot serve what has piled up.
 * **Backlog.** What waits beyond what is usual must be served within `drain_s`: a task is planned for its arrivals plus
-  backlog / drain_s, and so is what follows it.
+  backlog / drain_s, and so is what follows it. A change is given as long to serve it before it asks for another.
+* **Chance.** Few arrivals tell their rate roughly. MinCost adds consumers for a prediction, and MinTime moves them from
+  one task to another, only where that is right even if arrivals are two standard deviations fewer than measured.
 * **Hysteresis.** Up at once; down when all plans of the last `settle_s`, made for a response shorter by `down_margin`,
   were smaller: to the largest of them. Nothing changes within `cool_down_s` of a change.
 * **Undo.** When jobs that were asked for after a change took longer than those before it by `undo_margin` (and longer
@@ -231,7 +233,8 @@ class Scheduler:
         slow = self._slow(facts)
         short = any(aim.consumers[task] > facts.requested[task] for task in aim.consumers)
         late = any(load > facts.requested[task] for task, load in _loads(facts.loaded).items())
-        if short and (slow or late or self._least_s(facts, facts.flow) > goal_s):
+        few = facts.flow.with_arrivals(facts.surely)
+        if short and (slow or late or self._predicted_s(few, facts.requested) > goal_s):
             self._smaller = None
             larger = {task: max(count, aim.consumers[task]) for task, count in facts.requested.items()}
             if settings.budget is not None and _cost(facts.whole, larger) > settings.budget:
@@ -242,14 +245,14 @@ class Scheduler:
             return Keep(f"{slow}more consumers would not help: {aim.why}", aim.plan)
         return self._down(facts, self._cheapest(facts, goal_s * (1 - settings.down_margin)), cost)
 
-    def _least_s(self, facts: _Facts, flow: Workflow) -> float:
-        """Return the response of what there is, by the model, were as few jobs to arrive as chance allows."""
-        few = flow.with_arrivals(facts.surely)
-        return predict(few, _of(facts.requested, few), self._settings.approximation).response_s
+    def _predicted_s(self, flow: Workflow, consumers: Mapping[str, int]) -> float:
+        return predict(flow, _of(consumers, flow), self._settings.approximation).response_s
 
     def _slow(self, facts: _Facts) -> str:
-        """Return that jobs took longer than they may, in words; nothing where they did not."""
-        response, limit_s = facts.measured.response, self._settings.threshold_s or self._settings.response_s
+        """Return that jobs took longer than they may, in words; nothing where they did not. Jobs that were asked for
+        before the last change say nothing about it."""
+        response = facts.measured.response_since(self._changed_at_us)
+        limit_s = self._settings.threshold_s or self._settings.response_s
         if response.mean_s is None or limit_s is None or response.count < self._settings.least_jobs:
             return ""
         return f"jobs took {response.mean_s:.3g} s, more than {limit_s:.3g} s; " if response.mean_s > limit_s else ""
@@ -269,9 +272,11 @@ class Scheduler:
         if plan.cost < cost:
             return self._down(facts, aim, cost)
         self._smaller = None
-        now = predict(facts.loaded, _of(facts.requested, facts.loaded), settings.approximation)
-        gain = _gain(now.response_s, plan.response_s)
-        told = f"{why}predicted response {plan.response_s:.3g} s, and {now.response_s:.3g} s as it is"
+        # What is moved from one task to another must be worth it even if arrivals are as few as chance allows.
+        judged = facts.loaded if plan.cost > cost else facts.loaded.with_arrivals(facts.surely)
+        now_s, then_s = (self._predicted_s(judged, consumers) for consumers in (facts.requested, aim.consumers))
+        gain = _gain(now_s, then_s)
+        told = f"{why}predicted response {then_s:.3g} s, and {now_s:.3g} s as it is"
         if gain > settings.up_margin or (gain > 0 and self._slow(facts)):
             return Rescale(aim.consumers, f"{self._slow(facts)}{told}", plan)
         return Keep(f"no plan gains more than {settings.up_margin:.0%}: {told}", plan)
