@@ -21,6 +21,7 @@ LIMIT = 10_000  # entries of a series
 LEAST_FOR_RATE = 5  # fewer do not tell how fast a task is served, and arrivals are weighed against what was guessed
 LEAST_FOR_SCV = 20  # fewer do not tell how much times vary: what the workflow says of it stays
 _RECENT = 0.25  # of the window: where a rise of arrivals shows first
+_LEAST_TOGETHER = 10  # of all job types, for a rise of all of them
 _CHANCE = 3.0  # standard deviations above the window's mean that are no chance any more
 _US = 1_000_000
 
@@ -171,11 +172,11 @@ class Monitor:
         }
         recent_us = {job: now_us - int(_RECENT * (now_us - begin_us)) for job, begin_us in begins.items()}
         recent = {job: [at_us for at_us in some if at_us > recent_us[job]] for job, some in times.items()}
-        all_rose = _rose(sum(map(len, times.values())), sum(map(len, recent.values())))
+        all_rose = _rose(sum(map(len, times.values())), sum(map(len, recent.values())), _LEAST_TOGETHER)
         found = {}
         for name, job in self._workflow.jobs.items():
             before = _rate_seen(job, times[name], begins[name], now_us)
-            if _rose(len(times[name]), len(recent[name])):
+            if _rose(len(times[name]), len(recent[name]), LEAST_FOR_RATE):
                 found[name] = _rate_seen(job, recent[name], recent_us[name], now_us)
             elif all_rose:
                 guess = replace(job, arrival_rate_per_s=before.rate_per_s)  # few of each type: its share is a guess
@@ -185,10 +186,10 @@ class Monitor:
         return found
 
 
-def _rose(count: int, recent: int) -> bool:
+def _rose(count: int, recent: int, least: int) -> bool:
     """Return whether there are more in the newest part of the window than chance would have there."""
     expected = _RECENT * count
-    return recent >= LEAST_FOR_RATE and recent > expected + _CHANCE * expected**0.5
+    return recent >= least and recent > expected + _CHANCE * expected**0.5
 
 
 def _rate_seen(job: JobType, times: list[int], begin_us: int, now_us: int) -> Seen:
