@@ -881,7 +881,7 @@ def test_profiles_events_and_records_that_are_none_hold_nobody_up(url: str) -> N
         assert [one.outcome for one in jobs.status(job_id).history] == ["failed"]
         with other.transaction() as tx:
             tx.set(record_name("taken"), b"no record")
-        jobs.submit("one", 1, job_id="taken")
+        jobs.submit_many("one", [1], job_ids=["taken"])
         assert jobs.run("one", 1, wait_s=DEADLINE_S) == 1
         eventually(lambda: _begun(admin, "rubbish"), "all that was asked for is taken up")
         listed = [one.status for one in jobs.list() if one.workflow == "rubbish"]
