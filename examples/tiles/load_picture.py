@@ -34,7 +34,7 @@ from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded  # noqa: E402
 from clarion.reproduce.figure_style import saved  # noqa: E402
 
 COLOURS = {"align": "#0072B2", "segment": "#D55E00", "focus": "#009E73", "count": "#CC79A7", "report": "#7f7f7f"}
-STEERING = ["--window", "20s", "--cool-down", "5s", "--settle", "20s"]
+STEERING = ["--window", "20s", "--cool-down", "5s", "--settle", "30s"]
 OBSERVED = {"linewidth": 1, "linestyle": ":"}
 RESPONSE_S, BUDGET = 1.5, 10
 BIN_S = 5
@@ -116,9 +116,9 @@ def draw(seen: dict[str, Any], out: Path) -> None:
         response.set_ylabel("response, s\n(at when the tile was asked for)")
         response.set_xlabel("time, s")
         response.set_xlim(-2, last_s)
-        for place in (load, consumers, response):
+        for place in (load, response):
             place.set_ylim(0)
-            place.legend(loc="upper left" if place is consumers else "upper right", fontsize=8)
+            place.legend(loc="upper right", fontsize=8)
 
 
 def _draw_consumers(place: Any, samples: list[dict[str, Any]], begun_us: int) -> None:
@@ -131,6 +131,8 @@ def _draw_consumers(place: Any, samples: list[dict[str, Any]], begun_us: int) ->
     place.plot([], [], color="black", **OBSERVED, label="living (else: requested)")
     place.set_ylabel("consumers of a task\n(processes)")
     place.yaxis.get_major_locator().set_params(integer=True)
+    place.set_ylim(0, 1.2 * place.get_ylim()[1])
+    place.legend(loc="upper center", ncols=len(COLOURS) + 1, fontsize=8)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Ask for tiles at a rate that rises and falls, wait for what comes of them, and compare it with the truth.
 
-    python examples/tiles/submit_tiles.py            # two and a half minutes; --quick: ten seconds
+    python examples/tiles/submit_tiles.py            # three minutes; --quick: ten seconds
 
 Images are made and stored before the load begins, and each is asked for many times: jobs carry references.
 """
@@ -19,7 +19,7 @@ from tiles import flow, written
 
 from clarion.workflow import Jobs
 
-LOAD = ((30, 2), (60, 8), (60, 2))  # seconds, tiles a second
+LOAD = ((30, 2), (60, 8), (90, 2))  # seconds, tiles a second
 QUICK = ((3, 2), (4, 6), (3, 2))
 FIELDS, ROUNDS = 12, 4
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,16 +18,17 @@ from tests.integration.conftest import StartBroker
 from tests.integration.waiting import DEADLINE_S, eventually, paced
 from tests.integration.workflow_process import FlowProcess, controlling, running, working
 
-from clarion import Admin, Publisher
+from clarion import Admin, Publisher, Subscriber
 from clarion.model import task_events
 from clarion.model.errors import ClarionError, PermanentError, TimedOut
 from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskDone
 from clarion.store.segmented import SegmentedStore
+from clarion.subscriber import Transaction
 from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Workflow
 from clarion.workflow import invoker as invoker_module
 from clarion.workflow import worker as worker_module
 from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper, make_known
-from clarion.workflow.job_messages import DATA_TOPIC, jobs_topic, join_name
+from clarion.workflow.job_messages import CANCELLED_TOPIC, DATA_TOPIC, jobs_topic, join_name
 
 DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
 
@@ -172,13 +175,15 @@ def test_what_a_handler_puts_where_nobody_listens_or_wrongly_fails_the_task(url:
 
     @flow.task("A", max_attempts=1)
     def first(payload: Any, context: Context) -> None:
-        context.put(payload["topic"], b"x", headers=payload.get("headers"))
+        context.put(payload["topic"], payload.get("payload", b"x"), headers=payload.get("headers"))
 
     flow.job("one", ["A"])
     with running(flow, url) as jobs:
         for payload in ({"topic": "wrong-puts-nobody"}, {"topic": ""}, {"topic": "x", "headers": {"a": 1}}):
-            with pytest.raises(JobFailed, match=r"what follows the task cannot be done|Error"):
+            with pytest.raises(JobFailed, match="what follows the task cannot be done: "):
                 jobs.run("one", payload, wait_s=DEADLINE_S)
+        with pytest.raises(JobFailed, match="TypeError: payload is bytes or str, not int"):
+            jobs.run("one", {"topic": "x", "payload": 5}, wait_s=DEADLINE_S)
 
 
 # Failing.
@@ -197,10 +202,12 @@ def test_a_task_is_tried_again_ever_later_then_dead_with_its_trace_and_replayed_
     flow.job("breaking", {"A": ["X", "B"], "X": ["D"], "B": ["D"]})
     with running(flow, url) as jobs, Admin(url) as admin:
         job_id = jobs.submit("breaking", 7)
+        assert jobs.submit("breaking", 7, job_id=job_id) == job_id
         with pytest.raises(JobFailed, match="task X failed at its last attempt: ValueError: no such tile"):
             jobs.result(job_id, wait_s=DEADLINE_S)
         status = jobs.status(job_id)
         assert (status.status, status.task) == ("failed", "X")
+        assert [one.status for one in jobs.list() if one.job_id == job_id] == ["failed"], "asked for twice, it is one"
         assert "Traceback (most recent call last)" in status.reason
         assert "in breaks" in status.reason
         tried = [one for one in status.history if one.task == "replays/X"]
@@ -274,6 +281,55 @@ def test_an_error_of_clarions_that_a_handler_meets_is_as_any_other(url: str, err
         assert jobs.run("one", wait_s=DEADLINE_S) == 3
 
 
+def test_what_others_who_read_a_tasks_topic_give_up_is_no_failure_of_the_job(url: str) -> None:
+    flow = Workflow("others")
+    gate = Gate()
+    flow.task("A")(gate.pass_through)
+    flow.job("one", ["A"])
+    make_known(flow, url)
+    with Admin(url) as admin, Jobs(url, "others") as jobs, Subscriber(url, "audit", ack="explicit") as audit:
+        admin.subscribe("others/A", "audit", shared=True, max_attempts=1)
+        with controlling(flow, url):
+            job_id = jobs.submit("one", 1)
+            (message,) = audit.get("others/A", wait_s=DEADLINE_S)
+            message.nack(reason="not mine")
+            audit.flush_acks()
+            assert len(admin.dead_letters("others/A")) == 1
+            eventually(lambda: _idle_of(admin, "$dead/others/A", b"invoker"), "the letter is read")
+            assert jobs.status(job_id).status == "running"
+            gate.open()
+            with working(flow, "A", url):
+                assert jobs.result(job_id, wait_s=DEADLINE_S) == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("it was"), BaseException("basic")], ids=repr)
+def test_a_handler_that_would_end_its_process_fails_its_task_and_the_worker_goes_on(
+    url: str, error: BaseException
+) -> None:
+    flow = Workflow(f"exits-{type(error).__name__}")
+
+    @flow.task("A", max_attempts=2, retry_s=0.01)
+    def plain(payload: Any) -> Any:
+        if payload:
+            raise error
+
+    @flow.task("B", max_attempts=2, retry_s=0.01)
+    async def awaited(payload: Any) -> Any:
+        plain(payload)
+
+    for task in "AB":
+        flow.job(task, [task])
+    with running(flow, url) as jobs:
+        for task in "AB":
+            job_id = jobs.submit(task, 1)
+            with pytest.raises(JobFailed, match=type(error).__name__):
+                jobs.result(job_id, wait_s=DEADLINE_S)
+            status = jobs.status(job_id)
+            assert [one.outcome for one in status.history] == ["failed", "failed"]
+            assert __file__ in status.reason.splitlines()[1], "the trace begins at the handler"
+            jobs.run(task, 0, wait_s=DEADLINE_S)
+
+
 def test_a_task_that_somebody_put_again_and_again_ends_its_job_once(url: str) -> None:
     flow = _diamond("twice")
     well = threading.Event()
@@ -341,6 +397,7 @@ def test_of_a_cancelled_job_no_further_task_begins(url: str) -> None:
         gate.open()
         with pytest.raises(JobCancelled, match=f"job {job_id} was cancelled"):
             jobs.result(job_id, wait_s=DEADLINE_S)
+        eventually(lambda: jobs.status(job_id).history, "the task that was under way is done")
         with Admin(url) as admin:
             eventually(lambda: _idle(admin, "cancels/B"), "what was left of it is taken away")
         status = jobs.status(job_id)
@@ -354,6 +411,80 @@ def test_of_a_cancelled_job_no_further_task_begins(url: str) -> None:
         assert not jobs.cancel(done)
         assert jobs.status(done).status == "done"
     assert [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)] == ["cancelled"]
+
+
+def test_a_job_that_is_cancelled_just_as_its_last_task_is_committed_stays_so(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Workflow("races")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    with controlling(flow, url), Jobs(url, "races") as jobs, working(flow, "A", url) as worker:
+        commit = worker.client.commit
+        said: list[bool] = []
+
+        def cancel_and_commit(messages: Any, steps: Any) -> None:
+            if not said:
+                said.append(jobs.cancel("raced"))
+            commit(messages, steps)
+
+        monkeypatch.setattr(worker.client, "commit", cancel_and_commit)
+        jobs.submit("one", job_id="raced")
+        with pytest.raises(JobCancelled):
+            jobs.result("raced", wait_s=DEADLINE_S)
+        with Admin(url) as admin:
+            eventually(lambda: _idle(admin, "races/A"), "the task is acked")
+        assert said == [True]
+        assert jobs.status("raced").status == "cancelled"
+    assert [one.outcome for one in _events(url, "raced") if isinstance(one, JobEnded)] == ["cancelled"]
+
+
+def test_an_id_that_was_cancelled_and_forgotten_is_another_jobs_when_asked_for_again(url: str) -> None:
+    flow = Workflow("reborn")
+    gate = Gate()
+    flow.task("A")(gate.pass_through)
+    flow.job("one", ["A"])
+    job_id = "b64:reborn"  # which as a name of bytes would have another text
+    with running(flow, url) as jobs, Admin(url) as admin:
+        jobs.submit("one", "old", job_id=job_id)
+        gate.wait_for()
+        assert jobs.cancel(job_id)
+        eventually(lambda: _begun(admin, "reborn"), "it is taken up")
+        sweeper = Sweeper(flow, url, kept_s=0.0)
+        try:
+            _turn_until(sweeper, partial(_all_gone, jobs, [job_id]), "it is forgotten")
+        finally:
+            sweeper.close()
+        jobs.submit("one", "new", job_id=job_id)
+        _wait_status(jobs, job_id, "running")
+        gate.open()
+        assert jobs.result(job_id, wait_s=DEADLINE_S) == "new"
+
+
+def test_workers_go_on_where_the_topic_of_cancelled_jobs_is_made_anew(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_LOOK_S", 0.0)
+    flow = Workflow("anew")
+    gate = Gate()
+    begun: list[Any] = []
+    flow.task("A")(lambda payload: gate.pass_through(payload) if payload == "cancel me" else payload)
+    flow.task("B")(begun.append)
+    flow.job("pair", ["A", "B"])
+    with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin:
+        for _ in range(3):
+            publisher.put(CANCELLED_TOPIC, b"\xff no job").result(DEADLINE_S)
+        jobs.run("pair", 1, wait_s=DEADLINE_S)
+        admin.delete_topic(CANCELLED_TOPIC)
+        jobs.run("pair", 2, wait_s=DEADLINE_S)
+        make_known(flow, url)
+        jobs.run("pair", 3, wait_s=DEADLINE_S)
+        job_id = jobs.submit("pair", "cancel me")
+        gate.wait_for()
+        assert jobs.cancel(job_id)
+        gate.open()
+        eventually(lambda: _idle(admin, "anew/A") and _idle(admin, "anew/B"), "what was left of it is taken away")
+    assert begun == [1, 2, 3]
 
 
 def test_a_job_that_failed_can_be_cancelled(url: str) -> None:
@@ -588,8 +719,7 @@ def test_the_same_job_id_asked_for_twice_is_one_job(url: str) -> None:
 
 
 def _begun(admin: Admin, workflow: str) -> bool:
-    known = admin.describe_topic(jobs_topic(workflow))
-    return {one.name: one.cursor for one in known.subscriptions}[b"invoker"] == known.next_offset
+    return _idle_of(admin, jobs_topic(workflow), b"invoker")
 
 
 def test_jobs_go_on_by_the_table_they_began_with(url: str) -> None:
@@ -674,6 +804,27 @@ def test_what_is_not_there_is_told(url: str) -> None:
             assert jobs.result(job_id, wait_s=DEADLINE_S) == 1
 
 
+def test_a_job_that_is_taken_up_while_it_is_looked_for_is_found(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Workflow("looks")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    invoker = Invoker(flow, url)
+    try:
+        with Jobs(url, "looks") as jobs:
+            look = jobs._waiting_profile
+
+            def begin_and_look(job_id: str) -> Any:
+                invoker.turn()
+                return look(job_id)
+
+            monkeypatch.setattr(jobs, "_waiting_profile", begin_and_look)
+            assert jobs.status(jobs.submit("one")).status == "running"
+            with pytest.raises(TimedOut):
+                jobs.result(jobs.submit("one"))
+    finally:
+        invoker.close()
+
+
 def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(url: str) -> None:
     flow = Workflow("garbage")
     flow.task("A")(lambda payload: payload)
@@ -689,15 +840,15 @@ def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(ur
         eventually(lambda: _begun(admin, "garbage"), "all that was asked for is taken up")
         sweeper = Sweeper(flow, url, kept_s=0.0)
         try:
-            _turn_until(sweeper, partial(_idle_of, admin, "garbage", b"sweeper"), "all are forgotten")
+            _turn_until(sweeper, partial(_idle_of, admin, jobs_topic("garbage"), b"sweeper"), "all are forgotten")
         finally:
             sweeper.close()
         with pytest.raises(NoJob):
             jobs.status(refused)
 
 
-def _idle_of(admin: Admin, workflow: str, name: bytes) -> bool:
-    known = admin.describe_topic(jobs_topic(workflow))
+def _idle_of(admin: Admin, topic: str, name: bytes) -> bool:
+    known = admin.describe_topic(topic)
     return {one.name: one.cursor for one in known.subscriptions}[name] == known.next_offset
 
 
@@ -718,9 +869,8 @@ def test_ended_jobs_are_forgotten_and_nothing_of_them_is_left(start_broker: Star
         jobs.results(done, wait_s=DEADLINE_S)
         jobs.submit("diamond", job_id=done[0])  # once more
         cancelled = jobs.submit_many("many-joins", range(120))
-        eventually(lambda: _idle(admin, "sweeps/A"), "the first task of each is done")
         kept = jobs.submit("many-joins", "kept")
-        eventually(lambda: _idle(admin, "sweeps/A"), "of this one, too")
+        eventually(lambda: _begun(admin, "sweeps") and _idle(admin, "sweeps/A"), "the first task of each is done")
         for job_id in cancelled:
             assert jobs.cancel(job_id)
         sweeper = Sweeper(flow, broker.url, kept_s=0.0)
@@ -811,7 +961,57 @@ def _all_failed(jobs: Jobs, job_ids: list[str]) -> bool:
     return all(record is not None and record.status == "failed" for record in jobs._records(job_ids))
 
 
-# A broker that goes away.
+# Who goes away.
+
+
+class Died(BaseException):
+    """A worker is no more."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("task", ["A", "B", "D"])
+def test_a_worker_that_dies_just_before_or_after_a_commit_leaves_everything_to_happen_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, moment: str, task: str
+) -> None:
+    flow, lines = Workflow(f"dies-{moment}-{task}"), f"lines-{moment}-{task}"
+
+    def work(payload: Any, context: Context) -> Any:
+        context.put(lines, context.task)
+        return [context.task, payload]
+
+    for name in "ABCD":
+        flow.task(name)(work)
+    flow.job("diamond", DIAMOND)
+    died: list[str] = []
+    leave = Transaction.__exit__
+
+    def leave_or_die(self: Transaction, kind: Any, error: Any, trace: Any) -> None:
+        dies = kind is None and not died and threading.current_thread().name == f"worker of {task}"
+        if dies and moment == "before":
+            died.append(moment)
+            leave(self, Died, Died(), None)
+            raise Died
+        leave(self, kind, error, trace)
+        if dies:
+            died.append(moment)
+            raise Died
+
+    monkeypatch.setattr(Transaction, "__exit__", leave_or_die)
+    with Admin(url) as admin, controlling(flow, url), Jobs(url, flow.name) as jobs, ExitStack() as others:
+        admin.configure_topic(lines, retention="keep")
+        for other in set("ABCD") - {task}:
+            others.enter_context(working(flow, other, url))
+        job_id = jobs.submit("diamond", 1)
+        with pytest.raises(Died), working(flow, task, url):
+            eventually(lambda: died, "the worker died")
+        with working(flow, task, url):
+            a = ["A", 1]
+            assert jobs.result(job_id, wait_s=DEADLINE_S) == ["D", {"B": ["B", a], "C": ["C", a]}]
+            eventually(lambda: all(_idle(admin, flow.topic_of(one)) for one in "ABCD"), "nothing is left to do")
+        assert sorted(one.payload.decode() for one in admin.browse(lines)) == ["A", "B", "C", "D"]
+    done = Counter(one.task for one in _events(url, job_id) if isinstance(one, TaskDone))
+    assert done == Counter(flow.topic_of(one) for one in "ABCD")
+    assert [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)] == ["done"]
 
 
 def test_what_is_done_while_the_broker_is_away_is_committed_when_it_is_back(broker: BrokerProcess) -> None:

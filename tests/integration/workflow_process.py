@@ -46,7 +46,7 @@ def working(flow: Workflow, task: str, url: str) -> Iterator[Worker]:
         except BaseException as error:  # noqa: BLE001 (it is raised below)
             errors.append(error)
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=run, name=f"worker of {task}", daemon=True)
     thread.start()
     try:
         yield worker

@@ -34,6 +34,7 @@ from clarion.cli.workflow_options import (
     read_workflow,
 )
 from clarion.model.errors import BadSettings, PermanentError, RetryableError
+from clarion.session.service_process import StopSignals
 
 if TYPE_CHECKING:
     from clarion.workflow import Workflow
@@ -193,7 +194,7 @@ def run(
     _log_to_stderr()
     with (
         _stop_signals() as stopping,
-        _broker(url, data, stopping),
+        _broker(url, data, stopping) as broker,
         _allocator(allocator, file, url, found, namespace) as who,
     ):
         plane = ControlPlane(
@@ -205,6 +206,11 @@ def run(
             while not stopping.wait(0.2):
                 if plane.over.is_set():
                     raise PermanentError("a part of the control plane failed, see above; everything is stopped")
+                if broker is not None and broker.poll() is not None:
+                    raise PermanentError(
+                        f"the broker that was started here ended with {broker.returncode}; everything is stopped, and"
+                        " what it acknowledged is on disk: start the workflow again"
+                    )
         finally:
             note("stopping: consumers finish what they work on")
             plane.close()
@@ -212,28 +218,42 @@ def run(
 
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    stopping = threading.Event()
+    """Yield what the first SIGTERM or Ctrl-C sets; the second ends the program at once."""
+    stopping, signals = threading.Event(), StopSignals()
+
+    def stop(number: int, _frame: object) -> None:
+        if signals.is_echo(number, time.monotonic()):
+            return
+        if stopping.is_set():
+            os._exit(128 + number)  # consumers, and a broker started here, hear of it by themselves
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+        signal.signal(number, stop)
     yield stopping
 
 
 @contextmanager
-def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[None]:
-    """Start a broker where none answers, and end it with us."""
+def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[subprocess.Popen[bytes] | None]:
+    """Start a broker where none answers, yield it, and end it with us."""
+    from clarion.workflow.allocators import dying_with_us
+
     if _answers(url):
-        yield
+        yield None
         return
     if "127.0.0.1" not in url and "localhost" not in url and not url.startswith("ipc://"):
-        raise PermanentError(f"no broker answers at {url}, and one is started on this machine only")
+        raise PermanentError(
+            f"no broker answers at {url}, and one is started on this machine only; nothing was started. Start it there"
+            " (`clarion up`), or name another with --url"
+        )
     note(f"no broker answers at {url}: starting one, with its data in {data}")
     command = [sys.executable, "-m", "clarion", "up", "--data", str(data), "--listen", url]
-    broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    broker = subprocess.Popen(dying_with_us(command), stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         while not _answers(url) and not stopping.is_set():
             if broker.poll() is not None:
                 raise PermanentError(f"the broker did not start: it ended with {broker.returncode}; see above")
-        yield
+        yield broker
     finally:
         broker.terminate()
         broker.wait()

@@ -36,6 +36,11 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
+def dying_with_us(command: Sequence[str]) -> list[str]:
+    """Return a command that gets SIGTERM, on Linux, when the thread of this process that started it ends."""
+    return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]
+
+
 class AllocatorUnavailable(RetryableError):
     """What runs the consumers gave no usable answer; the tasks that were asked for before it have their consumers."""
 
@@ -161,9 +166,8 @@ class LocalProcesses:
         return not enough and now_s >= one.not_before_s
 
     def _start(self, task: str, one: _Consumers, now_s: float) -> None:
-        command = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *one.command]
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            process = subprocess.Popen(dying_with_us(one.command), stdin=subprocess.DEVNULL, start_new_session=True)
         except OSError as error:
             self._note_failure(one, now_s)
             _log.warning("a consumer of %s cannot be started: %s", task, error)

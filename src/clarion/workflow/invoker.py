@@ -191,10 +191,13 @@ class FailureWatch:
         while True:
             steps: list[Step] = []
             try:
+                if letter.subscription != WORKERS.encode():
+                    raise PermanentError(f"{to_text(letter.subscription)} gave it up, which is not of the workflow")
                 _, header = read_task_headers(letter.headers)
                 state = self._client.subscriber.state(record_name(header.job_id))
                 record = read_record(state.value)
-                if record is not None and record.status in ("running", "failed"):
+                of_this = record is not None and record.submitted_at_us == header.submitted_at_us
+                if record is not None and of_this and record.status in ("running", "failed"):
                     failed = msgspec.structs.replace(
                         record, status="failed", task=task, reason=letter.reason,
                         ended_at_us=max(record.submitted_at_us, int(letter.at.timestamp() * 1e6)),

@@ -6,6 +6,7 @@ and a reference to it goes along; see `stored_data`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -45,9 +46,25 @@ def pack(value: Any) -> Value:
     if isinstance(value, bytes | bytearray | memoryview):
         return Value("bytes", bytes(value))
     try:
-        return Value("json", msgspec.json.encode(value, enc_hook=_plain))
+        packed = msgspec.json.encode(value, enc_hook=_plain)
+        if b"null" in packed:  # which NaN would become in silence
+            _check_finite(value)
+        return Value("json", packed)
     except (TypeError, ValueError, msgspec.MsgspecError, OverflowError) as error:
         raise PermanentError(f"a value is bytes, or what JSON can hold; this is neither: {error}") from error
+
+
+def _check_finite(value: Any) -> None:
+    """Refuse what has NaN or an infinity inside; JSON has neither."""
+    left = [msgspec.to_builtins(value, enc_hook=_plain)]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one
+        elif isinstance(one, float) and not math.isfinite(one):
+            raise ValueError(f"{one}; give None, or a text")
 
 
 def _plain(value: Any) -> Any:
@@ -108,6 +125,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def record_name(job_id: str) -> str:
     """Return the name of the state that holds a job's record."""
     return f"clarion/job/{job_id}"
+
+
+def cancelled_mark(job_id: str, submitted_at_us: int) -> str:
+    """Return how a job that was cancelled is named to workers: once it is forgotten, its id may be another job's."""
+    return f"{job_id}/{submitted_at_us}"
 
 
 def join_name(job_id: str, task: str) -> str:

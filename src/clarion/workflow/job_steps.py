@@ -28,6 +28,7 @@ from clarion.workflow.job_messages import (
 from clarion.workflow.mapping_table import END, MappingTable
 
 _JOIN_BYTES = 48 * 2**10  # of all that comes to a join: a broker's state has up to 65,536
+_FORK_BYTES = 4 * 2**20  # of all that one task puts: a transaction has up to 16 MB
 _RESULT_BYTES = 32 * 2**10
 
 
@@ -86,7 +87,8 @@ def begin_job(profile: JobProfile, value: Value, table: MappingTable, accepted_a
 def inline_bytes(table: MappingTable, task: str) -> int:
     """Return how large a task's result may be to travel itself, and not by reference."""
     following = table.next(task)
-    bounds = [INLINE_BYTES] + [_JOIN_BYTES // len(table.before[name]) for name in following.joins]
+    bounds = [INLINE_BYTES, _FORK_BYTES // max(1, len(following.puts))]
+    bounds += [_JOIN_BYTES // len(table.before[name]) for name in following.joins]
     return min([*bounds, _RESULT_BYTES] if following.ends else bounds)
 
 
@@ -117,7 +119,9 @@ def next_step(done: DoneTask, states: Mapping[str, State]) -> Step:
 def _awaited(done: DoneTask, states: Mapping[str, State]) -> JobRecord | None:
     """Return the record of a task's job; None where nobody waits for the job any more."""
     record = read_record(states[record_name(done.header.job_id)].value)
-    return None if record is None or record.status in ("done", "cancelled") else record
+    if record is None or record.submitted_at_us != done.header.submitted_at_us:
+        return None  # it was forgotten, and its id may be another job's by now
+    return None if record.status in ("done", "cancelled") else record
 
 
 def _come_to_join(step: Step, done: DoneTask, task: str, states: Mapping[str, State]) -> None:

@@ -27,6 +27,7 @@ from clarion.workflow.job_messages import (
     JobRecord,
     Status,
     Value,
+    cancelled_mark,
     check_job_id,
     decode_parts,
     decode_profile,
@@ -45,7 +46,7 @@ from clarion.workflow.stored_data import Reference
 _JOBS = b"clarion/jobs"
 _INVOKER = INVOKER.encode()
 _WAIT_S = 60.0
-_POLL_LEAST_S, _POLL_MOST_S = 0.001, 0.25
+_POLL_LEAST_S, _POLL_MOST_S = 0.0005, 0.25
 _SLACK_S = 2  # by which an event may be stored before what it follows, where clocks were set
 _AT_ONCE = 500
 
@@ -233,7 +234,7 @@ class Jobs:
                 return False
             cancelled = msgspec.structs.replace(record, status="cancelled", ended_at_us=time.time_ns() // 1000)
             step = end_job(cancelled, state.version)
-            step.puts.append(Put(CANCELLED_TOPIC, job_id.encode()))
+            step.puts.append(Put(CANCELLED_TOPIC, cancelled_mark(job_id, record.submitted_at_us).encode()))
             try:
                 self._client.commit([], [step])
                 return True
@@ -319,7 +320,9 @@ class Jobs:
             return
 
     def _newest(self, topic: bytes, first: int, end: int, begun: int) -> Iterator[JobStatus]:
-        """Return a topic's jobs, the newest first; all before `begun` were taken up, and may be forgotten since."""
+        """Return a topic's jobs, the newest first, each once; all before `begun` were taken up, and may be forgotten
+        since."""
+        told: set[str] = set()
         workflow = to_text(topic[len(_JOBS) + 1 :]) if topic != _JOBS else ""
         while end > first:
             start = max(first, end - _AT_ONCE)
@@ -330,6 +333,9 @@ class Jobs:
             asked = [(one.offset, decode_profile(one.headers)) for one in messages if PROFILE_HEADER in one.headers]
             records = self._records([profile.job_id for _, profile in asked])
             for (offset, profile), record in reversed(list(zip(asked, records, strict=True))):
+                if profile.job_id in told:
+                    continue
+                told.add(profile.job_id)
                 if record is not None:
                     yield _status_of(record, ())
                 elif offset >= begun:
@@ -351,8 +357,8 @@ class Jobs:
 
 
 def _pause_s(waited_s: float) -> float:
-    """Return how long to wait before asking again: a tenth of what was waited so far."""
-    return min(_POLL_MOST_S, max(_POLL_LEAST_S, waited_s / 10))
+    """Return how long to wait before asking again: a twentieth of what was waited so far."""
+    return min(_POLL_MOST_S, max(_POLL_LEAST_S, waited_s / 20))
 
 
 def workflows_at(admin: Admin) -> list[str]:

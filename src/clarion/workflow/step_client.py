@@ -13,7 +13,7 @@ from clarion.model.names import to_text
 from clarion.publisher import Publisher
 from clarion.session.connection import broker_url
 from clarion.subscriber import Message, State, Subscriber
-from clarion.workflow.job_messages import CANCELLED_TOPIC
+from clarion.workflow.job_messages import CANCELLED_TOPIC, TaskHeader, cancelled_mark
 from clarion.workflow.job_steps import Step
 from clarion.workflow.mapping_table import MappingTable, job_type_name, table_name
 from clarion.workflow.stored_data import StoredData
@@ -117,15 +117,17 @@ class StepClient:
         try:
             for message in self.admin.browse(CANCELLED_TOPIC, self._cancelled_at):
                 self._cancelled_at = message.offset + 1
-                self._cancelled[to_text(message.payload)] = None
+                self._cancelled[message.payload.decode(errors="replace")] = None
         except MessagesGone as gap:  # those are older than any job that is kept
             self._cancelled_at = gap.stop
+        except InvalidRequest:  # the topic was made anew
+            self._cancelled_at = None
         while len(self._cancelled) > _CANCELLED_KEPT:
             del self._cancelled[next(iter(self._cancelled))]
 
-    def is_cancelled(self, job_id: str) -> bool:
-        """Tell whether a job was cancelled, as far as the last look told."""
-        return job_id in self._cancelled
+    def is_cancelled(self, header: TaskHeader) -> bool:
+        """Tell whether a task's job was cancelled, as far as the last look told."""
+        return cancelled_mark(header.job_id, header.submitted_at_us) in self._cancelled
 
     def close(self, timeout_s: float | None = None) -> None:
         """Let go; what is held goes to others. Waits for the broker as its clients do, or for `timeout_s` each."""

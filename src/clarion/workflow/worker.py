@@ -6,6 +6,7 @@ one that dies after has done it. So handlers may run more than once, and what th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -24,6 +25,7 @@ from clarion.model.errors import (
     RetryableError,
     VersionConflict,
 )
+from clarion.model.names import to_bytes
 from clarion.model.task_events import TaskDone
 from clarion.subscriber import Message
 from clarion.workflow import handlers
@@ -78,6 +80,7 @@ class Context:
     def __init__(self, worker: Worker, message: Message, job: str, header: TaskHeader) -> None:
         self._worker = worker
         self._message = message
+        self._header = header
         self.job = job  # type
         self.job_id = header.job_id
         self.task = worker.task.name
@@ -93,7 +96,7 @@ class Context:
     def cancelled(self) -> bool:
         """Tell whether the job was cancelled meanwhile: what the handler does is for nothing then."""
         self._worker.look_for_cancelled()
-        return self._worker.client.is_cancelled(self.job_id)
+        return self._worker.client.is_cancelled(self._header)
 
     def heartbeat(self) -> None:
         """Make sure that the task is still this worker's; LeaseLost where it is not. A worker keeps its tasks by
@@ -108,7 +111,7 @@ class Context:
         headers: Mapping[str, bytes | str] | None = None,
     ) -> None:
         """Have a message put, once, when the task is done: it is part of the same transaction."""
-        self.puts.append(Put(topic, payload.encode() if isinstance(payload, str) else bytes(payload), key, headers))
+        self.puts.append(Put(topic, to_bytes(payload, "payload"), key, headers))
 
     def store(self, data: bytes) -> Reference:
         """Store data once; the reference can be returned, alone or inside of other values, and loaded elsewhere."""
@@ -212,7 +215,7 @@ class Worker:
         job, header, context = "", None, None
         try:
             job, header = read_task_headers(message.headers)
-            if self.client.is_cancelled(header.job_id):
+            if self.client.is_cancelled(header):
                 return _Finished(message)
             table = self.client.table(header.table)
             context = Context(self, message, job, header)
@@ -220,7 +223,9 @@ class Worker:
             value = self._call_watched(message, payload, context)
             packed = pack(value)
             packed = self.client.data.keep_small(packed, inline_bytes(table, self.task.name))
-        except Exception as error:  # noqa: BLE001 (whatever went wrong is told, and the task tried again)
+        except KeyboardInterrupt:
+            raise  # somebody wants to stop
+        except BaseException as error:  # noqa: BLE001 (a handler's sys.exit, too, is told, and the task tried again)
             reason = _trace_of(error)
             log.warning("task %s, attempt %d: %s", self.task.name, message.attempt, reason.strip().splitlines()[-1])
             failed = None if header is None else self._event(message, job, header.job_id, started_at_us, "failed")
@@ -320,8 +325,9 @@ class Worker:
 
 def _trace_of(error: BaseException) -> str:
     """Return what is told of an exception: its trace from the handler on, the end of it where that is long."""
-    own, frame = (__file__, handlers.__file__), error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename in own:
+    own = (__file__, handlers.__file__, os.path.join(os.path.dirname(asyncio.__file__), ""))
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(own):
         frame = frame.tb_next
     trace = "".join(traceback.format_exception(error.with_traceback(frame or error.__traceback__)))
     return trace if len(trace) <= _REASON_MOST else f"…{trace[-_REASON_MOST:]}"

@@ -69,8 +69,9 @@ class Board:
     def commit(self, step: Step) -> bool:
         """Do all of a step; False, and nothing, where a state has another version."""
         assert len({one.name for one in step.sets}) == len(step.sets), "a transaction sets each state once"
-        if any(self.states.get(one.name, State(None, 0)).version != one.expect for one in step.sets):
-            return False
+        for one in step.sets:
+            if one.expect not in (None, self.states.get(one.name, State(None, 0)).version):
+                return False
         for one in step.sets:
             self._version += 1
             if one.value is None:

@@ -11,7 +11,7 @@ from tests.unit.workflow.job_board import Board
 
 from clarion.model.task_events import JobArrived, TaskDone
 from clarion.subscriber import State
-from clarion.workflow.job_messages import encode_record, join_name, pack, record_name
+from clarion.workflow.job_messages import INLINE_BYTES, encode_record, join_name, pack, record_name
 from clarion.workflow.job_steps import Put, inline_bytes
 
 DIAMOND = {"A": ("B", "C"), "B": ("D",), "C": ("D",), "D": ()}
@@ -130,6 +130,17 @@ def test_nothing_waits_or_ends_in_a_job_that_is_over_or_forgotten(became: str | 
         assert [one.task for one in board.events if isinstance(one, TaskDone)] == ["A", before], "but it is told"
 
 
+def test_a_task_of_a_job_that_was_forgotten_does_nothing_to_another_of_its_id() -> None:
+    for dag in (DIAMOND, {"A": ("B", "C"), "B": (), "C": ()}, {"A": ("C",), "C": ()}):
+        board = _begun(dag)
+        board.work("A")
+        another = msgspec.structs.replace(board.record(), submitted_at_us=7)
+        board.states[record_name("1")] = State(encode_record(another), 1000)
+        left = dict(board.states)
+        board.work("C")
+        assert (board.states, board.ends()) == (left, [])
+
+
 def test_a_job_that_failed_goes_on_when_its_task_is_replayed() -> None:
     board = _begun(DIAMOND)
     board.work("A")
@@ -154,6 +165,13 @@ def test_what_comes_to_a_join_fits_a_state_however_many_come() -> None:
             sizes = [len(state.value or b"") for state in board.states.values()]
             assert max(sizes) < 65_536
         assert board.put()[-1] == "Z"
+
+
+def test_what_forks_to_many_fits_a_transaction() -> None:
+    for many in (2, 100, 1000):
+        board = _begun({"A": tuple(f"t{place}" for place in range(many)), **{f"t{p}": () for p in range(many)}})
+        assert inline_bytes(board.table, "A") * many <= 8 * 2**20
+    assert inline_bytes(_begun({"A": ("B", "C"), "B": (), "C": ()}).table, "A") == INLINE_BYTES
 
 
 def test_results_that_end_a_job_fit_its_record() -> None:

@@ -1,0 +1,69 @@
+"""`clarion workflow` and `clarion jobs` as a newcomer meets them: a handler that fails, names left out, wrong files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.broker_process import free_url
+from tests.integration.shell import Shell, one_line, read_line, run, running
+
+FLOW = """
+from clarion.workflow import Workflow
+
+flow = Workflow("slides")
+
+
+@flow.task(max_attempts=1)
+def look(payload):
+    if payload == "broken":
+        raise ValueError("no such slide")
+    return payload
+
+
+flow.job("glance", [look])
+"""
+
+
+@pytest.fixture
+def slides(tmp_path: Path) -> Iterator[Shell]:
+    """Commands against a workflow that runs, on a broker that it started itself."""
+    file = tmp_path / "slides.py"
+    file.write_text(FLOW)
+    data = tmp_path / "data"
+    with running("workflow", "run", str(file), "--data", str(data), "--json", CLARION_URL=free_url()) as flow:
+        yield Shell(flow, json.loads(read_line(flow))["url"], data)
+
+
+def test_a_failed_job_says_where_to_look_and_its_trace_begins_at_the_handler(slides: Shell) -> None:
+    refused = slides.run("jobs", "submit", "glance", "broken", "--workflow", "slides", "--id", "b", "--wait", "60s")
+    assert refused.returncode == 1
+    assert "`clarion dead list slides/look`" in one_line(refused)
+    told = slides.ok("jobs", "status", "b").decode()
+    assert "clarion dead replay slides/look" in told
+    trace = told[told.index("Traceback") :].splitlines()
+    assert trace[1].strip().startswith("File ")
+    assert "slides.py" in trace[1]
+    assert b"ValueError: no such slide" in slides.ok("dead", "list", "slides/look")
+
+
+def test_a_name_left_out_is_found_or_told(slides: Shell) -> None:
+    assert slides.ok("jobs", "submit", "glance", "7", "--workflow", "slides", "--wait", "60s") == b"7\n"
+    assert "There is one of workflow slides" in one_line(slides.run("jobs", "submit", "glance", "7"))
+    assert slides.json("workflow", "status")["workflow"] == "slides"
+    assert "there are slides" in one_line(slides.run("workflow", "status", "others"))
+
+
+def test_nothing_is_started_for_what_is_wrong(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("x = 1\ny = x.missing\n")
+    right = tmp_path / "right.py"
+    right.write_text(FLOW)
+    data = tmp_path / "data"
+    more = {"CLARION_URL": free_url()}
+    assert "fails at line 2" in one_line(run("workflow", "run", str(wrong), "--data", str(data), **more))
+    for options in (["--allocator", "nobody"], ["--consumers", "look=0"], ["--consumers", "other=2"]):
+        assert run("workflow", "run", str(right), "--data", str(data), *options, **more).returncode in (1, 2)
+    assert not data.exists()
