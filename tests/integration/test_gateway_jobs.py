@@ -18,8 +18,10 @@ from tests.integration.gateway_process import Answer, GatewayProcess
 from tests.integration.shell import environment
 from tests.integration.waiting import DEADLINE_S, eventually
 
+from clarion import Subscriber
 from clarion.workflow import Jobs, Worker, Workflow
 from clarion.workflow.invoker import FailureWatch, Invoker
+from clarion.workflow.job_messages import record_name
 
 JSON = "application/json"
 LONG = f"wait={DEADLINE_S:g}"
@@ -295,6 +297,21 @@ def test_more_may_wait_for_results_than_there_are_threads(gateway: GatewayProces
     assert sorted(answer.told for answer in answers) == [2 * n for n in range(30)]
 
 
+def test_who_waits_for_a_job_whose_record_is_none_holds_up_nobody(url: str, gateway: GatewayProcess) -> None:
+    with Subscriber(url, "spoiler") as spoiler, spoiler.transaction() as tx:
+        tx.set(record_name("spoilt"), b"no record")
+    answers: list[Answer] = []
+    waiting = threading.Thread(target=lambda: answers.append(gateway.get("/jobs/spoilt/result?wait=5")))
+    waiting.start()
+    while waiting.is_alive():
+        asked = _submit(gateway, "double", b"4", Content_Type=JSON)
+        assert _result(gateway, asked.told["job_id"]).told == 8
+    assert answers[0].status == 502
+    for _ in range(2):
+        asked = _submit(gateway, "double", b"4", Content_Type=JSON)
+        assert _result(gateway, asked.told["job_id"]).told == 8
+
+
 def test_a_gateway_that_stops_answers_who_waits(url: str, gateway: GatewayProcess) -> None:
     gate.clear()
     try:
@@ -315,8 +332,8 @@ def test_a_gateway_that_stops_answers_who_waits(url: str, gateway: GatewayProces
 
 def test_a_job_that_no_invoker_has_taken_up_is_waiting(broker: BrokerProcess) -> None:
     Invoker(flow, broker.url).close()  # makes the job types known
-    with GatewayProcess(broker.url) as gateway:
-        job_id = _submit(gateway, "double", b"7", Content_Type=JSON).told["job_id"]
+    with GatewayProcess(broker.url) as gateway, Jobs(broker.url, "imaging") as jobs:
+        (job_id,) = jobs.submit_many("double", [7])  # a lone one would not wait for an invoker
         assert gateway.get(f"/jobs/{job_id}?workflow=imaging").told["status"] == "waiting"
         assert gateway.get(f"/jobs/{job_id}/result?workflow=imaging").status == 202
         assert gateway.ask("DELETE", f"/jobs/{job_id}?workflow=imaging").told["error"] == "NotBegun"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,7 +30,16 @@ from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Work
 from clarion.workflow import invoker as invoker_module
 from clarion.workflow import worker as worker_module
 from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper, make_known
-from clarion.workflow.job_messages import CANCELLED_TOPIC, DATA_TOPIC, jobs_topic, join_name
+from clarion.workflow.job_messages import (
+    CANCELLED_TOPIC,
+    DATA_TOPIC,
+    PROFILE_HEADER,
+    JobProfile,
+    jobs_topic,
+    join_name,
+    record_name,
+)
+from clarion.workflow.jobs import new_job_id, profile_headers
 
 DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
 
@@ -399,7 +410,9 @@ def test_of_a_cancelled_job_no_further_task_begins(url: str) -> None:
             jobs.result(job_id, wait_s=DEADLINE_S)
         eventually(lambda: jobs.status(job_id).history, "the task that was under way is done")
         with Admin(url) as admin:
-            eventually(lambda: _idle(admin, "cancels/B"), "what was left of it is taken away")
+            eventually(
+                lambda: _idle(admin, "cancels/A") and _idle(admin, "cancels/B"), "what was left of it is taken away"
+            )
         status = jobs.status(job_id)
         assert (status.status, [one.task for one in status.history]) == ("cancelled", ["cancels/A"])
         assert status.ended_at is not None
@@ -783,7 +796,7 @@ def test_what_is_not_there_is_told(url: str) -> None:
         with pytest.raises(PermanentError, match="there is no job type one of workflow tellings"):
             jobs.submit("one")
         make_known(flow, url)
-        job_id = jobs.submit("one", 1)
+        (job_id,) = jobs.submit_many("one", [1])  # a lone one would not wait for an invoker
         assert jobs.status(job_id).status == "waiting"
         assert [one.status for one in jobs.list() if one.job_id == job_id] == ["waiting"]
         with pytest.raises(TimedOut, match="is not over yet"):
@@ -818,9 +831,10 @@ def test_a_job_that_is_taken_up_while_it_is_looked_for_is_found(url: str, monkey
                 return look(job_id)
 
             monkeypatch.setattr(jobs, "_waiting_profile", begin_and_look)
-            assert jobs.status(jobs.submit("one")).status == "running"
+            (first, second) = (*jobs.submit_many("one", [1]), *jobs.submit_many("one", [2]))
+            assert jobs.status(first).status == "running"
             with pytest.raises(TimedOut):
-                jobs.result(jobs.submit("one"))
+                jobs.result(second)
     finally:
         invoker.close()
 
@@ -832,8 +846,9 @@ def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(ur
     with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin:
         publisher.put(jobs_topic("garbage"), b"what").result(DEADLINE_S)
         publisher.put("garbage/A", b"what").result(DEADLINE_S)
-        jobs._known.add("gone")
-        refused = jobs.submit("gone")
+        refused = new_job_id()
+        profile = JobProfile(job_id=refused, job="gone", submitted_at_us=time.time_ns() // 1000)
+        publisher.put(jobs_topic("garbage"), b"1", key=refused, headers=profile_headers(profile)).result(DEADLINE_S)
         assert jobs.run("one", 1, wait_s=DEADLINE_S) == 1
         with pytest.raises(JobFailed, match="there is no job type gone"):
             jobs.result(refused, wait_s=DEADLINE_S)
@@ -845,6 +860,46 @@ def test_a_message_that_asks_for_nothing_or_for_no_known_type_holds_nobody_up(ur
             sweeper.close()
         with pytest.raises(NoJob):
             jobs.status(refused)
+
+
+def test_profiles_events_and_records_that_are_none_hold_nobody_up(url: str) -> None:
+    flow = Workflow("rubbish")
+    flow.task("A", max_attempts=1)(lambda payload: 1 / payload)
+    flow.job("one", ["A"])
+    fine: dict[str, Any] = {"job_id": "x", "job": "one", "submitted_at_us": 1}
+    wrong: list[dict[str, Any]] = [
+        {"job_id": ""},
+        {"job_id": "a/b"},
+        {"job_id": "z" * 5000},
+        {"submitted_at_us": -1},
+        {"job": ""},
+    ]
+    wrong += [{"submitted_at_us": 10**18}, {"submitted_at_us": "soon"}, {"kind": "odd"}]
+    with running(flow, url) as jobs, Publisher(url) as publisher, Admin(url) as admin, Subscriber(url, "x") as other:
+        for profile in [b"\xff", b"{}", *(json.dumps(fine | one).encode() for one in wrong)]:
+            headers = {PROFILE_HEADER: profile}
+            publisher.put(jobs_topic("rubbish"), b"1", key="x", headers=headers).result(DEADLINE_S)
+        job_id = jobs.submit("one", 0)
+        _wait_status(jobs, job_id, "failed")
+        publisher.put(TASK_EVENTS_TOPIC, b"no event", key=job_id).result(DEADLINE_S)
+        assert [one.outcome for one in jobs.status(job_id).history] == ["failed"]
+        with other.transaction() as tx:
+            tx.set(record_name("taken"), b"no record")
+        jobs.submit_many("one", [1], job_ids=["taken"])
+        assert jobs.run("one", 1, wait_s=DEADLINE_S) == 1
+        eventually(lambda: _begun(admin, "rubbish"), "all that was asked for is taken up")
+        listed = [one.status for one in jobs.list() if one.workflow == "rubbish"]
+        assert listed == ["done", "failed"]
+        assert jobs.statuses(["taken"]) == [None]
+        for asking in (jobs.status, jobs.cancel, jobs.result):
+            with pytest.raises(PermanentError, match="no record of a job"):
+                asking("taken")
+        sweeper = Sweeper(flow, url, kept_s=0.0)
+        try:
+            _turn_until(sweeper, partial(_idle_of, admin, jobs_topic("rubbish"), b"sweeper"), "all are forgotten")
+        finally:
+            sweeper.close()
+        assert other.state(record_name("taken")).value is None
 
 
 def _idle_of(admin: Admin, topic: str, name: bytes) -> bool:
@@ -957,6 +1012,26 @@ def test_two_control_planes_of_one_workflow_do_the_work_of_one(url: str) -> None
             sweeper.close()
 
 
+def test_a_sweeper_that_another_took_over_from_goes_on_when_its_turn_comes(url: str) -> None:
+    flow = Workflow("takeovers")
+    gate = Gate()
+    flow.task("A")(gate.pass_through)
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs:
+        first, second = Sweeper(flow, url, kept_s=0.0), Sweeper(flow, url, kept_s=0.0)
+        try:
+            job_id = jobs.submit("one")
+            gate.wait_for()
+            for sweeper in (first, second, first, second):
+                sweeper.turn()
+            gate.open()
+            jobs.result(job_id, wait_s=DEADLINE_S)
+            _turn_until(first, partial(_all_gone, jobs, [job_id]), "it is forgotten")
+        finally:
+            first.close()
+            second.close()
+
+
 def _all_failed(jobs: Jobs, job_ids: list[str]) -> bool:
     return all(record is not None and record.status == "failed" for record in jobs._records(job_ids))
 
@@ -1012,6 +1087,34 @@ def test_a_worker_that_dies_just_before_or_after_a_commit_leaves_everything_to_h
     done = Counter(one.task for one in _events(url, job_id) if isinstance(one, TaskDone))
     assert done == Counter(flow.topic_of(one) for one in "ABCD")
     assert [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)] == ["done"]
+
+
+def _away_at_first(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call that first does as if the broker did not answer."""
+    tried: list[Any] = []
+
+    def away_at_first(*given: Any) -> Any:
+        tried.append(given)
+        if len(tried) == 1:
+            raise TimedOut("the broker did not answer")
+        return call(*given)
+
+    return away_at_first
+
+
+def test_a_broker_that_does_not_answer_once_has_nobody_keep_work_for_ever(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("begin_job", "read_dead_letter"):
+        monkeypatch.setattr(invoker_module, part, _away_at_first(getattr(invoker_module, part)))
+    flow = _diamond("unanswered", max_attempts=1)
+    flow.task("X", max_attempts=1)(lambda payload: payload / 0)
+    flow.job("breaking", ["X"])
+    with running(flow, url, D=0) as jobs, working(flow, "D", url) as worker:
+        monkeypatch.setattr(worker.client, "states", _away_at_first(worker.client.states))
+        assert jobs.run("diamond", 1, wait_s=DEADLINE_S) == {"B": ["b", {"from": 1}], "C": ["c", {"from": 1}]}
+        with pytest.raises(JobFailed, match="ZeroDivisionError"):
+            jobs.run("breaking", 1, wait_s=DEADLINE_S)
 
 
 def test_what_is_done_while_the_broker_is_away_is_committed_when_it_is_back(broker: BrokerProcess) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from typer.testing import CliRunner
 
 from clarion.cli.main import app
-from clarion.model.task_events import JobEnded
-from clarion.reproduce import workflow_experiments
+from clarion.model.task_events import TaskDone
+from clarion.reproduce import workflow_experiments, workflow_real_runs
 from clarion.reproduce.approximation_grid import Grid, compare_grid, errors_of
 from clarion.reproduce.lag_rule import LagRule
 from clarion.reproduce.workflow_experiments import (
@@ -23,10 +24,11 @@ from clarion.reproduce.workflow_experiments import (
     MIN_TIME,
     ONES,
     QUICK,
+    Cell,
     RealRun,
     case_study,
-    named,
     random_path,
+    run_cell_really,
     run_load_really,
 )
 from clarion.reproduce.workflow_figures import FIGURES
@@ -37,8 +39,32 @@ from clarion.workflow import load_workflow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "microscopy" / "microscopy.yaml"
 SMALL = replace(
     QUICK, random_runs=60, simulated_random_runs=1, jobs=1500, bursts=1, lag_targets=(1.0, 3.0, 10.0),
-    grid=Grid((0.7,), (1, 2), (0.5, 1.0), customers=1000, runs=8),
+    grid=Grid((0.7,), (1, 2), (0.5, 1.0), customers=1000, runs=8), real_rates=(0.75,), real_jobs=40,
 )  # fmt: skip
+
+
+ADDED_MS = 1.5  # that the stand-in of a real system takes for a task
+
+
+def simulated_really(
+    workflow: Any, arrivals: Any, consumers: Any, *, policy: Any, seconds_per_minute: float, seed: int
+) -> RealRun:
+    """A stand-in for what really runs a workflow: the simulator, whose times are shortened."""
+    events: list[Any] = []
+    simulate_workflow(workflow, consumers, seed=seed, arrivals=arrivals, observe=events.append)
+    asked_s: dict[str, dict[str, float]] = {}
+    told = []
+    for one in events:
+        moments = {
+            field: 5_000_000 + round(getattr(one, field) * seconds_per_minute / 60)
+            for field in one.__struct_fields__
+            if field.endswith("_us")
+        }
+        told.append(structs.replace(one, **moments))
+        if isinstance(one, TaskDone):
+            took_s = (moments["finished_at_us"] - moments["started_at_us"]) / 1e6
+            asked_s.setdefault(one.job_id, {})[one.task] = took_s - ADDED_MS / 1e3
+    return RealRun(told, [(0.0, consumers)], began_at_us=5_000_000, asked_s=asked_s)
 
 
 @dataclass
@@ -62,8 +88,9 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     folder = tmp_path_factory.mktemp("workflow")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workflow_experiments, "QUICK", SMALL)
+        patch.setattr(workflow_real_runs, "run_really", simulated_really)
         done = CliRunner().invoke(
-            app, ["reproduce", "workflow", "--quick", "--json", "--processes", "1", "--out", str(folder)]
+            app, ["reproduce", "workflow", "--quick", "--real", "--json", "--processes", "1", "--out", str(folder)]
         )
     assert done.exit_code == 0, done.output
     written = json.loads((folder / NUMBERS).read_text())
@@ -80,7 +107,6 @@ def test_every_figure_and_the_report_are_written(reproduced: Reproduced) -> None
     for claim in reproduced.claims.values():
         assert claim["claim"] in report
         assert all(verdict["seen"] in report for verdict in claim["verdicts"])
-    assert "Nothing was really run" in report
 
 
 def test_what_is_printed_is_what_is_written(reproduced: Reproduced) -> None:
@@ -151,25 +177,31 @@ def test_approximations_are_exact_where_they_should_be_and_off_elsewhere() -> No
 
 
 def test_a_real_run_is_told_in_the_time_of_the_case_study() -> None:
-    def run(
-        workflow: Any, arrivals: Any, consumers: Any, *, policy: Any, seconds_per_minute: float, seed: int
-    ) -> RealRun:
-        events: list[Any] = []
-        simulate_workflow(workflow, consumers, seed=seed, arrivals=arrivals, observe=events.append)
-        shorter = seconds_per_minute / 60
-        ended = [
-            JobEnded(
-                job=one.job, job_id=one.job_id, submitted_at_us=5_000_000 + round(one.submitted_at_us * shorter),
-                at_us=5_000_000 + round(one.at_us * shorter), outcome="done",
-            )
-            for one in events
-            if isinstance(one, JobEnded)
-        ]  # fmt: skip
-        return RealRun(ended, [(0.0, named(ONES))], began_at_us=5_000_000)
-
-    found = run_load_really(run, MIN_TIME, BURST, seed=3, seconds_per_minute=1.0)
+    found = run_load_really(simulated_really, MIN_TIME, BURST, seed=3, seconds_per_minute=1.0)
     came = sorted(at_s for times_s in BURST.arrivals(3).values() for at_s in times_s.tolist())
     assert [job.arrived_s for job in found.jobs] == pytest.approx(came, abs=0.01)
     assert found.really
     assert found.consumers_mean == pytest.approx(4)
     assert not math.isnan(found.affected)
+
+
+def test_a_steady_state_that_is_really_run_is_told_beside_simulations_of_the_same_arrivals() -> None:
+    found = run_cell_really(simulated_really, Cell(HIGH, (2, 2, 2, 3)), 100, seconds_per_minute=2.0)
+    low_s, high_s = found.range_s()
+    assert low_s < found.means.response_s < high_s
+    assert 60 < found.counted < 100
+    assert found.means.little_response_s > found.means.response_s  # branches count one by one
+    assert found.added is not None
+    assert found.added.service_ms == pytest.approx(ADDED_MS, abs=0.01)
+    assert found.added.between_ms == pytest.approx(0, abs=0.01)
+
+
+def test_what_was_really_run_is_judged_and_shown(reproduced: Reproduced) -> None:
+    report = (reproduced.folder / REPORT).read_text()
+    for name in ("few-affected", "back-to-level", "min-cost-five", "real-as-simulated", "quick-drop"):
+        assert any(one["by"] == "really run" for one in reproduced.claims[name]["verdicts"]), name
+    (share,) = reproduced.values("few-affected", "really run")["share"]
+    assert not reproduced.holds("few-affected", "really run")  # the stand-in never changes its consumers
+    assert share > 0.15
+    assert "What was really run" in report
+    assert reproduced.printed["steady_states"]

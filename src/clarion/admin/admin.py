@@ -206,7 +206,7 @@ class Admin:
         topic = to_bytes(topic, "topic")
         try:
             found = list(islice(self._from_earliest(dead_letters_of(topic), DEAD_READER), whole(limit, "limit")))
-        except NoTopic:  # none was ever given up; but is there the topic itself?
+        except (NoTopic, NotSubscribed):  # none was ever given up; but is there the topic itself?
             self.describe_topic(topic)
             return []
         return [read_dead_letter(message) for message in found]

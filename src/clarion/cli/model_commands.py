@@ -361,7 +361,7 @@ def reproduce_publisher(
 
 
 @contextmanager
-def progress_of_runs(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def progress_of_runs(what: str = "runs", *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     """Return who hears how many of how many runs are done, and shows it on a terminal."""
     from rich import progress
 
@@ -369,7 +369,7 @@ def progress_of_runs(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     counts, times = progress.MofNCompleteColumn(), (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), counts, *times)
     with progress.Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as bar:
-        task = bar.add_task("runs", total=None)
+        task = bar.add_task(what, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 

@@ -34,7 +34,6 @@ from clarion.cli.workflow_options import (
     read_workflow,
 )
 from clarion.model.errors import BadSettings, PermanentError, RetryableError
-from clarion.session.service_process import StopSignals
 
 if TYPE_CHECKING:
     from clarion.workflow import Workflow
@@ -219,6 +218,8 @@ def run(
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
     """Yield what the first SIGTERM or Ctrl-C sets; the second ends the program at once."""
+    from clarion.session.service_process import StopSignals
+
     stopping, signals = threading.Event(), StopSignals()
 
     def stop(number: int, _frame: object) -> None:

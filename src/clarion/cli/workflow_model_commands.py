@@ -106,28 +106,46 @@ def reproduce_workflow(
     processes: int | None = option(
         None, "--processes", "Processes to run in.", min=1, max=1000, show_default="one a core"
     ),
+    really: bool | None = option(
+        None, "--real/--no-real", "Run it with real processes, too.", show_default="unless --quick"
+    ),
+    seconds_per_minute: float = option(
+        1.0, "--seconds-per-minute", "How long a minute takes in what is really run.", min=0.1, max=60
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Run the elastic-workflows paper's experiments; draw its figures; judge its claims.
 
     Work in progress and response as consumers are added by MinTime, MinCost
     and at random; response by arrival rate; a burst that the real monitor,
-    planner and scheduler answer in simulated time. Beyond the paper: how far
-    approximations of a queue are off, and KEDA's rule of queue length.
+    planner and scheduler answer: by the model, in simulated time, and by really
+    running it, with a broker and worker processes whose handlers sleep. Beyond
+    the paper: how far approximations of a queue are off, and KEDA's rule of
+    queue length.
+
+    All of it takes about a quarter of an hour on two cores, of which ten
+    minutes are real runs; leave the machine to them. --quick takes less than a
+    minute, or two with --real: then one burst is really run.
 
     \b
     Examples:
       clarion reproduce workflow --out out/workflow --quick
+      clarion reproduce workflow --out out/workflow --no-real
       clarion reproduce workflow --out out/workflow --json | jq .holds
     """
     with needing("reproducing needs SimPy, numpy, PyYAML and matplotlib", "sim,plots"):
-        from clarion.reproduce.workflow_experiments import FULL, QUICK, run_experiments
+        from clarion.reproduce.workflow_experiments import FULL, QUICK, add_real_runs, run_experiments
         from clarion.reproduce.workflow_figures import draw_all
         from clarion.reproduce.workflow_report import REPORT, make_report, summary_rows, write_report
     with naming_option(out, "--out", done="used", other="another folder"):
         out.mkdir(parents=True, exist_ok=True)
     with progress_of_runs(quiet=as_json) as on_done:
         results = run_experiments(QUICK if quick else FULL, on_done=on_done, processes=processes)
+    if really or (really is None and not quick):
+        from clarion.reproduce.workflow_real_runs import run_really
+
+        with progress_of_runs("real runs", quiet=as_json) as on_done:
+            results = add_real_runs(results, run_really, seconds_per_minute, on_done)
     report = make_report(results)
     write_report(report, results, out)
     draw_all(results, out)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, product
 from typing import NamedTuple, Protocol, TypeAlias
@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from clarion.model.task_events import JobEnded, TaskEvent
+from clarion.model.task_events import JobEnded, TaskDone, TaskEvent
 from clarion.reproduce.approximation_grid import Compared, Grid, compare_grid
 from clarion.reproduce.lag_rule import POLL_S, LagRule
 from clarion.sim.simulation import on_all_cores
@@ -27,6 +27,7 @@ from clarion.sim.workflow_simulation import (
     WorkflowOutcome,
     arrivals_per_s,
     simulate_workflow,
+    steady_arrivals,
     stepped_arrivals,
 )
 from clarion.workflow.definition import Workflow, from_yaml
@@ -92,12 +93,15 @@ class Extent:
     grid: Grid
     lag_targets: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)  # messages for each consumer
     rates: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.4)  # of job types 1 and 3; 2 has 0.5 more
+    real_bursts: int = 3
+    real_rates: tuple[float, ...] = (0.5, 1.0, 1.25)  # some of the rates
+    real_jobs: int = 150  # of a steady state that is really run; 0: none is
 
 
 FULL = Extent("full", 2000, 20, 20_000, 2, 20, Grid())
 QUICK = Extent(
     "quick", 300, 3, 3000, 1, 3, Grid((0.5, 0.9), (1, 4), (0.25, 1.0, 4.0), customers=4000, runs=8),
-    lag_targets=(1.0, 2.0, 3.0, 10.0), rates=(0.25, 0.75, 1.25),
+    lag_targets=(1.0, 2.0, 3.0, 10.0), rates=(0.25, 0.75, 1.25), real_bursts=1, real_rates=(), real_jobs=0,
 )  # fmt: skip
 
 
@@ -295,6 +299,7 @@ class RealRun(NamedTuple):
     events: Sequence[TaskEvent]
     scaled: Sequence[tuple[float, Mapping[str, int]]]  # consumers asked for, from when on
     began_at_us: int
+    asked_s: Mapping[str, Mapping[str, float]] = {}  # by job id and task: how long a handler was to sleep
 
 
 class RunsReally(Protocol):
@@ -322,20 +327,123 @@ def run_load_really(runner: RunsReally, policy: Policy, load: Load, seed: int, s
         seed=seed,
     )  # fmt: skip
     longer = 60 / seconds_per_minute
-    ended = [event for event in real.events if isinstance(event, JobEnded)]
-    jobs = [
-        Finished(
-            event.job,
-            (event.submitted_at_us - real.began_at_us) / 1e6 * longer,
-            (event.at_us - event.submitted_at_us) / 1e6 * longer,
-        )
-        for event in sorted(ended, key=lambda event: event.submitted_at_us)
-    ]
+    jobs = [Finished(one.job, one.arrived_s, one.response_s) for one in _spent(real.events, real.began_at_us, longer)]
     seconds = max(job.arrived_s + job.response_s for job in jobs)
     scaled = [(at_s * longer, counts(consumers)) for at_s, consumers in real.scaled]
     until = [*(at_s for at_s, _ in scaled[1:]), seconds]
     area = sum(sum(has) * (end_s - at_s) for (at_s, has), end_s in zip(scaled, until, strict=True))
     return Run(policy, load, seed, jobs, scaled, seconds, area / seconds, really=True)
+
+
+# Steady states that are really run.
+
+_LEFT_OUT = 5  # one in so many jobs, the first ones, while queues fill
+_SAME_ARRIVALS_RUNS = 60
+_BUSIEST = 0.95  # with more to do a task is far from its steady state for longer than is run
+
+
+class Spent(NamedTuple):
+    """A job's time: from its arrival to its end, and at tasks, waiting or served, where branches count one by one."""
+
+    job: str
+    job_id: str
+    arrived_s: float
+    response_s: float
+    at_tasks_s: float
+
+
+def _spent(events: Sequence[TaskEvent], began_at_us: int, longer: float) -> list[Spent]:
+    """Return jobs by arrival, their times made so many times as long."""
+    at_tasks_us: dict[str, int] = {}
+    for event in events:
+        if isinstance(event, TaskDone):
+            at_tasks_us[event.job_id] = at_tasks_us.get(event.job_id, 0) + event.finished_at_us - event.arrived_at_us
+    ended = sorted((event for event in events if isinstance(event, JobEnded)), key=lambda event: event.submitted_at_us)
+    us = 1e6 / longer
+    return [
+        Spent(
+            event.job, event.job_id, (event.submitted_at_us - began_at_us) / us,
+            (event.at_us - event.submitted_at_us) / us, at_tasks_us.get(event.job_id, 0) / us,
+        )
+        for event in ended
+    ]  # fmt: skip
+
+
+class Means(NamedTuple):
+    """Mean responses of some jobs: of all by their ends, of all by work in progress (Little's law), and by type."""
+
+    response_s: float
+    little_response_s: float
+    response_s_by_job: dict[str, float]
+
+
+def _means(jobs: Sequence[Spent]) -> Means:
+    counted = jobs[len(jobs) // _LEFT_OUT :]
+    return Means(
+        _mean([job.response_s for job in counted]),
+        _mean([job.at_tasks_s for job in counted]),
+        {name: _mean([job.response_s for job in counted if job.job == name]) for name in JOB_TYPES},
+    )
+
+
+class Added(NamedTuple):
+    """What a real system adds, in real milliseconds on average: to a task's service time, and to a job between its
+    tasks, before the first and after the last of them."""
+
+    service_ms: float
+    between_ms: float
+
+
+@dataclass(frozen=True)
+class RealCell:
+    """A steady state that was really run, and the simulator's answers to the same arrivals."""
+
+    cell: Cell
+    counted: int  # jobs
+    means: Means
+    same_arrivals: list[Means]  # each simulated with other service times
+    added: Added | None  # None: nobody told how long handlers slept
+
+    def range_s(self) -> tuple[float, float]:
+        """Return between which responses of all jobs 95 % of the simulated runs are."""
+        low, high = np.percentile([one.response_s for one in self.same_arrivals], [2.5, 97.5])
+        return float(low), float(high)
+
+
+def run_cell_really(runner: RunsReally, cell: Cell, jobs: int, seconds_per_minute: float) -> RealCell:
+    """Run a steady state for real with about so many jobs, and simulate the same arrivals."""
+    workflow, consumers = case_study(cell.rates), named(cell.consumers)
+    arrivals = steady_arrivals(workflow, jobs / arrivals_per_s(workflow), seed=1)
+    real = runner(workflow, arrivals, consumers, policy=NOBODY, seconds_per_minute=seconds_per_minute, seed=1)
+    spent = _spent(real.events, real.began_at_us, 60 / seconds_per_minute)
+    same = []
+    for seed in range(_SAME_ARRIVALS_RUNS):
+        events: list[TaskEvent] = []
+        simulate_workflow(workflow, consumers, seed=seed, arrivals=arrivals, observe=events.append)
+        same.append(_means(_spent(events, 0, 1.0)))
+    return RealCell(cell, len(spent) - len(spent) // _LEFT_OUT, _means(spent), same, _added(real))
+
+
+def _added(real: RealRun) -> Added | None:
+    done = [event for event in real.events if isinstance(event, TaskDone) and event.job_id in real.asked_s]
+    if not done:
+        return None
+    service_ms = [
+        (event.finished_at_us - event.started_at_us) / 1e3 - 1e3 * real.asked_s[event.job_id][event.task]
+        for event in done
+    ]
+    at_tasks: dict[str, list[TaskDone]] = {}
+    for event in done:
+        at_tasks.setdefault(event.job_id, []).append(event)
+    between_ms = []
+    for job in real.events:
+        if isinstance(job, JobEnded):
+            covered_us, until_us = 0, 0
+            for event in sorted(at_tasks[job.job_id], key=lambda event: event.arrived_at_us):
+                covered_us += max(0, event.finished_at_us - max(until_us, event.arrived_at_us))
+                until_us = max(until_us, event.finished_at_us)
+            between_ms.append((job.at_us - job.submitted_at_us - covered_us) / 1e3)
+    return Added(_mean(service_ms), _mean(between_ms))
 
 
 # Everything together.
@@ -350,7 +458,9 @@ class Results:
     random_paths: dict[Rates, list[Path]]
     runs: dict[tuple[Policy, str], list[Run]]  # by policy and load, one for each seed
     grid: list[Compared]
-    real_runs: list[Run] = field(default_factory=list)
+    real_runs: list[Run] = field(default_factory=list)  # of the burst
+    real_cells: dict[Cell, RealCell] = field(default_factory=dict)
+    seconds_per_minute: float = math.nan  # of what was really run
 
     @cached_property
     def numerical(self) -> Path:
@@ -417,12 +527,10 @@ def simulate_cell(given: tuple[Cell, int, int]) -> WorkflowOutcome:
 def run_experiments(
     extent: Extent,
     *,
-    runner: RunsReally | None = None,
-    seconds_per_minute: float = 1.0,
     on_done: Callable[[int, int], None] | None = None,
     processes: int | None = None,
 ) -> Results:
-    """Run every experiment of the elastic-workflows paper, and ours beyond it."""
+    """Run every experiment of the elastic-workflows paper, and ours beyond it, by the model and in simulated time."""
     rng = np.random.default_rng(1)
     paths = {rates: [random_path(rng, RANDOM_LIMIT) for _ in range(extent.random_runs)] for rates in (HIGH, MIDDLE)}
     results = Results(extent, {}, paths, {}, [])
@@ -443,9 +551,38 @@ def run_experiments(
         results.runs.setdefault((run.policy, run.load.name), []).append(run)
     done = len(cells) + len(loads)
     results.grid.extend(compare_grid(extent.grid, 1, on_done=told(done), processes=processes))
-    if runner is not None:
-        results.real_runs.append(run_load_really(runner, MIN_TIME, BURST, 1, seconds_per_minute))
     return results
+
+
+def add_real_runs(
+    results: Results, runner: RunsReally, seconds_per_minute: float, on_done: Callable[[int, int], None]
+) -> Results:
+    """Run what can be run for real, one after the other, so that nothing disturbs it; return it with the results."""
+    extent = results.extent
+    cells = list(dict.fromkeys(_real_cells(results))) if extent.real_jobs else []
+    total = extent.real_bursts + len(cells)
+    results = replace(results, seconds_per_minute=seconds_per_minute)
+    on_done(0, total)
+    for seed in range(1, extent.real_bursts + 1):
+        results.real_runs.append(run_load_really(runner, MIN_TIME, BURST, seed, seconds_per_minute))
+        on_done(seed, total)
+    for done, cell in enumerate(cells, extent.real_bursts + 1):
+        results.real_cells[cell] = run_cell_really(runner, cell, extent.real_jobs, seconds_per_minute)
+        on_done(done, total)
+    return results
+
+
+def _real_cells(results: Results) -> list[Cell]:
+    """Return the steady states to run for real."""
+    found = [Cell((rate, rate + 0.5, rate), ONES) for rate in results.extent.real_rates]
+    for rates, path in (
+        (MIDDLE, results.min_time),
+        (MIDDLE, (results.best_random(MIDDLE, BUDGET)[BUDGET],)),
+        (HIGH, results.min_cost),
+        (HIGH, (results.best_random(HIGH, NUMERICAL_BUDGET)[NUMERICAL_BUDGET],)),
+    ):
+        found += [Cell(rates, at) for at in path]
+    return [cell for cell in found if max(predicted(*cell).utilisation.values()) <= _BUSIEST]
 
 
 def _cells(results: Results) -> list[Cell]:

@@ -29,6 +29,7 @@ from clarion.reproduce.workflow_experiments import (
     Cell,
     Load,
     Rates,
+    RealCell,
     Results,
     Run,
     predicted,
@@ -41,6 +42,7 @@ OURS, RANDOM, BEST, LAG, MIN_COST_COLOUR = "#0072B2", "#7f7f7f", "#D55E00", "#E6
 JOB_COLOURS = dict(zip(JOB_TYPES, ("#0072B2", "#D55E00", "#009E73"), strict=True))
 APPROXIMATION_COLOURS = {"qna": "#E69F00", "whitt": "#0072B2"}
 _MODEL_NOTE = "lines: the model; points: simulation, with 95 % confidence"
+_REAL = {"marker": "*", "markersize": 11, "markeredgecolor": "#000000", "markeredgewidth": 0.6, "linestyle": "none"}
 _SMOOTH_JOBS = 15
 
 
@@ -90,13 +92,15 @@ def draw_rates(results: Results, path: Path) -> None:
     """Draw Fig. 5: response by arrival rate with one consumer a task."""
     rates = swept_rates(results.extent)
     fine: list[Rates] = [(rate, rate + 0.5, rate) for rate in np.linspace(rates[0][0], rates[-1][0], 60).tolist()]
-    with saved(path, size=(8, 4.8)) as (figure, axes):
+    with saved(path, size=(8, 4.8), footer=_real_note(results)) as (figure, axes):
         place = axes[0, 0]
         for name, colour in JOB_COLOURS.items():
             lines = [predicted(one, ONES).response_s_by_job[name] for one in fine]
             place.plot([one[0] for one in fine], lines, color=colour, label=name)
             found = [results.cells[Cell(one, ONES)].response_s_by_job[name] for one in rates]
             _points(place, [one[0] for one in rates], found, colour)
+            really = [(one.cell.rates[0], one) for one in results.real_cells.values() if one.cell.consumers == ONES]
+            _stars(place, [(at, one.means.response_s_by_job[name]) for at, one in really], colour)
         place.axvline((5.1 - 0.5) / 3, color="#555555", linestyle=":", label="D cannot keep up beyond")
         log_scale(place)
         place.set(
@@ -104,6 +108,23 @@ def draw_rates(results: Results, path: Path) -> None:
         )
         place.legend(fontsize=8)
         figure.suptitle(f"Fig. 5: response with one consumer a task ({_MODEL_NOTE})")
+
+
+def _stars(place: Any, points: Sequence[tuple[float, float]], colour: str) -> None:
+    """Draw what was really run."""
+    if points:
+        place.plot(*zip(*points, strict=True), color=colour, zorder=6, **_REAL)
+
+
+def _real_note(results: Results) -> str | None:
+    """Return what to write below a figure with real runs in it; None: there are none."""
+    if not results.real_cells:
+        return None
+    jobs = min(one.counted for one in results.real_cells.values())
+    return (
+        f"stars: really run on one machine, a minute taking {results.seconds_per_minute:g} s, {jobs} jobs or a few more"
+        " after the first ones"
+    )
 
 
 def _points(place: Any, at: Sequence[float], found: Sequence[Any], colour: str) -> None:
@@ -115,7 +136,7 @@ def _points(place: Any, at: Sequence[float], found: Sequence[Any], colour: str) 
 def draw_min_time(results: Results, path: Path) -> None:
     """Draw Fig. 6: response after each consumer at the middle rates, of all jobs and by job type."""
     steps = range(BUDGET + 1)
-    with saved(path, 1, 2, size=(12, 4.6)) as (figure, axes):
+    with saved(path, 1, 2, size=(12, 4.8), footer=_real_note(results)) as (figure, axes):
         every, by_type = axes[0]
         runs = results.random_paths[MIDDLE]
         _random_band(every, [np.array([predicted(MIDDLE, one[k]).response_s for one in runs]) for k in steps])
@@ -131,6 +152,8 @@ def draw_min_time(results: Results, path: Path) -> None:
                 (k, results.cells[Cell(MIDDLE, at)]) for k, at in enumerate(results.min_time) if _keeps_up(MIDDLE, at)
             ]
             _points(by_type, [k for k, _ in cells], [one.response_s_by_job[name] for _, one in cells], colour)
+            really = _really(results, MIDDLE, results.min_time)
+            _stars(by_type, [(k, one.means.response_s_by_job[name]) for k, one in really], colour)
         by_type.set(ylim=(0, 300), title="(b) MinTime, by job type", ylabel="mean response, s")
         by_type.legend(fontsize=8)
         for place in axes[0]:
@@ -152,12 +175,19 @@ def _allocations(results: Results, place: Any, rates: Rates, path: Allocations, 
     points = [(k, one.little_response_s) for k, one in found if one is not None and one.stable]
     if points:
         place.plot(*zip(*points, strict=True), "x" if colour == BEST else "o", color=colour, markersize=4)
+    _stars(place, [(k, one.means.little_response_s) for k, one in _really(results, rates, path)], colour)
+
+
+def _really(results: Results, rates: Rates, path: Allocations) -> list[tuple[int, RealCell]]:
+    """Return what was really run of these allocations, each with its place among them."""
+    found = [(k, results.real_cells.get(Cell(rates, at))) for k, at in enumerate(path)]
+    return [(k, one) for k, one in found if one is not None]
 
 
 def draw_min_cost(results: Results, path: Path) -> None:
     """Draw Fig. 7: response after each consumer at the high rates until it is short enough."""
     steps = range(NUMERICAL_BUDGET + 1)
-    with saved(path, 1, 2, size=(12, 4.6), width_ratios=(3, 2)) as (figure, axes):
+    with saved(path, 1, 2, size=(12, 4.8), footer=_real_note(results), width_ratios=(3, 2)) as (figure, axes):
         place, needed = axes[0]
         runs = results.random_paths[HIGH]
         _random_band(place, [np.array([predicted(HIGH, one[k]).response_s for one in runs]) for k in steps])
@@ -180,9 +210,12 @@ def draw_min_cost(results: Results, path: Path) -> None:
 
 def draw_burst(results: Results, path: Path) -> None:
     """Draw Fig. 8: response of each request in the burst, and consumers over time."""
-    runs = [results.of(MIN_TIME, BURST)[0], *results.real_runs]
+    runs = [results.of(MIN_TIME, BURST)[0], *results.real_runs[:1]]
     size = (6.5 * len(runs) + 3, 6.4)
-    footer = "right: really run on one machine, with handlers that sleep" if results.real_runs else None
+    footer = None
+    if results.real_runs:
+        footer = "right: really run on one machine, with handlers that sleep, a minute taking"
+        footer += f" {results.seconds_per_minute:g} s"
     with saved(path, 2, len(runs), size=size, footer=footer, sharex=True, height_ratios=(3, 1)) as (figure, axes):
         for column, run in enumerate(runs):
             _draw_responses(axes[0, column], run)

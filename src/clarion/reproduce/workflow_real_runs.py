@@ -21,13 +21,14 @@ import numpy as np
 
 from clarion.admin import Admin
 from clarion.model import task_events
-from clarion.model.errors import PermanentError, RetryableError
+from clarion.model.errors import NoTopic, PermanentError, RetryableError
 from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskEvent
 from clarion.reproduce.workflow_experiments import DECIDE_EVERY_S, WINDOW_S, Policy, RealRun, settings_of
 from clarion.sim.workflow_simulation import Arrivals, gamma_times
 from clarion.workflow.allocators import LocalProcesses
 from clarion.workflow.control_plane import ControlPlane, Steering
 from clarion.workflow.definition import Workflow, load_workflow
+from clarion.workflow.job_messages import WORKERS
 from clarion.workflow.jobs import Jobs
 from clarion.workflow.scheduler import Scheduler, SchedulerSettings
 from clarion.workflow.worker import Worker
@@ -69,19 +70,20 @@ def run_really(
             ),
         )
         try:
-            _until(lambda: all(recorder.observed().get(task) for task in workflow.tasks), "no consumers were started")
+            with Admin(url) as admin:
+                _until(lambda: _attached(admin, workflow) == dict(consumers), "the consumers did not start")
             with Jobs(url) as jobs:
                 began_s = recorder.begin()
                 ids = []
                 for at_s, job in order:
                     time.sleep(max(0.0, began_s + at_s - time.monotonic()))
                     ids.append(jobs.submit(job))
-                jobs.results(ids, wait_s=_START_S + 10 * (order[-1][0] if order else 0.0))
+                asked_s = jobs.results(ids, wait_s=_START_S + 10 * (order[-1][0] if order else 0.0))
             events = _events(url, len(ids))
         finally:
             plane.close()
             recorder.close()
-        return RealRun(events, recorder.scaled, recorder.began_at_us)
+        return RealRun(events, recorder.scaled, recorder.began_at_us, dict(zip(ids, asked_s, strict=True)))
 
 
 class _Recorder:
@@ -137,6 +139,18 @@ def _answers(url: str) -> bool:
         return False
 
 
+def _attached(admin: Admin, workflow: Workflow) -> dict[str, int]:
+    """Return how many consumers of each task are there to take work."""
+    found = {}
+    for task in workflow.tasks:
+        try:
+            some = admin.describe_topic(workflow.topic_of(task)).subscriptions
+        except NoTopic:
+            some = ()
+        found[task] = sum(one.consumers for one in some if one.name == WORKERS.encode())
+    return found
+
+
 def _until(condition: Any, otherwise: str) -> None:
     deadline_s = time.monotonic() + _START_S
     while not condition():
@@ -180,19 +194,30 @@ def _as_yaml(workflow: Workflow) -> str:
 
 
 def _work(file: str, task: str, url: str, shorter: str, seed: str) -> None:
-    """Be a worker whose handler sleeps as long as a task takes."""
+    """Be a worker whose handler sleeps as long as a task takes, and passes on how long those of a job slept."""
     workflow = load_workflow(file)
     for name, one in list(workflow.tasks.items()):
         rng = np.random.default_rng([int(seed), *name.encode(), time.monotonic_ns() % 2**32])  # others draw others
         times_s = _service_times(rng, (one.rate_per_s or 1.0) / float(shorter), one.scv)
 
-        def sleep(_payload: Any, times_s: Iterator[float] = times_s) -> None:
-            time.sleep(next(times_s))
+        def sleep(payload: Any, times_s: Iterator[float] = times_s, name: str = name) -> dict[str, float]:
+            asked_s = next(times_s)
+            time.sleep(asked_s)
+            return {**_slept(payload), name: asked_s}
 
         workflow.tasks[name] = dataclasses.replace(one, handler=sleep)
     worker = Worker(workflow, task, url)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     worker.run()
+
+
+def _slept(payload: Any) -> dict[str, float]:
+    """Return how long tasks slept before; a join is given one payload for each branch."""
+    if not isinstance(payload, dict):
+        return {}
+    branches = [_slept(value) for value in payload.values() if isinstance(value, dict)]
+    own = {task: value for task, value in payload.items() if not isinstance(value, dict)}
+    return {task: value for some in (*branches, own) for task, value in some.items()}
 
 
 def _service_times(rng: np.random.Generator, rate_per_s: float, scv: float) -> Iterator[float]:

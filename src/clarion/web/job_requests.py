@@ -251,8 +251,12 @@ class JobRequests:
             self._came.clear()
             ids = [*self._waiting]
             for start in range(0, len(ids), _LOOK_AT):
-                with contextlib.suppress(Refusal):  # whoever waits is told when the time is over
+                try:
                     await self._look_at(ids[start : start + _LOOK_AT])
+                except Refusal:
+                    pass  # whoever waits is told when the time is over
+                except Exception:
+                    log.exception("whether jobs are over cannot be told; looking again")
             pause_s = min(_LOOK_MOST_S, max(_LOOK_LEAST_S, (loop.time() - self._came_s) / 10))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):

@@ -130,16 +130,17 @@ class Invoker:
         self._begin(messages[middle:])
 
     def _step(self, message: Message) -> Step:
-        accepted_at_us = int(message.committed_at.timestamp() * 1e6)
         try:
             profile = decode_profile(message.headers)
         except PermanentError as error:
             log.error("offset %d of %s is left out: %s", message.offset, self._topic, error)
             return Step([], [])
+        if profile.begun:
+            return Step([], [])
         table = self._tables.get(profile.job) or self._client.table_of(self._workflow.name, profile.job)
         if table is None:
-            return _refuse(profile, self._workflow.name, accepted_at_us)
-        return begin_job(profile, Value(profile.kind, message.payload), table, accepted_at_us)
+            return _refuse(profile, self._workflow.name, self._client.events_end())
+        return begin_job(profile, Value(profile.kind, message.payload), table, self._client.events_end())
 
     def close(self) -> None:
         """Let go; profiles that are held go to others."""
@@ -158,12 +159,12 @@ def _once_each(steps: Sequence[Step]) -> list[Step]:
     return found
 
 
-def _refuse(profile: JobProfile, workflow: str, accepted_at_us: int) -> Step:
+def _refuse(profile: JobProfile, workflow: str, events_from: int) -> Step:
     """Return the step that ends a job before it begins, as there is no such job type."""
     record = JobRecord(
-        job_id=profile.job_id, job=profile.job, workflow=workflow, table="", submitted_at_us=profile.submitted_at_us,
-        accepted_at_us=accepted_at_us, status="failed", ended_at_us=max(profile.submitted_at_us, accepted_at_us),
-        reason=f"there is no job type {profile.job}",
+        job_id=profile.job_id, job=profile.job, workflow=workflow, table="", events_from=events_from,
+        submitted_at_us=profile.submitted_at_us, status="failed",
+        ended_at_us=max(profile.submitted_at_us, time.time_ns() // 1000), reason=f"there is no job type {profile.job}",
     )  # fmt: skip
     return end_job(record, 0)
 
@@ -271,11 +272,16 @@ class Sweeper:
         gone: list[tuple[Message, Step]] = []
         for message in messages:
             state = states.get(_record_of(message) or "", _NO_STATE)
-            record = read_record(state.value)
+            forgotten = SetState(_record_of(message) or "", None, state.version)
+            try:
+                record = read_record(state.value)
+            except PermanentError as error:
+                log.error("the record of offset %d of %s is removed: %s", message.offset, self._topic, error)
+                gone.append((message, Step([], [forgotten])))
+                continue
             if record is None:
                 gone.append((message, Step([], [])))  # it is no profile, or was asked for twice and is forgotten
             elif record.status in ENDED:
-                forgotten = SetState(record_name(record.job_id), None, state.version)
                 gone.append((message, Step([], [forgotten, *self._joins(record)])))
         self._commit(gone)
         return {message.offset for message, _ in gone}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ KEPT_S = 7 * 86_400.0  # for which ended jobs, their events and stored data are 
 INLINE_BYTES = 64 * 2**10  # above, a value is stored, and a reference to it goes along
 _TASK_HEADER = "clarion-task"
 _MAX_ID = 200
+_LATEST_US = 253_000_000_000_000_000  # in the year 9987: later there are no dates
 
 Status = Literal["running", "done", "failed", "cancelled"]
 ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
@@ -100,9 +101,10 @@ class JobProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job that is asked for. Its input is the message's payload, of kind `kind`."""
 
     job_id: str
-    job: str  # type
-    submitted_at_us: int
+    job: Annotated[str, msgspec.Meta(min_length=1)]  # type
+    submitted_at_us: Annotated[int, msgspec.Meta(ge=0, le=_LATEST_US)]
     kind: Kind = "json"
+    begun: bool = False  # by who asks for it; else an invoker begins it
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -113,7 +115,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workflow: str
     table: str  # of the mapping table it goes by
     submitted_at_us: int
-    accepted_at_us: int  # when its profile was stored, by the broker's clock
+    events_from: int  # an offset of the task events before which there are none of it
     status: Status = "running"
     ended_at_us: int = 0
     task: str = ""  # that failed
@@ -140,15 +142,23 @@ def join_name(job_id: str, task: str) -> str:
 def check_job_id(job_id: str) -> str:
     """Return a job's id; PermanentError where it cannot be one."""
     if not isinstance(job_id, str) or not 0 < len(job_id) <= _MAX_ID or not job_id.isprintable() or "/" in job_id:
-        raise PermanentError(f"a job's id is 1 to {_MAX_ID} printable characters without /, not {job_id!r}")
+        raise PermanentError(f"a job's id is 1 to {_MAX_ID} printable characters without /, not {job_id!r:.250}")
     return job_id
 
 
 encode_profile = msgspec.json.Encoder().encode
-decode_record = msgspec.msgpack.Decoder(JobRecord).decode
 encode_record = msgspec.msgpack.Encoder().encode
+_records = msgspec.msgpack.Decoder(JobRecord)
 _profiles = msgspec.json.Decoder(JobProfile)
 PROFILE_HEADER = "clarion-profile"
+
+
+def decode_record(value: bytes) -> JobRecord:
+    """Return the record that a state holds; PermanentError where that is none."""
+    try:
+        return _records.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(f"this is no record of a job: {error}") from error
 
 
 def read_record(value: bytes | None) -> JobRecord | None:
@@ -159,9 +169,11 @@ def read_record(value: bytes | None) -> JobRecord | None:
 def decode_profile(headers: Mapping[str, bytes]) -> JobProfile:
     """Return the profile of a message; PermanentError where it has none."""
     try:
-        return _profiles.decode(headers[PROFILE_HEADER])
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        profile = _profiles.decode(headers[PROFILE_HEADER])
+        check_job_id(profile.job_id)
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError, PermanentError) as error:
         raise PermanentError(f"this message is no job profile: {error!r}") from error
+    return profile
 
 
 # Tasks.

@@ -72,11 +72,11 @@ def event_put(event: task_events.TaskEvent) -> Put:
     return Put(TASK_EVENTS_TOPIC, task_events.encode(event), event.job_id)
 
 
-def begin_job(profile: JobProfile, value: Value, table: MappingTable, accepted_at_us: int) -> Step:
+def begin_job(profile: JobProfile, value: Value, table: MappingTable, events_from: int) -> Step:
     """Return the step that begins a job, once for each id."""
     record = JobRecord(
         job_id=profile.job_id, job=profile.job, workflow=table.workflow, table=table.name,
-        submitted_at_us=profile.submitted_at_us, accepted_at_us=accepted_at_us,
+        submitted_at_us=profile.submitted_at_us, events_from=events_from,
     )  # fmt: skip
     header = TaskHeader(profile.job_id, table.name, profile.submitted_at_us, value.kind)
     puts = [_task_put(table, task, header, value) for task in table.starts]

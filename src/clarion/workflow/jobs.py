@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -39,7 +40,8 @@ from clarion.workflow.job_messages import (
     task_topic,
     unpack,
 )
-from clarion.workflow.job_steps import Put, end_job
+from clarion.workflow.job_steps import Put, begin_job, end_job
+from clarion.workflow.mapping_table import MappingTable
 from clarion.workflow.step_client import StepClient
 from clarion.workflow.stored_data import Reference
 
@@ -47,7 +49,6 @@ _JOBS = b"clarion/jobs"
 _INVOKER = INVOKER.encode()
 _WAIT_S = 60.0
 _POLL_LEAST_S, _POLL_MOST_S = 0.0005, 0.25
-_SLACK_S = 2  # by which an event may be stored before what it follows, where clocks were set
 _AT_ONCE = 500
 
 
@@ -103,35 +104,63 @@ class Jobs:
     def __init__(self, url: str | None = None, workflow: str = "", *, sharing: Jobs | None = None) -> None:
         self.workflow = workflow
         self._client: StepClient = (
-            StepClient(url, f"jobs-{os.urandom(6).hex()}") if sharing is None else sharing._client
+            StepClient(url, f"jobs-{os.urandom(6).hex()}", patience_s=_WAIT_S) if sharing is None else sharing._client
         )
-        self._known: set[str] = set()  # job types that there are
+        self._known: dict[
+            str, tuple[MappingTable, float]
+        ] = {}  # job types that there are, and when they were looked for
+        self._beginning: threading.Lock = threading.Lock() if sharing is None else sharing._beginning
 
     # Asking.
 
     def submit(self, job: str, payload: Any = None, *, job_id: str | None = None) -> str:
         """Ask for a job; return its id once that is durable. Asked for again with the same `job_id`, it is the same
         job: so a caller that chooses ids may repeat itself. PermanentError where there is no such job type."""
-        return self.submit_many(job, [payload], job_ids=None if job_id is None else [job_id])[0]
+        table = self._table(job)
+        value = self._client.data.keep_small(pack(payload))
+        made = new_job_id() if job_id is None else check_job_id(job_id)
+        if self._beginning.acquire(blocking=False):
+            try:
+                self._begin(table, made, value)
+            finally:
+                self._beginning.release()
+        else:  # another thread does just that: the invoker begins many together
+            self._put(job, [made], [value])
+        return made
+
+    def _begin(self, table: MappingTable, job_id: str, value: Value) -> None:
+        """Begin a job here and now: a lone one need not wait for the invoker, which only takes note of it."""
+        profile = JobProfile(
+            job_id=job_id, job=table.job, submitted_at_us=time.time_ns() // 1000, kind=value.kind, begun=True
+        )
+        step = begin_job(profile, value, table, self._client.events_end())
+        step.puts.append(Put(self._topic, b"", job_id, profile_headers(profile)))
+        try:
+            self._client.commit([], [step])
+        except VersionConflict:
+            pass  # it was asked for before
 
     def submit_many(self, job: str, payloads: Iterable[Any], *, job_ids: Iterable[str] | None = None) -> list[str]:
         """Ask for a job for each payload; return their ids in order, once all are durable."""
-        self._check_type(job)
+        self._table(job)
         values = [self._client.data.keep_small(pack(payload)) for payload in payloads]
         ids = [new_job_id() for _ in values] if job_ids is None else [check_job_id(one) for one in job_ids]
         if len(ids) != len(values):
             raise ValueError(f"there are {len(values)} payloads and {len(ids)} ids")
-        now_us = time.time_ns() // 1000
-        headers = [profile_headers(job, one, value, now_us) for one, value in zip(ids, values, strict=True)]
-        if len(ids) == 1:
-            receipt = self._client.publisher.put(self._topic, values[0].payload, key=ids[0], headers=headers[0])
-            receipt.result(timeout_s=_WAIT_S)
-        elif ids:
-            payload_list = [value.payload for value in values]
-            self._client.publisher.put_many(self._topic, payload_list, keys=ids, headers=headers).result(
-                timeout_s=_WAIT_S
-            )
+        if ids:
+            self._put(job, ids, values)
         return ids
+
+    def _put(self, job: str, ids: Sequence[str], values: Sequence[Value]) -> None:
+        """Put profiles, for the invoker to begin their jobs."""
+        now_us = time.time_ns() // 1000
+        profiles = [
+            JobProfile(job_id=one, job=job, submitted_at_us=now_us, kind=value.kind)
+            for one, value in zip(ids, values, strict=True)
+        ]
+        inputs, headers = [value.payload for value in values], [profile_headers(one) for one in profiles]
+        receipts = self._client.publisher.put_many(self._topic, inputs, keys=ids, headers=headers)
+        receipts.result(timeout_s=_WAIT_S)
 
     def run(self, job: str, payload: Any = None, *, wait_s: float = 60.0) -> Any:
         """Ask for a job, wait for it, and return its result."""
@@ -141,10 +170,10 @@ class Jobs:
     def _topic(self) -> str:
         return jobs_topic(self.workflow)
 
-    def _check_type(self, job: str) -> None:
-        if job in self._known:
-            return
-        if self._client.table_of(self.workflow, job) is None:
+    def _table(self, job: str) -> MappingTable:
+        """Return the table that jobs of a type go by now; NoJobType where there is none."""
+        table = self._client.table_of(self.workflow, job)
+        if table is None:
             of = f" of workflow {self.workflow}" if self.workflow else ""
             others = [one for one in workflows_at(self._client.admin) if self._client.table_of(one, job) is not None]
             hint = f" There is one of workflow {others[0]}: name the workflow, too (--workflow)." if others else ""
@@ -152,7 +181,7 @@ class Jobs:
                 f"there is no job type {job}{of} at {self._client.url}, and nothing was asked for.{hint} `clarion"
                 " workflow run FILE` makes those of a file known, and `clarion workflow check FILE` lists them"
             )
-        self._known.add(job)
+        return table
 
     # What became of them.
 
@@ -224,8 +253,8 @@ class Jobs:
         return found[:wanted]
 
     def cancel(self, job_id: str) -> bool:
-        """Have no further task of a job begun; False where it is over already. A handler that runs goes on, unless it
-        looks at `context.cancelled`; what it returns is dropped."""
+        """Have no further task of a job begun, a second from now on at the latest; False where it is over already. A
+        handler that runs goes on, unless it looks at `context.cancelled`; what it returns is dropped."""
         while True:
             record, state = self._record(job_id)
             if record is None:
@@ -278,8 +307,9 @@ class Jobs:
         return found
 
     def _records(self, job_ids: Sequence[str]) -> Sequence[JobRecord | None]:
+        """Return the records of jobs; None where there is none, or what is there is no record."""
         states = self._client.subscriber.states([record_name(one) for one in job_ids])
-        return [read_record(state.value) for state in states]
+        return [_readable(state.value) for state in states]
 
     def _result_of(self, record: JobRecord) -> Any:
         if record.status == "failed":
@@ -299,23 +329,25 @@ class Jobs:
 
     def _history(self, record: JobRecord) -> tuple[TaskDone, ...]:
         """Read the events of a job, from its beginning to its end."""
-        begun_at = datetime.fromtimestamp(record.accepted_at_us / 1e6 - _SLACK_S, UTC)
         found: list[TaskDone] = []
         job_id = record.job_id.encode()
-        for message in self._events(begun_at):
+        for message in self._events(record.events_from):
             if message.key != job_id:
                 continue
-            event = task_events.decode(message.payload)
+            try:
+                event = task_events.decode(message.payload)
+            except PermanentError:
+                continue  # nobody else takes notice of it, either
             if isinstance(event, TaskDone):
                 found.append(event)
             elif isinstance(event, JobEnded) and event.outcome == record.status and record.status == "done":
                 break
         return tuple(found)
 
-    def _events(self, begun_at: datetime) -> Iterator[Message]:
+    def _events(self, position: int) -> Iterator[Message]:
         try:
-            position = self._client.admin.offset_at(TASK_EVENTS_TOPIC, begun_at)
-            yield from self._client.admin.browse(TASK_EVENTS_TOPIC, position)
+            first = self._client.admin.describe_topic(TASK_EVENTS_TOPIC).first_offset
+            yield from self._client.admin.browse(TASK_EVENTS_TOPIC, max(position, first))
         except (NoTopic, MessagesGone):
             return
 
@@ -330,7 +362,7 @@ class Jobs:
                 messages = self._client.admin.read(topic, start, end - start)
             except MessagesGone:
                 return
-            asked = [(one.offset, decode_profile(one.headers)) for one in messages if PROFILE_HEADER in one.headers]
+            asked = [(one.offset, profile) for one in messages if (profile := _profile_of(one)) is not None]
             records = self._records([profile.job_id for _, profile in asked])
             for (offset, profile), record in reversed(list(zip(asked, records, strict=True))):
                 if profile.job_id in told:
@@ -349,10 +381,25 @@ class Jobs:
             described = self._client.admin.describe_topic(self._topic)
             cursor = min((one.cursor for one in described.subscriptions if one.name == _INVOKER), default=0)
             for message in self._client.admin.browse(self._topic, max(cursor, described.first_offset)):
-                if message.key == key:
-                    return decode_profile(message.headers)
+                if message.key == key and (profile := _profile_of(message)) is not None:
+                    return profile
         except (NoTopic, MessagesGone):
             pass
+        return None
+
+
+def _readable(value: bytes | None) -> JobRecord | None:
+    try:
+        return read_record(value)
+    except PermanentError:
+        return None
+
+
+def _profile_of(message: Message) -> JobProfile | None:
+    """Return the profile of a message; None where it has none, and invokers leave it out."""
+    try:
+        return decode_profile(message.headers)
+    except PermanentError:
         return None
 
 
@@ -378,10 +425,9 @@ def new_job_id() -> str:
     return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
 
-def profile_headers(job: str, job_id: str, value: Value, now_us: int) -> dict[str, bytes]:
+def profile_headers(profile: JobProfile) -> dict[str, bytes]:
     """Return the headers of the message that asks for a job; its payload is the job's input."""
-    profile = JobProfile(job_id=job_id, job=job, submitted_at_us=now_us, kind=value.kind)
-    return {JOB_HEADER: job.encode(), PROFILE_HEADER: encode_profile(profile)}
+    return {JOB_HEADER: profile.job.encode(), PROFILE_HEADER: encode_profile(profile)}
 
 
 def _status_of(record: JobRecord, history: tuple[TaskDone, ...]) -> JobStatus:

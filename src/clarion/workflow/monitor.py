@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ LIMIT = 10_000  # entries of a series
 LEAST_FOR_RATE = 5  # fewer do not tell how fast a task is served, and arrivals are weighed against what was guessed
 LEAST_FOR_SCV = 20  # fewer do not tell how much times vary: what the workflow says of it stays
 _RECENT = 0.25  # of the window: where a rise of arrivals shows first
+_LEAST_TOGETHER = 10  # of all job types, for a rise of all of them
 _CHANCE = 3.0  # standard deviations above the window's mean that are no chance any more
 _US = 1_000_000
 
@@ -150,30 +151,54 @@ class Monitor:
             recent = [done for done in served if since_us < done.finished_at_us <= now_us]
             service[task] = _service(recent, self._workflow.tasks[task].scv)
             consumers[task] = len({done.consumer for done in recent})
-        arrivals = {job: self._arrived(self._workflow.jobs[job], now_us) for job in self._arrivals}
+        arrivals = self._arrived(now_us)
         ended = tuple(one for one in self._ended if since_us < one.at_us <= now_us)
         return Measured(now_us, self._window_us / _US, arrivals, service, dict(self._queue), consumers, ended)
 
     def _watched_from(self, at_us: int) -> None:
         self._began_us = at_us if self._began_us is None else min(self._began_us, at_us)
 
-    def _arrived(self, job: JobType, now_us: int) -> Seen:
-        """Return how often a job type arrives. A rise shows in the newest part of the window first, and is taken from
-        there where it cannot be chance; a fall is believed when the whole window tells it."""
-        kept = self._arrivals[job.name]
-        begin_us = max(now_us - self._window_us, self._began_us or 0, kept[0] if len(kept) == LIMIT else 0)
-        times = sorted(at_us for at_us in kept if begin_us <= at_us <= now_us)
-        recent_us = now_us - int(_RECENT * (now_us - begin_us))
-        recent = [at_us for at_us in times if at_us > recent_us]
-        expected = _RECENT * len(times)
-        if len(recent) >= LEAST_FOR_RATE and len(recent) > expected + _CHANCE * expected**0.5:
-            times, begin_us = recent, recent_us
-        span_s = (now_us - begin_us) / _US
-        count = len(times) - bool(times and times[0] == begin_us)  # the one that begins the span is not within it
-        if count < LEAST_FOR_RATE or span_s <= 0:
-            return Seen(_weighed(job.arrival_rate_per_s, count, span_s), job.scv, count)
-        gaps = [after - before for before, after in pairwise(times)]
-        return Seen(count / span_s, _scv(gaps) if len(gaps) >= LEAST_FOR_SCV else job.scv, count)
+    def _arrived(self, now_us: int) -> dict[str, Seen]:
+        """Return how often each job type arrives. A rise shows in the newest part of the window first, and is taken
+        from there where it cannot be chance, of one type or of all together; a fall is believed when the whole window
+        tells it."""
+        begins = {
+            job: max(now_us - self._window_us, self._began_us or 0, kept[0] if len(kept) == LIMIT else 0)
+            for job, kept in self._arrivals.items()
+        }
+        times = {
+            job: sorted(at_us for at_us in kept if begins[job] <= at_us <= now_us)
+            for job, kept in self._arrivals.items()
+        }
+        recent_us = {job: now_us - int(_RECENT * (now_us - begin_us)) for job, begin_us in begins.items()}
+        recent = {job: [at_us for at_us in some if at_us > recent_us[job]] for job, some in times.items()}
+        all_rose = _rose(sum(map(len, times.values())), sum(map(len, recent.values())), _LEAST_TOGETHER)
+        found = {}
+        for name, job in self._workflow.jobs.items():
+            before = _rate_seen(job, times[name], begins[name], now_us)
+            if _rose(len(times[name]), len(recent[name]), LEAST_FOR_RATE):
+                found[name] = _rate_seen(job, recent[name], recent_us[name], now_us)
+            elif all_rose:
+                guess = replace(job, arrival_rate_per_s=before.rate_per_s)  # few of each type: its share is a guess
+                found[name] = _rate_seen(guess, recent[name], recent_us[name], now_us)
+            else:
+                found[name] = before
+        return found
+
+
+def _rose(count: int, recent: int, least: int) -> bool:
+    """Return whether there are more in the newest part of the window than chance would have there."""
+    expected = _RECENT * count
+    return recent >= least and recent > expected + _CHANCE * expected**0.5
+
+
+def _rate_seen(job: JobType, times: list[int], begin_us: int, now_us: int) -> Seen:
+    span_s = (now_us - begin_us) / _US
+    count = len(times) - bool(times and times[0] == begin_us)  # the one that begins the span is not within it
+    if count < LEAST_FOR_RATE or span_s <= 0:
+        return Seen(_weighed(job.arrival_rate_per_s, count, span_s), job.scv, count)
+    gaps = [after - before for before, after in pairwise(times)]
+    return Seen(count / span_s, _scv(gaps) if len(gaps) >= LEAST_FOR_SCV else job.scv, count)
 
 
 def _weighed(guess_per_s: float | None, count: int, span_s: float) -> float | None:

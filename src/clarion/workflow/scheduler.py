@@ -6,7 +6,9 @@ that keeps to it), or both (MinCost while the budget allows it, MinTime with all
 * **When.** Jobs took longer than `threshold_s`, or the plan's predicted gain exceeds `up_margin`; MinCost also when
   what there is no longer keeps to `response_s` by the model, or cannot serve what has piled up.
 * **Backlog.** What waits beyond what is usual must be served within `drain_s`: a task is planned for its arrivals plus
-  backlog / drain_s, and so is what follows it.
+  backlog / drain_s, and so is what follows it. A change is given as long to serve it before it asks for another.
+* **Chance.** Few arrivals tell their rate roughly. MinCost adds consumers for a prediction, and MinTime moves them from
+  one task to another, only where that is right even if arrivals are two standard deviations fewer than measured.
 * **Hysteresis.** Up at once; down when all plans of the last `settle_s`, made for a response shorter by `down_margin`,
   were smaller: to the largest of them. Nothing changes within `cool_down_s` of a change.
 * **Undo.** When jobs that were asked for after a change took longer than those before it by `undo_margin` (and longer
@@ -33,6 +35,8 @@ _NEAR_LEAST = 1.25  # of the least response that is possible, where the one aske
 _MOST_DOUBT = 2.0  # how many times as long as predicted jobs may take, for plans to allow for it
 _JUDGED_AFTER = 2.0  # times as long as jobs took before a change
 _SAME_ARRIVALS = 1.1  # a rise up to this is none
+_CHANCE = 2.0  # standard deviations
+_LEAST_SURE = 0.5  # of the arrivals
 _DRAIN_PATHS = 10.0  # drain_s by default, in service times of the longest job
 
 
@@ -106,10 +110,11 @@ class _Facts:
 
     whole: Workflow  # with measured rates
     flow: Workflow  # the same, only what jobs reach
-    loaded: Workflow  # the same, with the backlog as arrivals
+    loaded: Workflow  # the same, with the backlog as arrivals, unless the last change is still at it
     backlog: float
     requested: dict[str, int]
     now: Prediction
+    surely: float  # the share of the measured arrivals that is no chance
     measured: Measured
     now_s: float
 
@@ -173,8 +178,9 @@ class Scheduler:
         drain_s = self._settings.drain_s or _DRAIN_PATHS * max(
             _service_s(reached, job) for job in reached.jobs.values()
         )
-        loaded = _with_backlog(reached, backlog, drain_s)
-        return _Facts(flow, reached, loaded, sum(backlog.values()), current, now, measured, now_s)
+        at_it = self._changed_at_s is not None and now_s - self._changed_at_s < drain_s
+        loaded = reached if at_it else _with_backlog(reached, backlog, drain_s)
+        return _Facts(flow, reached, loaded, sum(backlog.values()), current, now, _surely(measured), measured, now_s)
 
     # What became of the last change.
 
@@ -226,7 +232,9 @@ class Scheduler:
             return self._shortest(facts, settings.budget, cost, why)
         slow = self._slow(facts)
         short = any(aim.consumers[task] > facts.requested[task] for task in aim.consumers)
-        if short and (slow or facts.now.response_s > goal_s or facts.backlog > 0):
+        late = any(load > facts.requested[task] for task, load in _loads(facts.loaded).items())
+        few = facts.flow.with_arrivals(facts.surely)
+        if short and (slow or late or self._predicted_s(few, facts.requested) > goal_s):
             self._smaller = None
             larger = {task: max(count, aim.consumers[task]) for task, count in facts.requested.items()}
             if settings.budget is not None and _cost(facts.whole, larger) > settings.budget:
@@ -237,9 +245,14 @@ class Scheduler:
             return Keep(f"{slow}more consumers would not help: {aim.why}", aim.plan)
         return self._down(facts, self._cheapest(facts, goal_s * (1 - settings.down_margin)), cost)
 
+    def _predicted_s(self, flow: Workflow, consumers: Mapping[str, int]) -> float:
+        return predict(flow, _of(consumers, flow), self._settings.approximation).response_s
+
     def _slow(self, facts: _Facts) -> str:
-        """Return that jobs took longer than they may, in words; nothing where they did not."""
-        response, limit_s = facts.measured.response, self._settings.threshold_s or self._settings.response_s
+        """Return that jobs took longer than they may, in words; nothing where they did not. Jobs that were asked for
+        before the last change say nothing about it."""
+        response = facts.measured.response_since(self._changed_at_us)
+        limit_s = self._settings.threshold_s or self._settings.response_s
         if response.mean_s is None or limit_s is None or response.count < self._settings.least_jobs:
             return ""
         return f"jobs took {response.mean_s:.3g} s, more than {limit_s:.3g} s; " if response.mean_s > limit_s else ""
@@ -259,9 +272,11 @@ class Scheduler:
         if plan.cost < cost:
             return self._down(facts, aim, cost)
         self._smaller = None
-        now = predict(facts.loaded, _of(facts.requested, facts.loaded), settings.approximation)
-        gain = _gain(now.response_s, plan.response_s)
-        told = f"{why}predicted response {plan.response_s:.3g} s, and {now.response_s:.3g} s as it is"
+        # What is moved from one task to another must be worth it even if arrivals are as few as chance allows.
+        judged = facts.loaded if plan.cost > cost else facts.loaded.with_arrivals(facts.surely)
+        now_s, then_s = (self._predicted_s(judged, consumers) for consumers in (facts.requested, aim.consumers))
+        gain = _gain(now_s, then_s)
+        told = f"{why}predicted response {then_s:.3g} s, and {now_s:.3g} s as it is"
         if gain > settings.up_margin or (gain > 0 and self._slow(facts)):
             return Rescale(aim.consumers, f"{self._slow(facts)}{told}", plan)
         return Keep(f"no plan gains more than {settings.up_margin:.0%}: {told}", plan)
@@ -325,6 +340,14 @@ def _unknown(flow: Workflow) -> str:
         return "how often jobs arrive is not known yet"
     tasks = sorted({task for job in arriving for task in job.dag if flow.tasks[task].rate_per_s is None})
     return f"how fast they are served is not known yet of {', '.join(tasks)}" if tasks else ""
+
+
+def _surely(measured: Measured) -> float:
+    """Return which share of the measured arrivals is there but for chance in one case of forty: the number of arrivals
+    in a time has about the variance scv x number."""
+    count = sum(seen.count for seen in measured.arrivals.values())
+    variance = sum(seen.count * seen.scv for seen in measured.arrivals.values())
+    return max(_LEAST_SURE, 1 - _CHANCE * math.sqrt(variance) / count) if count else _LEAST_SURE
 
 
 def _reached(flow: Workflow) -> Workflow:

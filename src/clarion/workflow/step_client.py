@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 
 from clarion.admin import Admin
-from clarion.model.errors import ClarionError, InvalidRequest, MessagesGone, PermanentError, RetryableError
+from clarion.model.errors import ClarionError, InvalidRequest, MessagesGone, NoTopic, PermanentError, RetryableError
 from clarion.model.names import to_text
+from clarion.model.task_events import TASK_EVENTS_TOPIC
 from clarion.publisher import Publisher
 from clarion.session.connection import broker_url
 from clarion.subscriber import Message, State, Subscriber
@@ -20,20 +23,24 @@ from clarion.workflow.stored_data import StoredData
 
 log = logging.getLogger("clarion.workflow")
 _SETTLE_S = 30.0
+_FRESH_S = 1.0  # for which what a broker said of the end of events is good
 _CANCELLED_KEPT = 100_000  # ids of cancelled jobs that are remembered
 
 
 class StepClient:
     """A subscriber for taking and committing, an administrator for looking, and a publisher for data."""
 
-    def __init__(self, url: str | None, name: str) -> None:
+    def __init__(self, url: str | None, name: str, *, patience_s: float | None = None) -> None:
         self.url = broker_url(url)
         self._name = name
+        self._patience_s = patience_s  # with a transaction that is not answered; None: for ever
         self.subscriber = self._subscriber()
         self.admin = Admin(self.url)
         self._publisher: Publisher | None = None  # made when it is first needed
         self._making = threading.Lock()
         self._tables: dict[str, MappingTable] = {}
+        self._events_end = 0
+        self._events_at_s = -_FRESH_S
         self._cancelled: dict[str, None] = {}
         self._cancelled_at: int | None = None  # where to go on reading who was cancelled
 
@@ -82,6 +89,17 @@ class StepClient:
         known = self.subscriber.state(job_type_name(workflow, job))
         return None if known.value is None else self.table(to_text(known.value))
 
+    def events_end(self) -> int:
+        """Return where the task events ended a moment ago: what happens now is told behind it."""
+        now_s = time.monotonic()
+        if now_s >= self._events_at_s + _FRESH_S:
+            try:
+                self._events_end = self.admin.describe_topic(TASK_EVENTS_TOPIC).next_offset
+            except NoTopic:
+                self._events_end = 0
+            self._events_at_s = now_s
+        return self._events_end
+
     def states(self, names: Sequence[str]) -> dict[str, State]:
         """Return states by name."""
         return dict(zip(names, self.subscriber.states(names), strict=True)) if names else {}
@@ -103,11 +121,14 @@ class StepClient:
             raise InvalidRequest(f"this cannot be asked of a broker, and nothing was done: {error}") from error
         except RetryableError as error:
             log.warning("a transaction is not answered yet, and is waited for: %s", error)
+        until_s = inf if self._patience_s is None else time.monotonic() + self._patience_s
         while True:
             try:
-                tx.result(_SETTLE_S)
+                tx.result(min(_SETTLE_S, max(0.0, until_s - time.monotonic())))
                 return
             except RetryableError as error:
+                if time.monotonic() >= until_s:
+                    raise
                 log.warning("a transaction is still waited for: %s", error)
 
     def look_for_cancelled(self) -> None:

@@ -108,6 +108,20 @@ def test_a_burst_shows_before_the_window_is_full_of_it_and_its_end_when_the_wind
     assert (monitor.measured(at(400)).arrivals["both"].rate_per_s or 0) < 0.1
 
 
+def test_a_rise_of_all_job_types_shows_though_each_of_them_is_seen_too_seldom_to_tell() -> None:
+    names = [f"type-{number}" for number in range(4)]
+    monitor = Monitor(
+        from_yaml("tasks: {A: {rate: 1}}\njobs: {" + ", ".join(f"{n}: {{dag: [A]}}" for n in names) + "}"), 100
+    )
+    for place, name in enumerate(names):
+        for s in (10 + place, 60 + place, *(101 + place + 6 * step for step in range(4))):
+            monitor.on_event(arrived(s, name))
+    before, burst = monitor.measured(at(99)), monitor.measured(at(124))
+    assert before.arrivals_per_s == pytest.approx(8 / 100, rel=0.5)
+    assert burst.arrivals_per_s > 2 * 20 / 100  # which is the mean of the window
+    assert all((seen.rate_per_s or 0) > 0.1 for seen in burst.arrivals.values())
+
+
 def test_events_count_by_their_time_in_whatever_order_they_come(flow: Workflow) -> None:
     events = [event for s in gaps(5.0, 0, 50) for event in (arrived(s), done(s, s % 1, consumer=str(int(s) % 3)))]
     events += [ended(s - 2, s) for s in range(2, 50)]  # type: ignore[misc]

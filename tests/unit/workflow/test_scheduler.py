@@ -38,13 +38,20 @@ def flow() -> Workflow:
 
 
 def seen(
-    per_min: Mapping[str, float], now_s: float, *, response_s: float = 0.0, jobs: int = 0, queue: Mapping[str, int] = {}
+    per_min: Mapping[str, float],
+    now_s: float,
+    *,
+    response_s: float = 0.0,
+    jobs: int = 0,
+    queue: Mapping[str, int] = {},
+    arrived: int = 100,
 ) -> Measured:
-    """What a monitor would tell: jobs arrive so often, and `jobs` of them, asked for just before now, took so long."""
+    """What a monitor would tell: jobs arrive so often, by so many of each type, and `jobs` of them, asked for just
+    before now, took so long."""
     at_us = round((now_s + 1e6) * US)
     took_us = round(response_s * US)
     ended = tuple(Ended("one", at_us - took_us, at_us) for _ in range(jobs))
-    arrivals = {job: Seen(rate / 60, 0.33, 100) for job, rate in per_min.items()}
+    arrivals = {job: Seen(rate / 60, 0.33, arrived) for job, rate in per_min.items()}
     return Measured(at_us, 600.0, arrivals, {}, dict.fromkeys("ABCD", 0) | dict(queue), {}, ended)
 
 
@@ -201,6 +208,30 @@ def test_what_usually_waits_is_no_backlog(flow: Workflow) -> None:
     usual = predict(loop.rates(BURST), loop.consumers).queue
     decision = loop.step(BURST, 1000, queue={task: math.ceil(waiting) for task, waiting in usual.items()})
     assert isinstance(decision, Keep)
+
+
+def test_a_change_is_given_time_to_serve_what_had_piled_up(flow: Workflow) -> None:
+    loop = Loop(flow, response_s=60, drain_s=300, cool_down_s=0)
+    assert isinstance(loop.step(QUIET, 0, queue={"B": 50}), Rescale)
+    assert isinstance(loop.step(QUIET, 100, queue={"B": 100}), Keep)
+    assert isinstance(loop.step(QUIET, 300, queue={"B": 100}), Rescale)
+
+
+# Chance.
+
+
+def test_few_arrivals_that_may_be_chance_add_no_consumers(flow: Workflow) -> None:
+    more = {job: 1.7 * rate for job, rate in QUIET.items()}
+    assert predict(Loop(flow, response_s=50).rates(more), ONES).response_s > 55
+    assert isinstance(Loop(flow, response_s=50).step(more, 0, arrived=4), Keep)
+    assert isinstance(Loop(flow, response_s=50).step(more, 0), Rescale)
+
+
+def test_consumers_are_not_moved_from_one_task_to_another_for_what_may_be_chance(flow: Workflow) -> None:
+    spent = {"A": 3, "B": 1, "C": 2, "D": 3}
+    more = {"one": 3.65, "two": 3.5, "three": 3.0}  # B can hardly keep up with them
+    assert isinstance(Loop(flow, start=spent, budget=5, up_margin=0.3).step(more, 0, arrived=10), Keep)
+    assert isinstance(Loop(flow, start=spent, budget=5, up_margin=0.3).step(more, 0, arrived=10_000), Rescale)
 
 
 # Undoing.
