@@ -213,10 +213,12 @@ def test_a_task_is_tried_again_ever_later_then_dead_with_its_trace_and_replayed_
     flow.job("breaking", {"A": ["X", "B"], "X": ["D"], "B": ["D"]})
     with running(flow, url) as jobs, Admin(url) as admin:
         job_id = jobs.submit("breaking", 7)
+        assert jobs.submit("breaking", 7, job_id=job_id) == job_id
         with pytest.raises(JobFailed, match="task X failed at its last attempt: ValueError: no such tile"):
             jobs.result(job_id, wait_s=DEADLINE_S)
         status = jobs.status(job_id)
         assert (status.status, status.task) == ("failed", "X")
+        assert [one.status for one in jobs.list() if one.job_id == job_id] == ["failed"], "asked for twice, it is one"
         assert "Traceback (most recent call last)" in status.reason
         assert "in breaks" in status.reason
         tried = [one for one in status.history if one.task == "replays/X"]
@@ -333,7 +335,9 @@ def test_a_handler_that_would_end_its_process_fails_its_task_and_the_worker_goes
             job_id = jobs.submit(task, 1)
             with pytest.raises(JobFailed, match=type(error).__name__):
                 jobs.result(job_id, wait_s=DEADLINE_S)
-            assert [one.outcome for one in jobs.status(job_id).history] == ["failed", "failed"]
+            status = jobs.status(job_id)
+            assert [one.outcome for one in status.history] == ["failed", "failed"]
+            assert __file__ in status.reason.splitlines()[1], "the trace begins at the handler"
             jobs.run(task, 0, wait_s=DEADLINE_S)
 
 

@@ -243,7 +243,10 @@ def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[subproc
         yield None
         return
     if "127.0.0.1" not in url and "localhost" not in url and not url.startswith("ipc://"):
-        raise PermanentError(f"no broker answers at {url}, and one is started on this machine only")
+        raise PermanentError(
+            f"no broker answers at {url}, and one is started on this machine only; nothing was started. Start it there"
+            " (`clarion up`), or name another with --url"
+        )
     note(f"no broker answers at {url}: starting one, with its data in {data}")
     command = [sys.executable, "-m", "clarion", "up", "--data", str(data), "--listen", url]
     broker = subprocess.Popen(dying_with_us(command), stdout=subprocess.DEVNULL, start_new_session=True)

@@ -352,7 +352,9 @@ class Jobs:
             return
 
     def _newest(self, topic: bytes, first: int, end: int, begun: int) -> Iterator[JobStatus]:
-        """Return a topic's jobs, the newest first; all before `begun` were taken up, and may be forgotten since."""
+        """Return a topic's jobs, the newest first, each once; all before `begun` were taken up, and may be forgotten
+        since."""
+        told: set[str] = set()
         workflow = to_text(topic[len(_JOBS) + 1 :]) if topic != _JOBS else ""
         while end > first:
             start = max(first, end - _AT_ONCE)
@@ -363,6 +365,9 @@ class Jobs:
             asked = [(one.offset, profile) for one in messages if (profile := _profile_of(one)) is not None]
             records = self._records([profile.job_id for _, profile in asked])
             for (offset, profile), record in reversed(list(zip(asked, records, strict=True))):
+                if profile.job_id in told:
+                    continue
+                told.add(profile.job_id)
                 if record is not None:
                     yield _status_of(record, ())
                 elif offset >= begun:

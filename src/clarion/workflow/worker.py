@@ -6,6 +6,7 @@ one that dies after has done it. So handlers may run more than once, and what th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -324,8 +325,9 @@ class Worker:
 
 def _trace_of(error: BaseException) -> str:
     """Return what is told of an exception: its trace from the handler on, the end of it where that is long."""
-    own, frame = (__file__, handlers.__file__), error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename in own:
+    own = (__file__, handlers.__file__, os.path.join(os.path.dirname(asyncio.__file__), ""))
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(own):
         frame = frame.tb_next
     trace = "".join(traceback.format_exception(error.with_traceback(frame or error.__traceback__)))
     return trace if len(trace) <= _REASON_MOST else f"…{trace[-_REASON_MOST:]}"
