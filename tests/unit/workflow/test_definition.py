@@ -234,7 +234,7 @@ def test_a_python_file_has_one_workflow(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="has 2 Workflows; it is to have one"):
         load_workflow(file)
     file.write_text("raise KeyError('here')\n")
-    with pytest.raises(BadSettings, match="fails when it is loaded: KeyError: 'here'"):
+    with pytest.raises(BadSettings, match="fails at line 1 when it is loaded: KeyError: 'here'"):
         load_workflow(file)
 
 
