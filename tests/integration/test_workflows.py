@@ -924,8 +924,9 @@ def test_ended_jobs_are_forgotten_and_nothing_of_them_is_left(start_broker: Star
         jobs.results(done, wait_s=DEADLINE_S)
         jobs.submit("diamond", job_id=done[0])  # once more
         cancelled = jobs.submit_many("many-joins", range(120))
-        kept = jobs.submit("many-joins", "kept")
         eventually(lambda: _begun(admin, "sweeps") and _idle(admin, "sweeps/A"), "the first task of each is done")
+        kept = jobs.submit("many-joins", "kept")
+        eventually(lambda: _begun(admin, "sweeps") and _idle(admin, "sweeps/A"), "of this one, too")
         for job_id in cancelled:
             assert jobs.cancel(job_id)
         sweeper = Sweeper(flow, broker.url, kept_s=0.0)
@@ -982,6 +983,53 @@ def test_only_so_many_jobs_are_kept_and_running_ones_hold_up_nobody(url: str, mo
         assert jobs.results(quick[-5:]) == list(range(15, 20))
         gate.open()
         jobs.results(slow, wait_s=DEADLINE_S)
+
+
+def test_a_clock_that_is_a_month_ahead_destroys_no_result(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Workflow("ahead")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    with running(flow, url) as jobs, Admin(url) as admin:
+        job_id = jobs.submit("one", 7)
+        jobs.result(job_id, wait_s=DEADLINE_S)
+        eventually(lambda: _begun(admin, "ahead"), "it is taken up")
+        sweeper, now_s = Sweeper(flow, url), time.time
+        try:
+            monkeypatch.setattr(time, "time", lambda: now_s() + 30 * 86_400)
+            held = partial(_is_held, sweeper)
+            _turn_until(sweeper, held, "the sweeper has its profile")
+            for _ in range(3):
+                sweeper.turn()
+            assert held()
+        finally:
+            monkeypatch.undo()
+            sweeper.close()
+        assert jobs.result(job_id) == 7
+
+
+def _is_held(sweeper: Sweeper) -> bool:
+    return len(sweeper._waiting) == 1
+
+
+def test_the_profile_of_a_job_that_no_invoker_took_up_is_not_let_go(url: str) -> None:
+    flow = Workflow("untaken")
+    flow.task("A")(lambda payload: payload)
+    flow.job("one", ["A"])
+    make_known(flow, url)
+    with Jobs(url, "untaken") as jobs, Admin(url) as admin:
+        job_id = jobs.submit("one", 7)
+        sweeper = Sweeper(flow, url, most=0)
+        try:
+            _turn_until(sweeper, partial(_is_held, sweeper), "the sweeper has its profile")
+            for _ in range(3):
+                sweeper.turn()
+            assert _is_held(sweeper)
+            with controlling(flow, url), working(flow, "A", url):
+                jobs.result(job_id, wait_s=DEADLINE_S)
+                eventually(lambda: _begun(admin, "untaken"), "it is taken up")
+            _turn_until(sweeper, partial(_all_gone, jobs, [job_id]), "it is forgotten")
+        finally:
+            sweeper.close()
 
 
 def test_two_control_planes_of_one_workflow_do_the_work_of_one(url: str) -> None:

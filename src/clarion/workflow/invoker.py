@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +13,7 @@ from clarion.model.errors import (
     AlreadyDone,
     ClarionError,
     LeaseLost,
+    MessagesGone,
     NoTopic,
     PermanentError,
     TakenOver,
@@ -250,7 +250,7 @@ class Sweeper:
     def _sweep(self) -> float:
         known = self._client.admin.describe_topic(self._topic)
         begun = next(one.cursor for one in known.subscriptions if one.name == INVOKER.encode())
-        old_s = time.time() - self._kept_s
+        old_s = self._last_event_s() - self._kept_s
 
         def is_due(message: Message) -> bool:
             old = message.committed_at.timestamp() < old_s or known.next_offset - message.offset > self._most
@@ -265,6 +265,16 @@ class Sweeper:
             gone |= self._forget(due[place : place + _AT_ONCE])
         self._waiting = [message for message in self._waiting if message.offset not in gone]
         return 0.0 if gone else _SWEEP_S
+
+    def _last_event_s(self) -> float:
+        """Return when anything was last told of any job, by the broker's clock, which does not believe in jumps as that
+        of this machine does; 0 where that is too long ago to be kept, and then nothing is old."""
+        end = self._client.admin.describe_topic(TASK_EVENTS_TOPIC).next_offset
+        try:
+            found = self._client.admin.read(TASK_EVENTS_TOPIC, max(0, end - 1), max_messages=1)
+        except MessagesGone:
+            found = []
+        return found[-1].committed_at.timestamp() if found else 0.0
 
     def _forget(self, messages: Sequence[Message]) -> set[int]:
         """Forget those of the jobs that are over, and return where their profiles are."""

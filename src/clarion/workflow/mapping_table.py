@@ -12,6 +12,8 @@ from clarion.workflow.definition import Dag, JobType, Workflow
 
 END = ""  # where the results of several last tasks come together
 _MAX_BYTES = 60_000  # a broker's state has up to 65,536
+_PART_BYTES = 80  # of a part that came to a join, beside its task's name: a reference, at the least
+_MOST_AFTER = 900  # a transaction has up to 1000 parts
 
 
 class Next(NamedTuple):
@@ -49,6 +51,13 @@ class MappingTable:
         table = cls(workflow.name, job.name, dag, {task: workflow.topic_of(task) for task in dag})
         if len(table.encode()) > _MAX_BYTES:
             raise BadSettings(f"job type {job.name} is too large: its table has over {_MAX_BYTES} bytes")
+        for task, afters in [("its beginning", table.starts), *dag.items()]:
+            if len(afters) > _MOST_AFTER:
+                raise BadSettings(f"job type {job.name}: {task} is followed by {len(afters)} tasks, over {_MOST_AFTER}")
+        for task in table.joins():
+            if sum(len(one.encode()) + _PART_BYTES for one in table.before[task]) > _MAX_BYTES:
+                where = task or "the end"
+                raise BadSettings(f"job type {job.name}: more comes together at {where} than a broker's state can hold")
         return table
 
     @classmethod

@@ -85,3 +85,12 @@ def test_a_type_that_a_broker_cannot_keep_is_refused() -> None:
     tasks = [f"task number {place:05d}" for place in range(2000)]
     with pytest.raises(BadSettings, match="job type j is too large: its table has over 60000 bytes"):
         _table({one: (after,) for one, after in pairwise(tasks)} | {tasks[-1]: ()})
+    many = [f"t{place}" for place in range(901)]
+    alone: dict[str, tuple[str, ...]] = dict.fromkeys(many, ())
+    for dag in ({"A": tuple(many), **alone}, alone):
+        with pytest.raises(BadSettings, match=r"job type j: .* is followed by 901 tasks, over 900"):
+            _table(dag)
+    several = many[:750]
+    for ends in ({"Z": ()}, {}):
+        with pytest.raises(BadSettings, match=r"more comes together at (Z|the end) than a broker's state can hold"):
+            _table({**dict.fromkeys(several, tuple(ends)), **ends})
