@@ -1,10 +1,10 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce clean
+.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup: .venv/.ready ## make .venv with everything the project needs
 
@@ -68,6 +68,9 @@ scaling: setup ## the experiments of Reliable Publisher/Subscriber Service, with
 TRACE := ../shared/data/traces/azure_llm_conv.csv
 reproduce: setup ## the experiments of Auto-tuned Publisher in a Pub/Sub System: report and figures in out/publisher
 	@.venv/bin/clarion reproduce publisher --out out/publisher $(if $(wildcard $(TRACE)),--trace $(TRACE))
+
+reproduce-workflow: setup ## the experiments of Resource Management for Elastic Publish Subscribe Systems: report and figures in out/workflow
+	@.venv/bin/clarion reproduce workflow --out out/workflow
 
 clean: ## remove what setup and runs made
 	rm -rf .venv .venv-peers out .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -291,8 +291,13 @@ def _draw_frontier(results: Results, place: Any, load: Load) -> None:
     for policy, colour in ((MIN_TIME, OURS), (MIN_COST, MIN_COST_COLOUR)):
         runs = results.of(policy, load)
         place.plot([_cost(runs)], [_response(runs)], "D", color=colour, label=policy.name)
-    place.set(xlabel="consumers, mean over time", ylabel="mean response, s", title=f"{load.name}: response by cost")
-    place.set_ylim(0, None)
+    place.set(
+        xlabel="consumers, mean over time",
+        ylabel="mean response, s (logarithmic)",
+        title=f"{load.name}: response by cost",
+    )
+    log_scale(place)
+    place.set_ylim(25, 400)
     alone = _response(results.of(NOBODY, load))
     place.text(0.98, 0.6, f"one consumer a task: {alone:,.0f} s", transform=place.transAxes, ha="right", fontsize=8)
     place.legend(fontsize=8)

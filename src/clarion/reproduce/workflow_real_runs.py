@@ -21,7 +21,7 @@ import numpy as np
 
 from clarion.admin import Admin
 from clarion.model import task_events
-from clarion.model.errors import NoTopic, PermanentError, RetryableError
+from clarion.model.errors import NoTopic, PermanentError
 from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskEvent
 from clarion.reproduce.workflow_experiments import DECIDE_EVERY_S, WINDOW_S, Policy, RealRun, settings_of
 from clarion.sim.workflow_simulation import Arrivals, gamma_times
@@ -119,23 +119,23 @@ class _Recorder:
 def _broker(folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        port = free.getsockname()[1]
+    url = f"tcp://127.0.0.1:{port}"
     command = [sys.executable, "-m", "clarion", "up", "--data", str(folder / "data"), "--listen", url]
     broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _until(lambda: _answers(url), "the broker did not start")
+        _until(lambda: _answers(port), "the broker did not start")
         yield url
     finally:
         broker.terminate()
         broker.wait()
 
 
-def _answers(url: str) -> bool:
+def _answers(port: int) -> bool:
     try:
-        with Admin(url, timeout_s=1.0) as admin:
-            admin.hello()
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
         return True
-    except RetryableError:
+    except OSError:
         return False
 
 

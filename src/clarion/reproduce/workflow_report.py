@@ -298,8 +298,8 @@ def _affected(results: Results) -> Iterator[tuple[str, Seen]]:
     shares = [run.affected for run in runs]
     replanned = [_replanned_s(run) for run in runs]
     text = (
-        f"{np.mean(shares):.1%} on average, {max(shares):.1%} at most in {len(runs)} bursts; the first new plan comes"
-        f" {np.median(replanned):.0f} s after the burst (median)"
+        f"{np.mean(shares):.1%} on average, {max(shares):.1%} at most in {len(runs)} bursts; consumers first change"
+        f" {np.nanmedian(replanned):.0f} s after the burst began (median)"
     )
     values = {"share": shares, "replanned_after_s": replanned}
     yield SIMULATED, Seen(text, max(shares) <= _AFFECTED_SHARE, values)
@@ -312,7 +312,7 @@ def _affected(results: Results) -> Iterator[tuple[str, Seen]]:
 
 
 def _replanned_s(run: Run) -> float:
-    """Return how long after the beginning of the burst consumers were first changed; NaN: never."""
+    """Return how long after the beginning of the burst consumers were first changed; NaN: never, or only before."""
     changed = (at_s - run.load.burst_s for at_s, _ in run.scaled if at_s > run.load.burst_s)
     return next(changed, math.nan)
 

@@ -172,14 +172,15 @@ class Monitor:
         }
         recent_us = {job: now_us - int(_RECENT * (now_us - begin_us)) for job, begin_us in begins.items()}
         recent = {job: [at_us for at_us in some if at_us > recent_us[job]] for job, some in times.items()}
-        all_rose = _rose(sum(map(len, times.values())), sum(map(len, recent.values())), _LEAST_TOGETHER)
+        count, new = sum(map(len, times.values())), sum(map(len, recent.values()))
+        rise = new / (_RECENT * count) if _rose(count, new, _LEAST_TOGETHER) else None
         found = {}
         for name, job in self._workflow.jobs.items():
             before = _rate_seen(job, times[name], begins[name], now_us)
             if _rose(len(times[name]), len(recent[name]), LEAST_FOR_RATE):
                 found[name] = _rate_seen(job, recent[name], recent_us[name], now_us)
-            elif all_rose:
-                guess = replace(job, arrival_rate_per_s=before.rate_per_s)  # few of each type: its share is a guess
+            elif rise is not None:  # few of each type: that it rose as all did is the guess
+                guess = replace(job, arrival_rate_per_s=before.rate_per_s and rise * before.rate_per_s)
                 found[name] = _rate_seen(guess, recent[name], recent_us[name], now_us)
             else:
                 found[name] = before

@@ -7,8 +7,9 @@ that keeps to it), or both (MinCost while the budget allows it, MinTime with all
   what there is no longer keeps to `response_s` by the model, or cannot serve what has piled up.
 * **Backlog.** What waits beyond what is usual must be served within `drain_s`: a task is planned for its arrivals plus
   backlog / drain_s, and so is what follows it. A change is given as long to serve it before it asks for another.
-* **Chance.** Few arrivals tell their rate roughly. MinCost adds consumers for a prediction, and MinTime moves them from
-  one task to another, only where that is right even if arrivals are two standard deviations fewer than measured.
+* **Chance.** Few arrivals tell their rate roughly. MinCost adds consumers for a prediction only where that is right
+  even if arrivals are two standard deviations fewer than measured, and MinTime moves them from one task to another only
+  where it is with one.
 * **Hysteresis.** Up at once; down when all plans of the last `settle_s`, made for a response shorter by `down_margin`,
   were smaller: to the largest of them. Nothing changes within `cool_down_s` of a change.
 * **Undo.** When jobs that were asked for after a change took longer than those before it by `undo_margin` (and longer
@@ -35,7 +36,8 @@ _NEAR_LEAST = 1.25  # of the least response that is possible, where the one aske
 _MOST_DOUBT = 2.0  # how many times as long as predicted jobs may take, for plans to allow for it
 _JUDGED_AFTER = 2.0  # times as long as jobs took before a change
 _SAME_ARRIVALS = 1.1  # a rise up to this is none
-_CHANCE = 2.0  # standard deviations
+_SURE_TO_ADD = 2.0  # standard deviations by which arrivals may be fewer than measured, for a change to be right
+_SURE_TO_MOVE = 1.0
 _LEAST_SURE = 0.5  # of the arrivals
 _DRAIN_PATHS = 10.0  # drain_s by default, in service times of the longest job
 
@@ -114,7 +116,7 @@ class _Facts:
     backlog: float
     requested: dict[str, int]
     now: Prediction
-    surely: float  # the share of the measured arrivals that is no chance
+    scatter: float  # the standard deviation of the measured arrivals, as a share of them
     measured: Measured
     now_s: float
 
@@ -180,7 +182,7 @@ class Scheduler:
         )
         at_it = self._changed_at_s is not None and now_s - self._changed_at_s < drain_s
         loaded = reached if at_it else _with_backlog(reached, backlog, drain_s)
-        return _Facts(flow, reached, loaded, sum(backlog.values()), current, now, _surely(measured), measured, now_s)
+        return _Facts(flow, reached, loaded, sum(backlog.values()), current, now, _scatter(measured), measured, now_s)
 
     # What became of the last change.
 
@@ -233,7 +235,7 @@ class Scheduler:
         slow = self._slow(facts)
         short = any(aim.consumers[task] > facts.requested[task] for task in aim.consumers)
         late = any(load > facts.requested[task] for task, load in _loads(facts.loaded).items())
-        few = facts.flow.with_arrivals(facts.surely)
+        few = _fewer(facts.flow, _SURE_TO_ADD * facts.scatter)
         if short and (slow or late or self._predicted_s(few, facts.requested) > goal_s):
             self._smaller = None
             larger = {task: max(count, aim.consumers[task]) for task, count in facts.requested.items()}
@@ -273,7 +275,7 @@ class Scheduler:
             return self._down(facts, aim, cost)
         self._smaller = None
         # What is moved from one task to another must be worth it even if arrivals are as few as chance allows.
-        judged = facts.loaded if plan.cost > cost else facts.loaded.with_arrivals(facts.surely)
+        judged = facts.loaded if plan.cost > cost else _fewer(facts.loaded, _SURE_TO_MOVE * facts.scatter)
         now_s, then_s = (self._predicted_s(judged, consumers) for consumers in (facts.requested, aim.consumers))
         gain = _gain(now_s, then_s)
         told = f"{why}predicted response {then_s:.3g} s, and {now_s:.3g} s as it is"
@@ -342,12 +344,16 @@ def _unknown(flow: Workflow) -> str:
     return f"how fast they are served is not known yet of {', '.join(tasks)}" if tasks else ""
 
 
-def _surely(measured: Measured) -> float:
-    """Return which share of the measured arrivals is there but for chance in one case of forty: the number of arrivals
-    in a time has about the variance scv x number."""
+def _scatter(measured: Measured) -> float:
+    """Return the standard deviation of how many jobs arrived, as a share of them: the number of arrivals in a time has
+    about the variance scv x number."""
     count = sum(seen.count for seen in measured.arrivals.values())
     variance = sum(seen.count * seen.scv for seen in measured.arrivals.values())
-    return max(_LEAST_SURE, 1 - _CHANCE * math.sqrt(variance) / count) if count else _LEAST_SURE
+    return math.sqrt(variance) / count if count else math.inf
+
+
+def _fewer(flow: Workflow, share: float) -> Workflow:
+    return flow.with_arrivals(max(_LEAST_SURE, 1 - share))
 
 
 def _reached(flow: Workflow) -> Workflow:
