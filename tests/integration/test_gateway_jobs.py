@@ -321,7 +321,7 @@ def test_a_gateway_that_stops_answers_who_waits(url: str, gateway: GatewayProces
             answers: list[Answer] = []
             thread = threading.Thread(target=lambda: answers.append(_result(another, job_id)))
             thread.start()
-            eventually(lambda: another.get("/stats").told["connections"] > 1, "it waits")
+            eventually(lambda: another.get("/stats").told["waiting_for_jobs"] == 1, "it waits")
             code, _ = another.stop()
             thread.join(DEADLINE_S)
             assert code == 0

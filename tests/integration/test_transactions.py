@@ -25,7 +25,7 @@ from tests.integration.waiting import eventually
 from tests.integration.worker_process import WorkerProcess
 
 from clarion import Admin, LeaseLost, MessagesGone, Publisher, Subscriber, VersionConflict
-from clarion.model.errors import NoSubscriber
+from clarion.model.errors import NoSubscriber, TooLarge
 from clarion.publisher import Stager, commit_staged, drop_staged
 from clarion.subscriber import Transaction
 
@@ -117,6 +117,17 @@ def test_a_refused_part_refuses_all_of_it(url: str) -> None:
             _transact(consumer, put_wrong)
         assert [found.payload for found in take(reader, "served", 1)] == [b"right"]
         assert reader.get("served", wait_s=0) == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("n" * 1025, b""), ("large", bytes(70_000))], ids=["name", "value"])
+def test_a_transaction_that_is_too_large_does_not_fail_the_next_one(url: str, name: str, value: bytes) -> None:
+    with Subscriber(url, "innocent") as client:
+        for number in range(2):
+            with pytest.raises(TooLarge), client.transaction() as tx:
+                tx.set(name, value)
+            with client.transaction() as tx:
+                tx.set("small", b"%d" % number)
+            assert client.state("small").value == b"%d" % number
 
 
 def test_an_exclusive_reader_transacts_too(url: str) -> None:

@@ -788,6 +788,22 @@ def test_two_workflows_with_the_same_tasks_and_other_names_have_nothing_in_commo
         assert left.list(1000, status="failed") == [one for one in left.list(1000) if one.status == "failed"]
 
 
+def test_an_id_that_is_another_jobs_is_refused_where_the_type_or_workflow_is_another(url: str) -> None:
+    flows = [Workflow(name) for name in ("mine", "yours")]
+    for flow in flows:
+        flow.task("A")(lambda payload: payload)
+        for job in ("one", "other"):
+            flow.job(job, ["A"])
+        make_known(flow, url)
+    with Jobs(url, "mine") as mine, Jobs(url, "yours") as yours:
+        assert mine.submit("one", 1, job_id="taken-once") == "taken-once"
+        assert mine.submit("one", 2, job_id="taken-once") == "taken-once"
+        with pytest.raises(PermanentError, match="the id of a job of type one of workflow mine"):
+            mine.submit("other", job_id="taken-once")
+        with pytest.raises(PermanentError, match="the id of a job of type one of workflow mine"):
+            yours.submit("one", job_id="taken-once")
+
+
 def test_what_is_not_there_is_told(url: str) -> None:
     flow = Workflow("tellings")
     flow.task("A")(lambda payload: payload)

@@ -321,7 +321,8 @@ class Transactions:
             else:  # it was refused each time it was sent, and is sent as what it was not: a new publisher's
                 self._register(now_s)
         else:
-            self._end(error_of(refusal.code, refusal.text), keeps_id=refusal.code in _USES_NUMBER)
+            used = refusal.code in _USES_NUMBER and reply.kind != Kind.INVALID  # what was not understood uses none up
+            self._end(error_of(refusal.code, refusal.text), keeps_id=used)
 
     def _take_answer(self, outcome: Outcome, reply: Reply) -> None:
         try:

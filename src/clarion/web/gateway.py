@@ -381,6 +381,7 @@ class Gateway:
             **self._posts.stats(),
             "refused_429": self._answers[429],
             "answers": answers,
+            "waiting_for_jobs": self._jobs.waited_for,
             "connections": len(self._server.connections),
             "connections_turned_away": self._listener.turned_away,
             "publisher": self._publisher.stats,

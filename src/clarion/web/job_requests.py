@@ -64,6 +64,11 @@ class JobRequests:
         self._came = asyncio.Event()
         self._stopping = False
 
+    @property
+    def waited_for(self) -> int:
+        """How many requests wait for the end of a job."""
+        return sum(len(waiting) for waiting in self._waiting.values())
+
     # Requests.
 
     def read_head(self, request: web.Request) -> tuple[str, str, str | None]:

@@ -48,24 +48,27 @@ def pack(value: Any) -> Value:
         return Value("bytes", bytes(value))
     try:
         packed = msgspec.json.encode(value, enc_hook=_plain)
-        if b"null" in packed:  # which NaN would become in silence
-            _check_finite(value)
+        _check_inside(value)
         return Value("json", packed)
-    except (TypeError, ValueError, msgspec.MsgspecError, OverflowError) as error:
+    except (TypeError, ValueError, msgspec.MsgspecError, OverflowError, RecursionError) as error:
         raise PermanentError(f"a value is bytes, or what JSON can hold; this is neither: {error}") from error
 
 
-def _check_finite(value: Any) -> None:
-    """Refuse what has NaN or an infinity inside; JSON has neither."""
-    left = [msgspec.to_builtins(value, enc_hook=_plain)]
+def _check_inside(value: Any) -> None:
+    """Refuse what would become something else in silence: NaN, infinities and bytes inside of other values."""
+    if type(value) in (str, int, bool, type(None)):
+        return
+    left = [value]
     while left:
         one = left.pop()
         if isinstance(one, dict):
             left += one.values()
-        elif isinstance(one, list | tuple):
+        elif isinstance(one, list | tuple | set | frozenset):
             left += one
         elif isinstance(one, float) and not math.isfinite(one):
             raise ValueError(f"{one}; give None, or a text")
+        elif isinstance(one, bytes | bytearray | memoryview):
+            raise ValueError("bytes inside of another value; give text, or context.store(…) and the reference")
 
 
 def _plain(value: Any) -> Any:

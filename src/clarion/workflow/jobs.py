@@ -15,7 +15,7 @@ import msgspec
 from clarion.admin import Admin
 from clarion.model import task_events
 from clarion.model.arguments import seconds, whole
-from clarion.model.errors import MessagesGone, NoTopic, PermanentError, TimedOut, VersionConflict
+from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, PermanentError, TimedOut, VersionConflict
 from clarion.model.names import shell_name, to_text
 from clarion.model.task_events import JOB_HEADER, TASK_EVENTS_TOPIC, JobEnded, TaskDone
 from clarion.subscriber import Message, State
@@ -137,8 +137,14 @@ class Jobs:
         step.puts.append(Put(self._topic, b"", job_id, profile_headers(profile)))
         try:
             self._client.commit([], [step])
-        except VersionConflict:
-            pass  # it was asked for before
+        except VersionConflict:  # it was asked for before
+            record = self._record(job_id)[0]
+            if record is not None and (record.workflow, record.job) != (self.workflow, table.job):
+                raise InvalidRequest(
+                    f"{job_id} is the id of a job of type {record.job}"
+                    f"{f' of workflow {record.workflow}' if record.workflow else ''}; nothing was asked for: ids of"
+                    " jobs are the same for all workflows of a broker, choose another"
+                ) from None
 
     def submit_many(self, job: str, payloads: Iterable[Any], *, job_ids: Iterable[str] | None = None) -> list[str]:
         """Ask for a job for each payload; return their ids in order, once all are durable."""
