@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_one_that_dies_again_and_again_is_restarted_ever_later(
     with LocalProcesses(folder.command("dying")) as allocator:
         allocator.scale({"A": 1})
         eventually(lambda: len(folder.pids("A")) >= 3, "it is tried again")
-    assert "ended with 3" in caplog.text
+    assert "(exit code 3)" in caplog.text
     one, delays = allocator._tasks["A"], []
     one.failures = 0
     for _ in range(9):
@@ -129,15 +130,19 @@ def test_a_command_that_cannot_be_run_ends_nothing_else(folder: Folder) -> None:
         assert len(folder.living("B")) == 1
 
 
-def test_one_that_will_not_go_is_killed_after_the_grace_and_not_before(folder: Folder) -> None:
-    with LocalProcesses(folder.command("stubborn"), grace_s=3600) as allocator:
+def test_one_that_is_to_go_may_take_hours_and_is_killed_only_when_all_is_closed(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LocalProcesses(folder.command("stubborn"), grace_s=0.1) as allocator:
         allocator.scale({"A": 1})
         (stubborn,) = folder.up("A", 1)
         allocator.scale({"A": 0})
         eventually(lambda: folder.pids("A", "told") == {stubborn}, "it is told")
+        time.sleep(0.5)
         assert _lives(stubborn)
-        allocator._leaving[0] = (allocator._leaving[0][0], 0.0)  # an hour later
-        eventually(lambda: not _lives(stubborn), "it is killed")
+        assert allocator.observed() == {"A": 0}
+    assert not _lives(stubborn)
+    assert "is begun again" in caplog.text
 
 
 def test_more_than_there_may_be_are_refused_and_nothing_is_changed(folder: Folder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -87,9 +88,10 @@ class _Consumers:
 class LocalProcesses:
     """Runs each consumer as a process, and another for one that dies: at once, or later if it did not live long.
 
-    One that is to go gets SIGTERM, to finish or give back what it holds, and SIGKILL after `grace_s` only. Should this
-    process die, whatever the reason, Linux sends SIGTERM to all of them. For that they are started by one thread that
-    lives as long as they do: the system watches the thread that started a process.
+    One that is to go gets SIGTERM, and takes the time it needs to finish what it works on, be it hours. Only when the
+    allocator is closed is it killed, `grace_s` later. Should this process die, whatever the reason, Linux sends SIGTERM
+    to all of them. For that they are started by one thread that lives as long as they do: the system watches the
+    thread that started a process.
     """
 
     def __init__(self, command: Command, *, max_processes: int = 64, grace_s: float = 30.0) -> None:
@@ -97,9 +99,10 @@ class LocalProcesses:
         self._max_processes = max_processes
         self._grace_s = grace_s
         self._tasks: dict[str, _Consumers] = {}
-        self._leaving: list[tuple[subprocess.Popen[bytes], float]] = []  # with when they are killed
+        self._leaving: list[tuple[str, subprocess.Popen[bytes]]] = []  # told to go, with their tasks
         self._changed = threading.Condition()
         self._closing = False
+        self._kill_at_s = math.inf  # those that have not gone by then
         self._thread = threading.Thread(target=self._run, name="clarion-consumers", daemon=True)
         self._thread.start()
 
@@ -132,7 +135,8 @@ class LocalProcesses:
     def close(self) -> None:
         """Tell all processes to go, and return when they are gone: after `grace_s` at the latest."""
         with self._changed:
-            self._closing = True
+            if not self._closing:
+                self._closing, self._kill_at_s = True, time.monotonic() + self._grace_s
             self._changed.notify()
         self._thread.join()
 
@@ -153,7 +157,7 @@ class LocalProcesses:
                 for task, one in self._tasks.items():
                     self._reap(task, one, now_s)
                     while len(one.running) > (0 if self._closing else one.wanted):
-                        self._dismiss(one.running.pop().process, now_s)
+                        self._dismiss(task, one.running.pop().process)
                 self._see_off(now_s)
                 for task, one in self._tasks.items():
                     while self._may_start(one, now_s):
@@ -181,20 +185,39 @@ class LocalProcesses:
                 one.failures = 0
             else:
                 self._note_failure(one, now_s)
-            code = running.process.returncode
-            _log.warning("consumer %d of %s ended with %d; another one is started", running.process.pid, task, code)
+            how = _how_it_ended(running.process.returncode)
+            wait_s = max(0.0, one.not_before_s - now_s)
+            when = "at once" if wait_s < 1 else f"in {wait_s:.0f} s"
+            _log.warning(
+                "consumer %d of %s ended by itself (%s); another one is started %s",
+                running.process.pid,
+                task,
+                how,
+                when,
+            )
 
     def _note_failure(self, one: _Consumers, now_s: float) -> None:
         one.failures += 1
         one.not_before_s = now_s + min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(one.failures - 1, 16))
 
-    def _dismiss(self, process: subprocess.Popen[bytes], now_s: float) -> None:
+    def _dismiss(self, task: str, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGTERM)
-        self._leaving.append((process, now_s + self._grace_s))
+        self._leaving.append((task, process))
 
     def _see_off(self, now_s: float) -> None:
-        for process, until_s in self._leaving:
-            if now_s >= until_s and process.poll() is None:
-                _log.warning("consumer %d did not go within %g s; it is killed", process.pid, self._grace_s)
+        for task, process in self._leaving:
+            if now_s >= self._kill_at_s and process.poll() is None:
+                _log.warning(
+                    "consumer %d of %s did not end within %g s, and is killed: what it worked on is begun again later",
+                    process.pid, task, self._grace_s,
+                )  # fmt: skip
                 process.kill()
-        self._leaving = [(process, until_s) for process, until_s in self._leaving if process.poll() is None]
+                process.wait()
+        self._leaving = [(task, process) for task, process in self._leaving if process.poll() is None]
+
+
+def _how_it_ended(code: int) -> str:
+    try:
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"signal {-code}"
