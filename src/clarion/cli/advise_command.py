@@ -85,13 +85,14 @@ def advise(
         from clarion.pipeline.jobs.rates import (
             consumers_seen,
             job_arrival_rates,
+            of_workflow,
             read_task_events,
             response_times,
             service_rates,
         )
 
         show("measuring …")
-        told = read_task_events(source.read(spark, topic=events)).persist()
+        told = of_workflow(read_task_events(source.read(spark, topic=events)), workflow.name).persist()
         measured = _Measured(
             collect(service_rates(told)),
             collect(job_arrival_rates(told)),

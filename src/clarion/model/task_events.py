@@ -8,6 +8,7 @@ clock of whoever tells it. Readers take no notice of fields they do not know, so
 | field | meaning |
 |---|---|
 | job | the job type |
+| workflow | whose job type it is; empty, or not told, where the workflow has no name |
 | job_id | which job: the same in all events of it |
 | at_us | when it was asked for |
 
@@ -28,7 +29,7 @@ clock of whoever tells it. Readers take no notice of fields they do not know, so
 
 | field | meaning |
 |---|---|
-| job, job_id | the job type and job |
+| job, workflow, job_id | the job type, whose it is, and the job |
 | submitted_at_us, at_us | when it was asked for, and when it ended: the response time is between these |
 | outcome | `done`, `failed` (a task became a dead letter) or `cancelled` |
 
@@ -56,6 +57,7 @@ class JobArrived(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     job: Name
     job_id: str
     at_us: Moment
+    workflow: str = ""
 
 
 class TaskDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="task-done"):
@@ -81,6 +83,7 @@ class JobEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag
     submitted_at_us: Moment
     at_us: Moment
     outcome: Literal["done", "failed", "cancelled"]
+    workflow: str = ""
 
 
 TaskEvent: TypeAlias = JobArrived | TaskDone | JobEnded

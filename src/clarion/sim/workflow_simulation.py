@@ -247,7 +247,7 @@ class WorkflowModel:
             job = JobRecord(number, self.workflow.jobs[name], at_s, dict(self._waiting[name]))
             self.jobs.append(job)
             if self._observe is not None:
-                self._observe(JobArrived(job=name, job_id=str(number), at_us=_us(at_s)))
+                self._observe(JobArrived(job=name, workflow=self.workflow.name, job_id=str(number), at_us=_us(at_s)))
             for task in job.type.starts:
                 self._come(self.stations[task], job)
 
@@ -299,8 +299,8 @@ class WorkflowModel:
         if self._observe is not None:
             self._observe(
                 JobEnded(
-                    job=job.type.name, job_id=str(job.number), submitted_at_us=_us(job.arrived_s),
-                    at_us=_us(job.ended_s), outcome="done",
+                    job=job.type.name, workflow=self.workflow.name, job_id=str(job.number),
+                    submitted_at_us=_us(job.arrived_s), at_us=_us(job.ended_s), outcome="done",
                 )
             )  # fmt: skip
         self.unended -= 1

@@ -80,7 +80,9 @@ def begin_job(profile: JobProfile, value: Value, table: MappingTable, events_fro
     )  # fmt: skip
     header = TaskHeader(profile.job_id, table.name, profile.submitted_at_us, value.kind)
     puts = [_task_put(table, task, header, value) for task in table.starts]
-    arrived = JobArrived(job=profile.job, job_id=profile.job_id, at_us=profile.submitted_at_us)
+    arrived = JobArrived(
+        job=profile.job, workflow=table.workflow, job_id=profile.job_id, at_us=profile.submitted_at_us
+    )  # fmt: skip
     return Step([*puts, event_put(arrived)], [SetState(record_name(profile.job_id), encode_record(record), 0)])
 
 
@@ -156,8 +158,8 @@ def end_job(record: JobRecord, version: int) -> Step:
     """Return the step that notes a job's end in its record, if that still has this version, and tells of it."""
     assert record.status != "running"
     ended = JobEnded(
-        job=record.job, job_id=record.job_id, submitted_at_us=record.submitted_at_us, at_us=record.ended_at_us,
-        outcome=record.status,
+        job=record.job, workflow=record.workflow, job_id=record.job_id, submitted_at_us=record.submitted_at_us,
+        at_us=record.ended_at_us, outcome=record.status,
     )  # fmt: skip
     return Step([event_put(ended)], [SetState(record_name(record.job_id), encode_record(record), version)])
 

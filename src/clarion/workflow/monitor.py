@@ -108,9 +108,7 @@ class Monitor:
         assert window_s > 0
         self._workflow = workflow
         self._window_us = int(window_s * _US)
-        self._task_of = {workflow.topic_of(task): task for task in workflow.tasks} | {
-            task: task for task in workflow.tasks
-        }
+        self._task_of = {workflow.topic_of(task): task for task in workflow.tasks}
         self._arrivals: dict[str, deque[int]] = {job: deque(maxlen=LIMIT) for job in workflow.jobs}
         self._served: dict[str, deque[TaskDone]] = {task: deque(maxlen=LIMIT) for task in workflow.tasks}
         self._ended: deque[Ended] = deque(maxlen=LIMIT)
@@ -125,6 +123,8 @@ class Monitor:
                 at_us < self._past_us
             ):
                 pass
+            case JobArrived() | JobEnded() if event.workflow != self._workflow.name:
+                pass  # a job type of the same name, maybe, and another load
             case JobArrived(job=job, at_us=at_us) if job in self._arrivals:
                 self._arrivals[job].append(at_us)
                 self._watched_from(at_us)
@@ -136,10 +136,8 @@ class Monitor:
                 pass
 
     def on_queue_lengths(self, waiting: Mapping[str, int]) -> None:
-        """Take how many messages wait for each task, by its name or topic; of those not named nothing changes."""
-        for given, count in waiting.items():
-            if given in self._task_of:
-                self._queue[self._task_of[given]] = count
+        """Take how many messages wait for each task, by its name; of those not named nothing changes."""
+        self._queue |= {task: count for task, count in waiting.items() if task in self._queue}
 
     def measured(self, now_us: int) -> Measured:
         """Return what the window before now holds."""

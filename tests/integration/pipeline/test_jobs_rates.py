@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from pyspark.errors import PySparkException
@@ -13,12 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from tests.integration.pipeline.job_tables import START_US, rows, table_of_events, table_of_messages
 
 from clarion.model.errors import InvalidRequest, PermanentError
-from clarion.model.task_events import JobArrived, TaskDone
+from clarion.model.task_events import JobArrived, JobEnded, TaskDone
 from clarion.pipeline.jobs.rates import (
     FIELDS,
     arrival_rates,
     header_time,
     job_arrival_rates,
+    of_workflow,
     read_task_events,
     service_rates,
     write_trace_of,
@@ -190,7 +192,25 @@ def test_task_events_become_a_workload_file(spark: SparkSession, tmp_path: Path)
 
 
 def test_columns_of_events_are_the_fields_that_workflows_tell() -> None:
-    assert set(FIELDS) == {"event", *JobArrived.__struct_fields__, *TaskDone.__struct_fields__}
+    told = (JobArrived, TaskDone, JobEnded)
+    assert set(FIELDS) == {"event", *(name for event in told for name in event.__struct_fields__)}
+
+
+def test_job_types_of_the_same_name_are_told_apart_by_their_workflows(spark: SparkSession) -> None:
+    def arrived(workflow: str, every_us: int) -> list[JobArrived]:
+        return [
+            JobArrived(job="same", workflow=workflow, job_id=str(at), at_us=START_US + at * every_us)
+            for at in range(100)
+        ]
+
+    nameless = b'{"event":"job-arrived","job":"same","job_id":"x","at_us":%d}' % START_US  # as others may tell it
+    told: list[msgspec.Struct | bytes] = [*arrived("lab", 1_000_000), *arrived("plant", 10_000)]
+    told += [nameless, done("lab/A", START_US, 5.0)]
+    events = read_task_events(table_of_events(spark, told))
+    (lab,) = rows(job_arrival_rates(of_workflow(events, "lab")))
+    assert (lab["count"], lab["rate_per_s"]) == (100, pytest.approx(1.0))
+    assert [row["count"] for row in rows(job_arrival_rates(of_workflow(events, "")))] == [1]
+    assert [row["count"] for row in rows(service_rates(of_workflow(events, "lab")))] == [1]
 
 
 @pytest.mark.parametrize("bad", [b"\xff no json", b'{"event": "job-arrived", "job": "x", "job_id": "1"}'])

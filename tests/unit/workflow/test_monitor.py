@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from clarion.model.task_events import JobArrived, JobEnded, TaskDone
@@ -33,8 +34,8 @@ def at(s: float) -> int:
     return BEGIN_US + round(s * US)
 
 
-def arrived(s: float, job: str = "both") -> JobArrived:
-    return JobArrived(job=job, job_id=f"{job}-{s}", at_us=at(s))
+def arrived(s: float, job: str = "both", workflow: str = "lab") -> JobArrived:
+    return JobArrived(job=job, workflow=workflow, job_id=f"{job}-{s}", at_us=at(s))
 
 
 def done(s: float, took_s: float, task: str = "lab/A", consumer: str = "one", outcome: str = "done") -> TaskDone:
@@ -45,7 +46,9 @@ def done(s: float, took_s: float, task: str = "lab/A", consumer: str = "one", ou
 
 
 def ended(submitted_s: float, s: float, job: str = "both", outcome: str = "done") -> JobEnded:
-    return JobEnded(job=job, job_id="1", submitted_at_us=at(submitted_s), at_us=at(s), outcome=outcome)  # type: ignore[arg-type]
+    return JobEnded(
+        job=job, workflow="lab", job_id="1", submitted_at_us=at(submitted_s), at_us=at(s), outcome=outcome  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def gaps(rate_per_s: float, from_s: float, until_s: float, seed: int = 1) -> Iterator[float]:
@@ -115,7 +118,7 @@ def test_a_rise_of_all_job_types_shows_though_each_of_them_is_seen_too_seldom_to
     )
     for place, name in enumerate(names):
         for s in (10 + place, 60 + place, *(101 + place + 6 * step for step in range(4))):
-            monitor.on_event(arrived(s, name))
+            monitor.on_event(arrived(s, name, workflow=""))
     before, burst = monitor.measured(at(99)), monitor.measured(at(124))
     assert before.arrivals_per_s == pytest.approx(8 / 100, rel=0.5)
     assert burst.arrivals_per_s > 2 * 20 / 100  # which is the mean of the window
@@ -189,8 +192,20 @@ def test_responses_are_of_jobs_that_were_done_by_type_and_since_a_moment(flow: W
     assert seen.response_since(at(290)).mean_s is None
 
 
-def test_queue_lengths_are_by_topic_or_task_and_stay_until_told_again(flow: Workflow) -> None:
+def test_what_another_workflow_has_under_the_same_names_is_not_ours(flow: Workflow) -> None:
+    monitor = Monitor(flow, 100)
+    for s in range(50):
+        monitor.on_event(arrived(s, workflow="plant"))
+        monitor.on_event(arrived(s, workflow=""))
+        monitor.on_event(done(s, 0.1, task="plant/A"))
+        monitor.on_event(done(s, 0.1, task="A"))
+        monitor.on_event(msgspec.structs.replace(ended(s, s + 1), workflow="plant"))
+    seen = monitor.measured(at(60))
+    assert seen.arrivals["both"].count == seen.service["A"].count == seen.response.count == 0
+
+
+def test_queue_lengths_are_by_task_and_stay_until_told_again(flow: Workflow) -> None:
     monitor = Monitor(flow, 10)
-    monitor.on_queue_lengths({"lab/A": 7, "B": 3})
-    monitor.on_queue_lengths({"lab/A": 5})
+    monitor.on_queue_lengths({"A": 7, "B": 3, "C": 1})
+    monitor.on_queue_lengths({"A": 5})
     assert monitor.measured(at(0)).queue == {"A": 5, "B": 3}

@@ -80,6 +80,12 @@ def job_arrival_rates(events: DataFrame, *, window_s: float | None = None) -> Da
     return _rates(jobs, ("job",), window_s)
 
 
+def of_workflow(events: DataFrame, workflow: str) -> DataFrame:
+    """Return the events of one workflow's jobs, and those of all tasks, which are known by their topics."""
+    ours = F.coalesce("workflow", F.lit("")) == workflow
+    return events.where((F.col("event") == TASK_DONE) | ours)
+
+
 def service_rates(events: DataFrame, *, window_s: float | None = None) -> DataFrame:
     """Return, by task, how fast a consumer serves it, from task events: overall, or in windows of when attempts ended.
 
@@ -232,10 +238,10 @@ def read_task_events(messages: DataFrame, *, skip_bad: bool = False) -> DataFram
 
     A message that is no task event fails the query with its topic and offset, or is left out with `skip_bad`.
     """
-    job = (F.col("read.event") == JOB_ARRIVED) & all_there(_OF_JOB)
+    job = (F.col("read.event") == JOB_ARRIVED) & all_there(_OF_JOB.keys() - {"workflow"})
     task = (F.col("read.event") == TASK_DONE) & all_there(_OF_TASK) & F.col("read.outcome").isin("done", "failed")
     where = F.concat(F.lit("of "), "topic", F.lit(" at offset "), F.col("offset").cast("string"))
-    end = (F.col("read.event") == JOB_ENDED) & all_there(_OF_END)
+    end = (F.col("read.event") == JOB_ENDED) & all_there(_OF_END.keys() - {"workflow"})
     events = read_events(messages, FIELDS, job | task | end, where, kind="task event", skip_bad=skip_bad)
     return events.withColumn("time", F.timestamp_micros(F.coalesce("at_us", "finished_at_us")))
 
