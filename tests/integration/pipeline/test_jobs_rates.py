@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from tests.integration.pipeline.job_tables import START_US, rows, table_of_events, table_of_messages
 
 from clarion.model.errors import InvalidRequest, PermanentError
-from clarion.model.task_events import JobArrived, TaskDone
+from clarion.model.task_events import JobArrived, JobEnded, TaskDone
 from clarion.pipeline.jobs.rates import (
     FIELDS,
     arrival_rates,
@@ -190,7 +190,12 @@ def test_task_events_become_a_workload_file(spark: SparkSession, tmp_path: Path)
 
 
 def test_columns_of_events_are_the_fields_that_workflows_tell() -> None:
-    assert set(FIELDS) == {"event", *JobArrived.__struct_fields__, *TaskDone.__struct_fields__}
+    assert set(FIELDS) == {
+        "event",
+        *JobArrived.__struct_fields__,
+        *TaskDone.__struct_fields__,
+        *JobEnded.__struct_fields__,
+    }
 
 
 @pytest.mark.parametrize("bad", [b"\xff no json", b'{"event": "job-arrived", "job": "x", "job_id": "1"}'])
