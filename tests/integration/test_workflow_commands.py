@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.broker_process import free_url
-from tests.integration.shell import Shell, one_line, read_line, run, running
+from tests.integration.broker_process import BrokerProcess, free_url
+from tests.integration.shell import Shell, one_line, read_line, run, running, stop
+
+from clarion import Admin, Publisher
+from clarion.workflow import Jobs
 
 FLOW = """
 from clarion.workflow import Workflow
@@ -56,6 +59,47 @@ def test_a_name_left_out_is_found_or_told(slides: Shell) -> None:
     assert "there are slides" in one_line(slides.run("workflow", "status", "others"))
 
 
+def test_one_where_several_are_wanted_is_refused_and_said(slides: Shell) -> None:
+    with Jobs(slides.url, "slides") as jobs:
+        for wrong in ("abc", b"abc", {"a": 1}):
+            with pytest.raises(TypeError, match="submit takes one"):
+                jobs.submit_many("glance", wrong)
+        (one,) = jobs.submit_many("glance", (number for number in [7]))
+        with pytest.raises(TypeError, match="result takes one"):
+            jobs.results(one)
+        assert jobs.results((each for each in [one]), wait_s=60) == [7]
+        with pytest.raises(ValueError, match="a status is waiting"):
+            jobs.list(status="bogus")
+        assert jobs.load(jobs.store("text")) == b"text"
+        with pytest.raises(TypeError, match="bytes or str"):
+            jobs.store(None)  # type: ignore[arg-type]
+
+
+def test_the_log_says_which_job_failed_and_what_comes_next(tmp_path: Path) -> None:
+    file, data, more = tmp_path / "slides.py", tmp_path / "data", {"CLARION_URL": free_url()}
+    file.write_text(FLOW)
+    with running("workflow", "run", str(file), "--data", str(data), "--json", **more) as flow:
+        shell = Shell(flow, json.loads(read_line(flow))["url"], data)
+        shell.run("jobs", "submit", "glance", "broken", "--workflow", "slides", "--id", "b 7", "--wait", "60s")
+        log = stop(flow)[2].decode()
+    assert "[look of b 7, attempt 1 of 1] ValueError: no such slide; it becomes a dead letter" in log
+    assert "`clarion jobs status 'b 7'`" in log
+    assert "`clarion dead replay slides/look`" in log
+    assert "ends: 0 tasks done, 1 failed" in log
+
+
+def test_tasks_that_the_file_no_longer_has_are_told(tmp_path: Path, broker: BrokerProcess) -> None:
+    file = tmp_path / "slides.py"
+    file.write_text(FLOW)
+    with Admin(broker.url) as admin, Publisher(broker.url) as publisher:
+        admin.subscribe("slides/gone", "workers", shared=True)
+        publisher.put_many("slides/gone", [b"1", b"2"]).result(timeout_s=60)
+        with running("workflow", "run", str(file), "--json", CLARION_URL=broker.url) as flow:
+            read_line(flow)
+            assert flow.stderr is not None
+            assert b"2 wait for task gone" in flow.stderr.readline()
+
+
 def test_nothing_is_started_for_what_is_wrong(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("x = 1\ny = x.missing\n")
@@ -64,6 +108,11 @@ def test_nothing_is_started_for_what_is_wrong(tmp_path: Path) -> None:
     data = tmp_path / "data"
     more = {"CLARION_URL": free_url()}
     assert "fails at line 2" in one_line(run("workflow", "run", str(wrong), "--data", str(data), **more))
-    for options in (["--allocator", "nobody"], ["--consumers", "look=0"], ["--consumers", "other=2"]):
+    for options in (
+        ["--allocator", "nobody"],
+        ["--consumers", "look=0"],
+        ["--consumers", "other=2"],
+        ["--consumers", "look=65"],
+    ):
         assert run("workflow", "run", str(right), "--data", str(data), *options, **more).returncode in (1, 2)
     assert not data.exists()

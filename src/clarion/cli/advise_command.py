@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,9 +30,12 @@ from clarion.model.task_events import TASK_EVENTS_TOPIC
 if TYPE_CHECKING:
     from clarion.sim.workflow_simulation import WorkflowOutcome
     from clarion.workflow import Workflow
+    from clarion.workflow.control_plane import RunStatus
     from clarion.workflow.planner import Plan
 
 _SIMULATED_JOBS = 20_000
+_LATELY_S = 10.0  # whoever runs a workflow tells how it runs each second
+_FOLLOWED_S = 15.0
 
 
 class _Measured(NamedTuple):
@@ -100,7 +104,7 @@ def advise(
             collect(consumers_seen(told)),
         )
     flow, left_out = _with_rates(workflow, measured, arrivals)
-    now = _consumers_now(workflow, measured.consumers)
+    now = _consumers_now(workflow, measured.consumers, None if lake else _told_lately(url, workflow.name))
     plan = _plan(flow, now, budget, response_s, approximation.value)
     outcome = _simulated(flow, plan.consumers, seed)
     told_rows = _rows(flow, measured.responses, plan, outcome)
@@ -129,9 +133,21 @@ def _with_rates(workflow: Workflow, measured: _Measured, arrivals: float) -> tup
     return flow, {**tasks.left_out, **jobs.left_out}
 
 
-def _consumers_now(workflow: Workflow, rows: Rows) -> dict[str, int]:
+def _consumers_now(workflow: Workflow, rows: Rows, told: RunStatus | None) -> dict[str, int]:
+    """Return how many there are: as whoever runs the workflow asked for, or else those that did anything lately."""
     seen = {row["task"]: int(row["consumers"]) for row in rows}
-    return {name: max(1, seen.get(workflow.topic_of(name), 1)) for name in workflow.tasks}
+    asked = {} if told is None else told.requested
+    return {name: max(1, asked.get(name, seen.get(workflow.topic_of(name), 1))) for name in workflow.tasks}
+
+
+def _told_lately(url: str, workflow: str) -> RunStatus | None:
+    """Return how the workflow runs; None where nobody seems to run it."""
+    from clarion.workflow.control_plane import read_status, status_name
+
+    with BrokerCall(url).admin() as admin:
+        value = admin.state(status_name(workflow)).value
+    told = None if value is None else read_status(value)
+    return told if told is not None and time.time() - told.at_us / 1e6 < _LATELY_S else None
 
 
 def _plan(
@@ -174,17 +190,26 @@ def _finite(value: float | None) -> float | None:
 
 
 def _apply(url: str, workflow: str, consumers: Mapping[str, int]) -> None:
-    """Ask whoever steers the workflow for these consumers."""
-    from clarion.workflow.control_plane import status_name, wanted_name
+    """Ask whoever steers the workflow for these consumers, and see that it is done."""
+    from clarion.workflow.control_plane import read_status, status_name, wanted_name
     from clarion.workflow.job_steps import SetState, Step
     from clarion.workflow.step_client import StepClient
 
-    with BrokerCall(url).admin() as admin:
-        if admin.state(status_name(workflow)).value is None:
-            raise PermanentError(f"nobody runs this workflow at {url}, so there is nobody to apply the plan")
+    nobody = f"nobody runs this workflow at {url}, so there is nobody to apply the plan"
     client = StepClient(url, "advise")
     try:
+        before = client.admin.state(status_name(workflow))
+        if before.value is None:
+            raise PermanentError(nobody)
         client.commit([], [Step([], [SetState(wanted_name(workflow), msgspec.json.encode(dict(consumers)))])])
+        until_s = time.monotonic() + _FOLLOWED_S
+        state = before
+        while state.value is None or read_status(state.value).requested != dict(consumers):
+            if time.monotonic() > until_s:
+                refused = "it was asked for, and is not followed: the log of `clarion workflow run` says why"
+                raise PermanentError(nobody if state.version == before.version else refused)
+            time.sleep(0.2)
+            state = client.admin.state(status_name(workflow))
     finally:
         client.close()
 
@@ -215,7 +240,9 @@ def _print(
     for name, why in left_out.items():
         note(f"{name}: {why}; what the file says of it stays")
     print(
-        "the plan is handed to who runs the workflow" if applied else "--apply hands the plan to who runs the workflow"
+        "the plan is followed by who runs the workflow"
+        if applied
+        else "--apply hands the plan to who runs the workflow"
     )
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +21,7 @@ import typer
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import announce_ready, naming_option, needing, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option
-from clarion.cli.output import console, print_json, readable_duration, table_of
+from clarion.cli.output import console, counted, print_json, readable_duration, table_of
 from clarion.cli.workflow_options import (
     Approximation,
     Budget,
@@ -132,14 +132,33 @@ def worker(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    if as_json:  # otherwise it is silent: a consumer of `workflow run` shares its standard output
+    if as_json:  # otherwise the log tells it: a consumer of `workflow run` shares its standard output
         announce_ready({"task": task, "topic": consumer.topic, "url": url, "pid": os.getpid()}, "", as_json=True)
+    log = logging.getLogger("clarion.workflow.worker")
+    log.info("works on %s at %s", consumer.topic, url)
     consumer.run()
+    log.info("ends: %s done, %d failed", counted(consumer.tasks_done, "task"), consumer.tasks_failed)
 
 
 def _log_to_stderr() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    logging.getLogger("clarion.session").setLevel(logging.WARNING)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s", level=logging.INFO)
+    logging.getLogger("clarion.session").addFilter(_tell_outages_once())
+
+
+def _tell_outages_once() -> Callable[[logging.LogRecord], bool]:
+    """Return a filter by which a process with several clients says once that its broker is away, and once that it is
+    back."""
+    away = False
+
+    def is_news(record: logging.LogRecord) -> bool:
+        nonlocal away
+        text = record.getMessage()
+        if not text.startswith(("no broker answers", "a broker answers")):
+            return record.levelno >= logging.WARNING
+        before, away = away, text.startswith("no")
+        return away != before
+
+    return is_news
 
 
 @workflow_app.command("run")
@@ -152,6 +171,7 @@ def run(
     consumers: str = option("", "--consumers LIST", "How many to begin with: A=2,B=1.", show_default="one a task"),
     allocator: Allocators = option(Allocators.LOCAL, "--allocator", "Who runs consumers; local: processes here."),
     namespace: str | None = option(None, "--namespace NAME", "Where the Deployments are.", show_default="this one"),
+    max_processes: int = option(64, "--max-processes N", "Most consumers at a time, where they are processes.", min=1),
     window_s: float = option("60s", "--window TIME", "Time over which rates are measured."),
     cool_down_s: float = option("30s", "--cool-down TIME", "Time between two changes."),
     settle_s: float = option("5m", "--settle TIME", "Time for which fewer must have sufficed before any go."),
@@ -164,6 +184,7 @@ def run(
 
     Without --budget and --response-s the consumers stay as they are. With one of
     them they follow the load: the plan is made anew as measured rates change.
+    With both it is the least cost that keeps the response, up to the budget.
     Ctrl-C or SIGTERM ends it; nothing is lost, and jobs go on at the next start.
 
     \b
@@ -180,6 +201,10 @@ def run(
     if allocator is Allocators.LOCAL and (problems := handler_problems(found)):
         raise BadSettings(f"{file}: {'; '.join(problems)}. Nothing was started")
     wanted = found.consumers_of(read_consumers(consumers))
+    if allocator is Allocators.LOCAL and sum(wanted.values()) > max_processes:
+        raise PermanentError(
+            f"{sum(wanted.values())} consumers are more than --max-processes {max_processes}; nothing was started"
+        )
     scheduler = None
     if budget is not None or response_s is not None:
         scheduler = Scheduler(
@@ -194,7 +219,7 @@ def run(
     with (
         _stop_signals() as stopping,
         _broker(url, data, stopping) as broker,
-        _allocator(allocator, file, url, found, namespace) as who,
+        _allocator(allocator, file, url, found, namespace, max_processes) as who,
     ):
         plane = ControlPlane(
             found, url, lambda: Steering(found, url, who, scheduler, wanted, window_s=window_s, goal=goal)
@@ -202,6 +227,7 @@ def run(
         try:
             facts = {"workflow": found.name, "url": url, "jobs": list(found.jobs), "pid": os.getpid()}
             announce_ready(facts, f"clarion: {file} runs at {url}; jobs: {', '.join(found.jobs)}", as_json=as_json)
+            _tell_left_behind(found, url)
             while not stopping.wait(0.2):
                 if plane.over.is_set():
                     raise PermanentError("a part of the control plane failed, see above; everything is stopped")
@@ -213,6 +239,23 @@ def run(
         finally:
             note("stopping: consumers finish what they work on")
             plane.close()
+
+
+def _tell_left_behind(workflow: Workflow, url: str) -> None:
+    """Say which tasks wait that an earlier version of the file had, and this one has not: their jobs stand still."""
+    from clarion.admin import Admin
+    from clarion.workflow.control_plane import tasks_left_behind
+
+    try:
+        with Admin(url) as admin:
+            left = tasks_left_behind(admin, workflow)
+    except RetryableError:
+        return
+    for task, waiting in left.items():
+        note(
+            f"{waiting} wait for task {task}, which the workflow had and this file has not: their jobs stand still"
+            " until a `clarion worker` of a file that has it works on them, or they are cancelled"
+        )
 
 
 @contextmanager
@@ -278,11 +321,13 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def _allocator(kind: Allocators, file: Path, url: str, workflow: Workflow, namespace: str | None) -> Iterator[Any]:
+def _allocator(
+    kind: Allocators, file: Path, url: str, workflow: Workflow, namespace: str | None, max_processes: int
+) -> Iterator[Any]:
     from clarion.workflow.allocators import LocalProcesses, worker_command
 
     if kind is Allocators.LOCAL:
-        with LocalProcesses(worker_command(file, url)) as found:
+        with LocalProcesses(worker_command(file, url), max_processes=max_processes) as found:
             yield found
     elif kind is Allocators.KUBERNETES:
         with needing("running consumers on Kubernetes needs its client", "kubernetes"):
@@ -335,8 +380,10 @@ def status(
         while True:
             state = admin.state(status_name(name))
             if state.value is None:
-                of = f" {name}" if name else " without a name" if known else ""
-                others = f"; there are {', '.join(one for one in known if one)}" if any(known) else ""
+                named = [one for one in known if one]
+                if named and not name:
+                    raise PermanentError(f"several workflows were run at {call.url}, name one: {', '.join(named)}")
+                of, others = f" {name}" if name else "", f"; there are {', '.join(named)}" if named else ""
                 raise PermanentError(f"no workflow{of} was run at {call.url}{others}: clarion workflow run FILE")
             found = read_status(state.value)
             if call.as_json:

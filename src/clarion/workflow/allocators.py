@@ -115,7 +115,7 @@ class LocalProcesses:
             if min(wanted.values(), default=0) < 0 or sum(wanted.values()) > self._max_processes:
                 raise AllocationRefused(
                     f"{sum(wanted.values())} processes are more than the {self._max_processes} there may be; nothing"
-                    " was changed. Raise max_processes, or lower the budget"
+                    " was changed. Raise --max-processes, or lower the budget"
                 )
             for task in consumers:
                 if task not in self._tasks:

@@ -16,8 +16,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from clarion.admin import Admin
 from clarion.model import task_events
 from clarion.model.errors import ClarionError, NoTopic, PermanentError, TakenOver, VersionConflict
+from clarion.model.names import to_text
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 from clarion.subscriber import Subscriber
 from clarion.workflow.allocators import Allocator
@@ -73,6 +75,20 @@ def read_status(value: bytes) -> RunStatus:
         return _statuses.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PermanentError(f"this is no workflow's status: {error}") from error
+
+
+def tasks_left_behind(admin: Admin, workflow: Workflow) -> dict[str, int]:
+    """Return how many messages wait for tasks that are under the workflow's name, and that it has not (any more). Those
+    of a workflow without a name cannot be told from other topics."""
+    found: dict[str, int] = {}
+    prefix = workflow.topic_of("").encode()
+    for row in admin.topics() if workflow.name else ():
+        task = to_text(row.topic[len(prefix) :])
+        if row.topic.startswith(prefix) and task not in workflow.tasks:
+            for one in admin.describe_topic(row.topic).subscriptions:
+                if one.name == WORKERS.encode() and one.lag:
+                    found[task] = one.lag
+    return found
 
 
 class Steering:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 from clarion.model.arguments import duration_s
 from clarion.model.errors import BadSettings
@@ -127,6 +127,10 @@ class Workflow:
 
     # Written in Python.
 
+    @overload
+    def task(self, handler: HandlerT, /) -> HandlerT: ...
+
+    @overload
     def task(
         self,
         name: str | None = None,
@@ -139,9 +143,25 @@ class Workflow:
         retry_s: float = 1.0,
         time_limit_s: float | None = None,
         lease_s: float = 15.0,
-    ) -> Callable[[HandlerT], HandlerT]:
+    ) -> Callable[[HandlerT], HandlerT]: ...
+
+    def task(
+        self,
+        name: Any = None,
+        *,
+        rate: float | None = None,
+        scv: float = 1.0,
+        cost: float | Sequence[float] = 1.0,
+        value: float = 1.0,
+        max_attempts: int = 5,
+        retry_s: float = 1.0,
+        time_limit_s: float | None = None,
+        lease_s: float = 15.0,
+    ) -> Any:
         """Make a function the handler of a task, of its own name or of another. `rate` is how many of them one
-        consumer does in a time unit, if that is known."""
+        consumer does in a time unit, if that is known. Without options, `@flow.task` does, too."""
+        if callable(name):
+            return self.task()(name)
 
         def decorate(handler: HandlerT) -> HandlerT:
             options = {

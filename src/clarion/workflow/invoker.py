@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ from clarion.model.errors import (
     TakenOver,
     VersionConflict,
 )
-from clarion.model.names import dead_letters_of, to_bytes, to_text
+from clarion.model.names import dead_letters_of, shell_name, to_bytes, to_text
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 from clarion.subscriber import Message, State
 from clarion.workflow.definition import Workflow
@@ -114,7 +115,7 @@ class Invoker:
             return
         except VersionConflict:
             if len(messages) == 1:
-                log.info("a job that was asked for again is not begun again")
+                log.info("job %s was asked for before, and is not begun again", to_text(messages[0].key or b""))
                 self._client.commit(messages, [])
                 return
         except (LeaseLost, AlreadyDone) as error:
@@ -205,7 +206,11 @@ class FailureWatch:
                         ended_at_us=max(record.submitted_at_us, int(letter.at.timestamp() * 1e6)),
                     )  # fmt: skip
                     steps = [end_job(failed, state.version)]
-                    log.error("job %s failed: task %s had its last attempt", header.job_id, task)
+                    log.error(
+                        "job %s failed: task %s had its last attempt. `clarion jobs status %s` says why, and `clarion"
+                        " dead replay %s` has it tried again",
+                        header.job_id, task, shlex.quote(header.job_id), shell_name(letter.topic),
+                    )  # fmt: skip
             except PermanentError as error:
                 log.error("a dead letter of %s is of no job: %s", to_text(letter.topic), error)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from clarion.workflow.job_messages import (
     ENDED,
     INVOKER,
     PROFILE_HEADER,
+    STATUSES,
     JobProfile,
     JobRecord,
     Status,
@@ -149,6 +150,8 @@ class Jobs:
     def submit_many(self, job: str, payloads: Iterable[Any], *, job_ids: Iterable[str] | None = None) -> list[str]:
         """Ask for a job for each payload; return their ids in order, once all are durable."""
         self._table(job)
+        if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
+            raise TypeError(f"payloads are several, as a list, not one {type(payloads).__name__}; submit takes one")
         values = [self._client.data.keep_small(pack(payload)) for payload in payloads]
         ids = [new_job_id() for _ in values] if job_ids is None else [check_job_id(one) for one in job_ids]
         if len(ids) != len(values):
@@ -182,7 +185,9 @@ class Jobs:
         if table is None:
             of = f" of workflow {self.workflow}" if self.workflow else ""
             others = [one for one in workflows_at(self._client.admin) if self._client.table_of(one, job) is not None]
-            hint = f" There is one of workflow {others[0]}: name the workflow, too (--workflow)." if others else ""
+            hint = ""
+            if others:
+                hint = f" There is one of workflow {others[0]}: name it, too (--workflow, or ?workflow= over HTTP)."
             raise NoJobType(
                 f"there is no job type {job}{of} at {self._client.url}, and nothing was asked for.{hint} `clarion"
                 " workflow run FILE` makes those of a file known, and `clarion workflow check FILE` lists them"
@@ -211,7 +216,9 @@ class Jobs:
         """Return the results of several jobs, in order; raises as `result` does."""
         begun_s = time.monotonic()
         until_s = begun_s + seconds(wait_s, "wait_s")
-        asked = [*job_ids]
+        if isinstance(job_ids, str):
+            raise TypeError("job_ids are several, as a list, not one text; result takes one")
+        asked = [check_job_id(one) for one in job_ids]
         found: dict[str, Any] = {}
         waiting = [*dict.fromkeys(asked)]
         ids = len(waiting)
@@ -249,6 +256,8 @@ class Jobs:
     def list(self, limit: int = 100, *, status: str | None = None) -> list[JobStatus]:
         """Return the newest jobs of all workflows at the broker, the newest first, those with a `status` if given."""
         wanted = whole(limit, "limit", 1)
+        if status not in (None, *STATUSES):
+            raise ValueError(f"a status is {', '.join(STATUSES)}, not {status!r}")
         found: list[JobStatus] = []
         for row in self._client.admin.topics():
             if row.topic == _JOBS or row.topic.startswith(_JOBS + b"/"):
@@ -276,7 +285,7 @@ class Jobs:
             except VersionConflict:
                 continue  # it went on meanwhile
 
-    def store(self, data: bytes) -> str:
+    def store(self, data: bytes | str) -> str:
         """Store data once, to be passed by reference; handlers load it with `context.load`."""
         return self._client.data.store(data)
 

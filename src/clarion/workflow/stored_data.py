@@ -9,6 +9,7 @@ from xxhash import xxh3_64_hexdigest
 
 from clarion.admin import Admin
 from clarion.model.errors import MessagesGone, PermanentError
+from clarion.model.names import to_bytes
 from clarion.publisher import Publisher
 from clarion.workflow.job_messages import DATA_TOPIC, INLINE_BYTES, Value
 
@@ -60,8 +61,9 @@ class StoredData:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
 
-    def store(self, data: bytes) -> Reference:
+    def store(self, data: bytes | str) -> Reference:
         """Store data durably; return the reference to it. Kept as long as the topic `clarion/data` keeps it."""
+        data = to_bytes(data, "data")
         receipts = [self._clients.publisher.put(DATA_TOPIC, piece) for piece in _pieces(data)]
         offsets = [receipt.result(timeout_s=_WAIT_S).offset for receipt in receipts]
         return Reference.of([offset for offset in offsets if offset is not None], len(data), xxh3_64_hexdigest(data))

@@ -53,6 +53,7 @@ _RETRY_MOST_S = 60.0
 _FINISH_S = 5.0  # in which a worker that is told to stop works off what it holds, and then gives the rest back
 _HANG_S = 5.0  # after the time limit, before a handler that cannot be interrupted ends its process
 _REASON_MOST = 8000  # characters of a trace
+_SHOWN_MOST = 500  # characters of an error, in the log
 _TRIES = 3  # at a group whose states others change, before it is split
 
 
@@ -113,7 +114,7 @@ class Context:
         """Have a message put, once, when the task is done: it is part of the same transaction."""
         self.puts.append(Put(topic, to_bytes(payload, "payload"), key, headers))
 
-    def store(self, data: bytes) -> Reference:
+    def store(self, data: bytes | str) -> Reference:
         """Store data once; the reference can be returned, alone or inside of other values, and loaded elsewhere."""
         return self._worker.client.data.store(data)
 
@@ -227,11 +228,18 @@ class Worker:
             raise  # somebody wants to stop
         except BaseException as error:  # noqa: BLE001 (a handler's sys.exit, too, is told, and the task tried again)
             reason = _trace_of(error)
-            log.warning("task %s, attempt %d: %s", self.task.name, message.attempt, reason.strip().splitlines()[-1])
+            self._log_failure(message, header, error)
             failed = None if header is None else self._event(message, job, header.job_id, started_at_us, "failed")
             return _Finished(message, failed=failed, reason=reason)
         event = self._event(message, job, header.job_id, started_at_us, "done")
         return _Finished(message, DoneTask(self.task.name, header, table, packed, event, tuple(context.puts)))
+
+    def _log_failure(self, message: Message, header: TaskHeader | None, error: BaseException) -> None:
+        of, most = "?" if header is None else header.job_id, self.task.max_attempts
+        last = message.attempt >= most
+        then = "it becomes a dead letter" if last else f"again in {self._retry_after_s(message):g} s"
+        why = " ".join("".join(traceback.format_exception_only(error)).split())[:_SHOWN_MOST]
+        log.warning("[%s of %s, attempt %d of %d] %s; %s", self.task.name, of, message.attempt, most, why, then)
 
     def _unpacked(self, value: Value, before: Sequence[str]) -> Any:
         if value.kind != "joined":

@@ -32,10 +32,10 @@ def _events() -> list[TaskEvent]:
     dice = np.random.default_rng(7)
     at_us = (np.cumsum(dice.exponential(0.2, _JOBS)) * 1e6).astype(int).tolist()
     took_us = {task: (dice.exponential(mean_s, _JOBS) * 1e6).astype(int).tolist() for task, mean_s in _TOOK.items()}
-    found: list[TaskEvent] = [JobArrived(job="other", job_id="other", at_us=1)]
+    found: list[TaskEvent] = [JobArrived(job="pair", workflow="other", job_id="other", at_us=1)]
     for number in range(_JOBS):
         job_id, begun_us = f"job-{number}", at_us[number]
-        found.append(JobArrived(job="pair", job_id=job_id, at_us=begun_us))
+        found.append(JobArrived(job="pair", workflow="measured", job_id=job_id, at_us=begun_us))
         now_us = begun_us
         for task in _TOOK:
             done_us = now_us + took_us[task][number]
@@ -47,7 +47,11 @@ def _events() -> list[TaskEvent]:
                 )
             )  # fmt: skip
             now_us = done_us
-        found.append(JobEnded(job="pair", job_id=job_id, submitted_at_us=begun_us, at_us=now_us, outcome="done"))
+        found.append(
+            JobEnded(
+                job="pair", workflow="measured", job_id=job_id, submitted_at_us=begun_us, at_us=now_us, outcome="done"
+            )
+        )  # fmt: skip
     return found
 
 
@@ -77,7 +81,7 @@ class _Noted:
 
 
 def test_a_plan_is_made_with_measured_rates_simulated_and_handed_to_who_runs_the_workflow(
-    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, lake = tmp_path / "measured.yaml", str(tmp_path / "lake")
     file.write_text(_FLOW)
@@ -116,5 +120,11 @@ def test_a_plan_is_made_with_measured_rates_simulated_and_handed_to_who_runs_the
             applied = _advise(str(file), "--budget", "4", "--lake", lake, "--apply", "--url", broker.url)
             assert applied["applied"]
             eventually(lambda: allocator.asked == told["consumers"]["planned"], "the plan is followed")
+            assert _advise(str(file), "--budget", "4", "--url", broker.url)["consumers"]["now"] == allocator.asked
         finally:
             plane.close()
+        monkeypatch.setattr("clarion.cli.advise_command._FOLLOWED_S", 3.0)
+        gone = CliRunner().invoke(
+            app, ["workflow", "advise", str(file), "--budget", "5", "--lake", lake, "--apply", "--url", broker.url]
+        )
+        assert (gone.exit_code, "nobody runs this workflow" in gone.output) == (1, True)

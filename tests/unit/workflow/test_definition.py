@@ -77,6 +77,19 @@ def test_python_says_the_same_as_a_file() -> None:
         )  # fmt: skip
 
 
+def test_a_task_without_options_needs_no_parentheses() -> None:
+    flow = Workflow("bare")
+
+    @flow.task
+    def look(payload: int) -> int:
+        return payload + 1
+
+    assert look(1) == 2
+    assert flow.tasks["look"].handler is look
+    flow.job("j", [look])
+    assert not flow.problems()
+
+
 def test_a_job_type_knows_its_starts_ends_and_order() -> None:
     job = JobType("j", {"A": ("C",), "B": ("C", "E"), "C": ("D",), "D": (), "E": ()})
     assert job.starts == ("A", "B")
