@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import BrokerProcess, free_url
 from tests.integration.conftest import StartBroker
 from tests.integration.waiting import DEADLINE_S, eventually, paced
 from tests.integration.workflow_process import FlowProcess, controlling, running, working
@@ -39,7 +39,9 @@ from clarion.workflow.job_messages import (
     join_name,
     record_name,
 )
+from clarion.workflow.job_steps import Put, Step
 from clarion.workflow.jobs import new_job_id, profile_headers
+from clarion.workflow.step_client import StepClient
 
 DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
 
@@ -1204,3 +1206,14 @@ def test_what_is_done_while_the_broker_is_away_is_committed_when_it_is_back(brok
         done = [one for one in jobs.status(job_id).history if isinstance(one, TaskDone) and one.outcome == "done"]
         assert Counter(one.task for one in done) == Counter(f"away/{task}" for task in "AXBD")
     assert join_name(job_id, "D") not in _job_states(broker)
+
+
+def test_what_could_not_be_sent_can_be_tried_again_and_is_no_failure() -> None:
+    client = StepClient(free_url(), "nobody there")
+    client.subscriber.close(timeout_s=0)
+    client.subscriber = Subscriber(client.url, "nobody there", ack="explicit", timeout_s=0.2)
+    try:
+        with pytest.raises(TimedOut, match="nothing of this transaction was done"):
+            client.commit([], [Step([Put("anywhere", b"1")], [])])
+    finally:
+        client.close(timeout_s=0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from clarion.cli.broker_clients import BrokerCall, broker_command, no_answer_told, waiting_told
+from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import ExitCode, note
 from clarion.cli.command_options import ListsByDefault, option, read_duration_s
 from clarion.cli.output import (
@@ -53,10 +53,13 @@ InWorkflow = Annotated[
 
 @contextmanager
 def asking(call: BrokerCall, workflow: str = "") -> Iterator[Jobs]:
-    """Yield a front end; where no broker answers, say so meanwhile and at last."""
+    """Yield a front end; where no broker answers, say so meanwhile and at last. One that answers, and then does not do
+    what it is asked for, has its own words."""
     with needing_workflows():
         from clarion.workflow import Jobs
-    with no_answer_told(call.url), Jobs(call.url, workflow) as jobs, waiting_told(call.url, call.timeout_s):
+    with call.admin() as admin:
+        admin.hello()
+    with Jobs(call.url, workflow) as jobs:
         yield jobs
 
 

@@ -468,6 +468,11 @@ class _Gathering:
         self.put(topic, payload, key, {**(as_headers(headers) or {}), **needed})
 
     @property
+    def sent(self) -> bool:
+        """Whether it was sent: where it was not, and its block was left, nothing of it was or will be done."""
+        return self._outcome.sent
+
+    @property
     def offsets(self) -> tuple[int, ...]:
         """Once committed: the offset of each message put, in order; -1 for a delayed one."""
         return self._outcome.offsets

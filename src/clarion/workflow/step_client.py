@@ -120,6 +120,8 @@ class StepClient:
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"this cannot be asked of a broker, and nothing was done: {error}") from error
         except RetryableError as error:
+            if not tx.sent:
+                raise  # nothing of it was done, and there is nothing to wait for
             log.warning("a transaction is not answered yet, and is waited for: %s", error)
         until_s = inf if self._patience_s is None else time.monotonic() + self._patience_s
         while True:
