@@ -39,7 +39,7 @@ Somebody runs the workflow: clarion workflow run FILE.
 
 \b
 Examples:
-  clarion jobs submit survey '{"tile": 7}' --wait 60s
+  clarion jobs submit survey '{"tile": 7}' --workflow survey --wait 60s
   clarion jobs status 1a1e917d60f9dc47e0447
   clarion jobs result 1a1e917d60f9dc47e0447
   clarion jobs

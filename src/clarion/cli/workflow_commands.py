@@ -48,7 +48,7 @@ tasks is a topic, each job type a DAG of tasks.
 Examples:
   clarion workflow check survey.yaml --out survey.svg
   clarion workflow run survey.yaml --budget 5
-  clarion jobs submit survey '{"tile": 7}' --wait 60s
+  clarion jobs submit survey '{"tile": 7}' --workflow survey --wait 60s
   clarion workflow status
 """
 workflow_app = typer.Typer(help=_HELP, no_args_is_help=True)
