@@ -1,4 +1,4 @@
-"""Real runs of the elastic-workflows paper's case study: a broker, a control plane, and workers whose handlers sleep."""
+"""Real runs of the elastic-workflows paper's case study: broker, control plane, and workers whose handlers sleep."""
 
 from __future__ import annotations
 
