@@ -194,6 +194,7 @@ def test_a_steady_state_that_is_really_run_is_told_beside_simulations_of_the_sam
     assert found.added is not None
     assert found.added.service_ms == pytest.approx(ADDED_MS, abs=0.01)
     assert found.added.between_ms == pytest.approx(0, abs=0.01)
+    assert 0 <= found.added.idle_ms < 1000
 
 
 def test_what_was_really_run_is_judged_and_shown(reproduced: Reproduced) -> None:

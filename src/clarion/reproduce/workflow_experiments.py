@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -387,11 +387,12 @@ def _means(jobs: Sequence[Spent]) -> Means:
 
 
 class Added(NamedTuple):
-    """What a real system adds, in real milliseconds on average: to a task's service time, and to a job between its
-    tasks, before the first and after the last of them."""
+    """What a real system adds, in real milliseconds on average: to a task's service time, to a job between its tasks,
+    before the first and after the last of them, and to a consumer from one task to the next that waits already."""
 
     service_ms: float
     between_ms: float
+    idle_ms: float
 
 
 @dataclass(frozen=True)
@@ -443,7 +444,20 @@ def _added(real: RealRun) -> Added | None:
                 covered_us += max(0, event.finished_at_us - max(until_us, event.arrived_at_us))
                 until_us = max(until_us, event.finished_at_us)
             between_ms.append((job.at_us - job.submitted_at_us - covered_us) / 1e3)
-    return Added(_mean(service_ms), _mean(between_ms))
+    return Added(_mean(service_ms), _mean(between_ms), _mean(_idle_ms(done)))
+
+
+def _idle_ms(done: Sequence[TaskDone]) -> list[float]:
+    by_consumer: dict[str, list[TaskDone]] = {}
+    for event in done:
+        by_consumer.setdefault(event.consumer, []).append(event)
+    orders = [sorted(some, key=lambda event: event.started_at_us) for some in by_consumer.values()]
+    return [
+        (after.started_at_us - before.finished_at_us) / 1e3
+        for order in orders
+        for before, after in pairwise(order)
+        if after.arrived_at_us <= before.finished_at_us
+    ]
 
 
 # Everything together.

@@ -1,12 +1,8 @@
-"""Real runs of the elastic-workflows paper's case study: a broker, the control plane, and workers whose handlers sleep.
-
-`python -m clarion.reproduce.workflow_real_runs FILE TASK URL SHORTER SEED` is one such worker.
-"""
+"""Real runs of the elastic-workflows paper's case study: broker, control plane, and workers whose handlers sleep."""
 
 from __future__ import annotations
 
 import dataclasses
-import signal
 import socket
 import subprocess
 import sys
@@ -17,25 +13,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clarion.admin import Admin
 from clarion.model import task_events
 from clarion.model.errors import NoTopic, PermanentError
 from clarion.model.task_events import TASK_EVENTS_TOPIC, JobEnded, TaskEvent
 from clarion.reproduce.workflow_experiments import DECIDE_EVERY_S, WINDOW_S, Policy, RealRun, settings_of
-from clarion.sim.workflow_simulation import Arrivals, gamma_times
+from clarion.sim.workflow_simulation import Arrivals
 from clarion.workflow.allocators import LocalProcesses
 from clarion.workflow.control_plane import ControlPlane, Steering
-from clarion.workflow.definition import Workflow, load_workflow
+from clarion.workflow.definition import Workflow
 from clarion.workflow.job_messages import WORKERS
 from clarion.workflow.jobs import Jobs
 from clarion.workflow.scheduler import Scheduler, SchedulerSettings
-from clarion.workflow.worker import Worker
 
 _TIMES = ("response_s", "threshold_s", "settle_s", "cool_down_s", "drain_s", "retry_after_s")
 _START_S = 30.0  # in which a broker, and a first job, are there
-_AT_ONCE = 1024
 
 
 def run_really(
@@ -56,7 +48,7 @@ def run_really(
         file.write_text(_as_yaml(workflow), encoding="utf-8")
 
         def command(task: str) -> list[str]:
-            module = [sys.executable, "-m", "clarion.reproduce.workflow_real_runs"]
+            module = [sys.executable, "-m", "clarion.reproduce.sleeping_worker"]
             return [*module, str(file), task, url, repr(shorter), str(seed)]
 
         recorder = _Recorder(LocalProcesses(command))
@@ -191,39 +183,3 @@ def _as_yaml(workflow: Workflow) -> str:
     tasks = {name: {"rate": task.rate_per_s, "scv": task.scv} for name, task in workflow.tasks.items()}
     jobs = {name: {"dag": {one: list(after) for one, after in job.dag.items()}} for name, job in workflow.jobs.items()}
     return str(yaml.safe_dump({"name": workflow.name, "time_unit": "s", "tasks": tasks, "jobs": jobs}))
-
-
-def _work(file: str, task: str, url: str, shorter: str, seed: str) -> None:
-    """Be a worker whose handler sleeps as long as a task takes, and passes on how long those of a job slept."""
-    workflow = load_workflow(file)
-    for name, one in list(workflow.tasks.items()):
-        rng = np.random.default_rng([int(seed), *name.encode(), time.monotonic_ns() % 2**32])  # others draw others
-        times_s = _service_times(rng, (one.rate_per_s or 1.0) / float(shorter), one.scv)
-
-        def sleep(payload: Any, times_s: Iterator[float] = times_s, name: str = name) -> dict[str, float]:
-            asked_s = next(times_s)
-            time.sleep(asked_s)
-            return {**_slept(payload), name: asked_s}
-
-        workflow.tasks[name] = dataclasses.replace(one, handler=sleep)
-    worker = Worker(workflow, task, url)
-    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-    worker.run()
-
-
-def _slept(payload: Any) -> dict[str, float]:
-    """Return how long tasks slept before; a join is given one payload for each branch."""
-    if not isinstance(payload, dict):
-        return {}
-    branches = [_slept(value) for value in payload.values() if isinstance(value, dict)]
-    own = {task: value for task, value in payload.items() if not isinstance(value, dict)}
-    return {task: value for some in (*branches, own) for task, value in some.items()}
-
-
-def _service_times(rng: np.random.Generator, rate_per_s: float, scv: float) -> Iterator[float]:
-    while True:
-        yield from gamma_times(rng, rate_per_s, scv, _AT_ONCE).tolist()
-
-
-if __name__ == "__main__":
-    _work(*sys.argv[1:])

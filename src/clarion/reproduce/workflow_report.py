@@ -532,6 +532,7 @@ def _real_row(one: RealCell) -> dict[str, Any]:
         "little_response_model_s": predicted(*one.cell).response_s,
         "service_added_ms": None if one.added is None else one.added.service_ms,
         "between_tasks_ms": None if one.added is None else one.added.between_ms,
+        "idle_ms": None if one.added is None else one.added.idle_ms,
     }
 
 
@@ -625,14 +626,15 @@ def _steady_states(report: Report, results: Results) -> Iterator[str]:
     )
     told = [row for row in report.steady_states if row["service_added_ms"] is not None]
     if told:
-        service_ms, between_ms = (
-            np.mean([row[name] for row in told]) for name in ("service_added_ms", "between_tasks_ms")
-        )
+        names = ("service_added_ms", "between_tasks_ms", "idle_ms")
+        service_ms, between_ms, idle_ms = (float(np.median([row[name] for row in told])) for name in names)
         longer = 60 / a_minute_s / 1000
         yield (
-            f"What the real system adds: {service_ms:.1f} ms to a task (from its beginning to its end, against how long"
-            f" its handler was to sleep), and {between_ms:.1f} ms to a job before, between and after its tasks. At"
-            f" {a_minute_s:g} s a minute that counts as {service_ms * longer:.2f} s and {between_ms * longer:.2f} s."
+            f"What the real system adds (median): {service_ms:.1f} ms to a task, from its beginning to its end,"
+            f" against how long its handler was to sleep; {between_ms:.1f} ms to a job before, between and after its"
+            f" tasks; {idle_ms:.1f} ms to a consumer between a task and the next that waits for it. At {a_minute_s:g} s"
+            f" a minute that counts as {service_ms * longer:.2f} s, {between_ms * longer:.2f} s and"
+            f" {idle_ms * longer:.2f} s."
         )
 
 

@@ -20,6 +20,7 @@ from clarion.workflow.workload import Rate, Workload
 LIMIT = 10_000  # entries of a series
 LEAST_FOR_RATE = 5  # fewer do not tell how fast a task is served, and arrivals are weighed against what was guessed
 LEAST_FOR_SCV = 20  # fewer do not tell how much times vary: what the workflow says of it stays
+_SERVED = 30  # service times that are looked at though they are older than the window: they seldom change
 _RECENT = 0.25  # of the window: where a rise of arrivals shows first
 _LEAST_TOGETHER = 10  # of all job types, for a rise of all of them
 _CHANCE = 3.0  # standard deviations above the window's mean that are no chance any more
@@ -42,6 +43,7 @@ class Response:
     mean_s: float | None
     p95_s: float | None
     count: int
+    error_s: float = 0.0  # the standard deviation of the mean, were jobs independent
 
 
 class Ended(NamedTuple):
@@ -147,7 +149,11 @@ class Monitor:
         consumers: dict[str, int] = {}
         for task, served in self._served.items():
             recent = [done for done in served if since_us < done.finished_at_us <= now_us]
-            service[task] = _service(recent, self._workflow.tasks[task].scv)
+            known = recent
+            if len(recent) < _SERVED:
+                until_now = [done for done in served if done.finished_at_us <= now_us]
+                known = sorted(until_now, key=lambda done: done.finished_at_us)[-_SERVED:]
+            service[task] = _service(known, self._workflow.tasks[task].scv)
             consumers[task] = len({done.consumer for done in recent})
         arrivals = self._arrived(now_us)
         ended = tuple(one for one in self._ended if since_us < one.at_us <= now_us)
@@ -229,7 +235,9 @@ def _response(ended: Iterable[Ended]) -> Response:
     took_s = sorted(max(0, one.at_us - one.submitted_at_us) / _US for one in ended)
     if not took_s:
         return Response(None, None, 0)
-    return Response(sum(took_s) / len(took_s), took_s[min(len(took_s) - 1, int(0.95 * len(took_s)))], len(took_s))
+    mean_s = sum(took_s) / len(took_s)
+    error_s = (sum((one_s - mean_s) ** 2 for one_s in took_s) / len(took_s) / max(1, len(took_s) - 1)) ** 0.5
+    return Response(mean_s, took_s[min(len(took_s) - 1, int(0.95 * len(took_s)))], len(took_s), error_s)
 
 
 def _told(named: Mapping[str, Seen]) -> dict[str, Rate]:

@@ -9,7 +9,7 @@ that keeps to it), or both (MinCost while the budget allows it, MinTime with all
   backlog / drain_s, and so is what follows it. A change is given as long to serve it before it asks for another.
 * **Chance.** Few arrivals tell their rate roughly. MinCost adds consumers for a prediction only where that is right
   even if arrivals are two standard deviations fewer than measured, and MinTime moves them from one task to another only
-  where it is with one.
+  where it is with one. So it is with a response that was measured: it must be too long by more than its own scatter.
 * **Hysteresis.** Up at once; down when all plans of the last `settle_s`, made for a response shorter by `down_margin`,
   were smaller: to the largest of them. Nothing changes within `cool_down_s` of a change.
 * **Undo.** When jobs that were asked for after a change took longer than those before it by `undo_margin` (and longer
@@ -38,6 +38,7 @@ _JUDGED_AFTER = 2.0  # times as long as jobs took before a change
 _SAME_ARRIVALS = 1.1  # a rise up to this is none
 _SURE_TO_ADD = 2.0  # standard deviations by which arrivals may be fewer than measured, for a change to be right
 _SURE_TO_MOVE = 1.0
+_SURE_OF_MEAN = 1.0  # standard deviations of a mean response
 _LEAST_SURE = 0.5  # of the arrivals
 _DRAIN_PATHS = 10.0  # drain_s by default, in service times of the longest job
 
@@ -257,7 +258,9 @@ class Scheduler:
         limit_s = self._settings.threshold_s or self._settings.response_s
         if response.mean_s is None or limit_s is None or response.count < self._settings.least_jobs:
             return ""
-        return f"jobs took {response.mean_s:.3g} s, more than {limit_s:.3g} s; " if response.mean_s > limit_s else ""
+        if response.mean_s - _SURE_OF_MEAN * response.error_s <= limit_s:
+            return ""
+        return f"jobs took {response.mean_s:.3g} s, more than {limit_s:.3g} s; "
 
     def _shortest(self, facts: _Facts, budget: float, cost: float, why: str) -> Decision:
         """Decide with MinTime."""

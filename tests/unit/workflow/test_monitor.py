@@ -111,6 +111,18 @@ def test_a_burst_shows_before_the_window_is_full_of_it_and_its_end_when_the_wind
     assert (monitor.measured(at(400)).arrivals["both"].rate_per_s or 0) < 0.1
 
 
+def test_service_times_of_a_task_that_is_seldom_done_are_remembered_for_longer_than_the_window(flow: Workflow) -> None:
+    monitor = Monitor(flow, 100)
+    for s in range(20, 620, 20):
+        monitor.on_event(done(s, 0.25 if s % 40 else 0.75))
+        seen = monitor.measured(at(s))
+    assert seen.service["A"].count == 30
+    assert seen.service["A"].rate_per_s == pytest.approx(2.0)
+    for s in range(620, 660):
+        monitor.on_event(done(s, 0.1))
+    assert monitor.measured(at(660)).service["A"].rate_per_s == pytest.approx(45 / (40 * 0.1 + 5 * 0.45), rel=0.2)
+
+
 def test_a_rise_of_all_job_types_shows_though_each_of_them_is_seen_too_seldom_to_tell() -> None:
     names = [f"type-{number}" for number in range(4)]
     monitor = Monitor(
