@@ -28,6 +28,7 @@ class Load:
     def __init__(self, url: str, topic: str, name: str = "reader") -> None:
         self._topic = topic
         self._stopping = threading.Event()
+        self._all_put = threading.Event()
         self.put = 0
         self.got: list[bytes] = []
         self.acked: list[int | None] = []
@@ -47,17 +48,20 @@ class Load:
 
     def _putting(self) -> None:
         waiting = []
-        while not self._stopping.wait(0.001):
-            waiting.append(self._publisher.put(self._topic, b"%d" % self.put))
-            self.put += 1
-            if len(waiting) > 100:
-                self.acked += [receipt.result(60).offset for receipt in waiting]
-                waiting.clear()
+        try:
+            while not self._stopping.wait(0.001):
+                waiting.append(self._publisher.put(self._topic, b"%d" % self.put))
+                self.put += 1
+                if len(waiting) > 100:
+                    self.acked += [receipt.result(60).offset for receipt in waiting]
+                    waiting.clear()
+        finally:
+            self._all_put.set()
         self._publisher.close(60)
         self.acked += [receipt.offset for receipt in waiting]
 
     def _getting(self) -> None:
-        while not (self._stopping.is_set() and len(self.got) >= self.put):
+        while not (self._all_put.is_set() and len(self.got) >= self.put):
             self.got += [message.payload for message in self._reader.get(self._topic, wait_s=1)]
         self._reader.close()
 
