@@ -195,7 +195,8 @@ def _celery(name: str, title: str, sync: str, repeats: str, options: dict[str, A
 
 SYSTEMS = [
     System(
-        "clarion", "Clarion", "the job is on disk (fsync)", "the task that ran, when its lease has lapsed (15 s as installed); steps that "
+        "clarion", "Clarion", "the job is on disk (fsync)",
+        "the task that ran, when its lease has lapsed (15 s as installed); steps that "
         "were done stay done", True, ClarionServer, "clarion_jobs", "clarion", 4,
     ),
     _celery("celery-always", "prefork", "always", _PREFORK_REPEATS, _PREFORK),
