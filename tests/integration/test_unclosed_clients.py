@@ -468,7 +468,9 @@ def _uses_of(client: object) -> Iterator[tuple[str, Callable[[], Any]]]:
         "result", "done", "saved", "ack", "nack", "extend",
     }  # fmt: skip
     told_apart = (
-        {"ack", "reply", "offsets", "versions"} if isinstance(client, (Transaction, AsyncTransaction)) else set()
+        {"ack", "reply", "sent", "offsets", "versions"}
+        if isinstance(client, (Transaction, AsyncTransaction))
+        else set()
     )
     data = {"name", "writer", "epoch", "part", "after_fork", "batch_bytes", "already", "reply", *told_apart}
     if isinstance(client, (Message, MessageBatch)):
