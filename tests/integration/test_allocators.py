@@ -148,8 +148,9 @@ def test_one_that_is_to_go_may_take_hours_and_is_killed_only_when_all_is_closed(
 def test_more_than_there_may_be_are_refused_and_nothing_is_changed(folder: Folder) -> None:
     with LocalProcesses(folder.command(), max_processes=2) as allocator:
         allocator.scale({"A": 1})
-        with pytest.raises(AllocationRefused, match="2 there may be"):
+        with pytest.raises(AllocationRefused, match="2 there may be") as refused:
             allocator.scale({"A": 2, "B": 1})
+        assert refused.value.most == 2
         folder.up("A", 1)
         allocator.scale({"A": 0, "B": 2})  # the new ones wait until there is room
         folder.up("B", 2)

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -29,6 +29,8 @@ from clarion.subscriber import Transaction
 from clarion.workflow import Context, JobCancelled, JobFailed, Jobs, NoJob, Workflow
 from clarion.workflow import invoker as invoker_module
 from clarion.workflow import worker as worker_module
+from clarion.workflow.allocators import AllocationRefused
+from clarion.workflow.control_plane import Steering, read_status, status_name
 from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper, make_known
 from clarion.workflow.job_messages import (
     CANCELLED_TOPIC,
@@ -41,6 +43,8 @@ from clarion.workflow.job_messages import (
 )
 from clarion.workflow.job_steps import Put, Step
 from clarion.workflow.jobs import new_job_id, profile_headers
+from clarion.workflow.monitor import Measured
+from clarion.workflow.scheduler import Decision, Rescale, Scheduler, SchedulerSettings
 from clarion.workflow.step_client import StepClient
 
 DIAMOND = {"A": ["B", "C"], "B": ["D"], "C": ["D"]}
@@ -233,9 +237,12 @@ def test_a_task_is_tried_again_ever_later_then_dead_with_its_trace_and_replayed_
         assert letter.reason == status.reason
 
         well.set()
+        assert admin.is_dead("replays/X", letter.offset)
         assert admin.replay_dead("replays/X").done == 1
-        found = eventually(lambda: _done(jobs, job_id), "the job went on to its end")
-        assert found == {"X": "well", "B": ["b", {"from": 7}]}
+        assert not admin.is_dead("replays/X", letter.offset)
+        again = jobs.submit("breaking", 8)  # so that what it waits for is not the end of the failure
+        assert jobs.result(job_id, wait_s=DEADLINE_S) == {"X": "well", "B": ["b", {"from": 7}]}
+        assert jobs.results([job_id, again], wait_s=DEADLINE_S)[1] == {"X": "well", "B": ["b", {"from": 8}]}
         status = jobs.status(job_id)
         assert (status.status, status.task, status.reason) == ("done", "", "")
         outcomes = [one.outcome for one in _events(url, job_id) if isinstance(one, JobEnded)]
@@ -1217,3 +1224,52 @@ def test_what_could_not_be_sent_can_be_tried_again_and_is_no_failure() -> None:
             client.commit([], [Step([Put("anywhere", b"1")], [])])
     finally:
         client.close(timeout_s=0)
+
+
+# The resource manager.
+
+
+class _Bounded:
+    """An allocator that runs nothing, and refuses more than three."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, int] = {}
+
+    def scale(self, consumers: Mapping[str, int]) -> None:
+        if sum(consumers.values()) > 3:
+            refused = AllocationRefused("no more than 3")
+            refused.most = 3
+            raise refused
+        self.asked = dict(consumers)
+
+    def observed(self) -> dict[str, int]:
+        return self.asked
+
+    def close(self) -> None:
+        pass
+
+
+class _Greedy(Scheduler):
+    """Decides each time that six are needed."""
+
+    def decide(self, measured: Measured, workflow: Workflow, requested: Mapping[str, int], now_s: float) -> Decision:
+        return Rescale({"A": 5, "B": 1}, "many jobs wait")
+
+
+def test_where_a_plan_needs_more_consumers_than_there_may_be_there_are_as_many_as_may_be(url: str) -> None:
+    flow, allocator = Workflow("bounded"), _Bounded()
+    flow.task("A")(lambda payload: payload)
+    flow.task("B")(lambda payload: payload)
+    flow.job("both", ["A", "B"])
+    make_known(flow, url)
+    steering = Steering(flow, url, allocator, _Greedy(SchedulerSettings(budget=4)), {})
+    try:
+        assert allocator.asked == {"A": 1, "B": 1}
+        steering.turn()
+        assert allocator.asked == {"A": 2, "B": 1}
+        steering.turn()
+        with Admin(url) as admin:
+            told = read_status(admin.state(status_name("bounded")).value or b"")
+        assert (told.requested, told.changes) == ({"A": 2, "B": 1}, 1)
+    finally:
+        steering.close()

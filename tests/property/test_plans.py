@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clarion.queueing import APPROXIMATIONS, Approximation, queue_length
+from clarion.workflow.allocators import within
 from clarion.workflow.definition import JobType, Task, Workflow
 from clarion.workflow.planner import Impossible, minimise_cost, minimise_time, predict
 
@@ -170,3 +171,18 @@ def _plainly(flow: Workflow, consumers: dict[str, int]) -> dict[str, float]:
             break
         arriving = after
     return {task: queue_length(consumers[task], load[task], merged(task), one.scv) for task, one in flow.tasks.items()}
+
+
+@given(
+    st.dictionaries(st.sampled_from("ABCDEF"), st.integers(1, 40), min_size=1),
+    st.integers(0, 60),
+)
+def test_consumers_cut_down_to_what_there_may_be_are_that_many_and_each_task_keeps_one(
+    consumers: dict[str, int], spare: int
+) -> None:
+    most = len(consumers) + spare
+    found = within(consumers, most)
+    assert sum(found.values()) == min(most, sum(consumers.values()))
+    assert all(1 <= found[task] <= count for task, count in consumers.items())
+    for task, count in consumers.items():
+        assert all(found[task] <= found[other] + 1 for other, more in consumers.items() if more >= count)

@@ -14,8 +14,8 @@ from clarion.model.errors import BadSettings
 from clarion.model.task_events import JobArrived, JobEnded, TaskDone, TaskEvent, decode, encode
 from clarion.sim.queue_simulation import Queue, simulate_queues
 from clarion.sim.workflow_simulation import (
+    ControlLoop,
     Snapshot,
-    Steering,
     Step,
     gamma_times,
     simulate_workflow,
@@ -177,14 +177,14 @@ def test_consumers_that_are_added_take_what_waits_after_they_have_started() -> N
     decider = _Scripted({2.0: {"serve": 3}})
     found = simulate_workflow(
         _queue(1.0, cs2=0.0), {}, seed=1, arrivals={"customer": np.array([0.0, 0.0, 0.0])},
-        steering=Steering(decider, every_s=0.25, start_s=0.5),
+        steering=ControlLoop(decider, every_s=0.25, start_s=0.5),
     )  # fmt: skip
     # One from 0 to 1, one from 1 to 2, one from 2 on, at which time nobody waits any more.
     assert [job.ended_s for job in found.jobs] == [1.0, 2.0, 3.0]
     decider = _Scripted({0.25: {"serve": 3}})
     found = simulate_workflow(
         _queue(1.0, cs2=0.0), {}, seed=1, arrivals={"customer": np.array([0.0, 0.0, 0.0])},
-        steering=Steering(decider, every_s=0.25, start_s=0.5),
+        steering=ControlLoop(decider, every_s=0.25, start_s=0.5),
     )  # fmt: skip
     assert [job.ended_s for job in found.jobs] == [1.0, 1.75, 1.75]
     assert found.scaled == [(0.0, {"serve": 1}), (0.25, {"serve": 3})]
@@ -195,7 +195,7 @@ def test_a_consumer_that_is_told_to_go_finishes_first_and_is_paid_for_until_then
     decider = _Scripted({0.5: {"serve": 1}})
     found = simulate_workflow(
         _queue(1.0, cs2=0.0), {"serve": 2}, seed=1, arrivals={"customer": np.array([0.0, 0.0, 0.0, 0.0])},
-        steering=Steering(decider, every_s=0.5),
+        steering=ControlLoop(decider, every_s=0.5),
     )  # fmt: skip
     assert [job.ended_s for job in found.jobs] == [1.0, 1.0, 2.0, 3.0]
     assert found.consumers_mean["serve"] == pytest.approx(4 / 3)

@@ -211,6 +211,15 @@ class Admin:
             return []
         return [read_dead_letter(message) for message in found]
 
+    def is_dead(self, topic: bytes | str, offset: int) -> bool:
+        """Tell whether the dead letter at an offset (of `DeadLetter.offset`) is still there, neither replayed nor
+        dropped."""
+        try:
+            found = next(browse(self._read, dead_letters_of(to_bytes(topic, "topic")), offset, DEAD_READER), None)
+        except (NoTopic, NotSubscribed, MessagesGone):
+            return False
+        return found is not None and found.offset == offset
+
     def replay_dead(self, topic: bytes | str, offsets: Iterable[int] | None = None) -> Replayed:
         """Put dead letters, all or those at `offsets` (of `DeadLetter.offset`), back on their topic: each for the
         subscription it came from alone, as its first attempt."""

@@ -21,8 +21,8 @@ from clarion.reproduce.lag_rule import POLL_S, LagRule
 from clarion.sim.simulation import on_all_cores
 from clarion.sim.workflow_simulation import (
     Arrivals,
+    ControlLoop,
     Snapshot,
-    Steering,
     Step,
     WorkflowOutcome,
     arrivals_per_s,
@@ -283,10 +283,10 @@ def simulate_load(given: tuple[Policy, Load, int]) -> Run:
     observe: Callable[[TaskEvent], None] | None = None
     steering = None
     if policy.kind == "lag":
-        steering = Steering(LagRule(policy.goal), POLL_S, START_S)
+        steering = ControlLoop(LagRule(policy.goal), POLL_S, START_S)
     elif policy.kind != "fixed":
         decider = ScheduledDecider(workflow, settings_of(policy))
-        observe, steering = decider.monitor.on_event, Steering(decider, DECIDE_EVERY_S, START_S)
+        observe, steering = decider.monitor.on_event, ControlLoop(decider, DECIDE_EVERY_S, START_S)
     found = simulate_workflow(workflow, {}, seed=seed, arrivals=load.arrivals(seed), observe=observe, steering=steering)
     jobs = [Finished(job.type.name, job.arrived_s, job.ended_s - job.arrived_s) for job in found.jobs]
     scaled = [(at_s, counts(consumers)) for at_s, consumers in found.scaled]

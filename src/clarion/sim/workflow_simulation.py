@@ -47,7 +47,7 @@ class Decider(Protocol):
         ...
 
 
-class Steering(NamedTuple):
+class ControlLoop(NamedTuple):
     """A decider, how often it is asked, and how long a consumer takes to start."""
 
     decider: Decider
@@ -192,7 +192,7 @@ class WorkflowModel:
         consumers: Mapping[str, int],
         seed: int,
         observe: Callable[[TaskEvent], None] | None = None,
-        steering: Steering | None = None,
+        steering: ControlLoop | None = None,
     ) -> None:
         self.env = Environment()
         self.workflow = workflow.check()
@@ -307,7 +307,7 @@ class WorkflowModel:
         if not self.unended:
             self._ended.succeed()
 
-    def _steer(self, steering: Steering) -> Generator[Event, Any, None]:
+    def _steer(self, steering: ControlLoop) -> Generator[Event, Any, None]:
         while True:
             yield self.env.timeout(steering.every_s)
             decided = steering.decider.decide(self.env.now, self.snapshot())
@@ -404,7 +404,7 @@ def simulate_workflow(
     warm_up_s: float | None = None,
     replications: int = 1,
     observe: Callable[[TaskEvent], None] | None = None,
-    steering: Steering | None = None,
+    steering: ControlLoop | None = None,
 ) -> WorkflowOutcome:
     """Simulate a workflow with so many consumers of each task, one where nothing is said of a task.
 

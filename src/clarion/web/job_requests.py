@@ -269,11 +269,9 @@ class JobRequests:
         self._looking = None
 
     async def _look_at(self, ids: Sequence[str]) -> None:
-        statuses = await self._call(partial(self._of("").statuses, ids))
-        for job_id, found in zip(ids, statuses, strict=True):
-            if found is not None and found.status in ENDED:
-                for over in self._waiting.get(job_id, ()):
-                    over.set()
+        for record in await self._call(partial(self._of("").ended, ids)):
+            for over in self._waiting.get(record.job_id, ()):
+                over.set()
 
     # Its end.
 

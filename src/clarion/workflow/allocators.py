@@ -49,6 +49,21 @@ class AllocatorUnavailable(RetryableError):
 class AllocationRefused(PermanentError):
     """What runs the consumers will not do it; the text says what is missing."""
 
+    most: int | None = None  # consumers that it would run, where these were too many
+
+
+def within(consumers: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return consumers cut down to `most` in all: what a task has beyond its first one, in proportion."""
+    beyond = sum(consumers.values()) - len(consumers)
+    if beyond + len(consumers) <= most:
+        return dict(consumers)
+    spare = most - len(consumers)
+    parts = {task: divmod((count - 1) * spare, beyond) for task, count in consumers.items()}
+    found = {task: 1 + whole for task, (whole, _) in parts.items()}
+    for task in sorted(parts, key=lambda task: -parts[task][1])[: most - sum(found.values())]:
+        found[task] += 1
+    return found
+
 
 class Allocator(Protocol):
     """Gives tasks their consumers."""
@@ -113,10 +128,12 @@ class LocalProcesses:
                 raise Closed("the allocator is closed")
             wanted = {task: one.wanted for task, one in self._tasks.items()} | dict(consumers)
             if min(wanted.values(), default=0) < 0 or sum(wanted.values()) > self._max_processes:
-                raise AllocationRefused(
+                refused = AllocationRefused(
                     f"{sum(wanted.values())} processes are more than the {self._max_processes} there may be; nothing"
                     " was changed. Raise --max-processes, or lower the budget"
                 )
+                refused.most = self._max_processes
+                raise refused
             for task in consumers:
                 if task not in self._tasks:
                     self._tasks[task] = _Consumers(list(self._command(task)))

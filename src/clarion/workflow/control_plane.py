@@ -22,7 +22,7 @@ from clarion.model.errors import ClarionError, NoTopic, PermanentError, TakenOve
 from clarion.model.names import to_text
 from clarion.model.task_events import TASK_EVENTS_TOPIC
 from clarion.subscriber import Subscriber
-from clarion.workflow.allocators import Allocator
+from clarion.workflow.allocators import AllocationRefused, Allocator, within
 from clarion.workflow.definition import Workflow
 from clarion.workflow.invoker import FailureWatch, Invoker, Sweeper
 from clarion.workflow.job_messages import WORKERS
@@ -196,19 +196,34 @@ class Steering:
             return False
         known = {task: count for task, count in asked.items() if task in self._workflow.tasks}
         self._decision = Keep("consumers were asked for (`clarion workflow advise --apply`)")
-        self._scale({**self._requested, **known}, self._decision.why)
+        self._scale({**self._requested, **known}, self._decision.why, exactly=True)
         return True
 
-    def _scale(self, consumers: Mapping[str, int], why: str) -> None:
-        shown = ", ".join(f"{task} {self._requested.get(task, 1)} to {count}" for task, count in consumers.items())
-        log.info("consumers: %s: %s", shown, why)
+    def _scale(self, consumers: Mapping[str, int], why: str, *, exactly: bool = False) -> None:
         try:
-            self._allocator.scale(consumers)
+            granted = self._granted(consumers, exactly=exactly)
         except ClarionError as error:
             log.error("the consumers cannot be changed: %s", error)
             return
-        self._requested = dict(consumers)
+        if granted == self._requested:
+            return
+        shown = ", ".join(f"{task} {self._requested.get(task, 1)} to {count}" for task, count in granted.items())
+        short = sum(consumers.values()) - sum(granted.values())
+        log.info("consumers: %s: %s%s", shown, why, f"; {short} more are wanted than there may be" if short else "")
+        self._requested = granted
         self._changes += 1
+
+    def _granted(self, consumers: Mapping[str, int], *, exactly: bool) -> dict[str, int]:
+        """Ask for consumers; unless it must be exactly these, for as many as there may be. Return what it was."""
+        try:
+            self._allocator.scale(consumers)
+            return dict(consumers)
+        except AllocationRefused as error:
+            if exactly or error.most is None or error.most < len(consumers):
+                raise
+            fewer = within(consumers, error.most)
+            self._allocator.scale(fewer)
+            return fewer
 
     def status(self, measured: Measured) -> RunStatus:
         """Return how it runs."""

@@ -202,7 +202,7 @@ class FailureWatch:
                 of_this = record is not None and record.submitted_at_us == header.submitted_at_us
                 if record is not None and of_this and record.status in ("running", "failed"):
                     failed = msgspec.structs.replace(
-                        record, status="failed", task=task, reason=letter.reason,
+                        record, status="failed", task=task, reason=letter.reason, letter=letter.offset,
                         ended_at_us=max(record.submitted_at_us, int(letter.at.timestamp() * 1e6)),
                     )  # fmt: skip
                     steps = [end_job(failed, state.version)]

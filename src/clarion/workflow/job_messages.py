@@ -123,6 +123,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_at_us: int = 0
     task: str = ""  # that failed
     reason: str = ""
+    letter: int = -1  # the offset of its dead letter
     kind: Kind = "json"
     result: bytes = b""
 

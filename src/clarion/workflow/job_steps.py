@@ -146,8 +146,8 @@ def _end_job(step: Step, done: DoneTask, result: Value, states: Mapping[str, Sta
     record = _awaited(done, states)
     assert record is not None
     ended = msgspec.structs.replace(
-        record, status="done", ended_at_us=done.event.finished_at_us, task="", reason="", kind=result.kind,
-        result=result.payload,
+        record, status="done", ended_at_us=done.event.finished_at_us, task="", reason="", letter=-1,
+        kind=result.kind, result=result.payload,
     )  # fmt: skip
     noted = end_job(ended, states[record_name(record.job_id)].version)
     step.puts.extend(noted.puts)

@@ -198,15 +198,21 @@ class Jobs:
 
     def result(self, job_id: str, *, wait_s: float = 0.0) -> Any:
         """Return a job's result, waiting up to `wait_s` for its end. JobFailed and JobCancelled say that there will be
-        none, TimedOut that there is none yet, NoJob that there is no such job."""
+        none, TimedOut that there is none yet, NoJob that there is no such job. One that failed and was replayed is
+        waited for again."""
         until_s = time.monotonic() + seconds(wait_s, "wait_s")
         begun_s = time.monotonic()
         while True:
             record = self._record(job_id)[0]
-            if record is not None and record.status in ENDED:
+            if record is not None and self._is_over(record):
                 return self._result_of(record)
             now_s = time.monotonic()
             if now_s >= until_s:
+                if record is not None and record.status == "failed":
+                    raise JobFailed(
+                        f"job {job_id}: {_failure(record)}. Its dead letter was replayed or dropped since, and it is"
+                        " not over yet"
+                    )
                 if record is None:
                     self._look(job_id)
                 raise TimedOut(f"job {job_id} is not over yet; ask again")
@@ -223,10 +229,10 @@ class Jobs:
         waiting = [*dict.fromkeys(asked)]
         ids = len(waiting)
         while waiting:
-            ended = some = self._ended(waiting[:1])  # the first tells whether it is worth asking for more
+            ended = some = self.ended(waiting[:1])  # the first tells whether it is worth asking for more
             at = 1
             while some and at < len(waiting):
-                some = self._ended(waiting[at : at + _AT_ONCE])
+                some = self.ended(waiting[at : at + _AT_ONCE])
                 ended, at = [*ended, *some], at + _AT_ONCE
             for record in ended:
                 found[record.job_id] = self._result_of(record)
@@ -238,8 +244,14 @@ class Jobs:
                 time.sleep(min(_pause_s(now_s - begun_s), until_s - now_s))
         return [found[one] for one in asked]
 
-    def _ended(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
-        return [record for record in self._records(job_ids) if record is not None and record.status in ENDED]
+    def ended(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
+        """Return the records of those of the jobs that are over: done, cancelled, or failed and not replayed since."""
+        return [record for record in self._records(job_ids) if record is not None and self._is_over(record)]
+
+    def _is_over(self, record: JobRecord) -> bool:
+        if record.status != "failed" or record.letter < 0:
+            return record.status in ENDED
+        return self._client.admin.is_dead(task_topic(record.workflow, record.task), record.letter)
 
     def status(self, job_id: str, *, history: bool = True) -> JobStatus:
         """Tell what is known of a job now, with the attempts at its tasks; NoJob where there is none."""
@@ -328,11 +340,9 @@ class Jobs:
 
     def _result_of(self, record: JobRecord) -> Any:
         if record.status == "failed":
-            last = record.reason.strip().splitlines()[-1:] or [""]
             raise JobFailed(
-                f"job {record.job_id}: task {record.task} failed at its last attempt: {last[0]}. It is among the dead"
-                f" letters (`clarion dead list {shell_topic(record.workflow, record.task)}`); replayed, the job"
-                " goes on"
+                f"job {record.job_id}: {_failure(record)}. It is among the dead letters"
+                f" (`clarion dead list {shell_topic(record.workflow, record.task)}`); replayed, the job goes on"
             )
         if record.status == "cancelled":
             raise JobCancelled(f"job {record.job_id} was cancelled")
@@ -433,6 +443,11 @@ def workflows_at(admin: Admin) -> list[str]:
 def shell_topic(workflow: str, task: str) -> str:
     """Return the topic of a task as one writes it in a shell, to ask for its dead letters."""
     return shell_name(task_topic(workflow, task).encode())
+
+
+def _failure(record: JobRecord) -> str:
+    last = record.reason.strip().splitlines()[-1:] or [""]
+    return f"task {record.task} failed at its last attempt: {last[0]}"
 
 
 def new_job_id() -> str:
