@@ -86,6 +86,12 @@ class FlowProcess:
         self.process.kill()
         self.process.wait()
 
+    def is_up(self) -> bool:
+        """Tell whether it is so far that it heeds SIGTERM; before, it holds nothing, and just dies of it."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
     def stop(self) -> int:
         """SIGTERM it; return its exit code."""
         self.process.terminate()
