@@ -460,6 +460,7 @@ def _uses_of(client: object) -> Iterator[tuple[str, Callable[[], Any]]]:
         "describe_subscription": ("fork", "reader"),
         "seek": ("fork", "reader", "new"),
         "offset_at": ("fork", datetime.now(UTC)),
+        "is_dead": ("fork", 0),
         "commit_staged": ("writer", 1),
         "drop_staged": ("writer", 1),
     }

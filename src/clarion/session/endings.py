@@ -51,7 +51,7 @@ class ForkAware(Protocol):
 
 
 _open: dict[Works, str] = {}  # with the client's name; none where it is a part of another
-_finishing: dict[Works, threading.Thread] = {}  # forgotten, and not done yet
+_finishing: dict[Works, threading.Event] = {}  # forgotten, and not done yet: set when it is
 _aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 _inherited: list[object] = []  # of the parent; kept, so that nothing of it is taken down in a child
 _armed_in = 0  # the process of multiprocessing's whose end is seen to
@@ -115,14 +115,15 @@ def _forgotten(works: Works) -> None:
 
 def _start_finishing(works: Works) -> None:
     works.leave_loop()
-    thread = _finishing[works] = threading.Thread(target=_finish, args=(works,), name="clarion finishing", daemon=True)
+    done = _finishing[works] = threading.Event()
     try:
-        thread.start()
+        threading.Thread(target=_finish, args=(works, done), name="clarion finishing", daemon=True).start()
     except RuntimeError:  # the program ends, and finishes it
         del _finishing[works]
+        done.set()
 
 
-def _finish(works: Works) -> None:
+def _finish(works: Works, done: threading.Event) -> None:
     name = _open.get(works)
     try:
         if (ended := works.end(EXIT_S)) is not None:
@@ -133,6 +134,7 @@ def _finish(works: Works) -> None:
     finally:
         closed(works)
         del _finishing[works]
+        done.set()
 
 
 # The end of the program.
@@ -144,8 +146,8 @@ def finish_all() -> None:
     until_s = time.monotonic() + EXIT_S
     threading.excepthook = _without_closed(threading.excepthook)
     try:
-        for thread in list(_finishing.values()):
-            thread.join(max(0.0, until_s - time.monotonic()))
+        for done in list(_finishing.values()):
+            done.wait(max(0.0, until_s - time.monotonic()))
         idle = [works for works in _open if works.loop is not None and not works.loop.is_running()]
         for works in idle:
             works.leave_loop()
@@ -218,7 +220,7 @@ def _arm_for_multiprocessing() -> None:
 
 def _finish_process() -> None:
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
+        if thread is not threading.current_thread() and not thread.daemon and thread.ident is not None:
             thread.join()  # as Python itself does next, and it may still put something
     finish_all()
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while a program ends: what is left is told and given up, nothing is raised, and nobody is forgotten."""
+"""The end of a program, by Ctrl-C or while forgotten clients are finished: nothing is raised, nobody is forgotten."""
 
 from __future__ import annotations
 
@@ -58,3 +58,22 @@ def test_after_ctrl_c_among_those_of_asyncio_the_others_are_still_told(
     finish_all()
     assert other.given_s == [0.0]
     assert "Publisher at b: one was not sent" in capsys.readouterr().err
+
+
+def test_a_program_may_end_at_the_moment_at_which_a_forgotten_client_is_about_to_be_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class AboutToStart(threading.Thread):
+        def start(self) -> None:
+            finish_all()
+            super().start()
+
+    works = Finishing(TimedOut("one was not sent"))
+    monkeypatch.setattr(endings, "EXIT_S", 0.01)
+    monkeypatch.setattr(threading, "Thread", AboutToStart)
+    endings._open[works] = "Publisher at a"
+    endings._start_finishing(works)
+    assert "Publisher at a: one was not sent" in capsys.readouterr().err
+    eventually_done = endings._finishing.get(works)
+    assert eventually_done is None or eventually_done.wait(60)
+    assert len(works.given_s) == 2
