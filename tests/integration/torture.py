@@ -275,7 +275,7 @@ def chosen_plan(description: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_and_report(kind: type[Campaign], plan: Plan, holds: str) -> bool:
+def run_and_report(kind: Callable[[Any, Path, Callable[[str], None]], Any], plan: Any, holds: str) -> bool:
     """Run a campaign, tell how it went, and say whether everything held that should."""
     folder = Path(tempfile.mkdtemp(prefix="clarion-torture-"))
 
@@ -283,7 +283,7 @@ def run_and_report(kind: type[Campaign], plan: Plan, holds: str) -> bool:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
-    say(f"{kind.__name__}: seed {plan.seed}, {plan.kills} kills, in {folder}")
+    say(f"{holds}? seed {plan.seed}, {plan.kills} kills, in {folder}")
     campaign = kind(plan, folder, say)
     verdict = campaign.run()
     sys.stdout.write(describe(verdict, [f"seed {plan.seed}", f"kills: {dict(campaign.kills)}"]) + "\n")

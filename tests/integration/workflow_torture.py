@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.broker_process import BrokerProcess, free_url
-from tests.integration.torture import CRASH_POINTS
-from tests.integration.torture_oracle import Verdict, describe
+from tests.integration.torture import CRASH_POINTS, run_and_report
+from tests.integration.torture_oracle import Verdict
 from tests.integration.waiting import eventually
 from tests.integration.workflow_process import FlowProcess
 
@@ -353,22 +351,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)")
     chosen = parser.parse_args()
     plan = Plan(chosen.jobs, chosen.kills, chosen.seed)
-    folder = Path(tempfile.mkdtemp(prefix="clarion-torture-"))
-
-    def say(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
-    say(f"seed {plan.seed}, {plan.jobs} jobs, {plan.kills} kills, in {folder}")
-    campaign = Campaign(plan, folder, say)
-    verdict = campaign.run()
-    sys.stdout.write(describe(verdict, [f"seed {plan.seed}", f"kills: {dict(campaign.kills)}"]) + "\n")
-    if verdict.violations:
-        sys.stdout.write(f"{verdict.counts['violations']} violations; the logs and the store are in {folder}\n")
-        return 1
-    shutil.rmtree(folder)
-    sys.stdout.write("every job is done, and everything of it happened once\n")
-    return 0
+    return 0 if run_and_report(Campaign, plan, "every job is done, and everything of it happened once") else 1
 
 
 if __name__ == "__main__":

@@ -342,8 +342,9 @@ def reproduce_publisher(
       clarion reproduce publisher --out out/publisher --json | jq .holds
     """
     with needing("reproducing needs SimPy, numpy and matplotlib", "sim,plots"):
+        from clarion.reproduce.figure_style import draw_all
         from clarion.reproduce.publisher_experiments import FULL, QUICK, run_experiments
-        from clarion.reproduce.publisher_figures import draw_all
+        from clarion.reproduce.publisher_figures import FIGURES
         from clarion.reproduce.publisher_report import make_report, write_report
     with naming_option(out, "--out", done="used", other="another folder"):
         out.mkdir(parents=True, exist_ok=True)
@@ -353,7 +354,7 @@ def reproduce_publisher(
         results = run_experiments(QUICK if quick else FULL, trace=trace, on_done=on_done, processes=processes)
     report = make_report(results)
     write_report(report, results, out)
-    draw_all(results, out)
+    draw_all(FIGURES, results, out)
     if as_json:
         print_json({**report.to_dict(), "folder": str(out)})
     else:

@@ -134,8 +134,9 @@ def reproduce_workflow(
       clarion reproduce workflow --out out/workflow --json | jq .holds
     """
     with needing("reproducing needs SimPy, numpy, PyYAML and matplotlib", "sim,plots"):
+        from clarion.reproduce.figure_style import draw_all
         from clarion.reproduce.workflow_experiments import FULL, QUICK, add_real_runs, run_experiments
-        from clarion.reproduce.workflow_figures import draw_all
+        from clarion.reproduce.workflow_figures import FIGURES
         from clarion.reproduce.workflow_report import REPORT, make_report, summary_rows, write_report
     with naming_option(out, "--out", done="used", other="another folder"):
         out.mkdir(parents=True, exist_ok=True)
@@ -148,7 +149,7 @@ def reproduce_workflow(
             results = add_real_runs(results, run_really, seconds_per_minute, on_done)
     report = make_report(results)
     write_report(report, results, out)
-    draw_all(results, out)
+    draw_all(FIGURES, results, out)
     if as_json:
         print_json({**report.to_dict(), "folder": str(out)})
         return

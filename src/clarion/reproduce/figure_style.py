@@ -1,11 +1,11 @@
-"""How all figures look: colours that the colour-blind can tell apart, and boxes from plain numbers."""
+"""What figures of all papers share: colours that the colour-blind can tell apart, boxes from plain numbers, files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from matplotlib import rc_context
@@ -20,8 +20,23 @@ LOAD_COLOUR = "#D55E00"
 MEAN_COLOUR = "#000000"
 BOX_SHARES = (5, 25, 50, 75, 95)  # percentiles at the whiskers, the box and its middle
 BOX_NOTE = "boxes: quartiles; whiskers: 5 and 95 %; diamonds: mean"
+Results = TypeVar("Results")
 _SIMULATED = "simulated: no machine's speed is in it"
 _LOOK: Any = {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
+
+
+class Drawing(NamedTuple, Generic[Results]):
+    """A figure of a report: its file, what it shows, and who draws it."""
+
+    file: str
+    shows: str
+    draw: Callable[[Results, Path], None]
+
+
+def draw_all(drawings: Iterable[Drawing[Results]], results: Results, folder: Path) -> None:
+    """Draw every figure into a folder."""
+    for one in drawings:
+        one.draw(results, folder / one.file)
 
 
 @contextmanager

@@ -11,7 +11,17 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 
 from clarion.publisher.tuner import Sample
-from clarion.reproduce.figure_style import BOX_NOTE, COLOURS, LOAD_COLOUR, MEAN_COLOUR, box, log_scale, saved, swatch
+from clarion.reproduce.figure_style import (
+    BOX_NOTE,
+    COLOURS,
+    LOAD_COLOUR,
+    MEAN_COLOUR,
+    Drawing,
+    box,
+    log_scale,
+    saved,
+    swatch,
+)
 from clarion.reproduce.publisher_experiments import (
     CONGESTED,
     DEPLOYED,
@@ -395,31 +405,17 @@ def _draw_line(place: Any, panel: _Panel, trace: Sequence[Sample], began_s: floa
         place.step(polled_s, values, where="post", color=second, linestyle=":", linewidth=0.9)
 
 
-class Figure(NamedTuple):
-    """A figure to draw."""
-
-    file: str
-    shows: str
-    draw: Callable[[Results, Path], None]
-
-
-FIGURES = (
-    Figure("fig03-request-rate.png", "Fig. 3: request rate of the traces", draw_rates),
-    Figure("fig08-untuned.png", "Fig. 8: response without tuning, by load and N", draw_untuned),
-    Figure("fig09-tuned.png", "Fig. 9: response with tuning, by load and initial N", draw_tuned),
-    Figure("fig10-n-over-time.png", "Fig. 10: N over time at 35 requests/s", draw_over_time),
-    Figure("fig11-steps.png", "Fig. 11: N under the steps of Table II", draw_steps),
-    Figure("slow-subscriber.png", "V.B.3: requests dropped under a slow subscriber", draw_slow),
-    Figure("fig12-trace.png", "Fig. 12: response on the traces as they are", partial(draw_traces, as_is=True)),
-    Figure("fig13-trace-faster.png", "Fig. 13: response on the traces, faster", partial(draw_traces, as_is=False)),
-    Figure("fig14-adaptation.png", "Fig. 14: N and load on the faster traces", draw_followed),
-    Figure("deployed.png", "Mean response beside the deployed system (T_poll = 1000 ms)", draw_deployed),
-    Figure("fairness.png", "Several publishers on one broker", draw_fairness),
-    Figure("beyond.png", "Beyond the paper: in ratio to the best fixed N in hindsight", draw_beyond),
+FIGURES: tuple[Drawing[Results], ...] = (
+    Drawing("fig03-request-rate.png", "Fig. 3: request rate of the traces", draw_rates),
+    Drawing("fig08-untuned.png", "Fig. 8: response without tuning, by load and N", draw_untuned),
+    Drawing("fig09-tuned.png", "Fig. 9: response with tuning, by load and initial N", draw_tuned),
+    Drawing("fig10-n-over-time.png", "Fig. 10: N over time at 35 requests/s", draw_over_time),
+    Drawing("fig11-steps.png", "Fig. 11: N under the steps of Table II", draw_steps),
+    Drawing("slow-subscriber.png", "V.B.3: requests dropped under a slow subscriber", draw_slow),
+    Drawing("fig12-trace.png", "Fig. 12: response on the traces as they are", partial(draw_traces, as_is=True)),
+    Drawing("fig13-trace-faster.png", "Fig. 13: response on the traces, faster", partial(draw_traces, as_is=False)),
+    Drawing("fig14-adaptation.png", "Fig. 14: N and load on the faster traces", draw_followed),
+    Drawing("deployed.png", "Mean response beside the deployed system (T_poll = 1000 ms)", draw_deployed),
+    Drawing("fairness.png", "Several publishers on one broker", draw_fairness),
+    Drawing("beyond.png", "Beyond the paper: in ratio to the best fixed N in hindsight", draw_beyond),
 )
-
-
-def draw_all(results: Results, folder: Path) -> None:
-    """Draw every figure into a folder."""
-    for figure in FIGURES:
-        figure.draw(results, folder / figure.file)

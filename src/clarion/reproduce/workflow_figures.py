@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from clarion.queueing import APPROXIMATIONS
 from clarion.reproduce.approximation_grid import telling
-from clarion.reproduce.figure_style import BOX_NOTE, box, log_scale, saved, swatch
+from clarion.reproduce.figure_style import BOX_NOTE, Drawing, box, log_scale, saved, swatch
 from clarion.reproduce.workflow_experiments import (
     AFFECTED,
     BEST_OF,
@@ -356,26 +356,12 @@ def _told(rates: Rates) -> str:
     return f"({', '.join(f'{rate:.1f}' for rate in rates)}) jobs a minute"
 
 
-class Figure(NamedTuple):
-    """A figure: its file, what it shows, and who draws it."""
-
-    file: str
-    shows: str
-    draw: Callable[[Results, Path], None]
-
-
-FIGURES = (
-    Figure("fig4-numerical.png", "Fig. 4: work in progress of MinTime and Random", draw_numerical),
-    Figure("fig5-rates.png", "Fig. 5: response by arrival rate", draw_rates),
-    Figure("fig6-min-time.png", "Fig. 6: response of MinTime and Random", draw_min_time),
-    Figure("fig7-min-cost.png", "Fig. 7: response of MinCost and Random", draw_min_cost),
-    Figure("fig8-burst.png", "Fig. 8: a burst", draw_burst),
-    Figure("lag-rule.png", "Scaling by plan and by queue length", draw_lag_rule),
-    Figure("approximations.png", "Approximations of a queue against simulation", draw_approximations),
+FIGURES: tuple[Drawing[Results], ...] = (
+    Drawing("fig4-numerical.png", "Fig. 4: work in progress of MinTime and Random", draw_numerical),
+    Drawing("fig5-rates.png", "Fig. 5: response by arrival rate", draw_rates),
+    Drawing("fig6-min-time.png", "Fig. 6: response of MinTime and Random", draw_min_time),
+    Drawing("fig7-min-cost.png", "Fig. 7: response of MinCost and Random", draw_min_cost),
+    Drawing("fig8-burst.png", "Fig. 8: a burst", draw_burst),
+    Drawing("lag-rule.png", "Scaling by plan and by queue length", draw_lag_rule),
+    Drawing("approximations.png", "Approximations of a queue against simulation", draw_approximations),
 )
-
-
-def draw_all(results: Results, folder: Path) -> None:
-    """Draw every figure into a folder."""
-    for figure in FIGURES:
-        figure.draw(results, folder / figure.file)

@@ -87,8 +87,11 @@ class JobRequests:
         reservation = Reservation(self._posts.buffer)
         body = await self._bodies.read(request, reservation)
         jobs = self._of(workflow)
-        call = lambda: _submit(jobs, job, _value(request, body), job_id)  # noqa: E731
-        found, repeated = await self._call(call, _fate(job_id), reservation)
+
+        def ask() -> tuple[str, bool]:
+            return _submit(jobs, job, _value(request, body), job_id)
+
+        found, repeated = await self._call(ask, _fate(job_id), reservation)
         told = {"job_id": found, "job": job, "workflow": workflow}
         headers = {"Idempotent-Replayed": "true"} if repeated else {}
         return json_answer(201, told, headers | {"Location": f"{JOBS_PATH}/{quote(found, safe='')}"})
