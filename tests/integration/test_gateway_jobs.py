@@ -18,7 +18,7 @@ from tests.integration.gateway_process import Answer, GatewayProcess
 from tests.integration.shell import environment
 from tests.integration.waiting import DEADLINE_S, eventually
 
-from clarion import Subscriber
+from clarion import Admin, Subscriber
 from clarion.workflow import Jobs, Worker, Workflow
 from clarion.workflow.invoker import FailureWatch, Invoker
 from clarion.workflow.job_messages import record_name
@@ -27,6 +27,7 @@ JSON = "application/json"
 LONG = f"wait={DEADLINE_S:g}"
 flow = Workflow("imaging")
 gate = threading.Event()  # that a held task waits for
+mended = threading.Event()  # what was broken
 
 
 @flow.task()
@@ -49,8 +50,10 @@ def zeros(payload: Any) -> bytes:
 
 @flow.task(max_attempts=1)
 def broken(payload: Any) -> Any:
-    """Fail."""
-    raise ValueError(f"no {payload} today")
+    """Fail, until it is mended."""
+    if not mended.is_set():
+        raise ValueError(f"no {payload} today")
+    return payload
 
 
 @flow.task()
@@ -199,7 +202,7 @@ def test_a_repeat_with_the_same_key_is_the_same_job_even_after_a_restart_of_the_
         assert [one.task for one in jobs.status("order 17").history] == ["imaging/twice"]
 
 
-def test_a_job_that_failed_is_409_and_says_why(gateway: GatewayProcess) -> None:
+def test_a_job_that_failed_is_409_and_says_why_and_replayed_it_is_waited_for(gateway: GatewayProcess, url: str) -> None:
     asked = _submit(gateway, "fails", b'"cake"', Content_Type=JSON)
     found = _result(gateway, asked.told["job_id"])
     assert (found.status, found.told["error"]) == (409, "JobFailed")
@@ -209,6 +212,11 @@ def test_a_job_that_failed_is_409_and_says_why(gateway: GatewayProcess) -> None:
     failed = gateway.get("/jobs?status=failed&limit=1000").told["jobs"]
     assert asked.told["job_id"] in [one["job_id"] for one in failed]
     assert {one["status"] for one in failed} == {"failed"}
+    mended.set()
+    with Admin(url) as admin:
+        assert admin.replay_dead("imaging/broken").done == 1
+    found = _result(gateway, asked.told["job_id"])
+    assert (found.status, found.told) == (200, "cake")
 
 
 def test_a_job_that_is_cancelled_is_410(gateway: GatewayProcess) -> None:

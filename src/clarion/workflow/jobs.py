@@ -107,9 +107,6 @@ class Jobs:
         self._client: StepClient = (
             StepClient(url, f"jobs-{os.urandom(6).hex()}", patience_s=_WAIT_S) if sharing is None else sharing._client
         )
-        self._known: dict[
-            str, tuple[MappingTable, float]
-        ] = {}  # job types that there are, and when they were looked for
         self._beginning: threading.Lock = threading.Lock() if sharing is None else sharing._beginning
 
     # Asking.
