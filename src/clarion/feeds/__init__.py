@@ -1,0 +1,4 @@
+"""Watching the web together (Corona): channels polled by a ring of nodes, what changed, and who is told.
+
+`channels` and `deltas` are the values, `honeycomb` decides how often each channel is polled, `node` polls.
+"""
