@@ -80,7 +80,8 @@ def encode_ring_message(message: RingMessage) -> bytes:
 def decode_ring_message(payload: bytes) -> RingMessage:
     """Return the message of a payload; PermanentError where it is none."""
     try:
-        return _messages.decode(payload)
+        found: RingMessage = _messages.decode(payload)
+        return found
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PermanentError(f"this is no message of a ring: {error}") from error
 
