@@ -119,7 +119,9 @@ class PolledChannel:
         else:
             self._doubted = ""
 
-    def on_failure(self, trouble: Trouble, now_s: float, slot_s: float, retry_after_s: float | None, dice: Dice) -> None:
+    def on_failure(
+        self, trouble: Trouble, now_s: float, slot_s: float, retry_after_s: float | None, dice: Dice
+    ) -> None:
         """The channel could not be had: leave it alone for a while."""
         self.failures += 1
         self.trouble = trouble
