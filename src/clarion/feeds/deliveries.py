@@ -19,7 +19,7 @@ from contextlib import suppress
 import msgspec
 
 from clarion.admin import Admin
-from clarion.feeds.channels import PREFIX
+from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.model.errors import (
     ClarionError,
@@ -40,7 +40,6 @@ _FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 3600.0
 _NOTHING_S = 5.0  # where what waits is with another, or not to be tried again yet
 _LOOKING_SHARE = 10  # the time between two looks is at least so many times what the last one took
-_CHANNELS = PREFIX.encode()
 
 Deliver = Callable[[str, Sequence[Delta], int], Awaitable[None]]  # to whom, what, and which attempt it is
 
@@ -63,13 +62,10 @@ def unread_by_recipient(rows: Iterable[TopicRow], prefix: bytes) -> dict[str, di
     """Return the channels' topics that each recipient follows, each with whether something is unread there."""
     found: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
     for row in rows:
-        if row.topic.startswith(_CHANNELS):
-            for name, cursor, _ in row.subscriptions:
-                if name.startswith(prefix):
-                    with suppress(UnicodeDecodeError):  # no name that we gave
-                        found[name.removeprefix(prefix).decode()][row.topic] = cursor < row.next_offset
-        elif row.topic > _CHANNELS:
-            break  # they come by name
+        for name, cursor, _ in row.subscriptions:
+            if name.startswith(prefix):
+                with suppress(UnicodeDecodeError):  # no name that we gave
+                    found[name.removeprefix(prefix).decode()][row.topic] = cursor < row.next_offset
     return dict(found)
 
 
@@ -140,7 +136,7 @@ class Deliveries:
 
     async def _look(self, admin: Admin) -> None:
         prefix = self._prefix.encode()
-        self.followed = await asyncio.to_thread(lambda: unread_by_recipient(admin.topics(), prefix))
+        self.followed = await asyncio.to_thread(lambda: unread_by_recipient(admin.topics(CHANNELS), prefix))
         self.reachable = True
         now_s = time.monotonic()
         self._not_before_s = {who: at_s for who, at_s in self._not_before_s.items() if at_s > now_s}

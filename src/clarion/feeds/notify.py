@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -20,6 +21,7 @@ import apprise
 
 from clarion.admin import Admin
 from clarion.feeds.addresses import AddressRules
+from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.deliveries import ATTEMPTS, Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.deltas import Delta, readable_together
 from clarion.model.errors import PermanentError, VersionConflict
@@ -67,7 +69,7 @@ def open_target(target: str) -> Any:
             raise BadTarget(
                 f"the target's {key!r} names a file of the machine that notifies, and no such target is taken"
             )
-    asset = apprise.AppriseAsset(http_redirects=False, storage_mode="memory")
+    asset = apprise.AppriseAsset(http_redirects=False, storage_mode="memory", async_mode=False, service_timeout=0)
     service = apprise.Apprise.instantiate(target, asset=asset, suppress_exceptions=True)
     if service is None:
         raise BadTarget(
@@ -95,7 +97,7 @@ def forget_target(url: str | None, target: str) -> bool:
     name = target_name(target)
     with Admin(url) as admin, Subscriber(url, name) as client:
         version = client.state(_state_name(name)).version
-        if any(name.encode() == one for row in admin.topics() for one, _, _ in row.subscriptions):
+        if any(name.encode() == one for row in admin.topics(CHANNELS) for one, _, _ in row.subscriptions):
             return False
         try:
             with client.transaction() as tx:
@@ -107,24 +109,32 @@ def forget_target(url: str | None, target: str) -> bool:
 
 # What a notification may reach.
 
-_here = threading.local()
+
+class _Watch:
+    """What one send may reach, and what it was refused."""
+
+    def __init__(self, rules: AddressRules) -> None:
+        self.rules = rules
+        self.refused = ""
+
+
+_watch: ContextVar[_Watch | None] = ContextVar("watch", default=None)  # Apprise takes it along into threads of its own
 
 
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
     """Refuse what a send that is watched must not reach. Python tells of every connection before it is made, with the
     address itself: so neither a name that resolves differently the next time nor a redirect leads around this."""
-    rules: AddressRules | None = getattr(_here, "rules", None)
-    if rules is None or event not in ("socket.connect", "socket.sendto"):
+    if event not in ("socket.connect", "socket.sendto") or (watch := _watch.get()) is None:
         return
     address = arguments[1]
     reason: str | None = "a socket of this machine"
     if isinstance(address, tuple) and len(address) >= 2:
-        reason = rules.forbidden(str(address[0]).partition("%")[0], address[1])
-    elif rules.forbidden("127.0.0.1") is None:
+        reason = watch.rules.forbidden(str(address[0]).partition("%")[0], address[1])
+    elif watch.rules.forbidden("127.0.0.1") is None:
         reason = None
     if reason is not None:
-        _here.refused = f"it leads to an address that is not allowed ({reason})"
-        raise PermissionError(_here.refused)
+        watch.refused = f"it leads to an address that is not allowed ({reason})"
+        raise PermissionError(watch.refused)
 
 
 _watching = threading.Lock()
@@ -200,7 +210,7 @@ class Notifier:
 
         def send() -> None:
             problem = self._send(service, title, text)
-            loop.call_soon_threadsafe(lambda: done.done() or done.set_result(problem))
+            loop.call_soon_threadsafe(_settle, done, problem)
 
         # A thread of its own, and none that the end of the process waits for: what hangs holds nobody up.
         thread = self._sending[recipient] = threading.Thread(target=send, name=f"notify {recipient[:8]}", daemon=True)
@@ -210,15 +220,19 @@ class Notifier:
 
     def _send(self, service: Any, title: str, text: str) -> str:
         """Send, and return what went wrong, or nothing."""
-        _here.rules, _here.refused = self._rules, ""
+        watch = _Watch(self._rules)
+        _watch.set(watch)  # of this thread, which ends with it
         try:
             notifier = apprise.Apprise(asset=service.asset)
             notifier.add(service)
             sent = notifier.notify(
                 text, title if service.title_maxlen > 0 else "", body_format=apprise.NotifyFormat.TEXT
             )
-            return "" if sent else _here.refused or "it did not take it"
+            return "" if sent else watch.refused or "it did not take it"
         except Exception as error:  # noqa: BLE001 of a hundred plug-ins, any may raise anything
-            return _here.refused or f"{type(error).__name__} while sending"
-        finally:
-            _here.rules = None
+            return watch.refused or f"{type(error).__name__} while sending"
+
+
+def _settle(done: asyncio.Future[str], problem: str) -> None:
+    if not done.done():  # nobody waits any more
+        done.set_result(problem)
