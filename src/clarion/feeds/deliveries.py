@@ -97,6 +97,7 @@ class Deliveries:
         self.failed = 0  # attempts
         self.followed: dict[str, dict[bytes, bool]] = {}  # as of the last look
         self.reachable = False  # the broker, at the last look
+        self.paused = False  # nothing can be delivered for now
         self._url = url
         self._prefix = prefix
         self._deliver = deliver
@@ -107,10 +108,23 @@ class Deliveries:
         self._failures: dict[str, int] = {}
         self._room = asyncio.Semaphore(self.settings.at_once)
         self._soon = asyncio.Event()
+        self._noted: list[tuple[str, bytes, bool]] = []  # since the last look began
 
     def look_soon(self) -> None:
         """Look again at once."""
         self._soon.set()
+
+    def note(self, recipient: str, topic: bytes, *, follows: bool) -> None:
+        """Take in that somebody follows a channel now, or no longer does, which a look under way may have missed."""
+        self._noted.append((recipient, topic, follows))
+        self._apply(recipient, topic, follows)
+
+    def _apply(self, recipient: str, topic: bytes, follows: bool) -> None:
+        topics = self.followed.setdefault(recipient, {})
+        if follows:
+            topics.setdefault(topic, False)
+        else:
+            topics.pop(topic, None)
 
     async def run(self) -> None:
         """Deliver until this is cancelled; what is then under way is given back."""
@@ -136,8 +150,13 @@ class Deliveries:
 
     async def _look(self, admin: Admin) -> None:
         prefix = self._prefix.encode()
+        self._noted.clear()
         self.followed = await asyncio.to_thread(lambda: unread_by_recipient(admin.topics(CHANNELS), prefix))
+        for noted in self._noted:
+            self._apply(*noted)
         self.reachable = True
+        if self.paused:
+            return
         now_s = time.monotonic()
         self._not_before_s = {who: at_s for who, at_s in self._not_before_s.items() if at_s > now_s}
         self._failures = {who: count for who, count in self._failures.items() if who in self.followed}
