@@ -18,17 +18,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import xxhash
 
 from clarion.admin import Admin
-from clarion.feeds.channels import channel_hash, channel_topic
+from clarion.feeds.channels import PREFIX, channel_topic
 from clarion.feeds.content import Unreadable, read_version
-from clarion.feeds.fetcher import Fetched, FetchFailed, Fetcher, FetchSettings
-from clarion.feeds.honeycomb import Channels, Clusters, Scheme, clusters_of, decide_alone, merge
-from clarion.feeds.poll_schedule import Slot, slots_of
-from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble
+from clarion.feeds.fetcher import Fetched, Fetcher, FetchFailed, FetchSettings
+from clarion.feeds.honeycomb import (
+    Channels,
+    Clusters,
+    Scheme,
+    clusters_of,
+    decide_alone,
+    decode_clusters,
+    encode_clusters,
+    merge,
+)
 from clarion.feeds.politeness import throttles
+from clarion.feeds.poll_schedule import Slot, slots_of
+from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, trouble_name
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
 from clarion.feeds.registry import Listed, channel_of, listed
 from clarion.feeds.ring_view import (
@@ -42,7 +52,7 @@ from clarion.feeds.ring_view import (
     decode_ring_message,
     encode_ring_message,
 )
-from clarion.feeds.versions import Found, VersionStore, trouble_name
+from clarion.feeds.versions import Found, VersionStore
 from clarion.model.errors import (
     BadSettings,
     BufferFull,
@@ -59,9 +69,7 @@ from clarion.subscriber import AsyncSubscriber
 
 log = logging.getLogger("clarion.feeds")
 Result = TypeVar("Result")
-_RING_KEPT_S = 1800.0
-_NOTICES_KEPT_S = 86_400.0
-_POLLS_KEPT_S = 30 * 86_400.0
+_KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400.0}
 _RECORDS_AT_ONCE = 500
 _LEVELS_AT_ONCE = 2000
 _RETRY_S = 1.0
@@ -136,8 +144,8 @@ class Node:
             await self._begin()
             if ready is not None:
                 ready()
-            parts = (self._beat_loop, self._look_loop, self._phases_loop, self._poll_loop, self._stopping.wait)
-            loops = [asyncio.create_task(part()) for part in parts]  # type: ignore[operator, misc]
+            parts = (self._beat_loop, self._look_loop, self._phases_loop, self._poll_loop, self._until_stopped)
+            loops = [asyncio.create_task(part()) for part in parts]
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
@@ -152,19 +160,22 @@ class Node:
         self._stopping.set()
 
     async def _begin(self) -> None:
-        settings: dict[str, float] = {
-            RING_TOPIC: _RING_KEPT_S, NOTICES_TOPIC: _NOTICES_KEPT_S, POLLS_TOPIC: _POLLS_KEPT_S
-        }  # fmt: skip
-        for topic, age_s in settings.items():
-            await self._in_thread(
-                lambda topic=topic, age_s=age_s: self._admin.configure_topic(topic, retention="keep", max_age_s=age_s)
-            )
+        for topic in _KEPT_S:
+            await self._make_topic(topic)
         self._positions[NOTICES_TOPIC] = (
             await self._in_thread(lambda: self._admin.describe_topic(NOTICES_TOPIC))
         ).next_offset
         await self._read_ring()
         self._check_agreement()
         await self._scan()
+
+    async def _until_stopped(self) -> None:
+        await self._stopping.wait()
+
+    async def _make_topic(self, topic: str) -> None:
+        await self._in_thread(
+            lambda: self._admin.configure_topic(topic, retention="keep", max_age_s=_KEPT_S[topic], at_bound="trim")
+        )
 
     async def _leave(self) -> None:
         try:
@@ -256,7 +267,7 @@ class Node:
             return []
         except (NoTopic, InvalidRequest):  # it was deleted, or made anew
             self._positions[topic] = None
-            await self._in_thread(lambda: self._admin.configure_topic(topic, retention="keep", max_age_s=_RING_KEPT_S))
+            await self._make_topic(topic)
             self._rescan.set()
             return []
         if found:
@@ -293,7 +304,9 @@ class Node:
         for name, node in self.view.nodes.items():
             if name != self.name and node.beat.agreement != mine:
                 differ = ", ".join(
-                    f"{key} {value} (here {mine[key]})" for key, value in node.beat.agreement.items() if value != mine[key]
+                    f"{key} {value} (here {mine[key]})"
+                    for key, value in node.beat.agreement.items()
+                    if value != mine[key]
                 )
                 raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
 
@@ -302,7 +315,7 @@ class Node:
 
     async def _scan(self) -> None:
         """Learn which channels there are, and what people want of them."""
-        rows = await self._in_thread(lambda: listed(self._admin.topics("feeds/")))
+        rows = await self._in_thread(lambda: listed(self._admin.topics(PREFIX)))
         wanted = [row for row in rows if row.subscriptions]
         for at in range(0, len(wanted), _RECORDS_AT_ONCE):
             await self._take_in(wanted[at : at + _RECORDS_AT_ONCE])
@@ -375,7 +388,10 @@ class Node:
 
     def _facts(self, owned: list[PolledChannel]) -> Channels:
         heads = [channel.head for channel in owned]
-        sizes = [float(max(1, channel.size or (head.size if head else 0))) for channel, head in zip(owned, heads, strict=True)]
+        sizes = [
+            float(max(1, channel.size or (head.size if head else 0)))
+            for channel, head in zip(owned, heads, strict=True)
+        ]
         updates = [head.update_interval_s if head else None for head in heads]
         return Channels(
             np.array([float(channel.watched.subscribers) for channel in owned]),
@@ -385,7 +401,7 @@ class Node:
 
     async def _aggregate(self) -> None:
         """Tell the others of the channels that this node owns, where that has changed."""
-        clusters = clusters_of(self._facts(self._owned())).encode()
+        clusters = encode_clusters(clusters_of(self._facts(self._owned()), self._settings.scheme))
         if clusters != self._own_clusters or self.name not in self.view.aggregates:
             self._own_clusters = clusters
             await self._tell(Aggregate(node=self.name, clusters=clusters))
@@ -397,14 +413,15 @@ class Node:
         owned = self._owned()
         if not owned:
             return
-        of_all = merge([Clusters.decode(one) for one in self._aggregates_seen.values()])
         settings = self._settings
         try:
+            told_by = {name: decode_clusters(one) for name, one in sorted(self._aggregates_seen.items())}
+            before = [clusters for name, clusters in told_by.items() if name < self.name]
             levels = decide_alone(
-                self._facts(owned), of_all, len(self._ring), settings.base, settings.poll_interval_s, settings.scheme,
-                settings.target_s,
+                self._facts(owned), merge(told_by.values()), len(self._ring), settings.base, settings.poll_interval_s,
+                settings.target_s, merge([*before, Clusters(settings.scheme)]),
             )  # fmt: skip
-        except BadSettings as error:
+        except PermanentError as error:
             log.warning("%s: levels stay as they are: %s", self.name, error)
             return
         decided = {channel.name: int(level) for channel, level in zip(owned, levels, strict=True)}
@@ -461,7 +478,12 @@ class Node:
             while self._due and self._due[0][0] <= now_s:
                 _, _, topic = heapq.heappop(self._due)
                 channel = self.channels.get(topic)
-                if channel is not None and topic in self.slots and not channel.polling and self._may_ask(channel, now_s):
+                if (
+                    channel is not None
+                    and topic in self.slots
+                    and not channel.polling
+                    and self._may_ask(channel, now_s)
+                ):
                     channel.polling = True
                     self._start(self._poll(channel, self.slots[topic]))
             wait_s = self._due[0][0] - now_s if self._due else 60.0
@@ -511,7 +533,7 @@ class Node:
                         await self._log_poll(record)
                     elif not channel.committing:
                         channel.committing = True
-                        self._start(self._commit(channel, record))
+                        self._start(self._commit(channel, slot, record))
                 except (FetchFailed, Unreadable) as error:
                     await self._failed(channel, slot, error, began_s)
         finally:
@@ -538,9 +560,8 @@ class Node:
         if not channel.needs_reading(body_hash):
             channel.on_unchanged()
             return None
-        was = channel.head.form if channel.head is not None else None
         content = await self._in_thread(
-            lambda: read_version(fetched.body, fetched.content_type, fetched.url, channel.rules, was)
+            lambda: read_version(fetched.body, fetched.content_type, fetched.url, channel.rules)
         )
         found = Found(content, fetched.etag, fetched.last_modified, len(fetched.body), time.time_ns() // 1000)
         if not channel.on_found(found, body_hash):
@@ -551,22 +572,26 @@ class Node:
             log.warning("%s: %s: a version is dropped, too many wait for the broker", self.name, channel.url)
         return found
 
-    async def _commit(self, channel: PolledChannel, record: PollRecord) -> None:
+    async def _commit(self, channel: PolledChannel, slot: Slot, record: PollRecord) -> None:
         """Make what was found known, in order, and for as long as it takes."""
         pause_s = 0.1
         try:
             while channel.found:
                 found = channel.found[0]
-                slot = self.slots.get(channel.topic)
-                is_owner = slot is not None and slot.is_owner
+                slot = self.slots.get(channel.topic, slot)
                 try:
                     outcome = await self._versions.commit(
-                        channel.url, found, settled=channel.is_settled(found, is_owner=is_owner)
+                        channel.url, found, settled=channel.is_settled(found, is_owner=slot.is_owner)
                     )
                 except RetryableError as error:
                     log.info("%s: %s: what was found waits: %s", self.name, channel.url, error)
                     await asyncio.sleep(pause_s * (1 + self._dice.random()))
                     pause_s = min(2 * pause_s, 5.0)
+                    continue
+                except Unreadable as error:
+                    channel.found.popleft()
+                    channel.on_other_form()
+                    await self._failed(channel, slot, error, time.monotonic())
                     continue
                 except ClarionError as error:
                     log.warning("%s: %s: what was found cannot be made known: %s", self.name, channel.url, error)
@@ -574,16 +599,12 @@ class Node:
                     channel.forget()
                     return
                 channel.found.popleft()
-                channel.on_outcome(found, outcome, is_owner=is_owner)
+                channel.on_outcome(found, outcome, is_owner=slot.is_owner)
                 changed = outcome.kind == "made" and outcome.delta is not None
                 self.counts["changes"] += changed
                 if changed:
                     log.info("%s: %s: version %d", self.name, channel.url, outcome.head.version)
-                await self._log_poll(
-                    PollRecord(
-                        **{**{name: getattr(record, name) for name in record.__struct_fields__}, "changed": changed}
-                    )
-                )
+                await self._log_poll(msgspec.structs.replace(record, changed=changed))
         finally:
             channel.committing = False
 
@@ -624,7 +645,8 @@ class Node:
         now_s = self._now_s()
         if throttles(kind, channel.head is not None):
             await self._tell(self.view.throttle.on_throttled(channel.watched.host, now_s, retry_after_s))
-        channel.on_failure(Trouble(kind, str(error)), now_s, slot.interval_s, retry_after_s, self._dice)
+        trouble = Trouble(kind=kind, text=str(error), at_us=time.time_ns() // 1000)
+        channel.on_failure(trouble, now_s, slot.interval_s, retry_after_s, self._dice)
         log.info("%s: %s: %s", self.name, channel.url, error)
         await self._log_poll(self._record(channel, slot, status, 0, began_s, kind))
         if slot.is_owner and channel.is_to_be_told():
@@ -632,7 +654,7 @@ class Node:
 
     async def _tell_trouble(self, channel: PolledChannel) -> None:
         """Tell at the broker that a channel cannot be had, or that it can again."""
-        value = None if channel.trouble is None else trouble_value(channel.trouble, channel.failures)
+        value = None if channel.trouble is None else msgspec.json.encode(channel.trouble)
         try:
             async with self._client.transaction() as tx:
                 tx.set(trouble_name(channel.topic), value)

@@ -9,8 +9,6 @@ from typing import Protocol
 
 import msgspec
 
-from clarion.model.errors import PermanentError
-
 _LONGEST_S = 86_400.0  # that anybody is waited for
 _DOUBLINGS_MOST = 6
 
@@ -79,9 +77,9 @@ def throttles(kind: str, worked_before: bool) -> bool:
     return kind == "throttled" or (kind == "forbidden" and worked_before)
 
 
-class Throttled(msgspec.Struct, frozen=True, kw_only=True):
+class Throttled(msgspec.Struct, frozen=True, kw_only=True, tag="throttled"):
     """What is known of a host that throttles, as nodes tell each other: no poll until `until_s`, and slower ones until
-    `calm_s`, in seconds of the epoch. Of two, the later times hold, so their order does not matter."""
+    `calm_s`, in the broker's time. Of two, the later times hold, so their order does not matter."""
 
     host: str
     until_s: float

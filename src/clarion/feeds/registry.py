@@ -7,8 +7,17 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from clarion.feeds.channels import PREFIX, BadUrl, ChannelRecord, Rules, channel_hash, channel_topic, normalise_url
-from clarion.feeds.channels import read_record, record_name
+from clarion.feeds.channels import (
+    PREFIX,
+    BadUrl,
+    ChannelRecord,
+    Rules,
+    channel_hash,
+    channel_topic,
+    normalise_url,
+    read_record,
+    record_name,
+)
 from clarion.model.errors import PermanentError
 from clarion.subscriber import State
 from clarion.wire.bodies import TopicRow
