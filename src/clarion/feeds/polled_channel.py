@@ -7,23 +7,32 @@ request, and never an update.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+
+import msgspec
 
 from clarion.feeds.channels import Rules, channel_hash, channel_id
-from clarion.feeds.poll_schedule import Slot, Watched, next_poll_s
 from clarion.feeds.politeness import Dice, backoff_s
+from clarion.feeds.poll_schedule import Slot, Watched, next_poll_s
 from clarion.feeds.versions import Found, Head, Outcome
 
 FOUND_KEPT = 16  # versions that wait for the broker, of one channel
 _AT_ONCE_S = 1.0  # for a poll that is due at once to be spread over
 _NEVER_S = 0.0
+_SETTLED_FORM = 3
 
 
-class Trouble(NamedTuple):
-    """Why a channel cannot be had."""
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a channel cannot be had; in the state `trouble_name(topic)` while that is so."""
 
     kind: str
     text: str
+    at_us: int
+    failures: int = 0  # in a row
+
+
+def trouble_name(topic: str) -> str:
+    """Return the name of the state that tells why a channel cannot be had."""
+    return f"clarion/feeds/troubles/{channel_hash(topic)}"
 
 
 class PolledChannel:
@@ -52,6 +61,7 @@ class PolledChannel:
         self.pushed = False  # a hub said that there is news
         self.found: deque[Found] = deque()
         self._doubted = ""  # the hash of an old version that came again
+        self._other_form = 0  # how often running it was another kind of thing than the version before
 
     def on_record(self, url: str, rules: Rules, subscribers: int) -> None:
         """Take in what people want of it now; by other rules other things count, and all is looked at anew."""
@@ -107,8 +117,9 @@ class PolledChannel:
         return True
 
     def is_settled(self, found: Found, *, is_owner: bool) -> bool:
-        """Tell whether an old version that comes again counts: where the owner has seen it twice running."""
-        return is_owner and found.content.hash == self._doubted
+        """Tell whether an old version that comes again counts, or a page in the place of a feed: where the owner has
+        seen it a few times running."""
+        return is_owner and (found.content.hash == self._doubted or self._other_form >= _SETTLED_FORM)
 
     def on_outcome(self, found: Found, outcome: Outcome, *, is_owner: bool) -> None:
         """Take in what became of something found."""
@@ -118,13 +129,19 @@ class PolledChannel:
             self.forget()  # so that it is looked at once more
         else:
             self._doubted = ""
+            self._other_form = 0
+
+    def on_other_form(self) -> None:
+        """What was found is another kind of thing than the version before: perhaps a server in trouble."""
+        self._other_form += 1
+        self.forget()
 
     def on_failure(
         self, trouble: Trouble, now_s: float, slot_s: float, retry_after_s: float | None, dice: Dice
     ) -> None:
         """The channel could not be had: leave it alone for a while."""
         self.failures += 1
-        self.trouble = trouble
+        self.trouble = msgspec.structs.replace(trouble, failures=self.failures)
         self.not_before_s = now_s + backoff_s(self.failures, slot_s, retry_after_s, dice)
 
     def is_to_be_told(self) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from clarion.feeds.channels import channel_hash, channel_topic
 from clarion.feeds.content import Version, pack_version, unpack_version
 from clarion.feeds.deltas import Delta, Form, encode_delta
-from clarion.feeds.difference import MOST_CHANGES, difference
+from clarion.feeds.difference import difference, fitting
 from clarion.model.errors import Busy, PermanentError, VersionConflict
 from clarion.subscriber import AsyncSubscriber, State
 
@@ -104,11 +104,12 @@ def _later(one: str, other: str) -> bool:
 
 
 def next_version(
-    head: Head | None, before: Version | None, found: Found, url: str, node: str
+    head: Head | None, before: Version | None, found: Found, url: str, node: str, *, settled: bool
 ) -> tuple[Head, Delta, Version]:
     """Return the head that follows, the delta (which may have no changes: then nobody is told), and the content to
-    keep."""
-    changes, kept = difference(before, found.content)
+    keep. FormChanged where a feed answers with a page, or the like, and nobody `settled` that it stays so."""
+    changes, kept = difference(before, found.content, anew=settled)
+    fit, left_out = fitting(changes)
     told = bool(changes) or head is None
     version = (0 if head is None else head.version) + told
     following = Head(
@@ -120,8 +121,8 @@ def next_version(
     )  # fmt: skip
     delta = Delta(
         url=url, version=version, kind="snapshot" if before is None else "delta", form=found.content.form,
-        title=found.content.title, found_at_us=found.at_us, node=node, changes=changes[:MOST_CHANGES],
-        left_out=max(0, len(changes) - MOST_CHANGES),
+        title=found.content.title, found_at_us=found.at_us, node=node, changes=fit,
+        left_out=left_out + found.content.left_out * (before is None),
     )  # fmt: skip
     return following, delta, kept
 
@@ -144,7 +145,7 @@ class VersionStore:
 
     async def commit(self, url: str, found: Found, *, settled: bool) -> Outcome:
         """Make what was found the newest version, unless it is that already, or is an old one and nobody `settled` that
-        it counts. Raises where the broker does not answer: then done again, it is found to be known, or is made."""
+        it counts. Raises where the broker does not answer: done again, it is found to be known, or is made."""
         topic = channel_topic(url)
         for _ in range(_TRIES):
             state = await self._client.state(head_name(topic))
@@ -154,7 +155,7 @@ class VersionStore:
             if head is not None and not settled and is_old(head, found):
                 return Outcome("old", head)
             before = None if head is None else await self._content(topic, head)
-            following, delta, kept = next_version(head, before, found, url, self._node)
+            following, delta, kept = next_version(head, before, found, url, self._node, settled=settled)
             try:
                 return await self._make(topic, state, head, following, delta, kept)
             except VersionConflict:  # another node was first; perhaps with the same
