@@ -14,7 +14,7 @@ import random
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from slixmpp import JID, ClientXMPP
@@ -26,6 +26,7 @@ from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.channels import channel_hash, channel_topic, normalise_url, read_record, record_name
 from clarion.feeds.deliveries import Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.deltas import Delta, readable_together
+from clarion.feeds.front_end import Feeds
 from clarion.model.errors import BadSettings, ClarionError, RetryableError, TakenOver, Unreachable
 
 log = logging.getLogger("clarion.feeds.chat")
@@ -46,16 +47,6 @@ subscribe URL - follow a feed or a page
 unsubscribe URL - no longer follow it
 list - what you follow
 help - this"""
-
-
-class FrontEnd(Protocol):
-    """Who makes and ends subscriptions to channels (clarion.feeds.front_end.Feeds)."""
-
-    def subscribe(self, url: str, name: str) -> Any:
-        """Have a name follow a URL."""
-
-    def unsubscribe(self, url: str, name: str) -> bool:
-        """Have it follow the URL no longer; return whether it did."""
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +139,7 @@ class ChatBot:
         self,
         settings: ChatSettings,
         url: str | None,
-        front_end: FrontEnd,
+        feeds: Feeds,
         delivery: DeliverySettings | None = None,
         dice: random.Random | None = None,
     ) -> None:
@@ -157,7 +148,7 @@ class ChatBot:
         self.deliveries = Deliveries(url, f"chat/{settings.account}/", self._deliver, delivery)
         self.deliveries.paused = True
         self._url = url
-        self._front_end = front_end
+        self._feeds = feeds
         self._dice = dice or random.Random()
         self._rates = Rates(settings.commands_per_minute)
         self._bounced: dict[str, str] = {}  # what became of messages under way, by id
@@ -366,15 +357,14 @@ class ChatBot:
             return "Your address is too long for me."
         url = normalise_url(command.argument)
         if command.verb == "unsubscribe":
-            ended = await asyncio.to_thread(self._front_end.unsubscribe, url, name)
+            ended = await asyncio.to_thread(self._feeds.unsubscribe, url, name)
             self.deliveries.note(person, channel_topic(url).encode(), follows=False)
             return f"You no longer follow {url}" if ended else f"You do not follow {url}. What you follow: list"
         if len(self.deliveries.followed.get(person, {})) >= self.settings.most_channels:
             return f"You follow {self.settings.most_channels} channels, and more are not possible. Give one up first."
-        made = await asyncio.to_thread(self._front_end.subscribe, url, name)
-        found = getattr(made, "url", url)
-        self.deliveries.note(person, channel_topic(found).encode(), follows=True)
-        return f"You follow {found} now. I write when it changes."
+        made = await asyncio.to_thread(self._feeds.subscribe, url, name)
+        self.deliveries.note(person, made.topic.encode(), follows=True)
+        return f"You follow {url} now. I write when it changes." if made.is_new else f"You follow {url} already."
 
     async def _list(self, person: str) -> str:
         if not self.deliveries.reachable:

@@ -122,9 +122,12 @@ class Feeds:
 
     # Subscribing.
 
-    def subscribe(self, url: str, name: str, *, rules: Rules | None = None) -> Subscribed:
+    def subscribe(
+        self, url: str, name: str, *, rules: Rules | None = None, max_attempts: int | None = None
+    ) -> Subscribed:
         """Have a URL followed for a subscriber: its topic gets a durable subscription of this name, which sees every
-        delta from now on. `rules` say what counts; they are the channel's, for all who follow it. None leaves them."""
+        delta from now on. `rules` say what counts; they are the channel's, for all who follow it. None leaves them.
+        With `max_attempts` the subscription is shared, and what failed so often goes to the dead letters."""
         url = normalise_url(url)
         if rules is not None:
             from clarion.feeds.page_text import check_rules
@@ -133,7 +136,7 @@ class Feeds:
         topic = channel_topic(url)
         self._keep_record(topic, url, rules)
         self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
-        is_new = self._admin.subscribe(topic, name)
+        is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
         self._notice(url)
         others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
         return Subscribed(url, topic, name, is_new, others)

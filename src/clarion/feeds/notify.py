@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -22,14 +23,15 @@ import apprise
 from clarion.admin import Admin
 from clarion.feeds.addresses import AddressRules
 from clarion.feeds.channels import PREFIX as CHANNELS
+from clarion.feeds.channels import Rules
 from clarion.feeds.deliveries import ATTEMPTS, Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.deltas import Delta, readable_together
+from clarion.feeds.front_end import Feeds, Subscribed
 from clarion.model.errors import PermanentError, VersionConflict
 from clarion.subscriber import Subscriber
 
 log = logging.getLogger("clarion.feeds.notify")
 PREFIX = "notify/"
-SUBSCRIPTION: dict[str, Any] = {"shared": True, "max_attempts": ATTEMPTS}  # how a notification subscribes
 _TARGETS = "clarion/feeds/targets/"
 _TARGET_MOST_CHARS = 4096
 _TEXT_MOST_CHARS = 20_000
@@ -83,28 +85,27 @@ def open_target(target: str) -> Any:
     return service
 
 
-def keep_target(url: str | None, target: str) -> str:
-    """Have the broker keep a target, before anything is subscribed for it; return the subscription's name."""
+def subscribe_target(broker: str | None, url: str, target: str, *, rules: Rules | None = None) -> Subscribed:
+    """Have a target follow a URL. The broker keeps the target before anything is subscribed for it."""
     open_target(target)
     name = target_name(target)
-    with Subscriber(url, name) as client, client.transaction() as tx:
+    with Subscriber(broker, name) as client, client.transaction() as tx:
         tx.set(_state_name(name), target.strip())
-    return name
+    with Feeds(broker) as feeds:
+        return feeds.subscribe(url, name, rules=rules, max_attempts=ATTEMPTS)
 
 
-def forget_target(url: str | None, target: str) -> bool:
-    """Have the broker forget a target that follows no channel any more; return whether it has."""
+def unsubscribe_target(broker: str | None, url: str, target: str) -> bool:
+    """Have a target follow a URL no longer; return whether it did. The broker forgets a target that follows nothing."""
     name = target_name(target)
-    with Admin(url) as admin, Subscriber(url, name) as client:
+    with Feeds(broker) as feeds:
+        ended = feeds.unsubscribe(url, name)
+    with Admin(broker) as admin, Subscriber(broker, name) as client:
         version = client.state(_state_name(name)).version
-        if any(name.encode() == one for row in admin.topics(CHANNELS) for one, _, _ in row.subscriptions):
-            return False
-        try:
-            with client.transaction() as tx:
+        if not any(name.encode() == one for row in admin.topics(CHANNELS) for one, _, _ in row.subscriptions):
+            with suppress(VersionConflict), client.transaction() as tx:  # somebody may subscribe it anew just now
                 tx.set(_state_name(name), None, expect=version)
-        except VersionConflict:  # somebody keeps it just now
-            return False
-    return True
+    return ended
 
 
 # What a notification may reach.
