@@ -24,7 +24,7 @@ from slixmpp.jid import InvalidJID
 from clarion.admin import Admin
 from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.channels import channel_hash, channel_topic, normalise_url, read_record, record_name
-from clarion.feeds.deliveries import Deliveries, DeliveryFailed, DeliverySettings
+from clarion.feeds.feed_deliveries import Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.deltas import Delta, readable_together
 from clarion.feeds.front_end import Feeds
 from clarion.model.errors import BadSettings, ClarionError, RetryableError, TakenOver, Unreachable
@@ -102,7 +102,7 @@ def read_command(text: str) -> Command:
     words = text.strip()[:_COMMAND_MOST_CHARS].split()
     if not words:
         return Command("unknown")
-    verb = _VERBS.get(words[0].lower().lstrip("/!").rstrip(":,.") or words[0])
+    verb = _VERBS.get(words[0].lower().lstrip("/!").rstrip(":,.!") or words[0])
     argument = (words[1] if len(words) > 1 else "").strip("<>\"'")
     if verb is None and len(words) == 1 and words[0].strip("<>").lower().startswith(("http://", "https://")):
         return Command("subscribe", words[0].strip("<>"))
@@ -360,7 +360,8 @@ class ChatBot:
             ended = await asyncio.to_thread(self._feeds.unsubscribe, url, name)
             self.deliveries.note(person, channel_topic(url).encode(), follows=False)
             return f"You no longer follow {url}" if ended else f"You do not follow {url}. What you follow: list"
-        if len(self.deliveries.followed.get(person, {})) >= self.settings.most_channels:
+        followed = self.deliveries.followed.get(person, {})
+        if len(followed) >= self.settings.most_channels and channel_topic(url).encode() not in followed:
             return f"You follow {self.settings.most_channels} channels, and more are not possible. Give one up first."
         made = await asyncio.to_thread(self._feeds.subscribe, url, name)
         self.deliveries.note(person, made.topic.encode(), follows=True)

@@ -24,7 +24,7 @@ from clarion.admin import Admin
 from clarion.feeds.addresses import AddressRules
 from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.channels import Rules
-from clarion.feeds.deliveries import ATTEMPTS, Deliveries, DeliveryFailed, DeliverySettings
+from clarion.feeds.feed_deliveries import ATTEMPTS, Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.deltas import Delta, readable_together
 from clarion.feeds.front_end import Feeds, Subscribed
 from clarion.model.errors import PermanentError, VersionConflict
@@ -211,7 +211,8 @@ class Notifier:
 
         def send() -> None:
             problem = self._send(service, title, text)
-            loop.call_soon_threadsafe(_settle, done, problem)
+            with suppress(RuntimeError):  # the loop is over: nobody waits
+                loop.call_soon_threadsafe(_settle, done, problem)
 
         # A thread of its own, and none that the end of the process waits for: what hangs holds nobody up.
         thread = self._sending[recipient] = threading.Thread(target=send, name=f"notify {recipient[:8]}", daemon=True)

@@ -34,9 +34,8 @@ from clarion.model.names import to_text
 from clarion.subscriber import AsyncSubscriber, Message
 from clarion.wire.bodies import TopicRow
 
-log = logging.getLogger("clarion.feeds.deliveries")
+log = logging.getLogger("clarion.feeds.feed_deliveries")
 ATTEMPTS = 8  # of a shared subscription, before its dead letters
-_FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 3600.0
 _NOTHING_S = 5.0  # where what waits is with another, or not to be tried again yet
 _LOOKING_SHARE = 10  # the time between two looks is at least so many times what the last one took
@@ -55,6 +54,7 @@ class DeliverySettings(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int = 32  # recipients
     limit_s: float = 60.0  # of one delivery
     most_deltas: int = 50  # of one delivery
+    first_retry_s: float = 5.0
     timeout_s: float = 10.0  # for the broker
 
 
@@ -69,10 +69,10 @@ def unread_by_recipient(rows: Iterable[TopicRow], prefix: bytes) -> dict[str, di
     return dict(found)
 
 
-def retry_after_s(attempt: int, dice: random.Random) -> float:
+def retry_after_s(attempt: int, first_s: float, dice: random.Random) -> float:
     """Return how long to wait after a failed attempt: four times as long each time up to an hour, and up to a fifth
     more, so that not all come at once."""
-    return min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 4.0 ** (attempt - 1)) * dice.uniform(1.0, 1.2)
+    return min(_LONGEST_RETRY_S, first_s * 4.0 ** min(attempt - 1, 16)) * dice.uniform(1.0, 1.2)
 
 
 class Deliveries:
@@ -227,7 +227,7 @@ class Deliveries:
     def _on_failed(self, recipient: str, messages: list[Message], attempt: int, reason: str) -> None:
         self.failed += 1
         self._failures[recipient] = attempt
-        wait_s = retry_after_s(attempt, self._dice)
+        wait_s = retry_after_s(attempt, self.settings.first_retry_s, self._dice)
         if self._shared:
             for message in messages:
                 message.nack(wait_s, reason)
