@@ -19,8 +19,8 @@ from tests.integration.waiting import DEADLINE_S, eventually
 from clarion import Admin, Publisher
 from clarion.feeds.channels import channel_topic
 from clarion.feeds.chat import HELP, ChatBot, ChatSettings
-from clarion.feeds.feed_deliveries import DeliverySettings
 from clarion.feeds.deltas import Change, Delta, encode_delta
+from clarion.feeds.feed_deliveries import DeliverySettings
 from clarion.feeds.front_end import Feeds
 from clarion.model.errors import BadSettings, TakenOver
 

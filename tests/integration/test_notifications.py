@@ -16,8 +16,8 @@ from tests.integration.waiting import DEADLINE_S, eventually
 from clarion import Admin, Publisher
 from clarion.feeds.addresses import AddressRules
 from clarion.feeds.channels import channel_topic
-from clarion.feeds.feed_deliveries import ATTEMPTS, DeliverySettings
 from clarion.feeds.deltas import Change, Delta, encode_delta
+from clarion.feeds.feed_deliveries import ATTEMPTS, DeliverySettings
 from clarion.feeds.notify import BadTarget, Notifier, subscribe_target, target_name, unsubscribe_target
 
 _SOON = DeliverySettings(look_every_s=0.1, first_retry_s=0.0001)

@@ -24,8 +24,8 @@ from slixmpp.jid import InvalidJID
 from clarion.admin import Admin
 from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.channels import channel_hash, channel_topic, normalise_url, read_record, record_name
-from clarion.feeds.feed_deliveries import Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.deltas import Delta, readable_together
+from clarion.feeds.feed_deliveries import Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.front_end import Feeds
 from clarion.model.errors import BadSettings, ClarionError, RetryableError, TakenOver, Unreachable
 

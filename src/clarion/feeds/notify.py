@@ -24,8 +24,8 @@ from clarion.admin import Admin
 from clarion.feeds.addresses import AddressRules
 from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.channels import Rules
-from clarion.feeds.feed_deliveries import ATTEMPTS, Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.deltas import Delta, readable_together
+from clarion.feeds.feed_deliveries import ATTEMPTS, Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.front_end import Feeds, Subscribed
 from clarion.model.errors import PermanentError, VersionConflict
 from clarion.subscriber import Subscriber

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from clarion.feeds.chat import ChatSettings, Command, Rates, read_command
-from clarion.feeds.feed_deliveries import retry_after_s, unread_by_recipient
 from clarion.feeds.deltas import Change, Delta, readable_together
+from clarion.feeds.feed_deliveries import retry_after_s, unread_by_recipient
 from clarion.feeds.notify import composed
 from clarion.model.errors import BadSettings
 from clarion.wire.bodies import TopicRow
