@@ -8,6 +8,7 @@ the watching: what it found is a version, but nobody knows since when.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +85,8 @@ def channels_of(polls: DataFrame, *, guess_s: float = UNCHANGED_S, unknown_size:
         for batch in batches:
             yield _with_intervals(batch, guess_s)
 
-    return found.mapInArrow(with_intervals, from_arrow_schema(_CHANNELS))
+    cores = polls.sparkSession.sparkContext.defaultParallelism  # a table that is kept would have 200 small parts
+    return found.coalesce(cores).mapInArrow(with_intervals, from_arrow_schema(_CHANNELS))
 
 
 def change_times(polls: DataFrame) -> DataFrame:
@@ -115,22 +117,29 @@ def measure_channels(
 
     Files are Parquet where their names end so, else CSV, and each is written whole or not at all.
     """
-    polls = read_polls(messages).persist()
-    whole, size = polls.agg(F.count("*"), F.avg(F.when(F.col("size") > 0, F.col("size")))).collect()[0]
-    left_out = messages.count() - whole
-    if not whole:
-        raise PermanentError(f"there are no records of polls, among {left_out:,} messages; nothing was written")
-    found = channels_of(polls, guess_s=guess_s, unknown_size=size or 1.0).persist()
-    told = found.agg(F.count("*"), F.count_if(~F.col("measured")), F.sum("changes"), F.sum("errors")).collect()[0]
-    channels, unmeasured, changes, errors = told
-    top = found.orderBy(F.desc("subscribers"), "channel").limit(shown).collect()
-    if out is not None:
-        _write(found.orderBy("channel"), out)
-    if when is not None:
-        _write(change_times(polls).orderBy("channel", "weekday", "hour"), when)
-    found.unpersist()
-    polls.unpersist()
+    with _kept(read_polls(messages)) as polls:
+        whole, size = polls.agg(F.count("*"), F.avg(F.when(F.col("size") > 0, F.col("size")))).collect()[0]
+        left_out = messages.count() - whole
+        if not whole:
+            raise PermanentError(f"there are no records of polls, among {left_out:,} messages; nothing was written")
+        with _kept(channels_of(polls, guess_s=guess_s, unknown_size=size or 1.0)) as found:
+            sums = [F.count_if(~F.col("measured")), F.sum("changes"), F.sum("errors")]
+            channels, unmeasured, changes, errors = found.agg(F.count("*"), *sums).collect()[0]
+            top = found.orderBy(F.desc("subscribers"), "channel").limit(shown).collect()
+            if out is not None:
+                _write(found.orderBy("channel"), out)
+        if when is not None:
+            _write(change_times(polls).orderBy("channel", "weekday", "hour"), when)
     return MeasuredChannels(channels, unmeasured, whole, changes, errors, left_out, top)
+
+
+@contextmanager
+def _kept(table: DataFrame) -> Iterator[DataFrame]:
+    """Keep a table that is read several times, until the end of a block."""
+    try:
+        yield table.persist()
+    finally:
+        table.unpersist()
 
 
 def _looks(polls: DataFrame) -> DataFrame:
