@@ -18,9 +18,7 @@ from clarion.feeds.honeycomb import (
     choose_levels,
     clusters_of,
     decide_alone,
-    decode_clusters,
     describe,
-    encode_clusters,
     merge,
     wedge_sizes,
 )
@@ -109,7 +107,9 @@ def test_many_channels_are_near_a_bound_that_is_found_in_another_way(
     plan = choose_levels(channels, *ring, _INTERVAL_S, scheme, target_s)
     assert _kept_its_budget(plan, scheme, target_s)
     some = _watched(channels)
-    f, g = (np.array(each) for each in zip(*(_sums(some, np.full(plan.watched, n), scheme) for n in sizes), strict=True))
+    f, g = (
+        np.array(each) for each in zip(*(_sums(some, np.full(plan.watched, n), scheme) for n in sizes), strict=True)
+    )
     budget = _budget(channels, scheme, target_s)
 
     def lagrangian(exponent: float) -> float:
@@ -143,12 +143,12 @@ def test_nodes_that_decide_alone_keep_the_budget_together(
 ) -> None:
     target_s = _target(scheme, ring[0])
     parts = [Channels(*(column[owner::owners] for column in channels)) for owner in range(owners)]
-    told = [decode_clusters(encode_clusters(clusters_of(part, scheme))) for part in parts]
+    told = [Clusters.decode(clusters_of(part, scheme).encode()) for part in parts]
     of_all = merge(told[::-1])
     levels = np.empty(len(channels.subscribers), np.int8)
     for owner, part in enumerate(parts):
         before = merge([Clusters(scheme), *told[:owner]]) if in_line else None
-        levels[owner::owners] = decide_alone(part, of_all, *ring, _INTERVAL_S, target_s, before)
+        levels[owner::owners] = decide_alone(part, of_all, *ring, _INTERVAL_S, scheme, target_s, before)
     plan = describe(channels, levels, wedge_sizes(*ring), _INTERVAL_S)
     assert _kept_its_budget(plan, scheme, target_s)
 
@@ -162,8 +162,8 @@ def test_nodes_in_line_decide_as_one_node_that_owns_all(seed: int, scheme: Schem
     told = [clusters_of(part, scheme) for part in parts]
     of_all = merge(told)
     apart = [
-        decide_alone(part, of_all, 64, 4, _INTERVAL_S, target_s, merge([Clusters(scheme), *told[:owner]]))
+        decide_alone(part, of_all, 64, 4, _INTERVAL_S, scheme, target_s, merge([Clusters(scheme), *told[:owner]]))
         for owner, part in enumerate(parts)
     ]
-    together = decide_alone(channels, of_all, 64, 4, _INTERVAL_S, target_s, Clusters(scheme))
+    together = decide_alone(channels, of_all, 64, 4, _INTERVAL_S, scheme, target_s, Clusters(scheme))
     assert np.concatenate(apart).tolist() == together.tolist()

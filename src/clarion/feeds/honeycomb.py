@@ -396,28 +396,27 @@ class Clusters(msgspec.Struct, frozen=True):
     load: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # of subscribers on their own: sum q s
     clusters: Annotated[tuple[Cluster, ...], msgspec.Meta(max_length=2 * _MOST_BINS + 1)] = ()
 
+    def encode(self) -> bytes:
+        """Return it as it travels: JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Clusters:
+        """Return what a node told; PermanentError where these are no clusters."""
+        try:
+            found = _clusters.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PermanentError(f"these are no trade-off clusters: {error}") from error
+        bins = [one.bin for one in found.clusters]
+        if bins != sorted(set(bins)):
+            raise PermanentError("these trade-off clusters are not in the order of their bins")
+        return found
+
 
 _clusters = msgspec.json.Decoder(Clusters)
 
 
-def encode_clusters(clusters: Clusters) -> bytes:
-    """Return clusters as the payload of a message: JSON."""
-    return msgspec.json.encode(clusters)
-
-
-def decode_clusters(payload: bytes) -> Clusters:
-    """Return the clusters of a message; PermanentError where it holds none."""
-    try:
-        found = _clusters.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PermanentError(f"this message holds no trade-off clusters: {error}") from error
-    bins = [one.bin for one in found.clusters]
-    if bins != sorted(set(bins)):
-        raise PermanentError("these trade-off clusters are not in the order of their bins")
-    return found
-
-
-def clusters_of(channels: Channels, scheme: Scheme) -> Clusters:
+def clusters_of(channels: Channels, scheme: Scheme = Scheme.LITE) -> Clusters:
     """Return the clusters of a node's own channels; those without subscribers are left out."""
     _check(channels, scheme)
     some = _watched(channels)
@@ -457,6 +456,7 @@ def decide_alone(
     nodes: int,
     base: int,
     poll_interval_s: float,
+    scheme: Scheme = Scheme.LITE,
     target_s: float | None = None,
     before: Clusters | None = None,
 ) -> Levels:
@@ -466,7 +466,9 @@ def decide_alone(
     those of the first nodes where `before` has what the nodes come to that are before this one in an order on which all
     agree; without it, a part of each node's that is rounded down.
     """
-    scheme, sizes = of_all.scheme, wedge_sizes(nodes, base)
+    if of_all.scheme is not scheme:
+        raise BadSettings(f"levels by {scheme} do not follow from clusters of {of_all.scheme}; nothing was decided")
+    sizes = wedge_sizes(nodes, base)
     _check(own, scheme)
     levels = np.full(len(own.subscribers), len(sizes) - 1, dtype=np.int8)
     watched, some = own.subscribers > 0, _watched(own)
