@@ -66,7 +66,7 @@ class LevelPlan(NamedTuple):
     pollers: Floats  # of each channel: the mean size of its wedge, 0 without subscribers
     polls: float
     bandwidth: float  # in mean sizes
-    budget: float  # bandwidth of subscribers that poll on their own
+    budget: float  # bandwidth of subscribers that poll on their own; of owners alone, where that is more
     detection_s_by_subscription: float  # means; 0 where nobody subscribes to anything
     detection_s_by_channel: float
     gap_to_bound: float  # how much less at most the minimised sum could be, in parts of it
@@ -129,7 +129,7 @@ def describe(
         pollers=pollers,
         polls=float(pollers.sum()) / each,
         bandwidth=float(pollers @ size) / load_unit,
-        budget=float(q @ size) / load_unit,
+        budget=max(float(q @ size), float(size[watched].sum())) / load_unit,
         detection_s_by_subscription=float(q @ late) / (float(q.sum()) or 1.0),
         detection_s_by_channel=float(late.sum()) / each,
         gap_to_bound=gap,
@@ -481,8 +481,8 @@ def decide_alone(
     problem = _problem_of(total, sizes, poll_interval_s, scheme, target_s)
     taken = _take_clusters(*_value_and_price(scheme, *sums), problem, members)
     mine = _bins(worth, some.size)
-    at = np.searchsorted(bins, mine, side="right") - 1  # one that was not told of yet counts as the next below
-    steps = np.where(at < 0, 0, taken.steps[at])
+    nearest = np.maximum(np.searchsorted(bins, mine, side="right") - 1, 0)  # where a bin was not told of yet
+    steps = taken.steps[nearest]
     if taken.split is not None:
         cluster, step, room = taken.split
         line = np.flatnonzero(mine == bins[cluster])
