@@ -23,6 +23,7 @@ import numpy as np
 import xxhash
 
 from clarion.admin import Admin
+from clarion.feeds.broker_clock import BrokerClock
 from clarion.feeds.channels import PREFIX, channel_topic
 from clarion.feeds.content import Unreadable, read_version
 from clarion.feeds.fetcher import Fetched, Fetcher, FetchFailed, FetchSettings
@@ -119,8 +120,7 @@ class Node:
         self.channels: dict[str, PolledChannel] = {}  # by topic
         self.slots: dict[str, Slot] = {}  # by topic, of those that this node polls
         self._ring = self.view.ring(settings.base)
-        self._clock_ahead_s = 0.0  # of the broker's clock
-        self._sent_at_s: dict[int, float] = {}
+        self._clock = BrokerClock()
         self._positions: dict[str, int | None] = {RING_TOPIC: None, NOTICES_TOPIC: None}
         self._due: list[tuple[float, int, str]] = []
         self._serial = 0
@@ -167,6 +167,8 @@ class Node:
         ).next_offset
         await self._read_ring()
         self._check_agreement()
+        await self._beat_once(0)  # by which the broker's clock is known from the start
+        await self._read_ring()
         await self._scan()
 
     async def _until_stopped(self) -> None:
@@ -198,7 +200,7 @@ class Node:
 
     def _now_s(self) -> float:
         """Return the broker's time, as far as it is known."""
-        return time.time() + self._clock_ahead_s
+        return self._clock.now_s(time.time())
 
     # Beating.
 
@@ -217,15 +219,19 @@ class Node:
         number = 0
         while True:
             number += 1
-            began_s = time.time()
-            receipt = await self._tell(self._beat(number))
-            if receipt is not None:
-                try:
-                    await receipt.result()
-                    self._sent_at_s[number] = (began_s + time.time()) / 2
-                except ClarionError as error:
-                    log.warning("%s: a heartbeat was refused: %s", self.name, error)
-            await asyncio.sleep(max(0.0, self._settings.beat_s - (time.time() - began_s)))
+            began_s = time.monotonic()
+            try:
+                await self._beat_once(number)
+            except ClarionError as error:
+                log.warning("%s: a heartbeat was refused: %s", self.name, error)
+            await asyncio.sleep(max(0.0, self._settings.beat_s - (time.monotonic() - began_s)))
+
+    async def _beat_once(self, number: int) -> None:
+        began_s = time.time()
+        receipt = await self._tell(self._beat(number))
+        if receipt is not None:
+            await receipt.result()
+            self._clock.on_sent(number, began_s, time.time())
 
     async def _tell(self, message: RingMessage) -> Any:
         """Put a message on the ring's topic; None where it cannot even be queued."""
@@ -285,9 +291,7 @@ class Node:
                 continue
             self.view.on_message(told, committed_at_us)
             if isinstance(told, Beat) and told.incarnation == self._incarnation:
-                sent_s = self._sent_at_s.pop(told.number, None)
-                if sent_s is not None:
-                    self._clock_ahead_s = committed_at_us / 1e6 - sent_s
+                self._clock.on_committed(told.number, committed_at_us / 1e6)
         self.view.take_out()
         ring = self.view.ring(self._settings.base)
         if ring != self._ring:
@@ -468,7 +472,7 @@ class Node:
         """Poll a channel at once, where this node polls it: a hub says that there is news."""
         channel = self.channels.get(channel_topic(url))
         if channel is not None and channel.topic in self.slots:
-            channel.pushed = True
+            channel.soon = True
             self._push(channel)
 
     async def _poll_loop(self) -> None:
@@ -519,14 +523,14 @@ class Node:
         try:
             async with self._at_once:
                 await self._ask_head(channel)
-                channel.pushed = False
-                began_s = time.monotonic()
+                channel.soon = False
+                began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
                 self.counts["polls"] += 1
                 try:
                     fetched = await self._fetcher.fetch(
                         channel.url, channel.etag, channel.last_modified, subscribers=channel.watched.subscribers
                     )
-                    news = await self._read_answer(channel, fetched)
+                    news = await self._read_answer(channel, fetched, began_us)
                     self._worked(channel, fetched)
                     record = self._record(channel, slot, fetched.status, fetched.received_bytes, began_s)
                     if news is None:
@@ -549,7 +553,7 @@ class Node:
             except ClarionError as error:  # then the request is unconditional
                 log.info("%s: %s: %s", self.name, channel.url, error)
 
-    async def _read_answer(self, channel: PolledChannel, fetched: Fetched) -> Found | None:
+    async def _read_answer(self, channel: PolledChannel, fetched: Fetched, began_us: int) -> Found | None:
         """Return what was found where it is news to this node."""
         if self._settings.cache_control:
             channel.max_age_s = fetched.max_age_s or 0.0
@@ -560,10 +564,11 @@ class Node:
         if not channel.needs_reading(body_hash):
             channel.on_unchanged()
             return None
+        at_us = self._clock.at_the_earliest_us(time.time())
         content = await self._in_thread(
             lambda: read_version(fetched.body, fetched.content_type, fetched.url, channel.rules)
         )
-        found = Found(content, fetched.etag, fetched.last_modified, len(fetched.body), time.time_ns() // 1000)
+        found = Found(content, fetched.etag, fetched.last_modified, len(fetched.body), began_us, at_us)
         if not channel.on_found(found, body_hash):
             return None
         while len(channel.found) > FOUND_KEPT:
@@ -600,11 +605,13 @@ class Node:
                     return
                 channel.found.popleft()
                 channel.on_outcome(found, outcome, is_owner=slot.is_owner)
-                changed = outcome.kind == "made" and outcome.delta is not None
+                changed = outcome.delta is not None
                 self.counts["changes"] += changed
                 if changed:
                     log.info("%s: %s: version %d", self.name, channel.url, outcome.head.version)
                 await self._log_poll(msgspec.structs.replace(record, changed=changed))
+                if channel.soon:
+                    self._push(channel)
         finally:
             channel.committing = False
 
