@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 from slixmpp import ClientXMPP
 from tests.integration.prosody import PASSWORD, Prosody
-from tests.integration.shell import environment, read_line
+from tests.integration.shell import read_line, start
 from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Admin, Publisher
@@ -127,10 +125,10 @@ def test_a_person_follows_a_page_gets_what_changes_and_gives_it_up(prosody: Pros
 
 
 def test_what_is_found_while_bot_and_person_are_away_is_not_lost(prosody: Prosody, url: str, tmp_path: Path) -> None:
-    page = "http://example.org/away"
+    page = "http://127.0.0.1:1/away"
     (tmp_path / "password").write_text(PASSWORD + "\n")
     command = (
-        "--jid", "corona@localhost", "--password-file", str(tmp_path / "password"), "--url", url,
+        "feeds", "chat", "--jid", "corona@localhost", "--password-file", str(tmp_path / "password"), "--url", url,
         "--server", f"127.0.0.1:{prosody.port}", "--plaintext", "--look-every", "200ms", "--json",
     )  # fmt: skip
 
@@ -147,14 +145,14 @@ def test_what_is_found_while_bot_and_person_are_away_is_not_lost(prosody: Prosod
         assert "third" in await bob.hear()  # and nothing twice in between
         await bob.leave()
 
-    bot = _start(*command)
+    bot = start(*command)
     try:
         assert b'"ready"' in read_line(bot)
         asyncio.run(subscribe())
         bot.kill()
         bot.communicate()
         _put(url, page, 1, "first")
-        bot = _start(*command)
+        bot = start(*command)
         assert b'"ready"' in read_line(bot)
         _wait_until_read(url, page)  # the server keeps it, and bob is not there
         _put(url, page, 2, "second")
@@ -165,13 +163,6 @@ def test_what_is_found_while_bot_and_person_are_away_is_not_lost(prosody: Prosod
     finally:
         bot.kill()
         bot.communicate()
-
-
-def _start(*arguments: str) -> subprocess.Popen[bytes]:
-    code = "import typer; from clarion.cli.feeds_delivery_commands import chat; typer.run(chat)"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
 
 
 def _wait_until_read(url: str, page: str) -> None:

@@ -18,7 +18,8 @@ from clarion.feeds.addresses import AddressRules
 from clarion.feeds.channels import channel_topic
 from clarion.feeds.deltas import Change, Delta, encode_delta
 from clarion.feeds.feed_deliveries import ATTEMPTS, DeliverySettings
-from clarion.feeds.notify import BadTarget, Notifier, subscribe_target, target_name, unsubscribe_target
+from clarion.feeds.front_end import Feeds
+from clarion.feeds.notify import BadTarget, Notifier, forget_target, keep_target, target_name
 
 _SOON = DeliverySettings(look_every_s=0.1, first_retry_s=0.0001)
 _INSIDE = AddressRules(["127.0.0.0/8"])
@@ -71,6 +72,11 @@ def receiver() -> Iterator[Receiver]:
     server.server_close()
 
 
+def _follow(url: str, page: str, target: str) -> None:
+    with Feeds(url) as feeds:
+        assert feeds.subscribe(page, keep_target(url, target), max_attempts=ATTEMPTS).is_new
+
+
 def _put(url: str, page: str, version: int, title: str) -> None:
     change = Change(kind="new", title=title, link=f"{page}#{version}")
     delta = Delta(url=page, version=version, kind="delta", form="feed", title="A page", changes=(change,))
@@ -104,7 +110,7 @@ def _lag(url: str, page: str, target: str) -> int:
 def test_what_waits_is_gathered_in_one_message_and_sent_once(receiver: Receiver, url: str) -> None:
     one, other, target = "http://example.org/one", "http://example.org/other", receiver.url("ok")
     for page in (one, other):
-        assert subscribe_target(url, page, target).is_new
+        _follow(url, page, target)
     _put(url, one, 1, "Rain")
     _put(url, other, 1, "Wind <b>")
     _put(url, one, 2, "Snow")
@@ -125,7 +131,7 @@ def test_a_target_that_fails_and_one_that_hangs_hold_up_no_other_and_end_as_dead
     page = "http://example.org/trouble"
     caplog.set_level(logging.INFO)
     for path in ("bad", "hang", "ok"):
-        subscribe_target(url, page, receiver.url(path))
+        _follow(url, page, receiver.url(path))
     _put(url, page, 1, "Rain")
     with Admin(url) as admin:
         _notify(url, lambda _: admin.dead_letters(channel_topic(page)) and not _lag(url, page, receiver.url("ok")))
@@ -144,7 +150,7 @@ def test_a_target_that_fails_and_one_that_hangs_hold_up_no_other_and_end_as_dead
 def test_no_notification_reaches_an_address_that_is_not_allowed(receiver: Receiver, url: str, path: str) -> None:
     page = f"http://example.org/inside-{path}"
     receiver.moves_to = f"http://127.0.0.2:{receiver.server_port}/ok"
-    subscribe_target(url, page, receiver.url(path) + "?redirect=yes")
+    _follow(url, page, receiver.url(path) + "?redirect=yes")
     _put(url, page, 1, "Rain")
     rules = None if path == "ok" else AddressRules(["127.0.0.1"])
     _notify(url, lambda notifier: notifier.deliveries.failed, rules)
@@ -155,14 +161,15 @@ def test_no_notification_reaches_an_address_that_is_not_allowed(receiver: Receiv
 def test_a_target_that_follows_nothing_any_more_is_forgotten(receiver: Receiver, url: str) -> None:
     one, other, target = "http://example.org/kept", "http://example.org/too", receiver.url("ok")
     for page in (one, other):
-        subscribe_target(url, page, target)
+        _follow(url, page, target)
     state = "clarion/feeds/targets/" + target_name(target).removeprefix("notify/")
-    with Admin(url) as admin:
-        assert unsubscribe_target(url, one, target)
+    with Admin(url) as admin, Feeds(url) as feeds:
+        assert feeds.unsubscribe(one, target_name(target))
+        assert not forget_target(url, target)
         assert admin.state(state).value == target.encode()
-        assert unsubscribe_target(url, other, target)
+        assert feeds.unsubscribe(other, target_name(target))
+        assert forget_target(url, target)
         assert admin.state(state).value is None
-        assert not unsubscribe_target(url, other, target)
 
 
 @pytest.mark.parametrize(
@@ -171,5 +178,5 @@ def test_a_target_that_follows_nothing_any_more_is_forgotten(receiver: Receiver,
 )
 def test_what_is_no_target_is_refused_without_being_told(url: str, target: str) -> None:
     with pytest.raises(BadTarget) as told:
-        subscribe_target(url, "http://example.org/", f"{target}")
+        keep_target(url, target)
     assert "/etc/passwd" not in str(told.value)

@@ -14,15 +14,15 @@ import typer
 
 from clarion.cli.command_errors import announce_ready, needing, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option
+from clarion.cli.feeds_commands import Allow
+from clarion.cli.long_running import log_to_stderr
 from clarion.model.errors import BadSettings
 
 
 @tells_errors
 def notify(
     url: Url = DEFAULT_URL,
-    allow_address: list[str] = option(
-        [], "--allow-address NAME", "A private address or network that may be reached, as 10.0.0.0/8; repeatable."
-    ),
+    allow: Allow = None,
     at_once: int = option("32", "--at-once N", "Targets that are sent to at a time."),
     limit_s: float = option("60s", "--limit TIME", "The longest that one notification may take."),
     look_every_s: float = option("2s", "--look-every TIME", "Time between two looks for what is to be sent."),
@@ -36,18 +36,18 @@ def notify(
     topic (`clarion dead list feeds/URL`).
 
     No notification reaches a private address or this machine, unless
-    --allow-address names it: targets come from whoever may subscribe.
+    --allow names it: targets come from whoever may subscribe.
 
     \b
     Examples:
       clarion feeds notify
-      clarion feeds notify --url tcp://10.0.0.5:5590 --allow-address 10.0.0.0/8
+      clarion feeds notify --url tcp://10.0.0.5:5590 --allow 10.0.0.0/8
     """
     with needing("notifications need Apprise", "notify"):
         from clarion.feeds.addresses import AddressRules
         from clarion.feeds.feed_deliveries import DeliverySettings
         from clarion.feeds.notify import Notifier
-    rules = AddressRules(allow_address)
+    rules = AddressRules(allow or ())
     settings = DeliverySettings(at_once=at_once, limit_s=limit_s, look_every_s=look_every_s)
 
     async def serve() -> None:
@@ -64,11 +64,12 @@ def chat(
     password_file: Path = option(..., "--password-file FILE", "The file whose first line is the account's password."),
     server: str = option("", "--server HOST:PORT", "The chat server.", show_default="as the account's domain says"),
     plaintext: bool = option(False, "--plaintext", "Talk without TLS; only to a server on this machine."),
-    allow: list[str] = option(
-        [], "--allow NAME", "A domain or account that may send commands; repeatable.", show_default="everybody"
+    people: list[str] = option(
+        [], "--people NAME", "A domain or account that may send commands; may be repeated.", show_default="everybody"
     ),
     most_channels: int = option("100", "--most-channels N", "Channels that one person may follow."),
     look_every_s: float = option("2s", "--look-every TIME", "Time between two looks for what is to be sent."),
+    allow: Allow = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -83,23 +84,25 @@ def chat(
     Examples:
       clarion feeds chat --jid corona@example.org --password-file corona.password
       clarion feeds chat --jid corona@example.org --password-file corona.password \\
-          --allow example.org --server xmpp.example.org:5222
+          --people example.org --server xmpp.example.org:5222
     """
     with needing("chat needs slixmpp", "chat"):
         from clarion.feeds.chat import ChatBot, ChatSettings
         from clarion.feeds.feed_deliveries import DeliverySettings
+        from clarion.feeds.fetcher import Fetcher, FetchSettings
         from clarion.feeds.front_end import Feeds
     host, port = _read_server(server)
     settings = ChatSettings(
         jid=jid, password=_read_password(password_file), host=host, port=port, plaintext=plaintext,
-        allow=tuple(allow), most_channels=most_channels,
+        allow=tuple(people), most_channels=most_channels,
     )  # fmt: skip
 
     async def serve() -> None:
         import asyncio
 
+        fetcher = Fetcher(FetchSettings(allow=tuple(allow or ())))
         with Feeds(url) as feeds:
-            bot = ChatBot(settings, url, feeds, DeliverySettings(look_every_s=look_every_s))
+            bot = ChatBot(settings, url, feeds, DeliverySettings(look_every_s=look_every_s), fetcher=fetcher)
             running = asyncio.create_task(bot.run())
             online = asyncio.create_task(bot.online.wait())
             await asyncio.wait([running, online], return_when=asyncio.FIRST_COMPLETED)
@@ -111,6 +114,7 @@ def chat(
                 await running
             finally:
                 running.cancel()
+                await fetcher.close()
 
     _serve(serve())
 
@@ -121,7 +125,7 @@ def _serve(service: Coroutine[Any, Any, None]) -> None:
 
     from clarion.session.service_process import StopSignals
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    log_to_stderr()
     for name in ("apprise", "slixmpp"):  # what they would say is said by us, without secrets
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

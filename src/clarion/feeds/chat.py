@@ -26,7 +26,8 @@ from clarion.feeds.channels import PREFIX as CHANNELS
 from clarion.feeds.channels import channel_hash, channel_topic, normalise_url, read_record, record_name
 from clarion.feeds.deltas import Delta, readable_together
 from clarion.feeds.feed_deliveries import Deliveries, DeliveryFailed, DeliverySettings
-from clarion.feeds.front_end import Feeds
+from clarion.feeds.fetcher import Fetcher, FetchFailed
+from clarion.feeds.front_end import Feeds, feed_of
 from clarion.model.errors import BadSettings, ClarionError, RetryableError, TakenOver, Unreachable
 
 log = logging.getLogger("clarion.feeds.chat")
@@ -141,6 +142,8 @@ class ChatBot:
         url: str | None,
         feeds: Feeds,
         delivery: DeliverySettings | None = None,
+        *,
+        fetcher: Fetcher | None = None,  # by which the feed of a page is found; none: the page itself is followed
         dice: random.Random | None = None,
     ) -> None:
         self.settings = settings
@@ -149,6 +152,7 @@ class ChatBot:
         self.deliveries.paused = True
         self._url = url
         self._feeds = feeds
+        self._fetcher = fetcher
         self._dice = dice or random.Random()
         self._rates = Rates(settings.commands_per_minute)
         self._bounced: dict[str, str] = {}  # what became of messages under way, by id
@@ -363,9 +367,21 @@ class ChatBot:
         followed = self.deliveries.followed.get(person, {})
         if len(followed) >= self.settings.most_channels and channel_topic(url).encode() not in followed:
             return f"You follow {self.settings.most_channels} channels, and more are not possible. Give one up first."
-        made = await asyncio.to_thread(self._feeds.subscribe, url, name)
+        found = await self._feed_of(url)
+        made = await asyncio.to_thread(self._feeds.subscribe, found, name)
         self.deliveries.note(person, made.topic.encode(), follows=True)
-        return f"You follow {url} now. I write when it changes." if made.is_new else f"You follow {url} already."
+        if not made.is_new:
+            return f"You follow {found} already."
+        which = found if found == url else f"{found}, the feed of that page,"
+        return f"You follow {which} now. I write when it changes."
+
+    async def _feed_of(self, url: str) -> str:
+        if self._fetcher is None:
+            return url
+        try:
+            return await feed_of(url, self._fetcher)
+        except FetchFailed:  # those who poll it will tell what is wrong
+            return url
 
     async def _list(self, person: str) -> str:
         if not self.deliveries.reachable:

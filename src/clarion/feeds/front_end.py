@@ -7,13 +7,14 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from clarion.admin import Admin
 from clarion.feeds.channels import (
     PREFIX,
+    BadUrl,
     ChannelRecord,
     Rules,
     channel_hash,
@@ -40,6 +41,9 @@ from clarion.model.errors import (
 )
 from clarion.model.names import to_bytes, to_text
 from clarion.subscriber import Message, State, Subscriber
+
+if TYPE_CHECKING:
+    from clarion.feeds.fetcher import Fetcher
 
 KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not read stay
 _NOTICES_KEPT_S = 86_400.0
@@ -314,6 +318,19 @@ class Feeds:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+async def feed_of(url: str, fetcher: Fetcher) -> str:
+    """Return the feed that a page offers, or the URL itself where it offers none; FetchFailed where it cannot be had
+    now."""
+    from clarion.feeds.discovery import find_feeds
+
+    got = await fetcher.fetch(url)
+    offered = find_feeds(got.body, got.content_type, got.url)
+    try:
+        return normalise_url(offered[0].url) if offered and offered[0].url != got.url else url
+    except BadUrl:  # the page offers something that nobody can follow
+        return url
 
 
 def delta_of(message: Message) -> Delta | None:

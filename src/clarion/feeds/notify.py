@@ -23,10 +23,8 @@ import apprise
 from clarion.admin import Admin
 from clarion.feeds.addresses import AddressRules
 from clarion.feeds.channels import PREFIX as CHANNELS
-from clarion.feeds.channels import Rules
 from clarion.feeds.deltas import Delta, readable_together
-from clarion.feeds.feed_deliveries import ATTEMPTS, Deliveries, DeliveryFailed, DeliverySettings
-from clarion.feeds.front_end import Feeds, Subscribed
+from clarion.feeds.feed_deliveries import Deliveries, DeliveryFailed, DeliverySettings
 from clarion.model.errors import PermanentError, VersionConflict
 from clarion.subscriber import Subscriber
 
@@ -85,27 +83,29 @@ def open_target(target: str) -> Any:
     return service
 
 
-def subscribe_target(broker: str | None, url: str, target: str, *, rules: Rules | None = None) -> Subscribed:
-    """Have a target follow a URL. The broker keeps the target before anything is subscribed for it."""
+def keep_target(broker: str | None, target: str) -> str:
+    """Have the broker keep a target, before anything is followed for it; return the name that it follows by, with a
+    shared subscription of `ATTEMPTS` attempts."""
     open_target(target)
     name = target_name(target)
     with Subscriber(broker, name) as client, client.transaction() as tx:
         tx.set(_state_name(name), target.strip())
-    with Feeds(broker) as feeds:
-        return feeds.subscribe(url, name, rules=rules, max_attempts=ATTEMPTS)
+    return name
 
 
-def unsubscribe_target(broker: str | None, url: str, target: str) -> bool:
-    """Have a target follow a URL no longer; return whether it did. The broker forgets a target that follows nothing."""
+def forget_target(broker: str | None, target: str) -> bool:
+    """Have the broker forget a target for which nothing is followed any more; return whether it did."""
     name = target_name(target)
-    with Feeds(broker) as feeds:
-        ended = feeds.unsubscribe(url, name)
     with Admin(broker) as admin, Subscriber(broker, name) as client:
         version = client.state(_state_name(name)).version
-        if not any(name.encode() == one for row in admin.topics(CHANNELS) for one, _, _ in row.subscriptions):
-            with suppress(VersionConflict), client.transaction() as tx:  # somebody may subscribe it anew just now
+        if any(name.encode() == one for row in admin.topics(CHANNELS) for one, _, _ in row.subscriptions):
+            return False
+        try:
+            with client.transaction() as tx:
                 tx.set(_state_name(name), None, expect=version)
-    return ended
+        except VersionConflict:  # somebody keeps it anew just now
+            return False
+    return True
 
 
 # What a notification may reach.
