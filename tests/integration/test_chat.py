@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from slixmpp import ClientXMPP
+from tests.integration.broker_process import BrokerProcess
 from tests.integration.prosody import PASSWORD, Prosody
 from tests.integration.shell import read_line, start
 from tests.integration.waiting import DEADLINE_S, eventually
@@ -21,8 +22,6 @@ from clarion.feeds.deltas import Change, Delta, encode_delta
 from clarion.feeds.feed_deliveries import DeliverySettings
 from clarion.feeds.front_end import Feeds
 from clarion.model.errors import BadSettings, TakenOver
-
-_SOON = DeliverySettings(look_every_s=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +69,12 @@ class Person:
 
 
 @asynccontextmanager
-async def _bot(server: Prosody, url: str, **more: Any) -> Any:
+async def _bot(server: Prosody, url: str, *, timeout_s: float = DEADLINE_S, **more: Any) -> Any:
     settings = ChatSettings(
         jid="corona@localhost", password=PASSWORD, host="127.0.0.1", port=server.port, plaintext=True, **more
     )
-    with Feeds(url) as feeds:
-        bot = ChatBot(settings, url, feeds, _SOON)
+    with Feeds(url, timeout_s=timeout_s) as feeds:
+        bot = ChatBot(settings, url, feeds, DeliverySettings(look_every_s=0.2, timeout_s=timeout_s))
         running = asyncio.create_task(bot.run())
         online = asyncio.create_task(bot.online.wait())
         await asyncio.wait([running, online], return_when=asyncio.FIRST_COMPLETED, timeout=DEADLINE_S)
@@ -191,6 +190,28 @@ def test_the_bot_comes_back_to_a_server_that_was_away(prosody: Prosody, url: str
     asyncio.run(talk())
 
 
+def test_where_the_broker_is_away_people_are_told_and_what_they_want_later_is_done(
+    prosody: Prosody, broker: BrokerProcess
+) -> None:
+    page = "http://example.org/later"
+
+    async def talk() -> None:
+        async with _bot(prosody, broker.url, timeout_s=1.0):
+            alice = Person(prosody, "alice")
+            assert "nothing yet" in await alice.ask("list")
+            await asyncio.to_thread(broker.kill)
+            assert "cannot reach my broker" in await alice.ask(f"subscribe {page}")
+            await asyncio.to_thread(broker.start)
+            while "You follow" not in await alice.ask(f"subscribe {page}"):
+                pass
+            await asyncio.to_thread(_put, broker.url, page, 1, "Rain")
+            while "+ Rain" not in await alice.hear():
+                pass
+            await alice.leave()
+
+    asyncio.run(talk())
+
+
 def test_the_later_of_two_bots_of_an_account_stays(prosody: Prosody, url: str) -> None:
     async def talk() -> None:
         async with _bot(prosody, url) as earlier, _bot(prosody, url) as later:
@@ -216,7 +237,7 @@ def test_strangers_are_not_served_and_a_wrong_password_ends_it(prosody: Prosody,
             jid="corona@localhost", password="wrong", host="127.0.0.1", port=prosody.port, plaintext=True
         )
         with Feeds(url) as feeds, pytest.raises(BadSettings, match="is the password right"):
-            await asyncio.wait_for(ChatBot(settings, url, feeds, _SOON).run(), DEADLINE_S)
+            await asyncio.wait_for(ChatBot(settings, url, feeds).run(), DEADLINE_S)
 
     asyncio.run(talk())
 

@@ -120,7 +120,14 @@ def subscribe(
     if not running:
         note("no node polls yet: clarion feeds node --name n1")
     shown = {"url": made.url, "topic": made.topic, "name": made.name, "is_new": made.is_new, "nodes": running}
-    call.print(shown, f"{made.name} {'follows' if made.is_new else 'follows already'} {made.url}")
+    who = made.name if notify is None else _shown_target(notify)
+    call.print(shown, f"{who} {'follows' if made.is_new else 'follows already'} {made.url}")
+
+
+def _shown_target(target: str) -> str:
+    from clarion.feeds.notify import shown_target
+
+    return shown_target(target)
 
 
 def _kept_target(call: BrokerCall, name: str, target: str) -> tuple[str, int]:

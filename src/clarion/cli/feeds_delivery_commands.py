@@ -83,8 +83,7 @@ def chat(
     \b
     Examples:
       clarion feeds chat --jid corona@example.org --password-file corona.password
-      clarion feeds chat --jid corona@example.org --password-file corona.password \\
-          --people example.org --server xmpp.example.org:5222
+      clarion feeds chat --jid corona@example.org --password-file secret --people example.org
     """
     with needing("chat needs slixmpp", "chat"):
         from clarion.feeds.chat import ChatBot, ChatSettings

@@ -38,6 +38,7 @@ log = logging.getLogger("clarion.feeds.feed_deliveries")
 ATTEMPTS = 8  # of a shared subscription, before its dead letters
 _LONGEST_RETRY_S = 3600.0
 _NOTHING_S = 5.0  # where what waits is with another, or not to be tried again yet
+_LONGEST_WAIT_S = 60.0
 _LOOKING_SHARE = 10  # the time between two looks is at least so many times what the last one took
 
 Deliver = Callable[[str, Sequence[Delta], int], Awaitable[None]]  # to whom, what, and which attempt it is
@@ -132,15 +133,15 @@ class Deliveries:
         try:
             while True:
                 self._soon.clear()
-                began_s = time.monotonic()
+                wait_s = self.settings.look_every_s
                 try:
+                    began_s = time.monotonic()
                     await self._look(admin)
+                    wait_s = max(wait_s, min(_LONGEST_WAIT_S, (time.monotonic() - began_s) * _LOOKING_SHARE))
                 except ClarionError as error:
                     self.reachable = False
                     log.info("cannot see who waits, and will look again: %s", error)
-                took_s = time.monotonic() - began_s
                 with suppress(TimeoutError):
-                    wait_s = max(self.settings.look_every_s, took_s * _LOOKING_SHARE)
                     await asyncio.wait_for(self._soon.wait(), wait_s)
         finally:
             for task in self._served.values():
