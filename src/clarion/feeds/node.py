@@ -27,16 +27,7 @@ from clarion.feeds.broker_clock import BrokerClock
 from clarion.feeds.channels import PREFIX, channel_topic
 from clarion.feeds.content import Unreadable, read_version
 from clarion.feeds.fetcher import Fetched, Fetcher, FetchFailed, FetchSettings
-from clarion.feeds.honeycomb import (
-    Channels,
-    Clusters,
-    Scheme,
-    clusters_of,
-    decide_alone,
-    decode_clusters,
-    encode_clusters,
-    merge,
-)
+from clarion.feeds.honeycomb import Channels, Clusters, Scheme, clusters_of, decide_alone, merge
 from clarion.feeds.politeness import throttles
 from clarion.feeds.poll_schedule import Slot, slots_of
 from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, trouble_name
@@ -54,6 +45,7 @@ from clarion.feeds.ring_view import (
     encode_ring_message,
 )
 from clarion.feeds.versions import Found, VersionStore
+from clarion.feeds.websub import WebSubCallback
 from clarion.model.errors import (
     BadSettings,
     BufferFull,
@@ -91,6 +83,8 @@ class NodeSettings:
     polls_at_once: int = 64
     poll_log: bool = True
     cache_control: bool = False  # respect for how long an answer says that it is fresh
+    websub_callback: str = ""  # the URL by which hubs reach this node; none: hubs are not asked
+    websub_listen: tuple[str, int] = ("127.0.0.1", 0)
     fetch: FetchSettings = field(default_factory=FetchSettings)
 
     def __post_init__(self) -> None:
@@ -115,6 +109,10 @@ class Node:
         self._publisher = AsyncPublisher(url)
         self._versions = VersionStore(self._client, name)
         self._fetcher = fetcher or Fetcher(settings.fetch)
+        self._websub: WebSubCallback | None = None
+        if settings.websub_callback:
+            self._websub = WebSubCallback(self._fetcher, settings.websub_callback, *settings.websub_listen)
+        self._hubs_asked: set[str] = set()  # URLs of channels
         self._threads = ThreadPoolExecutor(4, f"clarion-feeds-{name}")
         self.view = RingView()
         self.channels: dict[str, PolledChannel] = {}  # by topic
@@ -142,6 +140,9 @@ class Node:
         loops: list[asyncio.Task[None]] = []
         try:
             await self._begin()
+            if self._websub is not None:
+                await self._websub.start()
+                self._start(self._pushes(self._websub))
             if ready is not None:
                 ready()
             parts = (self._beat_loop, self._look_loop, self._phases_loop, self._poll_loop, self._until_stopped)
@@ -187,6 +188,8 @@ class Node:
                     await receipt.result(timeout_s=2.0)
         except ClarionError as error:
             log.info("%s: leaving: %s", self.name, error)
+        if self._websub is not None:
+            await self._websub.close()
         for close in (self._fetcher.close(), self._publisher.close(timeout_s=2.0), self._client.close(timeout_s=2.0)):
             try:
                 await close
@@ -405,7 +408,7 @@ class Node:
 
     async def _aggregate(self) -> None:
         """Tell the others of the channels that this node owns, where that has changed."""
-        clusters = encode_clusters(clusters_of(self._facts(self._owned()), self._settings.scheme))
+        clusters = clusters_of(self._facts(self._owned()), self._settings.scheme).encode()
         if clusters != self._own_clusters or self.name not in self.view.aggregates:
             self._own_clusters = clusters
             await self._tell(Aggregate(node=self.name, clusters=clusters))
@@ -419,11 +422,11 @@ class Node:
             return
         settings = self._settings
         try:
-            told_by = {name: decode_clusters(one) for name, one in sorted(self._aggregates_seen.items())}
+            told_by = {name: Clusters.decode(one) for name, one in sorted(self._aggregates_seen.items())}
             before = [clusters for name, clusters in told_by.items() if name < self.name]
             levels = decide_alone(
                 self._facts(owned), merge(told_by.values()), len(self._ring), settings.base, settings.poll_interval_s,
-                settings.target_s, merge([*before, Clusters(settings.scheme)]),
+                settings.scheme, settings.target_s, merge([*before, Clusters(settings.scheme)]),
             )  # fmt: skip
         except PermanentError as error:
             log.warning("%s: levels stay as they are: %s", self.name, error)
@@ -451,6 +454,11 @@ class Node:
         topics = {channel.name: topic for topic, channel in self.channels.items()}
         self.slots = {topics[name]: slot for name, slot in by_name.items()}
         self._due = []
+        if self._websub is not None:
+            owned = {self.channels[topic].url for topic, slot in self.slots.items() if slot.is_owner}
+            for url in self._hubs_asked - owned:
+                self._websub.unsubscribe(url)
+            self._hubs_asked &= owned
         for topic in self.slots:
             self._push(self.channels[topic])
         self._wake.set()
@@ -474,6 +482,10 @@ class Node:
         if channel is not None and channel.topic in self.slots:
             channel.soon = True
             self._push(channel)
+
+    async def _pushes(self, websub: WebSubCallback) -> None:
+        while True:
+            self.poll_now(await websub.pushed.get())
 
     async def _poll_loop(self) -> None:
         while True:
@@ -531,7 +543,7 @@ class Node:
                         channel.url, channel.etag, channel.last_modified, subscribers=channel.watched.subscribers
                     )
                     news = await self._read_answer(channel, fetched, began_us)
-                    self._worked(channel, fetched)
+                    self._worked(channel, slot, fetched)
                     record = self._record(channel, slot, fetched.status, fetched.received_bytes, began_s)
                     if news is None:
                         await self._log_poll(record)
@@ -635,10 +647,13 @@ class Node:
         except BufferFull:
             self.counts["log_dropped"] += 1
 
-    def _worked(self, channel: PolledChannel, fetched: Fetched) -> None:
+    def _worked(self, channel: PolledChannel, slot: Slot, fetched: Fetched) -> None:
         if channel.trouble is not None:
             channel.trouble = None
             self._start(self._tell_trouble(channel))
+        asked = self._websub if slot.is_owner and not fetched.not_modified else None
+        if asked is not None and asked.subscribe(channel.url, fetched):
+            self._hubs_asked.add(channel.url)
         if fetched.moved_to:
             log.debug("%s: %s moved to %s for good", self.name, channel.url, fetched.moved_to)
 
