@@ -41,6 +41,8 @@ _OPTIONS: list[tuple[str, Any, Any]] = [
         ("robots", bool, False, "--robots", "Respect robots.txt."),
         ("cache_control", bool, False, "--cache-control", "Poll no earlier than an answer is stale."),
         ("contact", str, "", "--contact", "A URL or mail address, for those who find us in their logs."),
+        ("websub_callback", str, "", "--websub-callback", "URL by which hubs reach this node, to tell of news."),
+        ("websub_listen", str, "127.0.0.1:0", "--websub-listen HOST:PORT", "Where it listens for them."),
         ("poll_log", bool, True, "--poll-log/--no-poll-log", "Tell of each poll, for `pipeline channels`."),
     )
 ]
@@ -48,14 +50,30 @@ _OPTIONS.append(("allow", Allow, None))
 
 
 def _settings(
-    poll_interval_s: float, *, scheme: Schemes, allow: list[str] | None, robots: bool, contact: str, **own: Any
+    poll_interval_s: float,
+    *,
+    scheme: Schemes,
+    allow: list[str] | None,
+    robots: bool,
+    contact: str,
+    websub_listen: str,
+    **own: Any,
 ) -> NodeSettings:
     with needing_feeds():
         from clarion.feeds.fetcher import FetchSettings
         from clarion.feeds.honeycomb import Scheme
         from clarion.feeds.node import NodeSettings
     fetch = FetchSettings(allow=tuple(allow or ()), robots=robots, contact=contact)
-    return NodeSettings(poll_interval_s=poll_interval_s, scheme=Scheme(scheme.value), fetch=fetch, **own)
+    host, _, port = websub_listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise typer.BadParameter(f"where to listen is like 127.0.0.1:8080, not {websub_listen!r}")
+    return NodeSettings(
+        poll_interval_s=poll_interval_s,
+        scheme=Scheme(scheme.value),
+        fetch=fetch,
+        websub_listen=(host, int(port)),
+        **own,
+    )
 
 
 @tells_errors
