@@ -242,6 +242,15 @@ def test_strangers_are_not_served_and_a_wrong_password_ends_it(prosody: Prosody,
     asyncio.run(talk())
 
 
+def test_a_server_without_tls_is_told_no_password_unless_that_was_asked_for(prosody: Prosody, url: str) -> None:
+    async def talk() -> None:
+        settings = ChatSettings(jid="corona@localhost", password=PASSWORD, host="127.0.0.1", port=prosody.port)
+        with Feeds(url) as feeds, pytest.raises(BadSettings, match="without TLS none is told"):
+            await asyncio.wait_for(ChatBot(settings, url, feeds).run(), DEADLINE_S)
+
+    asyncio.run(talk())
+
+
 def test_without_tls_only_this_machine_is_talked_to() -> None:
     with pytest.raises(BadSettings, match="without TLS"):
         ChatSettings(jid="corona@example.org", password="x", host="xmpp.example.org", plaintext=True)

@@ -159,6 +159,7 @@ class ChatBot:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues: list[asyncio.Queue[tuple[str, str]]] = [asyncio.Queue(_QUEUED_MOST) for _ in range(_WORKERS)]
         self._failures = 0
+        self._reconnecting: asyncio.TimerHandle | None = None
         self._client = self._make_client()
 
     def _make_client(self) -> Any:
@@ -209,6 +210,7 @@ class ChatBot:
     # The connection.
 
     def _connect(self) -> None:
+        self._reconnecting = None
         if not self._ended.done():
             if self.settings.host:
                 self._client.connect(self.settings.host, self.settings.port)
@@ -229,15 +231,15 @@ class ChatBot:
     def _on_disconnected(self, reason: object) -> None:
         self.online.clear()
         self.deliveries.paused = True
-        if self._ended.done():
+        if self._ended.done() or self._reconnecting is not None:
             return
         self._failures += 1
         wait_s = min(_RECONNECT_MOST_S, 2.0**self._failures) * self._dice.uniform(0.5, 1.0)
         log.warning("the chat server is gone (%s); connecting again in %.0f s", reason or "no reason told", wait_s)
-        asyncio.get_running_loop().call_later(wait_s, self._connect)
+        self._reconnecting = asyncio.get_running_loop().call_later(wait_s, self._connect)
 
     def _on_unreachable(self, reason: object) -> None:
-        log.warning("the chat server cannot be reached, and is tried again: %s", reason)
+        log.info("no connection to the chat server this way, which is tried again: %s", reason)  # or with another TLS
 
     def _on_refused(self, _event: object) -> None:
         self._end(
