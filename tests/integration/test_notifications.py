@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from tests.integration.shell import run, running, stop
 from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Admin, Publisher
@@ -142,6 +143,7 @@ def test_a_target_that_fails_and_one_that_hangs_hold_up_no_other_and_end_as_dead
     assert len(attempts) == ATTEMPTS
     assert "attempt 8: some of this may have come before" in attempts[-1]
     assert _lag(url, page, receiver.url("hang")) == 1  # kept, for the next attempt
+    assert "Internal server error" in dead.reason
     assert "not delivered" in caplog.text
     assert "secret" not in caplog.text + dead.reason
 
@@ -174,9 +176,26 @@ def test_a_target_that_follows_nothing_any_more_is_forgotten(receiver: Receiver,
 
 @pytest.mark.parametrize(
     "target",
-    ["nonsense://x", "json://", "https", "workflows://host/workflow/signature?template=/etc/passwd", "x" * 5000],
+    ["nonsense://secret", "tgram://secret", "json://", "https", "workflows://h/w/secret?template=/secret", "x" * 5000],
 )
-def test_what_is_no_target_is_refused_without_being_told(url: str, target: str) -> None:
+def test_what_is_no_target_is_refused_and_its_secrets_are_not_told(
+    url: str, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(BadTarget) as told:
         keep_target(url, target)
-    assert "/etc/passwd" not in str(told.value)
+    assert "secret" not in str(told.value) + caplog.text
+
+
+def test_a_target_follows_and_gives_up_by_the_command_line(receiver: Receiver, url: str) -> None:
+    page, target = "http://127.0.0.1:1/page", receiver.url("ok")
+    done = run("feeds", "subscribe", page, "--notify", target, CLARION_URL=url)
+    assert done.stdout.decode() == f"json://me:****@127.0.0.1:{receiver.server_port}/ok follows {page}\n", done
+    assert b"secret" not in done.stdout + done.stderr
+    _put(url, page, 1, "Rain")
+    with running("feeds", "notify", "--url", url, "--allow", "127.0.0.0/8", "--look-every", "100ms") as notifier:
+        eventually(lambda: receiver.messages("/ok"), "the target is told")
+        eventually(lambda: not _lag(url, page, target), "and that is acked")
+        assert stop(notifier)[0] == 0
+    assert run("feeds", "unsubscribe", page, "--notify", target, CLARION_URL=url).returncode == 0
+    with Admin(url) as admin:
+        assert admin.state("clarion/feeds/targets/" + target_name(target).removeprefix("notify/")).value is None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import apprise
 
@@ -58,6 +58,36 @@ def shown_target(target: str) -> str:
     return str(open_target(target).url(privacy=True)).partition("?")[0]
 
 
+class _Watch:
+    """What Apprise may reach and has said while it works for one target."""
+
+    def __init__(self, rules: AddressRules) -> None:
+        self.rules = rules
+        self.refused = ""
+        self.said = ""
+
+
+_watch: ContextVar[_Watch | None] = ContextVar("watch", default=None)  # Apprise takes it along into threads of its own
+
+
+def _hear(record: logging.LogRecord) -> bool:
+    """Keep what Apprise would log while it works for us: some of it names the target, secrets and all."""
+    watch = _watch.get()
+    if watch is not None and record.levelno >= logging.WARNING:
+        watch.said = record.getMessage()
+    return watch is None
+
+
+logging.getLogger("apprise").addFilter(_hear)
+
+
+def _without_secrets(text: str, target: str) -> str:
+    """Return a text without anything that stands in a target."""
+    for part in sorted(set(re.split(r"[:/@?&=#]+", f"{target}/{unquote(target)}")), key=len, reverse=True):
+        text = text.replace(part, "…") if len(part) > 3 else text
+    return text[:200]
+
+
 def open_target(target: str) -> Any:
     """Return Apprise's service for a target; BadTarget where there is none. No error tells the target's secrets."""
     target = target.strip()
@@ -70,7 +100,11 @@ def open_target(target: str) -> Any:
                 f"the target's {key!r} names a file of the machine that notifies, and no such target is taken"
             )
     asset = apprise.AppriseAsset(http_redirects=False, storage_mode="memory", async_mode=False, service_timeout=0)
-    service = apprise.Apprise.instantiate(target, asset=asset, suppress_exceptions=True)
+    quiet = _watch.set(_Watch(AddressRules()))
+    try:
+        service = apprise.Apprise.instantiate(target, asset=asset, suppress_exceptions=True)
+    finally:
+        _watch.reset(quiet)
     if service is None:
         raise BadTarget(
             f"this {kind}:// target is none that Apprise knows, or lacks something. Forms are like"
@@ -109,17 +143,6 @@ def forget_target(broker: str | None, target: str) -> bool:
 
 
 # What a notification may reach.
-
-
-class _Watch:
-    """What one send may reach, and what it was refused."""
-
-    def __init__(self, rules: AddressRules) -> None:
-        self.rules = rules
-        self.refused = ""
-
-
-_watch: ContextVar[_Watch | None] = ContextVar("watch", default=None)  # Apprise takes it along into threads of its own
 
 
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -200,7 +223,8 @@ class Notifier:
         if kept.value is None:
             raise DeliveryFailed("its target is not kept any more: subscribe again with --notify, or unsubscribe it")
         try:
-            service = open_target(kept.value.decode())
+            target = kept.value.decode()
+            service = open_target(target)
         except (BadTarget, UnicodeDecodeError) as error:
             raise DeliveryFailed(str(error)) from None
         if service.schemas() & _OF_THIS_MACHINE and self._rules.forbidden("127.0.0.1") is not None:
@@ -210,7 +234,7 @@ class Notifier:
         done: asyncio.Future[str] = loop.create_future()
 
         def send() -> None:
-            problem = self._send(service, title, text)
+            problem = self._send(target, service, title, text)
             with suppress(RuntimeError):  # the loop is over: nobody waits
                 loop.call_soon_threadsafe(_settle, done, problem)
 
@@ -220,7 +244,7 @@ class Notifier:
         if problem := await done:
             raise DeliveryFailed(f"{service.url(privacy=True).partition('?')[0]}: {problem}")
 
-    def _send(self, service: Any, title: str, text: str) -> str:
+    def _send(self, target: str, service: Any, title: str, text: str) -> str:
         """Send, and return what went wrong, or nothing."""
         watch = _Watch(self._rules)
         _watch.set(watch)  # of this thread, which ends with it
@@ -230,7 +254,8 @@ class Notifier:
             sent = notifier.notify(
                 text, title if service.title_maxlen > 0 else "", body_format=apprise.NotifyFormat.TEXT
             )
-            return "" if sent else watch.refused or "it did not take it"
+            said = _without_secrets(watch.said, target) or "no reason told"
+            return "" if sent else watch.refused or f"it did not take it: {said}"
         except Exception as error:  # noqa: BLE001 of a hundred plug-ins, any may raise anything
             return watch.refused or f"{type(error).__name__} while sending"
 
