@@ -46,11 +46,11 @@ def normalise_url(text: str) -> str:
     shown = text if len(text) < 200 else text[:200] + "…"
     try:
         url = URL(text.strip())
-    except ValueError as error:
+    except (ValueError, IndexError) as error:  # what yarl makes of the strangest ones
         raise BadUrl(f"{shown!r} is no URL: {error}") from None
     if url.scheme not in ("http", "https"):
         raise BadUrl(f"{shown!r} is not watched: only http:// and https:// are")
-    if not url.host or not url.raw_host:
+    if not url.raw_host:
         raise BadUrl(f"{shown!r} names no host")
     if url.user is not None or url.password is not None:
         raise BadUrl("a URL with a user's name or password is not watched: all who see the topic would see them")

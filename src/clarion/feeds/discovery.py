@@ -90,10 +90,10 @@ def read_link_headers(values: Iterable[str], url: str) -> list[tuple[str, str]]:
 def joined(base: str, target: str) -> str:
     """Return the absolute http or https URL that `target` means on `base`, and an empty text where it means none."""
     try:
-        url = URL(base).join(URL(target.strip()))
-    except ValueError:
+        url = URL(str(URL(base).join(URL(target.strip()))))
+        return str(url) if url.scheme in ("http", "https") and url.raw_host and url.port else ""
+    except (ValueError, IndexError):  # what yarl makes of the strangest ones
         return ""
-    return str(url) if url.scheme in ("http", "https") and url.host else ""
 
 
 def _start_of(body: bytes) -> str:
