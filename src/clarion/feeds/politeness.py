@@ -9,8 +9,6 @@ from typing import Protocol
 
 import msgspec
 
-from clarion.model.errors import PermanentError
-
 _LONGEST_S = 86_400.0  # that anybody is waited for
 _DOUBLINGS_MOST = 6
 
@@ -79,29 +77,13 @@ def throttles(kind: str, worked_before: bool) -> bool:
     return kind == "throttled" or (kind == "forbidden" and worked_before)
 
 
-class Throttled(msgspec.Struct, frozen=True, kw_only=True):
+class Throttled(msgspec.Struct, frozen=True, kw_only=True, tag="throttled"):
     """What is known of a host that throttles, as nodes tell each other: no poll until `until_s`, and slower ones until
-    `calm_s`, in seconds of the epoch. Of two, the later times hold, so their order does not matter."""
+    `calm_s`, in the broker's time. Of two, the later times hold, so their order does not matter."""
 
     host: str
     until_s: float
     calm_s: float
-
-
-_notices = msgspec.json.Decoder(Throttled)
-
-
-def encode_throttled(notice: Throttled) -> bytes:
-    """Return a notice as the payload of a message: JSON."""
-    return msgspec.json.encode(notice)
-
-
-def decode_throttled(payload: bytes) -> Throttled:
-    """Return the notice of a message; PermanentError where it is none."""
-    try:
-        return _notices.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PermanentError(f"this message is no notice of a throttled host: {error}") from error
 
 
 class HostThrottle:

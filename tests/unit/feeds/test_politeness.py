@@ -13,14 +13,13 @@ from clarion.feeds.politeness import (
     HostThrottle,
     Throttled,
     backoff_s,
-    decode_throttled,
-    encode_throttled,
     host_stretch,
     read_max_age_s,
     read_retry_after_s,
     spaced_s,
     throttles,
 )
+from clarion.feeds.ring_view import decode_ring_message, encode_ring_message
 from clarion.model.errors import PermanentError
 
 DAY_S = 86_400.0
@@ -158,13 +157,13 @@ def test_nodes_that_heard_the_same_are_equally_slow_in_whatever_order(order: lis
 
 def test_a_notice_travels_and_one_that_lies_is_bounded() -> None:
     told = Throttled(host="a.example", until_s=1e300, calm_s=1e300)
-    assert decode_throttled(encode_throttled(told)) == told
+    assert decode_ring_message(encode_ring_message(told)) == told
     hosts = HostThrottle(half_life_s=1000.0)
     hosts.learn(told, 50.0)
     assert hosts.until_s("a.example") == 50.0 + DAY_S
     assert hosts.stretch("a.example", 50.0) == 64.0
-    with pytest.raises(PermanentError, match="no notice"):
-        decode_throttled(b"{}")
+    with pytest.raises(PermanentError, match="no message of a ring"):
+        decode_ring_message(b"{}")
 
 
 def test_only_so_many_hosts_are_kept_and_those_that_matter_least_go_first() -> None:
