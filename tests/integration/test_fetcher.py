@@ -46,6 +46,8 @@ class Resolver(AbstractResolver):
         """Return the next answer."""
         self.asked += 1
         addresses = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if not addresses:
+            raise OSError(f"{host} is not known")
         kind = {True: socket.AF_INET6, False: socket.AF_INET}
         return [
             ResolveResult(hostname=host, host=one, port=port, family=kind[":" in one], proto=0, flags=0)
@@ -236,6 +238,19 @@ def test_loopback_is_not_reached_by_any_of_its_names(server: FeedServer, host: s
     told = failure(f"http://{host}:{port}/inside.xml", settings=FetchSettings(connect_s=5.0, total_s=10.0))
     assert told.kind in ("address", "dns", "scheme")
     assert not server.requests("/inside.xml")
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("http://:x[]::1@", "scheme"),
+        ("http://[%00::0%zz]", "scheme"),
+        ("http://xn--a/", "dns"),
+        ("//a.example", "scheme"),
+    ],
+)
+def test_what_is_hardly_a_url_is_told(url: str, kind: str) -> None:
+    assert failure(url, resolver=Resolver([])).kind == kind
 
 
 def test_there_is_no_port_0() -> None:

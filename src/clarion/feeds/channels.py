@@ -45,8 +45,8 @@ def normalise_url(text: str) -> str:
     """Return the one form of a URL: http or https, host in lower case and ASCII, no fragment; BadUrl otherwise."""
     shown = text if len(text) < 200 else text[:200] + "…"
     try:
-        url = URL(text.strip())
-    except (ValueError, IndexError) as error:  # what yarl makes of the strangest ones
+        url = URL(str(URL(text.strip())))  # twice: what yarl makes of the strangest ones it does not read again
+    except (ValueError, IndexError) as error:
         raise BadUrl(f"{shown!r} is no URL: {error}") from None
     if url.scheme not in ("http", "https"):
         raise BadUrl(f"{shown!r} is not watched: only http:// and https:// are")

@@ -92,7 +92,7 @@ def joined(base: str, target: str) -> str:
     try:
         url = URL(str(URL(base).join(URL(target.strip()))))
         return str(url) if url.scheme in ("http", "https") and url.raw_host and url.port else ""
-    except (ValueError, IndexError):  # what yarl makes of the strangest ones
+    except (ValueError, IndexError):
         return ""
 
 
