@@ -361,7 +361,9 @@ def test_what_follows_a_body_is_not_taken_for_the_next_answer(server: FeedServer
 def test_a_status_is_told_with_its_meaning(server: FeedServer, status: int, kind: str) -> None:
     server.fail(f"/{status}", status, "120")
     told = failure(server.url(f"/{status}"))
-    assert (told.kind, told.status, told.retry_after_s) == (kind, status, 120)
+    for error in (told, told.again()):
+        assert (error.kind, error.status, error.retry_after_s) == (kind, status, 120)
+        assert str(error) == f"{server.url(f'/{status}')} answered {status}, to be asked again in 120 s"
 
 
 def test_retry_after_may_be_a_time(server: FeedServer) -> None:
@@ -421,3 +423,9 @@ def test_robots_that_are_not_there_allow_and_those_that_cannot_be_had_do_not(sta
 
         assert using(at_once) == [allowed] * 10
         assert len(server.requests("/robots.txt")) == 1
+
+
+def test_a_host_that_cannot_be_found_is_not_told_as_robots() -> None:
+    settings = FetchSettings(robots=True)
+    assert failure("http://nobody.example/", settings=settings, resolver=Resolver([])).kind == "dns"
+    assert failure("http://127.0.0.1/", settings=settings).kind == "address"

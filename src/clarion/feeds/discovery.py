@@ -25,6 +25,7 @@ _JSON_FEED = re.compile(r"\s*\{.*?\"version\"\s*:\s*\"https?:\\?/\\?/jsonfeed\.o
 _ENTITY = re.compile(rb"<\x00?!\x00?E\x00?N")  # also in UTF-16
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _LIKE_A_FEED = re.compile(r"(?:^|/)(?:feeds?|rss2?|atom)(?:/|$)|\.(?:rss|atom|rdf)$|(?:rss|atom|feed|index)\.xml$")
+_HUB = re.compile(rb"\brel\s*=\s*[\"']?[^\"'<>]{0,99}\bhub\b", re.IGNORECASE)
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 _REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,\"]+))", re.IGNORECASE)
 
@@ -66,6 +67,8 @@ def find_feeds(body: bytes, content_type: str, url: str) -> list[FoundFeed]:
 def find_hubs(body: bytes, content_type: str, url: str) -> tuple[tuple[str, ...], str]:
     """Return the hubs that a feed or page names (WebSub), and the URL by which they know it, or an empty text."""
     links: list[tuple[str, str]] = []
+    if not _HUB.search(body, 0, _PAGE_MOST):  # as nearly always: it need not be parsed
+        return (), ""
     if feed_type(body) in (RSS, ATOM):
         links = list(_feed_links(body))
     elif (tree := _page(body, content_type)) is not None:

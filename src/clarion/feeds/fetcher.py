@@ -116,10 +116,13 @@ class FetchFailed(RetryableError):
     """A resource could not be fetched; nothing was changed by it, and what is known of it stays. `kind` says why."""
 
     def __init__(self, kind: Kind, text: str, *, status: int | None = None, retry_after_s: float | None = None) -> None:
-        super().__init__(text)
+        super().__init__(kind, text)  # so that it can be copied
         self.kind: Kind = kind
         self.status = status
         self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class Fetcher:
@@ -263,7 +266,7 @@ class Fetcher:
             while True:
                 seen.append(str(here))
                 if robots and not await self.robots_allow(seen[-1]):
-                    raise FetchFailed("robots", f"{here} is not fetched: the robots.txt of its host forbids it")
+                    raise FetchFailed("robots", f"{here} is not fetched: robots.txt forbids it, or cannot be had")
                 async with self._open().get(here, headers=headers, allow_redirects=False) as response:
                     target = response.headers.get("Location", "") if response.status in _REDIRECTS else ""
                     if not target:
@@ -311,10 +314,11 @@ class Fetcher:
         try:
             fetched = await self._get(f"{origin}/robots.txt", headers, robots=False, most=_ROBOTS_MOST_BYTES)
         except FetchFailed as error:
-            passing = error.kind in ("timeout", "throttled", "dns", "tls", "connection") or (error.status or 0) >= 500
-            if passing and known is not None:
+            there_is_none = 400 <= (error.status or 0) < 500 and error.kind != "throttled"
+            if not there_is_none and known is not None:
                 known.until_s = time.monotonic() + _ROBOTS_AGAIN_S
-            return not passing, None
+            # Where not even its host can be reached, the request itself says better why.
+            return there_is_none or error.kind not in ("timeout", "connection", "throttled", "status"), None
         body = fetched.body[:_ROBOTS_MOST_BYTES]
         if known is not None:
             known.weight += len(body) // _ROBOTS_USUAL_BYTES
