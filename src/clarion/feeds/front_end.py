@@ -26,7 +26,7 @@ from clarion.feeds.channels import (
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
 from clarion.feeds.polled_channel import Trouble, trouble_name
-from clarion.feeds.registry import Channel, Listed, channel_of, listed
+from clarion.feeds.registry import Channel, Listed, channel_of, listed, notice_of
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
@@ -188,7 +188,7 @@ class Feeds:
         for _ in range(2):
             try:
                 with self._client.transaction() as tx:
-                    tx.put(NOTICES_TOPIC, msgspec.json.encode({"url": url}))
+                    tx.put(NOTICES_TOPIC, notice_of(channel_topic(url)))
                 return
             except NoSubscriber:  # the topic is not there yet
                 self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
