@@ -69,7 +69,8 @@ class LevelPlan(NamedTuple):
     budget: float  # bandwidth of subscribers that poll on their own; of owners alone, where that is more
     detection_s_by_subscription: float  # means; 0 where nobody subscribes to anything
     detection_s_by_channel: float
-    gap_to_bound: float  # how much less at most the minimised sum could be, in parts of it
+    bound: float  # of the sum that is minimised: the linear problem's optimum
+    gap_to_bound: float  # how much more that sum is, in parts of the bound
     channels_by_level: tuple[int, ...]  # of watched ones
     watched: int
     mean_size: float  # of watched ones, in the unit of `Channels.size`
@@ -103,7 +104,7 @@ def choose_levels(
     found = _solve(*_value_and_price(scheme, some.subscribers, _worth(some, scheme), some.size), problem)
     levels = np.full(len(channels.subscribers), len(sizes) - 1, dtype=np.int8)
     levels[watched] = problem.levels[found.steps]
-    return describe(channels, levels, sizes, poll_interval_s, found.gap, exact=found.exact)
+    return describe(channels, levels, sizes, poll_interval_s, scheme, found.bound, exact=found.exact)
 
 
 def describe(
@@ -111,11 +112,12 @@ def describe(
     levels: Levels,
     sizes: Floats,
     poll_interval_s: float,
-    gap: float = math.nan,
+    scheme: Scheme = Scheme.LITE,
+    bound: float = math.nan,
     *,
     exact: bool = False,
 ) -> LevelPlan:
-    """Return what follows from levels."""
+    """Return what follows from levels, however they were chosen; `bound` is that of the best plan, where known."""
     q, size = channels.subscribers, channels.size
     watched = q > 0
     count = int(watched.sum())
@@ -124,6 +126,10 @@ def describe(
     late = np.divide(poll_interval_s / 2, pollers, out=np.zeros_like(pollers), where=watched)
     each = max(count, 1)
     load_unit = each * (mean_size or 1.0)
+    if scheme is Scheme.FAST:
+        minimised = float(size @ pollers)
+    else:
+        minimised = float(_worth(channels, scheme) @ late) / (poll_interval_s / 2)
     return LevelPlan(
         levels=levels,
         pollers=pollers,
@@ -132,7 +138,8 @@ def describe(
         budget=max(float(q @ size), float(size[watched].sum())) / load_unit,
         detection_s_by_subscription=float(q @ late) / (float(q.sum()) or 1.0),
         detection_s_by_channel=float(late.sum()) / each,
-        gap_to_bound=gap,
+        bound=bound,
+        gap_to_bound=float(np.maximum(0.0, minimised / bound - 1)) if bound else 0.0,
         channels_by_level=tuple(np.bincount(levels[watched], minlength=len(sizes)).tolist()),
         watched=count,
         mean_size=mean_size,
@@ -144,17 +151,19 @@ def _check(channels: Channels, scheme: Scheme) -> None:
     """Raise BadSettings where a channel has no usable numbers for a scheme."""
     if len({len(column) for column in channels}) != 1:
         raise BadSettings("subscribers, sizes and update intervals are of different numbers of channels")
-    _refuse(~(np.isfinite(channels.subscribers) & (channels.subscribers >= 0)), "subscribers", "0 or more")
-    _refuse(~(np.isfinite(channels.size) & (channels.size > 0)), "size", "more than 0")
+    q, size, u = channels
+    _want(np.isfinite(q) & (q >= 0), "subscribers", q, "0 or more")
+    _want(np.isfinite(size) & (size > 0), "size", size, "more than 0")
     if scheme in (Scheme.FAIR, Scheme.FAIR_SQRT):
-        _refuse(~(channels.update_interval_s > 0), "update_interval_s", "more than 0")
+        _want(u > 0, "update_interval_s", u, "more than 0")
     if scheme is Scheme.FAIR_LOG:
-        _refuse(~(channels.update_interval_s > 1), "update_interval_s", "more than 1 s for fair-log")
+        _want(u > 1, "update_interval_s", u, "for fair-log more than 1")
 
 
-def _refuse(wrong: npt.NDArray[np.bool_], name: str, wanted: str) -> None:
-    if wrong.any():
-        raise BadSettings(f"{name} of channel {int(wrong.argmax()) + 1} is not {wanted}; nothing was planned")
+def _want(right: npt.NDArray[np.bool_], name: str, values: Floats, wanted: str) -> None:
+    if not right.all():
+        at = int(right.argmin())
+        raise BadSettings(f"{name} of channel {at + 1} is {values[at]:g}, and should be {wanted}; nothing was planned")
 
 
 def _worth(channels: Channels, scheme: Scheme) -> Floats:
@@ -216,7 +225,7 @@ class _Solution(NamedTuple):
     """Which of the ascending sizes each channel has, and how good that is."""
 
     steps: Counts
-    gap: float
+    bound: float
     exact: bool
 
 
@@ -231,8 +240,7 @@ def _solve(value: Floats, price: Floats, problem: _Problem) -> _Solution:
         searched = _search(value, price, problem, taken.multiplier, best)
         if searched is not None:
             steps, exact = searched, True
-            best = _cost_of(value, 1 / problem.sizes, steps)
-    return _Solution(steps, max(0.0, best / taken.bound - 1) if taken.bound > 0 else 0.0, bool(exact))
+    return _Solution(steps, taken.bound, bool(exact))
 
 
 def _cost_of(each: Floats, sizes: Floats, steps: Counts) -> float:
