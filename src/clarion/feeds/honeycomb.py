@@ -99,7 +99,7 @@ def choose_levels(
     sizes = wedge_sizes(nodes, base)
     _check(channels, scheme)
     watched, some = channels.subscribers > 0, _watched(channels)
-    sums = _Sums(float(some.subscribers.sum()), float(some.size.sum()), float(some.subscribers @ some.size))
+    sums = _Sums(float(some.subscribers.sum()), float(some.size.sum()), _dot(some.subscribers, some.size))
     problem = _problem_of(sums, sizes, poll_interval_s, scheme, target_s)
     found = _solve(*_value_and_price(scheme, some.subscribers, _worth(some, scheme), some.size), problem)
     levels = np.full(len(channels.subscribers), len(sizes) - 1, dtype=np.int8)
@@ -127,16 +127,16 @@ def describe(
     each = max(count, 1)
     load_unit = each * (mean_size or 1.0)
     if scheme is Scheme.FAST:
-        minimised = float(size @ pollers)
+        minimised = _dot(size, pollers)
     else:
-        minimised = float(_worth(channels, scheme) @ late) / (poll_interval_s / 2)
+        minimised = _dot(_worth(channels, scheme), late) / (poll_interval_s / 2)
     return LevelPlan(
         levels=levels,
         pollers=pollers,
         polls=float(pollers.sum()) / each,
-        bandwidth=float(pollers @ size) / load_unit,
-        budget=max(float(q @ size), float(size[watched].sum())) / load_unit,
-        detection_s_by_subscription=float(q @ late) / (float(q.sum()) or 1.0),
+        bandwidth=_dot(pollers, size) / load_unit,
+        budget=max(_dot(q, size), float(size[watched].sum())) / load_unit,
+        detection_s_by_subscription=_dot(q, late) / (float(q.sum()) or 1.0),
         detection_s_by_channel=float(late.sum()) / each,
         bound=bound,
         gap_to_bound=float(np.maximum(0.0, minimised / bound - 1)) if bound else 0.0,
@@ -145,6 +145,12 @@ def describe(
         mean_size=mean_size,
         exact=exact,
     )
+
+
+def _dot(one: Floats, other: Floats) -> float:
+    """Return the sum of products, by one thread: a BLAS has several, which wait for each other on a busy machine, and the
+    sum's last digits depend on their number, while all nodes are to come to the same."""
+    return float((one * other).sum())
 
 
 def _check(channels: Channels, scheme: Scheme) -> None:
@@ -244,7 +250,7 @@ def _solve(value: Floats, price: Floats, problem: _Problem) -> _Solution:
 
 
 def _cost_of(each: Floats, sizes: Floats, steps: Counts) -> float:
-    return float(each @ sizes[steps])
+    return _dot(each, sizes[steps])
 
 
 class _Taken(NamedTuple):
@@ -271,18 +277,18 @@ def _take_steps(value: Floats, price: Floats, problem: _Problem, members: Counts
         return np.searchsorted(descending, -multiplier * products, side="left")
 
     low, high = 0, int(np.float64(2 * ratio[order[0]] / products[0]).view(np.int64)) if last else 0
-    if last and float(widths @ paid[counts_above(0.0)]) > room:
+    if last and _dot(widths, paid[counts_above(0.0)]) > room:
         while high - low > 1:  # over the bits of a float: positive ones are in the order of their bits
             middle = (low + high) // 2
-            fits = float(widths @ paid[counts_above(_float_of(middle))]) <= room
+            fits = _dot(widths, paid[counts_above(_float_of(middle))]) <= room
             low, high = (low, middle) if fits else (middle, high)
     else:
         high = 0
     multiplier = _float_of(high)
     counts = counts_above(multiplier)
-    room -= float(widths @ paid[counts])
+    room -= _dot(widths, paid[counts])
     saved = np.concatenate(([0.0], np.cumsum(value[order])))
-    bound = float(saved[-1] / sizes[0] - (widths / products) @ saved[counts]) - multiplier * max(0.0, float(room))
+    bound = float(saved[-1] / sizes[0]) - _dot(widths / products, saved[counts]) - multiplier * max(0.0, float(room))
     if high:
         ties = counts_above(_float_of(low))
         for step in range(last):  # as many of those that are worth the same as fit
@@ -432,7 +438,7 @@ def clusters_of(channels: Channels, scheme: Scheme = Scheme.LITE) -> Clusters:
     bins, place, counts = np.unique(_bins(worth, some.size), return_inverse=True, return_counts=True)
     sums = [np.bincount(place, each, len(bins)).tolist() for each in (some.subscribers, worth, some.size)]
     made = map(Cluster, bins.tolist(), counts.tolist(), *sums)
-    return Clusters(scheme, float(some.subscribers @ some.size), tuple(made))
+    return Clusters(scheme, _dot(some.subscribers, some.size), tuple(made))
 
 
 def merge(parts: Iterable[Clusters]) -> Clusters:

@@ -58,8 +58,8 @@ def test_json_has_what_programs_ask_for(file: Path) -> None:
     }  # fmt: skip
     assert found == {
         "scheme": "lite", "nodes": 16, "base": 16, "poll_interval_s": 1800, "target_s": None, "channels": 3,
-        "watched": 2, "levels": 2, "pollers_by_level": [16, 1], "channels_by_level": [2, 0], "polls": 16, "bandwidth": 16,
-        "budget": pytest.approx(41_500 / 1500), "polls_per_s": pytest.approx(32 / 1800),
+        "watched": 2, "levels": 2, "pollers_by_level": [16, 1], "channels_by_level": [2, 0], "polls": 16,
+        "bandwidth": 16, "budget": pytest.approx(41_500 / 1500), "polls_per_s": pytest.approx(32 / 1800),
         "bandwidth_per_s": pytest.approx(24_000 / 1800), "detection_s": {"by_subscription": 56.25, "by_channel": 56.25},
         "gap_to_bound": 0, "exact": True,
     }  # fmt: skip

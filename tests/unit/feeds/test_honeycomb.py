@@ -132,6 +132,8 @@ def test_channels_that_are_all_alike_share_the_budget_to_the_last_one(count: int
         for node in range(10)
     ]
     assert np.count_nonzero(np.concatenate(levels) == 0) == lifted
+    rounded_down = 10 * np.count_nonzero(decide_alone(own, merge(told), 16, 16, _INTERVAL_S) == 0)
+    assert lifted - 10 < rounded_down <= lifted
 
 
 def test_a_handful_is_solved_exactly_where_one_step_after_the_other_is_far_off() -> None:
