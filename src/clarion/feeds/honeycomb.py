@@ -148,8 +148,8 @@ def describe(
 
 
 def _dot(one: Floats, other: Floats) -> float:
-    """Return the sum of products, by one thread: a BLAS has several, which wait for each other on a busy machine, and the
-    sum's last digits depend on their number, while all nodes are to come to the same."""
+    """Return the sum of products, by one thread: a BLAS has several, which wait for each other on a busy machine, and
+    whose number shows in the last digits of a sum, while all nodes are to come to the same."""
     return float((one * other).sum())
 
 
