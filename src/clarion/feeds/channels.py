@@ -60,22 +60,22 @@ def normalise_url(text: str) -> str:
     return found
 
 
-def channel_id(url: str) -> int:
-    """Return a channel's place on the ring."""
-    return ring_id(url)
-
-
-def channel_hash(url: str) -> str:
-    """Return a channel's id as 40 hexadecimal digits: short enough for names."""
-    return f"{ring_id(url):040x}"
-
-
 def channel_topic(url: str) -> str:
     """Return the topic of a channel: `feeds/` and its URL, or its host and hash where that is too long for a name. No
     such name is a pattern."""
     if len(url) > _MOST_BYTES:
-        return f"{PREFIX}{URL(url).origin()}/~{channel_hash(url)}"
+        return f"{PREFIX}{URL(url).origin()}/~{ring_id(url):040x}"
     return PREFIX + "/".join(quote(part, safe="") if part == "*" else part for part in url.split("/"))
+
+
+def channel_id(topic: str) -> int:
+    """Return a channel's place on the ring: the id of its topic."""
+    return ring_id(topic)
+
+
+def channel_hash(topic: str) -> str:
+    """Return the id of a channel's topic as 40 hexadecimal digits: short enough for names of states."""
+    return f"{ring_id(topic):040x}"
 
 
 def record_name(channel: str) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from clarion.feeds.politeness import HostThrottle, Throttled
 from clarion.model.errors import PermanentError
 from clarion.overlay import Ring
 
@@ -60,14 +61,6 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
     levels: dict[str, int]
 
 
-class Throttled(msgspec.Struct, frozen=True, kw_only=True, tag="throttled"):
-    """A host asked to be left alone for a while."""
-
-    node: str
-    host: str
-    wait_s: float
-
-
 RingMessage = Beat | Aggregate | Levels | Throttled
 _messages = msgspec.json.Decoder(RingMessage)
 
@@ -80,7 +73,8 @@ def encode_ring_message(message: RingMessage) -> bytes:
 def decode_ring_message(payload: bytes) -> RingMessage:
     """Return the message of a payload; PermanentError where it is none."""
     try:
-        return _messages.decode(payload)
+        found: RingMessage = _messages.decode(payload)
+        return found
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PermanentError(f"this is no message of a ring: {error}") from error
 
@@ -107,7 +101,7 @@ class RingView:
     def __init__(self) -> None:
         self.aggregates: dict[str, bytes] = {}  # clusters by node
         self.levels: dict[str, int] = {}  # by hash of the channel, as their owners told last
-        self.throttled_until_us: dict[str, int] = {}  # by host, in the broker's time
+        self.throttle = HostThrottle()  # in the broker's time
         self.newest_us = 0
         self._seen: dict[str, _Seen] = {}
         self._retired: dict[tuple[str, str], None] = {}
@@ -123,8 +117,7 @@ class RingView:
         elif isinstance(message, Levels):
             self.levels.update(message.levels)
         else:
-            until_us = committed_at_us + round(message.wait_s * 1e6)
-            self.throttled_until_us[message.host] = max(until_us, self.throttled_until_us.get(message.host, 0))
+            self.throttle.learn(message, committed_at_us / 1e6)
 
     def _on_beat(self, beat: Beat, committed_at_us: int) -> None:
         if (beat.node, beat.incarnation) in self._retired:
@@ -173,6 +166,5 @@ class RingView:
         return Ring(self._seen, base)
 
     def forget_levels(self, known: set[str]) -> None:
-        """Keep the levels of channels that are known, and throttling that is not over."""
+        """Keep the levels of channels that are known."""
         self.levels = {name: level for name, level in self.levels.items() if name in known}
-        self.throttled_until_us = {h: until for h, until in self.throttled_until_us.items() if until > self.newest_us}

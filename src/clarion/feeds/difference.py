@@ -1,0 +1,198 @@
+"""What changed between two versions of a channel, as people would say it: entries of a feed, or pieces of a text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from clarion.feeds.content import (
+    MOST_PAST,
+    Item,
+    Unreadable,
+    Version,
+    digest,
+    pack_version,
+    read_version,
+    unpack_version,
+)
+from clarion.feeds.deltas import Change, Form
+from clarion.feeds.page_text import BadRules, check_rules, what_counts
+
+__all__ = [
+    "BadRules",
+    "FormChanged",
+    "Unreadable",
+    "Version",
+    "check_rules",
+    "difference",
+    "fitting",
+    "pack_version",
+    "read_version",
+    "unpack_version",
+]
+
+MOST_CHANGES = 100  # in a delta
+MOST_CHANGED_BYTES = 256 * 1024  # of the texts in a delta
+_ALIKE = 0.5  # share of words that two texts have in common, for one to be the other changed
+_MOST_PAIRED = 200  # pieces of a text on each side that are compared with one another
+_FORMS: dict[Form, str] = {"feed": "a feed", "page": "a page", "lines": "a text", "bytes": "a file"}
+
+
+class FormChanged(Unreadable):
+    """A channel answered in another form than before, as a feed that gives a page: most often that is an error of its
+    server, so the version before is kept. Where it persists, compare with `anew`."""
+
+
+def difference(before: Version | None, after: Version, *, anew: bool = False) -> tuple[tuple[Change, ...], Version]:
+    """Return what changed, and the version to keep. Without a version before, all of it is new.
+
+    There may be no change though the hashes differ, as where an entry fell off the old end of a feed: then nobody need
+    be told. FormChanged where the forms differ, unless `anew` says that they have for long: then that is the change.
+    """
+    if before is None:
+        return tuple(_change("new", item) for item in after.items), after
+    if before.form != after.form:
+        was, now = (f"{_FORMS[version.form]}: {version.title}".rstrip(": ") for version in (before, after))
+        if not anew:
+            raise FormChanged(f"it was {was}, and answered with {now}; the version before is kept")
+        return (Change(kind="changed", title=after.title, before=f"It was {was}", text=f"It is {now}"),), after
+    if after.form == "feed":
+        return _entries(before, after)
+    if after.form == "bytes":
+        if before.items == after.items:
+            return (), after
+        return (Change(kind="changed", before=before.items[0].text, text=after.items[0].text),), after
+    return _pieces(before.items, after.items), after
+
+
+def fitting(changes: Sequence[Change]) -> tuple[tuple[Change, ...], int]:
+    """Return the first changes, as many as fit a delta, and how many are left out."""
+    room = MOST_CHANGED_BYTES
+    fit: list[Change] = []
+    for change in changes[:MOST_CHANGES]:
+        room -= len(msgspec.json.encode(change))
+        if room < 0:
+            break
+        fit.append(change)
+    return tuple(fit), len(changes) - len(fit)
+
+
+def _change(kind: str, item: Item, was: Item | None = None) -> Change:
+    gone = kind == "gone"
+    return Change(
+        kind=kind,  # type: ignore[arg-type]
+        id=item.id,
+        title=item.title,
+        link=item.link,
+        text="" if gone else item.text,
+        before=item.text if gone else was.text if was else "",
+        published=item.published,
+    )
+
+
+# Feeds.
+
+
+def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Version]:
+    """Return what became of entries. One that comes back is not new again, and gone only once; one that is no longer
+    listed is gone where older ones still are."""
+    was = {item.id: item for item in before.items}
+    past = {entry[:8]: entry[8:] for entry in before.past}
+    now = {item.id for item in after.items}
+    lost = [item for item in before.items if item.id not in now]
+    unknown = [item for item in after.items if item.id not in was]
+    renamed = _renamed(lost, unknown)
+    changes: list[Change] = []
+    for item in after.items:
+        key = digest(item.id)
+        known = was.get(item.id) or renamed.get(item.id)
+        if known is not None:
+            if known.mark != item.mark:
+                changes.append(_change("changed", item, known))
+        elif key not in past:
+            changes.append(_change("new", item))
+        elif past[key] != item.mark:
+            changes.append(_change("changed", item))
+    same = {item.id for item in renamed.values()}
+    listed = [item.id in now or item.id in same for item in before.items]
+    last = max((at for at, still in enumerate(listed) if still), default=-1)
+    for item in before.items[: last + 1]:
+        if item.id not in now and item.id not in same and digest(item.id) not in past:
+            changes.append(_change("gone", item))
+    kept = {digest(item.id): item.mark for item in lost} | past
+    newest = {key: kept[key] for key in [*(digest(item.id) for item in lost), *past] if key in kept}
+    return tuple(changes), msgspec.structs.replace(
+        after, past=tuple(key + mark for key, mark in list(newest.items())[:MOST_PAST])
+    )
+
+
+def _renamed(lost: Iterable[Item], unknown: Iterable[Item]) -> dict[str, Item]:
+    """Return the entries whose id alone is another, as after a site has moved, with what each was."""
+    by_mark = {item.mark: item for item in lost}
+    return {item.id: by_mark[item.mark] for item in unknown if item.mark in by_mark}
+
+
+# Pages and lines.
+
+
+def _pieces(before: Sequence[Item], after: Sequence[Item]) -> tuple[Change, ...]:
+    """Return what became of pieces of a text. Those that only moved are no change; of the others, two that are alike or
+    stand in the same place are one that changed."""
+    gone = _beyond(before, after)
+    new = _beyond(after, before)
+    pairs = _paired(before, gone, after, new)
+    changes = []
+    for at in new:
+        was = pairs.get(at)
+        changes.append(_change("new" if was is None else "changed", after[at], None if was is None else before[was]))
+    taken = set(pairs.values())
+    return (*changes, *(_change("gone", before[at]) for at in gone if at not in taken))
+
+
+def _beyond(items: Sequence[Item], others: Sequence[Item]) -> list[int]:
+    """Return the places of the items that the others have not, or not so often."""
+    room = Counter(item.mark for item in others)
+    places = []
+    for at, item in enumerate(items):
+        if room[item.mark] > 0:
+            room[item.mark] -= 1
+        else:
+            places.append(at)
+    return places
+
+
+def _paired(before: Sequence[Item], gone: list[int], after: Sequence[Item], new: list[int]) -> dict[int, int]:
+    """Return for places of new pieces those of the pieces that they were, by likeness first and then by place."""
+    words = {("was", at): _words(before[at]) for at in gone[:_MOST_PAIRED]}
+    words |= {("is", at): _words(after[at]) for at in new[:_MOST_PAIRED]}
+    found = []
+    for is_at in new[:_MOST_PAIRED]:
+        for was_at in gone[:_MOST_PAIRED]:
+            now, old = words["is", is_at], words["was", was_at]
+            alike = 2 * (now & old).total() / max(1, now.total() + old.total())
+            beside = _beside(before, was_at, after, is_at)
+            if alike >= _ALIKE or (beside == 2 and len(before[was_at].text) < 100 and len(after[is_at].text) < 100):
+                found.append((-alike - beside / 4, abs(is_at - was_at), is_at, was_at))
+    pairs: dict[int, int] = {}
+    taken = set()
+    for _, _, is_at, was_at in sorted(found):
+        if is_at not in pairs and was_at not in taken:
+            pairs[is_at] = was_at
+            taken.add(was_at)
+    return pairs
+
+
+def _beside(before: Sequence[Item], was_at: int, after: Sequence[Item], is_at: int) -> int:
+    """Return how many of the pieces next to a place are the same, of two."""
+    sides = 0
+    for step in (-1, 1):
+        was = before[was_at + step].mark if 0 <= was_at + step < len(before) else b""
+        now = after[is_at + step].mark if 0 <= is_at + step < len(after) else b""
+        sides += was == now
+    return sides
+
+
+def _words(item: Item) -> Counter[str]:
+    return Counter(what_counts(item.text).lower().split()[:1000])

@@ -1,0 +1,359 @@
+"""The text of web pages that counts: blocks of the main text, without markup, advertisements, stamps and counters.
+
+People's rules say which parts of a page to keep and to leave out. Without a rule to keep, the main text is what
+trafilatura finds; where that is too little of a page, such as a table of prices, it is all text outside of what is
+plainly around it. Noise is taken out of what is compared, never out of what is shown.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any, NamedTuple
+from urllib.parse import urljoin
+
+from lxml import etree
+
+from clarion.feeds.channels import Rules
+from clarion.model.errors import PermanentError
+
+MOST_MAIN_TEXT_BYTES = 500_000  # of a page whose main text is looked for; the text of a larger one is taken whole
+_MOST_ELEMENTS_FOR_RULES = 50_000  # a selector may take the square of their number
+_MOST_RULES = 20
+_MOST_RULE_CHARACTERS = 300
+_MOST_BLOCKS = 20_000
+_MAIN_SHARE = 0.6  # of the text of a page that its main text must have, to be believed
+
+
+class BadRules(PermanentError):
+    """These rules are no selectors that can be followed; nothing was done."""
+
+
+class NothingKept(PermanentError):
+    """No part of the page is what the rules keep."""
+
+
+class Block(NamedTuple):
+    """A piece of text between two breaks of a page, the heading above it and the first link in it."""
+
+    text: str
+    heading: str
+    link: str
+
+
+# Rules.
+
+_PAST_SELF = re.compile(r"//|\.\.|\b(?:ancestor|descendant|following|preceding|parent)\b")
+_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self)?\s*::|\bid\s*\(|\$")
+
+
+def check_rules(rules: Rules) -> None:
+    """Return where every rule is a selector that can be followed in bounded time; BadRules otherwise."""
+    if len(rules.keep) + len(rules.leave_out) > _MOST_RULES:
+        raise BadRules(f"a channel has at most {_MOST_RULES} rules; nothing was done")
+    for rule in (*rules.keep, *rules.leave_out):
+        _selector(rule)
+
+
+def _selector(rule: str) -> etree.XPath:
+    """Return a rule ready to be followed: an XPath where it starts with `/`, `./` or `(`, else a CSS selector."""
+    from cssselect import HTMLTranslator, SelectorError
+
+    if not rule.strip() or len(rule) > _MOST_RULE_CHARACTERS:
+        raise BadRules(f"a rule has from 1 to {_MOST_RULE_CHARACTERS} characters, not {len(rule)}; nothing was done")
+    path = rule.strip().startswith(("/", "./", "("))
+    if path and _costly(rule):
+        raise BadRules(
+            f"the rule {rule!r} may take too long: within [ ] an XPath may look at the element, its attributes and its "
+            "children only, and axes that go beyond its siblings are not for rules; nothing was done"
+        )
+    try:
+        selector = etree.XPath(rule.strip() if path else HTMLTranslator().css_to_xpath(rule.strip()), regexp=False)
+        found = selector(etree.fromstring("<html><body><p class='a'>a</p></body></html>"))
+    except (etree.XPathError, SelectorError, SyntaxError, ValueError, RecursionError) as error:
+        raise BadRules(f"the rule {rule!r} is no {'XPath' if path else 'CSS selector'}: {error}") from None
+    if not isinstance(found, list):
+        raise BadRules(f"the rule {rule!r} gives a value, not parts of a page; nothing was done")
+    return selector
+
+
+def _costly(path: str) -> bool:
+    """Return whether an XPath may look at all of a page for each of its elements, and more than a few times."""
+    inside = "".join(re.findall(r"\[[^\[\]]*\]", path))
+    nested = re.search(r"\[[^\]]*\[[^\]]*\[", path) is not None
+    return nested or bool(_PAST_SELF.search(inside)) or bool(_FAR.search(path)) or path.count("//") > 4
+
+
+# From a page to its blocks.
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_DROPPED = _set(
+    "script style noscript template svg math iframe object embed canvas audio video map head input button select "
+    "textarea datalist progress meter dialog nav menu"
+)
+_AROUND = frozenset(("header", "footer", "aside"))  # where they are a page's and not an article's
+_ROLES = _set("navigation banner contentinfo complementary search dialog alertdialog menu menubar")
+_BREAKS = _set(
+    "address article aside blockquote body br caption center dd details div dl dt fieldset figcaption figure footer "
+    "form h1 h2 h3 h4 h5 h6 header hr html legend li main ol p pre section summary table tbody tfoot thead tr ul "
+    "title head item list quote row lb code"  # the last: of trafilatura, whose `head` is a heading
+)
+_HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+_CELLS = frozenset(("td", "th", "cell"))
+_AD_WORDS = _set(
+    "ad ads advert adverts advertisement advertising adsense adslot adbox adunit sponsor sponsored promoted taboola "
+    "outbrain doubleclick cookie cookies gdpr consent captcha newsletter breadcrumb breadcrumbs paywall"
+)
+_ASIDES = re.compile(
+    r"(?:social|share|sharing)(?:[-_](?:links?|buttons?|bar|icons?|media|tools?|counts?|counter))?"
+    r"|(?:related|recommended|trending|popular|most-?read|more|latest)[-_](?:posts?|articles?|stories|news|content|links)"
+    r"|related|recommended|recommendations|trending|mostread|view-?counts?|viewcounter|hit-?counter|sr-only"
+    r"|visually-hidden|skip-?link|back-to-top|popup|modal|toast",
+    re.IGNORECASE,
+)
+_HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+
+
+def page_blocks(text: str, url: str, rules: Rules) -> tuple[str, list[Block]]:
+    """Return the title of a page and the blocks of its text; NothingKept where rules keep no part of it."""
+    tree = _parse(text)
+    if tree is None:
+        return "", []
+    title = " ".join((tree.findtext(".//title") or "").split())
+    if rules.keep or rules.leave_out:
+        roots = _ruled(tree, rules)
+        if rules.keep:
+            return title, [block for root in roots for block in _blocks(root, url)][:_MOST_BLOCKS]
+    _drop_around(tree)
+    everything = _blocks(tree, url)
+    if len(text) > MOST_MAIN_TEXT_BYTES:
+        return title, everything
+    main = _main_blocks(tree, url)
+    size = sum(len(block.text) for block in main)
+    return title, main if size >= _MAIN_SHARE * sum(len(block.text) for block in everything) else everything
+
+
+def plain_text(markup: str) -> str:
+    """Return the text of a piece of HTML, a line for each of its blocks."""
+    if "<" not in markup and "&" not in markup:
+        return markup
+    tree = _parse(markup)
+    return "" if tree is None else "\n".join(block.text for block in _blocks(tree, ""))
+
+
+def _parse(text: str) -> Any:
+    text = text.replace("\0", "")
+    if not text.strip():
+        return None
+    parser = etree.HTMLParser(
+        encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, recover=True, huge_tree=False
+    )
+    try:
+        return etree.fromstring(text.encode("utf-8", "replace"), parser)
+    except (etree.XMLSyntaxError, ValueError):
+        return None
+
+
+def _ruled(tree: Any, rules: Rules) -> list[Any]:
+    """Take what rules leave out off a page, and return the parts that they keep, none of which is within another."""
+    if sum(1 for _ in tree.iter()) > _MOST_ELEMENTS_FOR_RULES:
+        raise NothingKept(f"a page with rules has at most {_MOST_ELEMENTS_FOR_RULES} elements; this one has more")
+    for rule in rules.leave_out:
+        for element in _found(rule, tree):
+            _remove(element)
+    if not rules.keep:
+        return []
+    kept = {element for rule in rules.keep for element in _found(rule, tree)}
+    roots = [e for e in tree.iter() if e in kept and not any(above in kept for above in e.iterancestors())]
+    if not roots:
+        raise NothingKept(f"no part of the page is what its rules keep: {', '.join(rules.keep)}")
+    return roots
+
+
+def _found(rule: str, tree: Any) -> list[Any]:
+    found = _selector(rule)(tree)
+    return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
+
+
+def _remove(element: Any) -> None:
+    parent = element.getparent()
+    if parent is None:
+        return
+    if element.tail:  # the text after an element is not of it
+        before = element.getprevious()
+        if before is None:
+            parent.text = (parent.text or "") + element.tail
+        else:
+            before.tail = (before.tail or "") + element.tail
+    parent.remove(element)
+
+
+def _drop_around(tree: Any) -> None:
+    """Take off a page what is plainly not its text: hidden parts, navigation, advertisements, what asks to share it."""
+    whole = 0
+    for element in list(tree.iter(etree.Element)):
+        if element.tag in ("html", "body", "main", "article") or not _is_around(element):
+            continue
+        whole = whole or len("".join(tree.itertext()))
+        if len("".join(element.itertext())) * 2 <= whole:  # a whole page may be marked so by mistake
+            _remove(element)
+
+
+def _is_around(element: Any) -> bool:
+    if element.tag in _DROPPED:
+        return bool(element.tag != "head")  # its title is looked for; it is no text of the page
+    if element.tag in _AROUND and not any(above.tag in ("main", "article") for above in element.iterancestors()):
+        return True
+    named = element.attrib
+    if not named:
+        return False
+    if named.get("role") in _ROLES or "hidden" in named or named.get("aria-hidden") == "true":
+        return True
+    if _HIDDEN.search(named.get("style", "")):
+        return True
+    for name in f"{named.get('class', '')} {named.get('id', '')}".split():
+        if _ASIDES.fullmatch(name) or not _AD_WORDS.isdisjoint(re.split(r"[-_]+", name.lower())):
+            return True
+    return False
+
+
+def _main_blocks(tree: Any, url: str) -> list[Block]:
+    """Return the blocks of the main text that trafilatura finds, or none."""
+    from copy import deepcopy
+
+    from trafilatura import bare_extraction
+
+    try:
+        found = bare_extraction(
+            deepcopy(tree), url=None, include_comments=False, favor_recall=True, with_metadata=False
+        )
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError, etree.LxmlError):
+        return []  # whatever page it stumbles over has text all the same
+    body = getattr(found, "body", None)
+    return [] if body is None else _blocks(body, url)
+
+
+def _blocks(tree: Any, url: str) -> list[Block]:
+    """Return the text of a tree cut at its breaks, in order."""
+    blocks: list[Block] = []
+    pieces: list[str] = []
+    heading = link = ""
+
+    def cut() -> str:
+        nonlocal link
+        text = " ".join("".join(pieces).split()).strip(" |")
+        pieces.clear()
+        if text and len(blocks) < _MOST_BLOCKS:
+            blocks.append(Block(text, heading, link))
+        link = ""
+        return text
+
+    skipped: Any = None
+    for event, element in etree.iterwalk(tree, events=("start", "end")):
+        tag = element.tag
+        if event == "start":
+            if skipped is None and tag in _DROPPED and not (tag == "head" and element.get("rend")):
+                skipped = element
+            if skipped is not None:
+                continue
+            if tag in _BREAKS:
+                cut()
+            elif tag in _CELLS:
+                pieces.append(" | ")
+            elif tag in ("a", "ref") and not link:
+                link = _absolute(url, element.get("href") or element.get("target") or "")
+            if element.text:
+                pieces.append(element.text)
+            continue
+        if skipped is None and tag in _BREAKS:
+            text = cut()
+            if text and (tag in _HEADINGS or tag == "head"):
+                heading = text[:200]
+        if skipped is element:
+            skipped = None
+        if skipped is None and element.tail and element is not tree:
+            pieces.append(element.tail)
+    cut()
+    return blocks
+
+
+def _absolute(url: str, link: str) -> str:
+    link = link.strip()
+    if not link or link.startswith("#"):
+        return ""
+    try:
+        found = urljoin(url, link)
+    except ValueError:
+        return ""
+    return found if found.startswith(("http://", "https://")) and len(found) <= 2000 else ""
+
+
+# What counts of a text.
+
+_MONTH = (
+    r"(?:jan(?:uary|uar)?|feb(?:ruary|ruar)?|mar(?:ch)?|märz|apr(?:il)?|may|mai|june?|juni|july?|juli|aug(?:ust)?"
+    r"|sep(?:t(?:ember)?)?|o[ck]t(?:ober)?|nov(?:ember)?|de[cz](?:ember)?)\.?"
+)
+_DATE = (
+    r"(?:(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?,?\s+)?"
+    rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{2,4}}"
+    rf"|\d{{1,2}}(?:st|nd|rd|th|\.)?\s+{_MONTH}(?:,?\s+\d{{4}})?|{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s+\d{{4}})?))"
+)
+_CLOCK = r"(?:\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[ap]\.?m\.?|\s?uhr)?)"
+_ZONE = r"(?:\s?(?:utc|gmt|z|[a-z]{1,3}st|[a-z]{1,3}dt|cet|cest)\b|\s?[+-]\d{2}:?\d{2})?"
+_STAMP = rf"(?:{_DATE}(?:(?:,|\s|t|at|um|[-\u2013])*{_CLOCK}{_ZONE})?|{_CLOCK}{_ZONE}(?:,?\s+(?:on\s+)?{_DATE})?)"
+_COUNT = r"\d(?:[\d.,' \u00a0\u202f]*\d)?\s?(?:k|m|mio|tsd)?"
+_UNIT = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|wks?|weeks?|mos?|months?|y|yrs?|years?)"
+_COUNTED = (
+    r"(?:page\s?views?|views?|reads|likes?|dislikes?|shares?|comments?|repl(?:y|ies)|reactions?|followers?"
+    r"|subscribers?|downloads?|visitors?|visits?|hits|claps?|upvotes?|retweets?|reposts?|bookmarks?|stargazers?"
+    r"|guests?|users?\sonline|(?:people|users?|others)\s(?:are\s)?(?:viewing|watching|reading|looking)[a-z ]*"
+    r"|aufrufe|kommentare?|antworten|vues|commentaires?|visitas|comentarios?)"
+)
+_NOISE = [
+    # how long ago, and how long still
+    rf"\b(?:about|over|almost|around|less than)?\s*(?:an?|one|{_COUNT})\s*{_UNIT}\.?(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?"
+    r"\s+ago\b",
+    r"\b(?:just now|moments? ago|a (?:few )?(?:moments?|seconds?|minutes?|hours?|days?) ago)\b",
+    r"\bvor\s+(?:\d+|eine[rmn]?|wenigen)\s+(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)\b",
+    r"\bil y a\s+(?:\d+|une?)\s+(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)\b",
+    r"\bhace\s+(?:\d+|una?)\s+(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)\b",
+    rf"\b(?:ends?|starts?|closes?|expires?|refresh(?:es|ing)?)\s+in:?\s+(?:\d+\s*{_UNIT}\b[ ,:]*|\d+(?::\d+)+)+",
+    # stamps with a label that says so, and stamps to the second
+    r"\b(?:page\s+|site\s+|data\s+)?(?:last\s+|zuletzt\s+|letzte\s+)?(?:updated?|modified|modification|changed|change"
+    r"|edited|edit|generated|refreshed|rendered|retrieved|fetched|accessed|checked|built|as of|stand|aktualisiert"
+    r"|aktualisierung|geändert|änderung|mise? à jour(?: le)?|actualizado(?: el)?|(?:current|server|local)\s+time)"
+    rf"(?:\s+(?:on|at|by|am|on:|at:))?\s*:?\s*{_STAMP}",
+    rf"\b{_DATE}(?:,|\s|t|at)*\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d+)?{_ZONE}",
+    rf"^\s*\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}\s*$",
+    # how fast the page was made, by which request
+    r"\b(?:generated|rendered|created|loaded|served|processed|took|executed|\d+ queries)\s+in\s+[\d.,]+\s*"
+    r"(?:ms|s|sec|seconds?|milliseconds?)\b(?:\s*(?:with|using)\s+\d+\s+(?:db\s+)?quer(?:y|ies))?",
+    r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor|incident)[ _-]?(?:id|token|no\.?)?\s*[:=#]\s*"
+    r"[\w./+=-]{6,}",
+    r"\b(?:nonce|csrf|token|jsessionid|phpsessid|sid)\s*[:=]\s*[\w./+=-]{6,}",
+    # counters
+    rf"(?<![\w.,])(?:{_COUNT})\s*\+?\s*{_COUNTED}\b",
+    rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])",
+    rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b",
+    # whose page it is, and that it has advertisements
+    r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}",
+    r"^\s*(?:advertisements?|anzeige|werbung|publicité|publicidad|sponsored(?: content)?|ad)\s*$",
+]
+_NOISES = re.compile("|".join(f"(?:{noise})" for noise in _NOISE), re.IGNORECASE)
+_LIKE = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_SYMBOLS_ONLY = re.compile(r"[\W_]*")
+
+
+def what_counts(text: str, *, noise: bool = True) -> str:
+    """Return a text as it is compared: with spaces, quotes and dashes of one kind, and without noise."""
+    text = " ".join(unicodedata.normalize("NFC", text).translate(_LIKE).split())
+    if noise:
+        text = " ".join(_NOISES.sub(" ", text).split())
+        if _SYMBOLS_ONLY.fullmatch(text) and not any(unicodedata.category(sign) == "Sc" for sign in text):
+            return ""
+    return text
