@@ -14,6 +14,7 @@ from clarion.cli.command_errors import TellsUsage, exit_codes_help
 from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
+from clarion.cli.feeds_model_commands import reproduce_feeds, simulate_feeds
 from clarion.cli.job_commands import jobs_app
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
@@ -72,6 +73,8 @@ def _options(
 
 simulate_app.command("workflow")(simulate_workflow)
 reproduce_app.command("workflow")(reproduce_workflow)
+simulate_app.command("feeds")(simulate_feeds)
+reproduce_app.command("feeds")(reproduce_feeds)
 
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
 _WORKFLOWS, _PIPELINE, _MODELS = "Workflows", "Data", "Models"

@@ -155,7 +155,7 @@ class _Gaps:
 
 
 def polls_between(
-    pollers: Pollers, offsets_s: Series, interval_s: float, from_s: float, until_s: float
+    pollers: Pollers, offsets_s: Series, interval_s: float, from_s: Series, until_s: float
 ) -> tuple[Counts, Series, Counts]:
     """Return the polls after one moment and up to another: of which channel, when, and by the poller of which rank.
     They are those of `next_poll_s` for all ranks."""
@@ -168,17 +168,33 @@ def polls_between(
 
 
 def simulate_churn(
-    model: FeedsModel, work: Workload, plan: LevelPlan, churn_per_hour: float, hours: float, beat_s: float = BEAT_S
+    model: FeedsModel,
+    work: Workload,
+    plan: LevelPlan,
+    churn_per_hour: float,
+    hours: float,
+    beat_s: float = BEAT_S,
+    takes_over: bool = False,
 ) -> ChurnOutcome:
-    """Return what becomes of a plan's polls while such a share of the nodes fails each hour, and as many join."""
+    """Return what becomes of a plan's polls while such a share of the nodes fails each hour, and as many join. Where a
+    new owner `takes_over`, it makes up at once for the poll that the failed one may have missed while it was silent."""
     seconds, interval_s = 3600 * hours, model.poll_interval_s
     order = np.argsort(work.places)  # looking for neighbours on the circle is faster so
     places, levels = work.places[order], plan.levels[order]
     offsets_s: Any = poll_phase_s(0, 1, interval_s, places)  # type: ignore[arg-type]
     lives, gaps, views = Lives(model, churn_per_hour, seconds), _Gaps(order.size), 0
     for view in views_of(lives, model.base, seconds, beat_s, model.seed):
-        pollers = Places.of(view.ring).pollers(places, levels)
-        of, at_s, rank = polls_between(pollers, offsets_s, interval_s, view.from_s, view.until_s)
+        nodes = Places.of(view.ring)
+        pollers = nodes.pollers(places, levels)
+        from_s = np.full(order.size, view.from_s)
+        if takes_over:
+            if views:
+                from_s[~np.isin(owners, nodes.ids)] -= (MISSED_BEATS + 1) * beat_s
+            owners = nodes.ids[pollers.owner]
+        of, at_s, rank = polls_between(pollers, offsets_s, interval_s, from_s, view.until_s)
+        if takes_over:
+            kept = (at_s > view.from_s) | (pollers.node(of, rank) == pollers.owner[of])
+            of, at_s, rank = of[kept], np.maximum(at_s, view.from_s)[kept], rank[kept]
         fails_s = np.array([lives.fails_s[name] for name in view.ring.names])
         made = at_s < fails_s[pollers.node(of, rank)]
         gaps.add(of[made], at_s[made])
@@ -186,7 +202,7 @@ def simulate_churn(
         views += 1
     gaps.end(seconds)
     times_s = np.empty(order.size)
-    times_s[order] = gaps.squares / (2 * gaps.sums_s)
+    times_s[order] = np.divide(gaps.squares, 2 * gaps.sums_s, out=gaps.longest_s / 2, where=gaps.sums_s > 0)
     longest_s = float(gaps.longest_s.max())
     return ChurnOutcome(
         churn_per_hour=churn_per_hour, hours=hours, beat_s=beat_s, failed=lives.failed, joined=lives.joined,

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.random import Generator as Dice
 from numpy.typing import NDArray
 
-from clarion.feeds.honeycomb import Channels, LevelPlan, Scheme, choose_levels, wedge_sizes
+from clarion.feeds.honeycomb import Channels, LevelPlan, Scheme, choose_levels
 from clarion.feeds.poll_schedule import poll_phase_s
-from clarion.model.errors import BadSettings
 from clarion.overlay import ID_BITS, Ring, ring_id
-from clarion.overlay.routing import route, wedge_tree
+# from clarion.overlay.routing import route, wedge_tree
 
 Series: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
@@ -45,13 +44,6 @@ class FeedsModel:
     zipf: float = 0.5
     varied_sizes: bool = False
     seed: int = 1
-
-    def __post_init__(self) -> None:
-        if self.subscriptions < self.channels:
-            raise BadSettings(
-                f"{self.subscriptions:,} subscriptions of {self.channels:,} channels: the owners' polls alone are more"
-                " than the subscribers would have caused; simulate with one subscription a channel at least"
-            )
 
 
 class Workload(NamedTuple):
@@ -163,6 +155,14 @@ class Dissemination:
     wedge: float  # nodes that are told
 
 
+class EachChannel(NamedTuple):
+    """What was measured, channel by channel."""
+
+    pollers: Counts
+    even_s: Series
+    random_s: Series
+
+
 @dataclass(frozen=True, slots=True)
 class FeedsOutcome:
     """What a simulation found; `plan` has what the optimiser promised."""
@@ -178,6 +178,7 @@ class FeedsOutcome:
     updates: int  # changes that were measured
     empty_wedges: int
     dissemination: Dissemination | None
+    each: EachChannel
 
     @property
     def disagreement(self) -> float:
@@ -195,7 +196,7 @@ class FeedsOutcome:
         return {
             **asdict(self.model),
             "channels_by_level": [int(count) for count in self.plan.channels_by_level],
-            "budget": self.plan.budget / self.model.channels,
+            "budget": self.plan.budget,
             "gap_to_bound": self.plan.gap_to_bound,
             **{name: {"detection_s": asdict(times), **asdict(costs)} for name, (times, costs) in both.items()},
             "measured": {"detection_s": asdict(self.measured), "updates": self.updates},
@@ -227,20 +228,20 @@ def measure(model: FeedsModel, work: Workload, plan: LevelPlan, *, updates: int 
     pollers = Places.of(ring).pollers(work.places, plan.levels)
     wedge = np.maximum(1, pollers.wedge)
     channels, interval_s = work.channels, model.poll_interval_s
-    planned = wedge_sizes(model.nodes, model.base)[plan.levels]
-    even, random = measured_detections(model, work, pollers.count, updates)
+    each = measured_detections(model, work, pollers.count, updates)
     return FeedsOutcome(
         model=model,
         plan=plan,
         legacy=(Detection(*[interval_s / 2] * 3), _costs(channels, channels.subscribers)),
-        formula=(detection(channels, interval_s / (2 * planned)), _costs(channels, planned)),
+        formula=(detection(channels, interval_s / (2 * plan.pollers)), _costs(channels, plan.pollers)),
         real_wedges=(detection(channels, interval_s / (2 * wedge)), _costs(channels, wedge)),
         pollers=(detection(channels, interval_s / (2 * pollers.count)), _costs(channels, pollers.count)),
-        measured=detection(channels, even),
-        measured_random=detection(channels, random),
+        measured=detection(channels, each.even_s),
+        measured_random=detection(channels, each.random_s),
         updates=updates * model.channels,
         empty_wedges=int(np.count_nonzero(pollers.wedge == 0)),
         dissemination=_dissemination(model, work, plan, ring, told) if told else None,
+        each=each,
     )
 
 
@@ -258,9 +259,9 @@ def _costs(channels: Channels, polls: Series | Counts) -> Costs:
     return Costs(float(polls.mean()), float(np.average(polls, weights=channels.size)))
 
 
-def measured_detections(model: FeedsModel, work: Workload, pollers: Counts, updates: int) -> tuple[Series, Series]:
+def measured_detections(model: FeedsModel, work: Workload, pollers: Counts, updates: int) -> EachChannel:
     """Return the mean detection times of channels as they are measured: each channel changes so many times, at the
-    moments of a Poisson process, and waits for the next poll. First with evenly spaced polls, then with random ones."""
+    moments of a Poisson process, and waits for the next poll; with evenly spaced polls, and with random ones."""
     rng = np.random.default_rng([model.seed, 2])
     even, random = np.empty(pollers.size), np.empty(pollers.size)
     for part in _parts(pollers):
@@ -272,7 +273,7 @@ def measured_detections(model: FeedsModel, work: Workload, pollers: Counts, upda
         changed_s = np.cumsum(gaps_s, axis=1)
         even[part] = _waits_s(of, phases_s, changed_s, model.poll_interval_s)
         random[part] = _waits_s(of, rng.random(of.size) * model.poll_interval_s, changed_s, model.poll_interval_s)
-    return even, random
+    return EachChannel(pollers, even, random)
 
 
 def _parts(pollers: Counts) -> Iterator[slice]:
