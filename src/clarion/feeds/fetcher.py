@@ -242,7 +242,8 @@ class Fetcher:
         except aiohttp.InvalidURL as error:  # an IPv4 address in another form than four numbers
             raise failed("address", error) from error
         except aiohttp.ClientResponseError as error:  # what came is not HTTP as it should be
-            raise failed("too-large" if "more than" in error.message else "connection", error.message) from error
+            large = error.message.startswith(("Got more than", "Too many"))
+            raise failed("too-large" if large else "connection", error.message) from error
         except (aiohttp.ClientError, OSError) as error:
             raise failed("address" if _REFUSED in str(error) else "connection", error) from error
 
