@@ -35,8 +35,8 @@ Levels = npt.NDArray[np.int8]
 Counts = npt.NDArray[np.intp]
 
 _ROUNDING = 1e-12  # of a budget: sums of the same numbers in another order differ by as much
-_EXACT_CHANNELS = 64  # few enough for a search to be tried
-_EXACT_STATES = 20_000  # of such a search; beyond, it is given up
+_EXACT_CHANNELS = 4_000  # few enough for the best levels to be searched
+_EXACT_ANSWERS = 500_000  # partial ones that are looked at in such a search; then it is given up
 _FILL_STEPS = 256  # a level, beyond the threshold, that are tried for what is left of the budget
 
 
@@ -66,7 +66,7 @@ class LevelPlan(NamedTuple):
     pollers: Floats  # of each channel: the mean size of its wedge, 0 without subscribers
     polls: float
     bandwidth: float  # in mean sizes
-    budget: float  # bandwidth of subscribers that poll on their own
+    budget: float  # bandwidth of subscribers that poll on their own; of owners alone, where that is more
     detection_s_by_subscription: float  # means; 0 where nobody subscribes to anything
     detection_s_by_channel: float
     gap_to_bound: float  # how much less at most the minimised sum could be, in parts of it
@@ -129,7 +129,7 @@ def describe(
         pollers=pollers,
         polls=float(pollers.sum()) / each,
         bandwidth=float(pollers @ size) / load_unit,
-        budget=float(q @ size) / load_unit,
+        budget=max(float(q @ size), float(size[watched].sum())) / load_unit,
         detection_s_by_subscription=float(q @ late) / (float(q.sum()) or 1.0),
         detection_s_by_channel=float(late.sum()) / each,
         gap_to_bound=gap,
@@ -329,35 +329,45 @@ def _fill(
 def _search(value: Floats, price: Floats, problem: _Problem, multiplier: float, best: float) -> Counts | None:
     """Return the best steps there are, or None where too many would have to be looked at.
 
-    Channel by channel, partial answers are kept that no other beats in both sums, and that can still be as good as
-    `best` by the Lagrangian bound. Channels whose step is clear come first, so that few answers are kept.
+    A step is settled where, by the Lagrangian bound, no answer with another could be as good as `best`. The other
+    channels are gone through one by one: of partial answers those are kept that no other beats in both sums, and that
+    can still be as good.
     """
     sizes = problem.sizes
-    budget = problem.budget * (1 + _ROUNDING)
     f, g = value[:, None] / sizes, price[:, None] * sizes
     charged = f + multiplier * g
-    least = charged.min(axis=1)
-    order = np.argsort(-np.partition(charged - least[:, None], 1, axis=1)[:, 1], kind="stable")
-    bound = best * (1 + _ROUNDING) + multiplier * budget
-    later_charged, later_price = float(least.sum()), float(g[:, 0].sum())
-    sum_f, sum_g = np.zeros(1), np.zeros(1)
+    extra = charged - charged.min(axis=1, keepdims=True)
+    budget = problem.budget * (1 + _ROUNDING)
+    spare = best * (1 + _ROUNDING) + multiplier * budget - float(charged.min(axis=1).sum())
+    steps: Counts = extra.argmin(axis=1)
+    doubt = np.sort(extra, axis=1)[:, 1]
+    unsure = np.flatnonzero(doubt <= spare)
+    unsure = unsure[np.argsort(-doubt[unsure], kind="stable")]  # the clearest first, so that few answers are kept
+    settled = np.ones(len(value), dtype=bool)
+    settled[unsure] = False
+    sum_g = np.array([g[settled, steps[settled]].sum()])
+    sum_f, sum_extra = np.zeros(1), np.zeros(1)
+    later_g = float(g[unsure, 0].sum())
     trail: list[tuple[Counts, Counts]] = []
-    for channel in order:
-        later_charged -= float(least[channel])
-        later_price -= float(g[channel, 0])
-        all_f = (sum_f[:, None] + f[channel]).ravel()
-        all_g = (sum_g[:, None] + g[channel]).ravel()
-        kept = np.flatnonzero((all_f + multiplier * all_g + later_charged <= bound) & (all_g + later_price <= budget))
+    looked_at = 0
+    for channel in unsure:
+        later_g -= float(g[channel, 0])
+        all_f, all_g, all_extra = (
+            (sums[:, None] + each[channel]).ravel() for sums, each in ((sum_f, f), (sum_g, g), (sum_extra, extra))
+        )
+        looked_at += len(all_f)
+        kept = np.flatnonzero((all_extra <= spare) & (all_g + later_g <= budget))
         kept = kept[np.lexsort((all_f[kept], all_g[kept]))]
-        ahead = np.minimum.accumulate(np.concatenate(([np.inf], all_f[kept][:-1])))
-        kept = kept[all_f[kept] < ahead * (1 - _ROUNDING)]
-        if not 0 < len(kept) <= _EXACT_STATES:
+        least_before = np.minimum.accumulate(np.concatenate(([np.inf], all_f[kept])))[:-1]
+        kept = kept[all_f[kept] < least_before * (1 - _ROUNDING)]
+        if not len(kept) or looked_at > _EXACT_ANSWERS:
             return None
-        sum_f, sum_g = all_f[kept], all_g[kept]
+        sum_f, sum_g, sum_extra = all_f[kept], all_g[kept], all_extra[kept]
         trail.append((kept // len(sizes), kept % len(sizes)))
-    steps = np.zeros(len(value), dtype=np.intp)
     at = int(sum_f.argmin())
-    for channel, (parents, taken) in zip(order[::-1], trail[::-1], strict=True):
+    if sum_g[at] > budget:  # nothing was in doubt but for rounding
+        return None
+    for channel, (parents, taken) in zip(unsure[::-1], trail[::-1], strict=True):
         steps[channel] = taken[at]
         at = int(parents[at])
     return steps
@@ -386,28 +396,27 @@ class Clusters(msgspec.Struct, frozen=True):
     load: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # of subscribers on their own: sum q s
     clusters: Annotated[tuple[Cluster, ...], msgspec.Meta(max_length=2 * _MOST_BINS + 1)] = ()
 
+    def encode(self) -> bytes:
+        """Return it as it travels: JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Clusters:
+        """Return what a node told; PermanentError where these are no clusters."""
+        try:
+            found = _clusters.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PermanentError(f"these are no trade-off clusters: {error}") from error
+        bins = [one.bin for one in found.clusters]
+        if bins != sorted(set(bins)):
+            raise PermanentError("these trade-off clusters are not in the order of their bins")
+        return found
+
 
 _clusters = msgspec.json.Decoder(Clusters)
 
 
-def encode_clusters(clusters: Clusters) -> bytes:
-    """Return clusters as the payload of a message: JSON."""
-    return msgspec.json.encode(clusters)
-
-
-def decode_clusters(payload: bytes) -> Clusters:
-    """Return the clusters of a message; PermanentError where it holds none."""
-    try:
-        found = _clusters.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PermanentError(f"this message holds no trade-off clusters: {error}") from error
-    bins = [one.bin for one in found.clusters]
-    if bins != sorted(set(bins)):
-        raise PermanentError("these trade-off clusters are not in the order of their bins")
-    return found
-
-
-def clusters_of(channels: Channels, scheme: Scheme) -> Clusters:
+def clusters_of(channels: Channels, scheme: Scheme = Scheme.LITE) -> Clusters:
     """Return the clusters of a node's own channels; those without subscribers are left out."""
     _check(channels, scheme)
     some = _watched(channels)
@@ -447,6 +456,7 @@ def decide_alone(
     nodes: int,
     base: int,
     poll_interval_s: float,
+    scheme: Scheme = Scheme.LITE,
     target_s: float | None = None,
     before: Clusters | None = None,
 ) -> Levels:
@@ -456,7 +466,9 @@ def decide_alone(
     those of the first nodes where `before` has what the nodes come to that are before this one in an order on which all
     agree; without it, a part of each node's that is rounded down.
     """
-    scheme, sizes = of_all.scheme, wedge_sizes(nodes, base)
+    if of_all.scheme is not scheme:
+        raise BadSettings(f"levels by {scheme} do not follow from clusters of {of_all.scheme}; nothing was decided")
+    sizes = wedge_sizes(nodes, base)
     _check(own, scheme)
     levels = np.full(len(own.subscribers), len(sizes) - 1, dtype=np.int8)
     watched, some = own.subscribers > 0, _watched(own)
@@ -469,8 +481,8 @@ def decide_alone(
     problem = _problem_of(total, sizes, poll_interval_s, scheme, target_s)
     taken = _take_clusters(*_value_and_price(scheme, *sums), problem, members)
     mine = _bins(worth, some.size)
-    at = np.searchsorted(bins, mine, side="right") - 1  # one that was not told of yet counts as the next below
-    steps = np.where(at < 0, 0, taken.steps[at])
+    nearest = np.maximum(np.searchsorted(bins, mine, side="right") - 1, 0)  # where a bin was not told of yet
+    steps = taken.steps[nearest]
     if taken.split is not None:
         cluster, step, room = taken.split
         line = np.flatnonzero(mine == bins[cluster])
