@@ -6,8 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from clarion.cli.command_errors import naming_option, needing, tells_errors
 from clarion.cli.command_options import AsJson, option
 from clarion.cli.model_commands import progress_of_runs, read_hours

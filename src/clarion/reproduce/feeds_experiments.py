@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -169,7 +170,7 @@ def first_hours(model: FeedsModel, work: Workload, plan: LevelPlan, hours: float
     at_s = np.arange(0.0, hours * HOUR_S + 1, STEP_S)
     alone = np.full(model.channels, places.levels, np.int8)
     by_level = [
-        places.pollers(work.places, np.maximum(plan.levels, level).astype(np.int8)).count
+        places.pollers(work.places, np.maximum(plan.levels, level).astype(np.int8)).total
         for level in range(places.levels + 1)
     ]
     found, polls = [], []
@@ -187,7 +188,7 @@ def decided_alone(model: FeedsModel, work: Workload) -> Alone:
     owners = Places.of(Ring(node_names(model), model.base)).owners(work.places)
     order = np.argsort(owners, kind="stable")
     ends = np.searchsorted(owners[order], np.arange(model.nodes + 1))
-    mine: list[NDArray[np.intp]] = [order[start:stop] for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+    mine: list[NDArray[np.intp]] = [order[start:stop] for start, stop in pairwise(ends)]
     owned = [Channels(*(column[some] for column in work.channels)) for some in mine]
     told = [clusters_of(one, model.scheme) for one in owned]
     of_all = merge(told)
@@ -196,7 +197,7 @@ def decided_alone(model: FeedsModel, work: Workload) -> Alone:
     before = Clusters(model.scheme)
     for some, one, clusters in zip(mine, owned, told, strict=True):
         levels[some] = decide_alone(
-            one, of_all, model.nodes, model.base, model.poll_interval_s, target_s=target_s, before=before
+            one, of_all, model.nodes, model.base, model.poll_interval_s, model.scheme, target_s, before
         )
         before = merge([before, clusters])
     sizes = wedge_sizes(model.nodes, model.base)

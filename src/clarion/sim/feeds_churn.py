@@ -54,10 +54,13 @@ class ChurnOutcome:
     longest_gap_intervals: float
     channels_by_gap: dict[str, int]  # whose longest gap is over so many intervals
     detection_s: Detection  # of changes at any moment of the run
+    gaps_s: Series  # the longest of each channel
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return asdict(self)
+        told = asdict(self)
+        del told["gaps_s"]
+        return told
 
 
 class View(NamedTuple):
@@ -93,11 +96,10 @@ def views_of(lives: Lives, base: int, seconds: float, beat_s: float, seed: int) 
     """Return the views of the ring that follow from the nodes' beats, one after the other, until the end of a run."""
     rng = np.random.default_rng([seed, 5])
     view = RingView()
-    told = {"incarnation": "", "number": 0, "beat_s": beat_s, "base": base, "poll_interval_s": 0.0, "scheme": ""}
-    due = [
-        (joins_s if joins_s >= 0 else (rng.random() - MISSED_BEATS - 1) * beat_s, name, Beat(node=name, **told))
-        for name, joins_s in lives.joins_s.items()
-    ]
+    due = []
+    for name, joins_s in lives.joins_s.items():
+        beat = Beat(node=name, incarnation="", number=0, beat_s=beat_s, base=base, poll_interval_s=0.0, scheme="")
+        due.append((joins_s if joins_s >= 0 else (rng.random() - MISSED_BEATS - 1) * beat_s, name, beat))
     heapify(due)
     ring, from_s = Ring((), base), 0.0
     beaten: set[str] = set()
@@ -159,12 +161,12 @@ def polls_between(
 ) -> tuple[Counts, Series, Counts]:
     """Return the polls after one moment and up to another: of which channel, when, and by the poller of which rank.
     They are those of `next_poll_s` for all ranks."""
-    apart_s = interval_s / pollers.count
+    apart_s = interval_s / pollers.total
     first = np.floor((from_s - offsets_s) / apart_s).astype(np.int64) + 1
     count = np.floor((until_s - offsets_s) / apart_s).astype(np.int64) + 1 - first
     of = np.repeat(np.arange(count.size), count)
     turn = first[of] + np.arange(of.size) - np.repeat(np.cumsum(count) - count, count)
-    return of, offsets_s[of] + turn * apart_s[of], turn % pollers.count[of]
+    return of, offsets_s[of] + turn * apart_s[of], turn % pollers.total[of]
 
 
 def simulate_churn(
@@ -183,18 +185,17 @@ def simulate_churn(
     places, levels = work.places[order], plan.levels[order]
     offsets_s: Any = poll_phase_s(0, 1, interval_s, places)  # type: ignore[arg-type]
     lives, gaps, views = Lives(model, churn_per_hour, seconds), _Gaps(order.size), 0
+    owners = np.zeros(0, np.uint64)
     for view in views_of(lives, model.base, seconds, beat_s, model.seed):
         nodes = Places.of(view.ring)
         pollers = nodes.pollers(places, levels)
         from_s = np.full(order.size, view.from_s)
-        if takes_over:
-            if views:
-                from_s[~np.isin(owners, nodes.ids)] -= (MISSED_BEATS + 1) * beat_s
-            owners = nodes.ids[pollers.owner]
+        if takes_over and views:
+            from_s[~np.isin(owners, nodes.ids)] -= (MISSED_BEATS + 1) * beat_s
+        owners = nodes.ids[pollers.owner]
         of, at_s, rank = polls_between(pollers, offsets_s, interval_s, from_s, view.until_s)
-        if takes_over:
-            kept = (at_s > view.from_s) | (pollers.node(of, rank) == pollers.owner[of])
-            of, at_s, rank = of[kept], np.maximum(at_s, view.from_s)[kept], rank[kept]
+        kept = (at_s > view.from_s) | (pollers.node(of, rank) == pollers.owner[of])  # only the owner makes up
+        of, at_s, rank = of[kept], np.maximum(at_s, view.from_s)[kept], rank[kept]
         fails_s = np.array([lives.fails_s[name] for name in view.ring.names])
         made = at_s < fails_s[pollers.node(of, rank)]
         gaps.add(of[made], at_s[made])
@@ -210,5 +211,5 @@ def simulate_churn(
         missed=gaps.missed / (gaps.polls + gaps.missed), longest_gap_s=longest_s,
         longest_gap_intervals=longest_s / interval_s,
         channels_by_gap={f"{over:g}": int(np.count_nonzero(gaps.longest_s > over * interval_s)) for over in _OVER},
-        detection_s=detection(work.channels, times_s),
+        detection_s=detection(work.channels, times_s), gaps_s=gaps.longest_s,
     )  # fmt: skip

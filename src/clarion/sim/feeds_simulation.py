@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.random import Generator as Dice
 from numpy.typing import NDArray
 
 from clarion.feeds.honeycomb import Channels, LevelPlan, Scheme, choose_levels
 from clarion.feeds.poll_schedule import poll_phase_s
 from clarion.overlay import ID_BITS, Ring, ring_id
-# from clarion.overlay.routing import route, wedge_tree
+from clarion.overlay.routing import route, wedge_tree
 
 Series: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
@@ -79,7 +78,7 @@ class Pollers(NamedTuple):
     first: Counts  # of the wedge
     wedge: Counts  # how many are in it; it can be empty
     owner: Counts
-    count: Counts  # how many poll: the owner does, whether it is in the wedge or not
+    total: Counts  # how many poll: the owner does, whether it is in the wedge or not
 
     def node(self, channel: Counts, rank: Counts) -> Counts:
         """Return which node has a rank among the pollers of a channel."""
@@ -228,14 +227,14 @@ def measure(model: FeedsModel, work: Workload, plan: LevelPlan, *, updates: int 
     pollers = Places.of(ring).pollers(work.places, plan.levels)
     wedge = np.maximum(1, pollers.wedge)
     channels, interval_s = work.channels, model.poll_interval_s
-    each = measured_detections(model, work, pollers.count, updates)
+    each = measured_detections(model, work, pollers.total, updates)
     return FeedsOutcome(
         model=model,
         plan=plan,
         legacy=(Detection(*[interval_s / 2] * 3), _costs(channels, channels.subscribers)),
         formula=(detection(channels, interval_s / (2 * plan.pollers)), _costs(channels, plan.pollers)),
         real_wedges=(detection(channels, interval_s / (2 * wedge)), _costs(channels, wedge)),
-        pollers=(detection(channels, interval_s / (2 * pollers.count)), _costs(channels, pollers.count)),
+        pollers=(detection(channels, interval_s / (2 * pollers.total)), _costs(channels, pollers.total)),
         measured=detection(channels, each.even_s),
         measured_random=detection(channels, each.random_s),
         updates=updates * model.channels,
