@@ -12,7 +12,7 @@ from clarion.cli.model_commands import progress_of_runs, read_hours
 from clarion.cli.output import console, print_json, table_of
 
 if TYPE_CHECKING:
-    from clarion.sim.feeds_churn import ChurnOutcome
+    from clarion.sim.feeds_churn import Churned
     from clarion.sim.feeds_simulation import FeedsOutcome
 
 SchemeName = StrEnum(
@@ -113,13 +113,18 @@ def _print(outcome: FeedsOutcome) -> None:
         )
 
 
-def _print_churn(churn: ChurnOutcome) -> None:
+def _print_churn(churn: Churned) -> None:
     screen = console()
-    screen.print(
-        f"\n{churn.failed:,} nodes failed and {churn.joined:,} joined in {churn.hours:g} h: {churn.missed:.2%} of polls"
-        f" were missed, detection took {churn.detection_s.by_subscription:.1f} s a subscription, and no channel went"
-        f" without a poll for longer than {churn.longest_gap_s:,.0f} s, {churn.longest_gap_intervals:.2f} intervals"
-    )
+    screen.print(f"\n{churn.failed:,} nodes failed and {churn.joined:,} joined in {churn.hours:g} h:")
+    columns = ["a poll that a failed owner missed", "polls", "missed", "detection, a subscription", "longest gap"]
+    rows = [
+        (
+            name, f"{one.polls:.2f}", f"{one.missed:.2%}", f"{one.detection_s.by_subscription:.1f} s",
+            f"{one.longest_gap_s:,.0f} s, {one.longest_gap_intervals:.2f} intervals",
+        )
+        for name, one in (("is left out", churn.grid_alone), ("is made by the new one", churn.making_up))
+    ]  # fmt: skip
+    screen.print(table_of(columns, rows, columns[1:]))
 
 
 @tells_errors

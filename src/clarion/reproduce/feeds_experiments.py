@@ -22,7 +22,7 @@ from clarion.feeds.honeycomb import (
     wedge_sizes,
 )
 from clarion.overlay import Ring
-from clarion.sim.feeds_churn import ChurnOutcome, simulate_churn
+from clarion.sim.feeds_churn import Churned, simulate_churn
 from clarion.sim.feeds_simulation import (
     HOUR_S,
     Detection,
@@ -61,12 +61,13 @@ class Extent:
     first_hours: float
     churn_hours: float
     churn_channels: int
+    decided_alone: tuple[Scheme, ...] = tuple(Scheme)  # which takes 1024 decisions each
 
 
-FULL = Extent("full", FeedsModel(), seeds=5, updates=20, first_hours=6.0, churn_hours=12.0, churn_channels=100_000)
+FULL = Extent("full", FeedsModel(), seeds=5, updates=20, first_hours=6.0, churn_hours=6.0, churn_channels=100_000)
 QUICK = Extent(
-    "quick", FeedsModel(nodes=256, channels=10_000, subscriptions=500_000),
-    seeds=2, updates=10, first_hours=6.0, churn_hours=3.0, churn_channels=2000,
+    "quick", FeedsModel(channels=20_000, subscriptions=1_000_000),
+    seeds=2, updates=10, first_hours=6.0, churn_hours=2.0, churn_channels=2000, decided_alone=(Scheme.LITE,),
 )  # fmt: skip
 CHURN_PER_HOUR = 0.1
 
@@ -87,14 +88,6 @@ class Alone(NamedTuple):
     bytes_a_node: float  # that a node tells
 
 
-class Churn(NamedTuple):
-    """Nodes that fail and join, under a plan: by the grid alone, and with owners that take over at once."""
-
-    name: str
-    by_grid: ChurnOutcome
-    taking_over: ChurnOutcome
-
-
 @dataclass(frozen=True)
 class Results:
     """Everything that was run."""
@@ -107,13 +100,13 @@ class Results:
     hours: dict[Scheme, Hours]
     alone: dict[Scheme, Alone]
     varied: FeedsOutcome  # Lite with channels of different sizes
-    churns: list[Churn]
+    churns: dict[str, Churned]  # by whose levels they are
 
 
 def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | None = None) -> Results:
     """Run everything, one after the other."""
     model, schemes = extent.model, list(Scheme)
-    total, done = len(schemes) * (2 + extent.seeds) + 5, 0
+    total, done = len(schemes) * (2 + extent.seeds) + 3, 0
 
     def tick() -> None:
         nonlocal done
@@ -122,7 +115,7 @@ def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | Non
             on_done(done, total)
 
     work = make_workload(model)
-    results = Results(extent, work, {}, {}, {}, {}, {}, _outcome(replace(model, varied_sizes=True), extent), [])
+    results = Results(extent, work, {}, {}, {}, {}, {}, _outcome(replace(model, varied_sizes=True), extent), {})
     tick()
     for scheme in schemes:
         one = replace(model, scheme=scheme)
@@ -130,7 +123,8 @@ def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | Non
         results.outcomes[scheme] = measure(one, work, plan, updates=extent.updates)
         results.hours[scheme] = first_hours(one, work, plan, extent.first_hours)
         tick()
-        results.alone[scheme] = decided_alone(one, work)
+        if scheme in extent.decided_alone:
+            results.alone[scheme] = decided_alone(one, work)
         tick()
         results.seeds[scheme] = []
         for seed in range(1, extent.seeds + 1):
@@ -144,14 +138,8 @@ def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | Non
     for name, subscriptions in (("Corona-Lite", 50), ("owners alone", 1)):
         churned = replace(model, channels=extent.churn_channels, subscriptions=subscriptions * extent.churn_channels)
         some = make_workload(churned)
-        both = [
-            simulate_churn(
-                churned, some, plan_levels(churned, some), CHURN_PER_HOUR, extent.churn_hours, takes_over=takes_over
-            )
-            for takes_over in (False, True)
-        ]
-        results.churns.append(Churn(name, *both))
-        tick()
+        plan = plan_levels(churned, some)
+        results.churns[name] = simulate_churn(churned, some, plan, CHURN_PER_HOUR, extent.churn_hours)
         tick()
     return results
 

@@ -200,10 +200,10 @@ def draw_spacing(results: Results, path: Path) -> None:
 def draw_churn(results: Results, path: Path) -> None:
     """Draw for how long channels go without a poll while nodes fail and join."""
     with saved(path, 1, len(results.churns), size=(12.5, 4.4), sharey=True) as (figure, axes):
-        for place, churn in zip(axes[0], results.churns, strict=True):
+        for place, (name, churn) in zip(axes[0], results.churns.items(), strict=True):
             for outcome, colour, style, label in (
-                (churn.by_grid, COLOURS[Scheme.FAIR], "-", "polls on the grid alone"),
-                (churn.taking_over, COLOURS[Scheme.LITE], "--", "a new owner makes up for a missed poll"),
+                (churn.grid_alone, COLOURS[Scheme.FAIR], "-", "polls on the grid alone"),
+                (churn.making_up, COLOURS[Scheme.LITE], "--", "a new owner makes up for a missed poll"),
             ):
                 gaps = np.sort(outcome.gaps_s) / results.extent.model.poll_interval_s
                 gaps = np.concatenate([[0.0], gaps, gaps[-1:]])
@@ -215,10 +215,10 @@ def draw_churn(results: Results, path: Path) -> None:
             place.axvline(2, color=_GREY, linestyle=":", label="two intervals")
             place.set_yscale("log")
             place.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,.0f}" if value >= 1 else ""))
-            place.set(xlabel="intervals without a poll", title=churn.name, xlim=(0, 3.2), ylim=(0.5, None))
+            place.set(xlabel="intervals without a poll", title=f"levels of {name}", xlim=(0, 3.2), ylim=(0.5, None))
             place.legend(fontsize=8, loc="upper right")
         axes[0, 0].set_ylabel("channels with a longer gap at some time")
-        one = results.churns[0].by_grid
+        one = next(iter(results.churns.values()))
         figure.suptitle(
             f"{CHURN_PER_HOUR:.0%} of {results.extent.model.nodes:,} nodes fail each hour, as many join, for"
             f" {one.hours:g} h ({one.failed:,} and {one.joined:,}); a beat each {one.beat_s:g} s"

@@ -262,8 +262,8 @@ def _honeycomb(results: Results) -> Seen:
 def _alone(results: Results) -> Seen:
     """Nodes exchange trade-off clusters, and each runs the algorithm on its own."""
     worst, texts, kept = 1.0, [], True
-    for scheme in NAMES:
-        ours, central = results.alone[scheme].plan, results.outcomes[scheme].plan
+    for scheme, alone in results.alone.items():
+        ours, central = alone.plan, results.outcomes[scheme].plan
         ratio = ours.detection_s_by_subscription / central.detection_s_by_subscription
         worst = max(worst, ratio, 1 / ratio, central.polls / ours.polls, ours.polls / central.polls)
         kept = kept and (scheme is Scheme.FAST or ours.bandwidth <= ours.budget * (1 + 1e-9))
@@ -346,14 +346,14 @@ def _churn(results: Results) -> Seen:
     """While a tenth of the nodes fails each hour and as many join, no channel is unpolled for longer than two
     intervals."""
     parts, longest = [], 0.0
-    for one in results.churns:
-        longest = max(longest, one.taking_over.longest_gap_intervals)
+    for name, one in results.churns.items():
+        longest = max(longest, one.making_up.longest_gap_intervals)
         parts.append(
-            f"{one.name}: {one.taking_over.longest_gap_intervals:.2f} intervals at most, and"
-            f" {one.by_grid.longest_gap_intervals:.2f} ({one.by_grid.channels_by_gap['2']:,} channels over 2) where"
-            " polls are on the grid alone"
+            f"{name}: {one.making_up.longest_gap_intervals:.2f} intervals at most, and"
+            f" {one.grid_alone.longest_gap_intervals:.2f} ({one.grid_alone.channels_by_gap['2']:,} channels over 2)"
+            " where polls are on the grid alone"
         )
-    values = {one.name: [one.by_grid.to_dict(), one.taking_over.to_dict()] for one in results.churns}
+    values = {name: one.to_dict() for name, one in results.churns.items()}
     return Seen(_held(longest <= 2 + 1e-9), "; ".join(parts), values)
 
 
@@ -503,7 +503,7 @@ def _readings() -> str:
 
 
 def _churned(results: Results) -> Iterator[str]:
-    first = results.churns[0].by_grid
+    first = next(iter(results.churns.values()))
     yield (
         f"{CHURN_PER_HOUR:.0%} of the nodes fail each hour without a word, and as many join, for {first.hours:g} h."
         f" Nodes beat each {first.beat_s:g} s, and who misses three beats is taken out by the code of the real view."
@@ -513,11 +513,11 @@ def _churned(results: Results) -> Iterator[str]:
     )
     rows = [
         [
-            churn.name, how, f"{one.polls:.2f}", f"{one.missed:.2%}", f"{one.detection_s.by_subscription:.1f}",
+            name, how, f"{one.polls:.2f}", f"{one.missed:.2%}", f"{one.detection_s.by_subscription:.1f}",
             f"{one.longest_gap_intervals:.2f}", *(f"{count:,}" for count in one.channels_by_gap.values()),
         ]
-        for churn in results.churns
-        for how, one in (("grid alone", churn.by_grid), ("makes up", churn.taking_over))
+        for name, churn in results.churns.items()
+        for how, one in (("grid alone", churn.grid_alone), ("makes up", churn.making_up))
     ]  # fmt: skip
     yield table(
         "| levels of | new owner | polls | missed | detection, s | longest gap, intervals | channels over 1 | over 1.5"

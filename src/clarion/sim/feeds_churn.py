@@ -42,12 +42,6 @@ _OVER = (1.0, 1.5, 2.0)  # intervals
 class ChurnOutcome:
     """What nodes that come and go do to the polls of channels."""
 
-    churn_per_hour: float
-    hours: float
-    beat_s: float
-    failed: int
-    joined: int
-    views: int  # of the ring, one after the other
     polls: float  # a channel and poll interval
     missed: float  # of the polls that the views asked for, the share that nobody made: their nodes had failed
     longest_gap_s: float  # between two polls of a channel
@@ -56,10 +50,26 @@ class ChurnOutcome:
     detection_s: Detection  # of changes at any moment of the run
     gaps_s: Series  # the longest of each channel
 
+
+@dataclass(frozen=True, slots=True)
+class Churned:
+    """A run in which nodes fail and join. Where an owner is taken out, the poll that it missed while it was silent is
+    made by nobody (`grid_alone`), or at once by the new owner (`making_up`)."""
+
+    churn_per_hour: float
+    hours: float
+    beat_s: float
+    failed: int
+    joined: int
+    views: int  # of the ring, one after the other
+    grid_alone: ChurnOutcome
+    making_up: ChurnOutcome
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         told = asdict(self)
-        del told["gaps_s"]
+        for one in (told["grid_alone"], told["making_up"]):
+            del one["gaps_s"]
         return told
 
 
@@ -170,46 +180,48 @@ def polls_between(
 
 
 def simulate_churn(
-    model: FeedsModel,
-    work: Workload,
-    plan: LevelPlan,
-    churn_per_hour: float,
-    hours: float,
-    beat_s: float = BEAT_S,
-    takes_over: bool = False,
-) -> ChurnOutcome:
-    """Return what becomes of a plan's polls while such a share of the nodes fails each hour, and as many join. Where a
-    new owner `takes_over`, it makes up at once for the poll that the failed one may have missed while it was silent."""
+    model: FeedsModel, work: Workload, plan: LevelPlan, churn_per_hour: float, hours: float, beat_s: float = BEAT_S
+) -> Churned:
+    """Return what becomes of a plan's polls while such a share of the nodes fails each hour, and as many join."""
     seconds, interval_s = 3600 * hours, model.poll_interval_s
     order = np.argsort(work.places)  # looking for neighbours on the circle is faster so
     places, levels = work.places[order], plan.levels[order]
     offsets_s: Any = poll_phase_s(0, 1, interval_s, places)  # type: ignore[arg-type]
-    lives, gaps, views = Lives(model, churn_per_hour, seconds), _Gaps(order.size), 0
+    lives, grid_alone, making_up, views = Lives(model, churn_per_hour, seconds), _Gaps(order.size), _Gaps(order.size), 0
     owners = np.zeros(0, np.uint64)
     for view in views_of(lives, model.base, seconds, beat_s, model.seed):
         nodes = Places.of(view.ring)
         pollers = nodes.pollers(places, levels)
-        from_s = np.full(order.size, view.from_s)
-        if takes_over and views:
-            from_s[~np.isin(owners, nodes.ids)] -= (MISSED_BEATS + 1) * beat_s
-        owners = nodes.ids[pollers.owner]
-        of, at_s, rank = polls_between(pollers, offsets_s, interval_s, from_s, view.until_s)
-        kept = (at_s > view.from_s) | (pollers.node(of, rank) == pollers.owner[of])  # only the owner makes up
-        of, at_s, rank = of[kept], np.maximum(at_s, view.from_s)[kept], rank[kept]
         fails_s = np.array([lives.fails_s[name] for name in view.ring.names])
-        made = at_s < fails_s[pollers.node(of, rank)]
-        gaps.add(of[made], at_s[made])
-        gaps.missed += made.size - int(np.count_nonzero(made))
+        before_s = np.full(order.size, view.from_s)
+        if views:
+            before_s[~np.isin(owners, nodes.ids)] -= (MISSED_BEATS + 1) * beat_s
+        owners = nodes.ids[pollers.owner]
+        of, at_s, rank = polls_between(pollers, offsets_s, interval_s, before_s, view.until_s)
+        by = pollers.node(of, rank)
+        usual, missed = at_s > view.from_s, by == pollers.owner[of]
+        at_s = np.maximum(at_s, view.from_s)
+        made = at_s < fails_s[by]
+        for gaps, some in ((grid_alone, usual), (making_up, usual | missed)):
+            gaps.add(of[some & made], at_s[some & made])
+            gaps.missed += int(np.count_nonzero(some & ~made))
         views += 1
-    gaps.end(seconds)
-    times_s = np.empty(order.size)
-    times_s[order] = np.divide(gaps.squares, 2 * gaps.sums_s, out=gaps.longest_s / 2, where=gaps.sums_s > 0)
-    longest_s = float(gaps.longest_s.max())
-    return ChurnOutcome(
-        churn_per_hour=churn_per_hour, hours=hours, beat_s=beat_s, failed=lives.failed, joined=lives.joined,
-        views=views, polls=gaps.polls * interval_s / seconds / order.size,
-        missed=gaps.missed / (gaps.polls + gaps.missed), longest_gap_s=longest_s,
-        longest_gap_intervals=longest_s / interval_s,
-        channels_by_gap={f"{over:g}": int(np.count_nonzero(gaps.longest_s > over * interval_s)) for over in _OVER},
-        detection_s=detection(work.channels, times_s), gaps_s=gaps.longest_s,
-    )  # fmt: skip
+
+    def outcome(gaps: _Gaps) -> ChurnOutcome:
+        gaps.end(seconds)
+        times_s = np.empty(order.size)
+        times_s[order] = np.divide(gaps.squares, 2 * gaps.sums_s, out=gaps.longest_s / 2, where=gaps.sums_s > 0)
+        longest = float(gaps.longest_s.max()) / interval_s
+        return ChurnOutcome(
+            polls=gaps.polls * interval_s / seconds / order.size,
+            missed=gaps.missed / (gaps.polls + gaps.missed),
+            longest_gap_s=longest * interval_s,
+            longest_gap_intervals=longest,
+            channels_by_gap={f"{over:g}": int(np.count_nonzero(gaps.longest_s > over * interval_s)) for over in _OVER},
+            detection_s=detection(work.channels, times_s),
+            gaps_s=gaps.longest_s,
+        )
+
+    return Churned(
+        churn_per_hour, hours, beat_s, lives.failed, lives.joined, views, outcome(grid_alone), outcome(making_up)
+    )
