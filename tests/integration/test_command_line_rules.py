@@ -86,6 +86,7 @@ _ELSEWHERE: dict[str, list[str]] = {
     "pipeline replay": ["{lake}"],
     "pipeline rates": ["alerts"],
     "pipeline latency": ["alerts"],
+    "pipeline channels": [],
     "pipeline sweep": [],
 }
 _ARGUMENTS = {**dict(_RUNS), **_ELSEWHERE}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from clarion.feeds.channels import (
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
 from clarion.feeds.polled_channel import Trouble, trouble_name
-from clarion.feeds.registry import Channel, Listed, channel_of, listed
+from clarion.feeds.registry import Channel, Listed, channel_of, listed, notice_of
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
@@ -188,7 +188,7 @@ class Feeds:
         for _ in range(2):
             try:
                 with self._client.transaction() as tx:
-                    tx.put(NOTICES_TOPIC, msgspec.json.encode({"url": url}))
+                    tx.put(NOTICES_TOPIC, notice_of(channel_topic(url)))
                 return
             except NoSubscriber:  # the topic is not there yet
                 self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
@@ -258,25 +258,24 @@ class Feeds:
             found = list(self._admin.browse(row.topic, gap.stop))
         return [delta for message in found if (delta := delta_of(message)) is not None][-count:]
 
-    def watch(self, name: str | None = None, *, wait_s: float | None = None) -> Iterator[tuple[Message, Delta]]:
+    def watch(self, name: str | None = None, *, wait_s: float | None = None) -> Iterator[tuple[Message, Delta] | None]:
         """Return deltas as they come, for ever, or until none came for `wait_s`: those of all channels from now on, or
-        those that a subscriber has not read yet, each acked when the next one is asked for."""
+        those that a subscriber has not read yet, each acked when the next one is asked for. None, about each second,
+        says that there is nothing for now."""
         last_s = time.monotonic()
-        source = self._news() if name is None else self._unread(name)
-        try:
+        with closing(self._news() if name is None else self._unread(name)) as source:
             for message in source:
                 delta = None if message is None else delta_of(message)
                 if message is not None and delta is not None:
                     yield message, delta
                     last_s = time.monotonic()
                 elif message is None:
+                    yield None
                     if wait_s is not None and time.monotonic() - last_s >= wait_s:
                         return
                     time.sleep(_LOOK_S if wait_s is None else min(_LOOK_S, max(0.05, wait_s)))
-        finally:
-            source.close()
 
-    def _news(self) -> Any:
+    def _news(self) -> Generator[Message | None]:
         """Return what is put on topics of channels from now on; None each time that there is nothing more for now."""
         positions: dict[str, int] = {row.topic: row.next_offset for row in listed(self._admin.topics(PREFIX))}
         while True:
@@ -290,7 +289,7 @@ class Feeds:
                 positions[row.topic] = row.next_offset
             yield None
 
-    def _unread(self, name: str) -> Any:
+    def _unread(self, name: str) -> Generator[Message | None]:
         wanted = to_bytes(name)
         with Subscriber(self._url, name, prefetch=False) as reader:
             while True:

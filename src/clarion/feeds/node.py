@@ -23,24 +23,16 @@ import numpy as np
 import xxhash
 
 from clarion.admin import Admin
+from clarion.feeds.broker_clock import BrokerClock
 from clarion.feeds.channels import PREFIX, channel_topic
 from clarion.feeds.content import Unreadable, read_version
 from clarion.feeds.fetcher import Fetched, Fetcher, FetchFailed, FetchSettings
-from clarion.feeds.honeycomb import (
-    Channels,
-    Clusters,
-    Scheme,
-    clusters_of,
-    decide_alone,
-    decode_clusters,
-    encode_clusters,
-    merge,
-)
+from clarion.feeds.honeycomb import Channels, Clusters, Scheme, clusters_of, decide_alone, merge
 from clarion.feeds.politeness import throttles
 from clarion.feeds.poll_schedule import Slot, slots_of
 from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, trouble_name
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
-from clarion.feeds.registry import Listed, channel_of, listed
+from clarion.feeds.registry import Listed, channel_of, listed, look_at, notice_topic
 from clarion.feeds.ring_view import (
     NOTICES_TOPIC,
     RING_TOPIC,
@@ -53,6 +45,7 @@ from clarion.feeds.ring_view import (
     encode_ring_message,
 )
 from clarion.feeds.versions import Found, VersionStore
+from clarion.feeds.websub import WebSubCallback
 from clarion.model.errors import (
     BadSettings,
     BufferFull,
@@ -71,6 +64,7 @@ log = logging.getLogger("clarion.feeds")
 Result = TypeVar("Result")
 _KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400.0}
 _RECORDS_AT_ONCE = 500
+_NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
 _RETRY_S = 1.0
 _NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
@@ -90,6 +84,8 @@ class NodeSettings:
     polls_at_once: int = 64
     poll_log: bool = True
     cache_control: bool = False  # respect for how long an answer says that it is fresh
+    websub_callback: str = ""  # the URL by which hubs reach this node; none: hubs are not asked
+    websub_listen: tuple[str, int] = ("127.0.0.1", 0)
     fetch: FetchSettings = field(default_factory=FetchSettings)
 
     def __post_init__(self) -> None:
@@ -114,19 +110,23 @@ class Node:
         self._publisher = AsyncPublisher(url)
         self._versions = VersionStore(self._client, name)
         self._fetcher = fetcher or Fetcher(settings.fetch)
+        self._websub: WebSubCallback | None = None
+        if settings.websub_callback:
+            self._websub = WebSubCallback(self._fetcher, settings.websub_callback, *settings.websub_listen)
+        self._hubs_asked: set[str] = set()  # URLs of channels
         self._threads = ThreadPoolExecutor(4, f"clarion-feeds-{name}")
         self.view = RingView()
         self.channels: dict[str, PolledChannel] = {}  # by topic
         self.slots: dict[str, Slot] = {}  # by topic, of those that this node polls
         self._ring = self.view.ring(settings.base)
-        self._clock_ahead_s = 0.0  # of the broker's clock
-        self._sent_at_s: dict[int, float] = {}
+        self._clock = BrokerClock()
         self._positions: dict[str, int | None] = {RING_TOPIC: None, NOTICES_TOPIC: None}
         self._due: list[tuple[float, int, str]] = []
         self._serial = 0
         self._wake = asyncio.Event()  # of the loop that polls
         self._reschedule = False
-        self._rescan = asyncio.Event()
+        self._rescan = False  # look at all channels anew
+        self._phases_due = asyncio.Event()
         self._aggregates_seen: dict[str, bytes] = {}
         self._own_clusters = b""
         self._stopping = asyncio.Event()
@@ -142,6 +142,9 @@ class Node:
         loops: list[asyncio.Task[None]] = []
         try:
             await self._begin()
+            if self._websub is not None:
+                await self._websub.start()
+                self._start(self._pushes(self._websub))
             if ready is not None:
                 ready()
             parts = (self._beat_loop, self._look_loop, self._phases_loop, self._poll_loop, self._until_stopped)
@@ -167,6 +170,8 @@ class Node:
         ).next_offset
         await self._read_ring()
         self._check_agreement()
+        await self._beat_once(0)  # by which the broker's clock is known from the start
+        await self._read_ring()
         await self._scan()
 
     async def _until_stopped(self) -> None:
@@ -185,6 +190,8 @@ class Node:
                     await receipt.result(timeout_s=2.0)
         except ClarionError as error:
             log.info("%s: leaving: %s", self.name, error)
+        if self._websub is not None:
+            await self._websub.close()
         for close in (self._fetcher.close(), self._publisher.close(timeout_s=2.0), self._client.close(timeout_s=2.0)):
             try:
                 await close
@@ -198,7 +205,7 @@ class Node:
 
     def _now_s(self) -> float:
         """Return the broker's time, as far as it is known."""
-        return time.time() + self._clock_ahead_s
+        return self._clock.now_s(time.time())
 
     # Beating.
 
@@ -217,15 +224,19 @@ class Node:
         number = 0
         while True:
             number += 1
-            began_s = time.time()
-            receipt = await self._tell(self._beat(number))
-            if receipt is not None:
-                try:
-                    await receipt.result()
-                    self._sent_at_s[number] = (began_s + time.time()) / 2
-                except ClarionError as error:
-                    log.warning("%s: a heartbeat was refused: %s", self.name, error)
-            await asyncio.sleep(max(0.0, self._settings.beat_s - (time.time() - began_s)))
+            began_s = time.monotonic()
+            try:
+                await self._beat_once(number)
+            except ClarionError as error:
+                log.warning("%s: a heartbeat was refused: %s", self.name, error)
+            await asyncio.sleep(max(0.0, self._settings.beat_s - (time.monotonic() - began_s)))
+
+    async def _beat_once(self, number: int) -> None:
+        began_s = time.time()
+        receipt = await self._tell(self._beat(number))
+        if receipt is not None:
+            await receipt.result()
+            self._clock.on_sent(number, began_s, time.time())
 
     async def _tell(self, message: RingMessage) -> Any:
         """Put a message on the ring's topic; None where it cannot even be queued."""
@@ -241,8 +252,7 @@ class Node:
         while True:
             try:
                 await self._read_ring()
-                if await self._has_notices():
-                    self._rescan.set()
+                await self._read_notices()
             except RetryableError as error:
                 log.info("%s: the view of the ring stays as it is: %s", self.name, error)
             if self.view.is_retired(self.name, self._incarnation):
@@ -263,12 +273,12 @@ class Node:
             )
         except MessagesGone as gap:
             self._positions[topic] = gap.stop
-            self._rescan.set()
+            self._look_at_all()
             return []
         except (NoTopic, InvalidRequest):  # it was deleted, or made anew
             self._positions[topic] = None
             await self._make_topic(topic)
-            self._rescan.set()
+            self._look_at_all()
             return []
         if found:
             self._positions[topic] = found[-1].offset + 1
@@ -285,16 +295,14 @@ class Node:
                 continue
             self.view.on_message(told, committed_at_us)
             if isinstance(told, Beat) and told.incarnation == self._incarnation:
-                sent_s = self._sent_at_s.pop(told.number, None)
-                if sent_s is not None:
-                    self._clock_ahead_s = committed_at_us / 1e6 - sent_s
+                self._clock.on_committed(told.number, committed_at_us / 1e6)
         self.view.take_out()
         ring = self.view.ring(self._settings.base)
         if ring != self._ring:
             log.info("%s: the ring has %d nodes: %s", self.name, len(ring), ", ".join(ring.names[:20]))
             self._ring = ring
             self._reschedule = True
-            self._rescan.set()
+            self._phases_due.set()
         if self.view.levels != levels_before:
             self._reschedule = True
 
@@ -310,8 +318,23 @@ class Node:
                 )
                 raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
 
-    async def _has_notices(self) -> bool:
-        return bool(await self._read(NOTICES_TOPIC))
+    def _look_at_all(self) -> None:
+        self._rescan = True
+        self._phases_due.set()
+
+    async def _read_notices(self) -> None:
+        """Look at the channels that somebody subscribed to or unsubscribed from, or at all where these are many."""
+        topics = {notice_topic(message.payload) for message in await self._read(NOTICES_TOPIC)}
+        if len(topics) > _NOTICES_AT_ONCE or None in topics:
+            self._look_at_all()
+        elif topics:
+            rows = await self._in_thread(lambda: [look_at(self._admin, topic) for topic in topics if topic is not None])
+            await self._take_in([row for row in rows if row.subscriptions])
+            for row in rows:
+                if not row.subscriptions:
+                    self.channels.pop(row.topic, None)
+            self._schedule()
+            self._phases_due.set()
 
     async def _scan(self) -> None:
         """Learn which channels there are, and what people want of them."""
@@ -346,27 +369,27 @@ class Node:
         retell_s = 0.0
         while True:
             try:
-                if self._rescan.is_set():
-                    self._rescan.clear()
-                    await self._scan()
-                await self._learn_heads()
-                await self._aggregate()
+                self._phases_due.clear()
                 whole = time.monotonic() >= retell_s
+                if self._rescan or whole:
+                    self._rescan = False
+                    await self._scan()
+                await self._learn_heads(whole=whole)
+                await self._aggregate()
                 await self._optimise(whole=whole)
                 if whole:
                     retell_s = time.monotonic() + self._settings.maintenance_s
             except RetryableError as error:
                 log.info("%s: levels stay as they are: %s", self.name, error)
-                self._rescan.set()
+                self._look_at_all()
             await self._pause(retell_s)
 
     async def _pause(self, retell_s: float) -> None:
         """Wait for a change, or the next round."""
         await asyncio.sleep(min(1.0, self._settings.beat_s / 2))
-        while not self._rescan.is_set() and self.view.aggregates == self._aggregates_seen:
+        while not self._phases_due.is_set() and self.view.aggregates == self._aggregates_seen:
             left_s = retell_s - time.monotonic()
             if left_s <= 0:
-                self._rescan.set()
                 return
             await asyncio.sleep(min(left_s, self._settings.beat_s / 2))
 
@@ -375,9 +398,10 @@ class Node:
             return []
         return [one for one in self.channels.values() if self._ring.owner(one.watched.place) == self.name]
 
-    async def _learn_heads(self) -> None:
-        """Ask for the newest versions of channels that this node owns: what others found, and what is still new."""
-        owned = self._owned()
+    async def _learn_heads(self, *, whole: bool) -> None:
+        """Ask for the newest versions of channels that this node owns, or of those of which it knows none: what others
+        found, and what nobody has polled yet."""
+        owned = [channel for channel in self._owned() if whole or not channel.head_known]
         for at in range(0, len(owned), _RECORDS_AT_ONCE):
             some = owned[at : at + _RECORDS_AT_ONCE]
             heads = await self._versions.heads([channel.topic for channel in some])
@@ -401,7 +425,7 @@ class Node:
 
     async def _aggregate(self) -> None:
         """Tell the others of the channels that this node owns, where that has changed."""
-        clusters = encode_clusters(clusters_of(self._facts(self._owned()), self._settings.scheme))
+        clusters = clusters_of(self._facts(self._owned()), self._settings.scheme).encode()
         if clusters != self._own_clusters or self.name not in self.view.aggregates:
             self._own_clusters = clusters
             await self._tell(Aggregate(node=self.name, clusters=clusters))
@@ -415,11 +439,11 @@ class Node:
             return
         settings = self._settings
         try:
-            told_by = {name: decode_clusters(one) for name, one in sorted(self._aggregates_seen.items())}
+            told_by = {name: Clusters.decode(one) for name, one in sorted(self._aggregates_seen.items())}
             before = [clusters for name, clusters in told_by.items() if name < self.name]
             levels = decide_alone(
                 self._facts(owned), merge(told_by.values()), len(self._ring), settings.base, settings.poll_interval_s,
-                settings.target_s, merge([*before, Clusters(settings.scheme)]),
+                settings.scheme, settings.target_s, merge([*before, Clusters(settings.scheme)]),
             )  # fmt: skip
         except PermanentError as error:
             log.warning("%s: levels stay as they are: %s", self.name, error)
@@ -447,6 +471,11 @@ class Node:
         topics = {channel.name: topic for topic, channel in self.channels.items()}
         self.slots = {topics[name]: slot for name, slot in by_name.items()}
         self._due = []
+        if self._websub is not None:
+            owned = {self.channels[topic].url for topic, slot in self.slots.items() if slot.is_owner}
+            for url in self._hubs_asked - owned:
+                self._websub.unsubscribe(url)
+            self._hubs_asked &= owned
         for topic in self.slots:
             self._push(self.channels[topic])
         self._wake.set()
@@ -468,8 +497,12 @@ class Node:
         """Poll a channel at once, where this node polls it: a hub says that there is news."""
         channel = self.channels.get(channel_topic(url))
         if channel is not None and channel.topic in self.slots:
-            channel.pushed = True
+            channel.soon = True
             self._push(channel)
+
+    async def _pushes(self, websub: WebSubCallback) -> None:
+        while True:
+            self.poll_now(await websub.pushed.get())
 
     async def _poll_loop(self) -> None:
         while True:
@@ -519,15 +552,15 @@ class Node:
         try:
             async with self._at_once:
                 await self._ask_head(channel)
-                channel.pushed = False
-                began_s = time.monotonic()
+                channel.soon = False
+                began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
                 self.counts["polls"] += 1
                 try:
                     fetched = await self._fetcher.fetch(
                         channel.url, channel.etag, channel.last_modified, subscribers=channel.watched.subscribers
                     )
-                    news = await self._read_answer(channel, fetched)
-                    self._worked(channel, fetched)
+                    news = await self._read_answer(channel, fetched, began_us)
+                    self._worked(channel, slot, fetched)
                     record = self._record(channel, slot, fetched.status, fetched.received_bytes, began_s)
                     if news is None:
                         await self._log_poll(record)
@@ -549,7 +582,7 @@ class Node:
             except ClarionError as error:  # then the request is unconditional
                 log.info("%s: %s: %s", self.name, channel.url, error)
 
-    async def _read_answer(self, channel: PolledChannel, fetched: Fetched) -> Found | None:
+    async def _read_answer(self, channel: PolledChannel, fetched: Fetched, began_us: int) -> Found | None:
         """Return what was found where it is news to this node."""
         if self._settings.cache_control:
             channel.max_age_s = fetched.max_age_s or 0.0
@@ -560,10 +593,11 @@ class Node:
         if not channel.needs_reading(body_hash):
             channel.on_unchanged()
             return None
+        at_us = self._clock.at_the_earliest_us(time.time())
         content = await self._in_thread(
             lambda: read_version(fetched.body, fetched.content_type, fetched.url, channel.rules)
         )
-        found = Found(content, fetched.etag, fetched.last_modified, len(fetched.body), time.time_ns() // 1000)
+        found = Found(content, fetched.etag, fetched.last_modified, len(fetched.body), began_us, at_us)
         if not channel.on_found(found, body_hash):
             return None
         while len(channel.found) > FOUND_KEPT:
@@ -600,11 +634,13 @@ class Node:
                     return
                 channel.found.popleft()
                 channel.on_outcome(found, outcome, is_owner=slot.is_owner)
-                changed = outcome.kind == "made" and outcome.delta is not None
+                changed = outcome.delta is not None
                 self.counts["changes"] += changed
                 if changed:
                     log.info("%s: %s: version %d", self.name, channel.url, outcome.head.version)
                 await self._log_poll(msgspec.structs.replace(record, changed=changed))
+                if channel.soon:
+                    self._push(channel)
         finally:
             channel.committing = False
 
@@ -628,10 +664,13 @@ class Node:
         except BufferFull:
             self.counts["log_dropped"] += 1
 
-    def _worked(self, channel: PolledChannel, fetched: Fetched) -> None:
+    def _worked(self, channel: PolledChannel, slot: Slot, fetched: Fetched) -> None:
         if channel.trouble is not None:
             channel.trouble = None
             self._start(self._tell_trouble(channel))
+        asked = self._websub if slot.is_owner and not fetched.not_modified else None
+        if asked is not None and asked.subscribe(channel.url, fetched):
+            self._hubs_asked.add(channel.url)
         if fetched.moved_to:
             log.debug("%s: %s moved to %s for good", self.name, channel.url, fetched.moved_to)
 

@@ -58,7 +58,7 @@ class PolledChannel:
         self.polled_at_s = _NEVER_S
         self.polling = False
         self.committing = False
-        self.pushed = False  # a hub said that there is news
+        self.soon = False  # poll it at once: a hub said that there is news, or what was found is in doubt
         self.found: deque[Found] = deque()
         self._doubted = ""  # the hash of an old version that came again
         self._other_form = 0  # how often running it was another kind of thing than the version before
@@ -90,8 +90,8 @@ class PolledChannel:
     def due_s(self, slot: Slot, now_s: float, spread: float) -> float:
         """Return when it is to be polled next, in the broker's time: at once where nobody has seen it yet or a hub says
         that there is news, else at the slot's next moment. `spread`, from 0 to 1, keeps many from being at once."""
-        if self.pushed or (slot.is_owner and self.head_known and self.head is None and not self.polled_at_s):
-            return max(now_s + _AT_ONCE_S * spread * (not self.pushed), self.not_before_s)
+        if self.soon or (slot.is_owner and self.head_known and self.head is None and not self.polled_at_s):
+            return max(now_s + _AT_ONCE_S * spread * (not self.soon), self.not_before_s)
         earliest_s = max(now_s, self.not_before_s, self.polled_at_s + self.max_age_s)
         return next_poll_s(slot, earliest_s)
 
@@ -124,7 +124,10 @@ class PolledChannel:
     def on_outcome(self, found: Found, outcome: Outcome, *, is_owner: bool) -> None:
         """Take in what became of something found."""
         self.head, self.head_known = outcome.head, True
-        if outcome.kind == "old" and is_owner:
+        if outcome.kind == "late":
+            self.forget()
+            self.soon = True
+        elif outcome.kind == "old" and is_owner:
             self._doubted = found.content.hash
             self.forget()  # so that it is looked at once more
         else:

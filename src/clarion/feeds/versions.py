@@ -15,7 +15,7 @@ import msgspec
 from clarion.feeds.channels import channel_hash, channel_topic
 from clarion.feeds.content import Version, pack_version, unpack_version
 from clarion.feeds.deltas import Delta, Form, encode_delta
-from clarion.feeds.difference import difference, fitting
+from clarion.feeds.difference import difference, fitting, missed
 from clarion.model.errors import Busy, PermanentError, VersionConflict
 from clarion.subscriber import AsyncSubscriber, State
 
@@ -37,6 +37,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: int = 0  # of the body, in bytes
     first_at_us: int = 0  # when version 1 was found
     found_at_us: int = 0
+    seen_until_us: int = 0  # the content is what the server had at some moment before this, by the broker's clock
     node: str = ""  # that found it
     parts: int = 1  # of the content
     recent: tuple[str, ...] = ()  # hashes of versions before this one, the newest first
@@ -54,13 +55,15 @@ class Found(NamedTuple):
     etag: str
     last_modified: str
     size: int
-    at_us: int
+    began_us: int  # the request, by the broker's clock: no later than this
+    at_us: int  # the answer: no earlier
 
 
 class Outcome(NamedTuple):
-    """What became of something found: it is the newest version now, it was already, or it is an old one come again."""
+    """What became of something found: it is the newest version now, or was already; it is an old one come again; or the
+    newest was found while this one was under way, so that nobody knows which of them came first."""
 
-    kind: Literal["made", "known", "old"]
+    kind: Literal["made", "known", "old", "late"]
     head: Head
     delta: Delta | None = None  # that was put; None, too, where a version differs in nothing that anybody is told
 
@@ -96,6 +99,12 @@ def is_old(head: Head, found: Found) -> bool:
     return not _later(found.last_modified, head.last_modified)
 
 
+def is_late(head: Head, found: Found) -> bool:
+    """Tell whether something found may be from before the newest version: its request began before that was found. It
+    cannot take its place; whoever found it looks once more."""
+    return found.began_us <= head.seen_until_us
+
+
 def _later(one: str, other: str) -> bool:
     try:
         return parsedate_to_datetime(one) > parsedate_to_datetime(other)
@@ -103,28 +112,48 @@ def _later(one: str, other: str) -> bool:
         return False
 
 
-def next_version(
-    head: Head | None, before: Version | None, found: Found, url: str, node: str, *, settled: bool
-) -> tuple[Head, Delta, Version]:
-    """Return the head that follows, the delta (which may have no changes: then nobody is told), and the content to
-    keep. FormChanged where a feed answers with a page, or the like, and nobody `settled` that it stays so."""
-    changes, kept = difference(before, found.content, anew=settled)
+class Step(NamedTuple):
+    """What follows from something found."""
+
+    head: Head
+    content: Version  # to be kept
+    delta: Delta
+    told: bool  # whether anybody is told; a version may differ in nothing that counts
+    late: bool
+
+
+def next_step(head: Head | None, before: Version | None, found: Found, url: str, node: str, *, settled: bool) -> Step:
+    """Return what follows from something found. FormChanged where a feed answers with a page, or the like, and nobody
+    `settled` that it stays so."""
+    late = head is not None and is_late(head, found)
+    if late and before is not None:
+        changes, kept = missed(before, found.content)
+    else:
+        changes, kept = difference(before, found.content, anew=settled)
     fit, left_out = fitting(changes)
     told = bool(changes) or head is None
     version = (0 if head is None else head.version) + told
-    following = Head(
-        url=url, version=version, hash=found.content.hash, form=found.content.form, title=found.content.title,
-        etag=found.etag, last_modified=found.last_modified, size=found.size, node=node,
-        first_at_us=found.at_us if head is None else head.first_at_us,
-        found_at_us=found.at_us if head is None or told else head.found_at_us,
-        recent=() if head is None else (head.hash, *head.recent)[:_RECENT_KEPT],
-    )  # fmt: skip
+    if late and head is not None:
+        following = msgspec.structs.replace(head, version=version)
+    else:
+        following = _following(head, found, url, node, version)
     delta = Delta(
         url=url, version=version, kind="snapshot" if before is None else "delta", form=found.content.form,
         title=found.content.title, found_at_us=found.at_us, node=node, changes=fit,
         left_out=left_out + found.content.left_out * (before is None),
     )  # fmt: skip
-    return following, delta, kept
+    return Step(following, kept, delta, told, late)
+
+
+def _following(head: Head | None, found: Found, url: str, node: str, version: int) -> Head:
+    told = head is None or version > head.version
+    return Head(
+        url=url, version=version, hash=found.content.hash, form=found.content.form, title=found.content.title,
+        etag=found.etag, last_modified=found.last_modified, size=found.size, node=node,
+        first_at_us=found.at_us if head is None else head.first_at_us,
+        found_at_us=found.at_us if head is None or told else head.found_at_us, seen_until_us=found.at_us,
+        recent=() if head is None else (head.hash, *head.recent)[:_RECENT_KEPT],
+    )  # fmt: skip
 
 
 class VersionStore:
@@ -155,9 +184,11 @@ class VersionStore:
             if head is not None and not settled and is_old(head, found):
                 return Outcome("old", head)
             before = None if head is None else await self._content(topic, head)
-            following, delta, kept = next_version(head, before, found, url, self._node, settled=settled)
+            step = next_step(head, before, found, url, self._node, settled=settled)
+            if head is not None and step.late and not step.told:
+                return Outcome("late", head)
             try:
-                return await self._make(topic, state, head, following, delta, kept)
+                return await self._make(topic, state, head, step)
             except VersionConflict:  # another node was first; perhaps with the same
                 continue
         raise Busy(f"{url}: others make versions known all the time; what was found is tried again")
@@ -170,19 +201,16 @@ class VersionStore:
         except PermanentError:
             return None
 
-    async def _make(
-        self, topic: str, state: State, head: Head | None, following: Head, delta: Delta, kept: Version
-    ) -> Outcome:
-        packed = pack_version(kept)
+    async def _make(self, topic: str, state: State, head: Head | None, step: Step) -> Outcome:
+        packed = pack_version(step.content)
         parts = [packed[at : at + _PART_BYTES] for at in range(0, len(packed), _PART_BYTES)] or [b""]
-        following = msgspec.structs.replace(following, parts=len(parts))
-        told = head is None or following.version > head.version
+        following = msgspec.structs.replace(step.head, parts=len(parts))
         async with self._client.transaction() as tx:
             tx.set(head_name(topic), msgspec.json.encode(following), expect=state.version)
             for number, part in enumerate(parts):
                 tx.set(content_name(topic, number), part)
             for number in range(len(parts), 1 if head is None else head.parts):
                 tx.set(content_name(topic, number), None)
-            if told:
-                tx.put(topic, encode_delta(delta))
-        return Outcome("made", following, delta if told else None)
+            if step.told:
+                tx.put(topic, encode_delta(step.delta))
+        return Outcome("late" if step.late else "made", following, step.delta if step.told else None)

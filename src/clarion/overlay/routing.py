@@ -102,18 +102,13 @@ def wedge_tree(ring: Ring, place: int, level: int) -> WedgeTree:
     which then does the same for those who have that digit, too. An owner outside of the wedge tells one node in it.
     """
     owner = ring.owner(place)
-    if level >= ring.levels:
+    wedge = ring.wedge(place, level) if level < ring.levels else ()
+    if not wedge:
         return WedgeTree(owner, (), 0)
-    edges: list[tuple[str, str]] = []
-    waiting = [(owner, level, 0)]
-    wedge = ring.wedge(place, level)
-    if owner not in wedge:
-        waiting = []
-        if wedge:
-            first = min(wedge, key=lambda name: _distance(ring_id(name), place))
-            edges.append((owner, first))
-            waiting = [(first, level, 1)]
-    deepest = len(edges)
+    first = owner if owner in wedge else min(wedge, key=lambda name: _distance(ring_id(name), place))
+    edges = [] if first == owner else [(owner, first)]
+    waiting = [(first, level, len(edges))]
+    deepest = 0
     for name, row, depth in waiting:  # grows while it is gone through: by depth
         deepest = max(deepest, depth)
         table = RoutingTable(ring, name)

@@ -1,0 +1,147 @@
+"""How well the difference engine tells what a person would: precision and recall over the pairs in page_pairs.yaml.
+
+Precision is the share of the changes told that a person would tell too, recall the share of a person's changes that were
+told. `python -m tests.unit.feeds.difference_quality` prints both by form, and each pair that went wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from clarion.feeds.channels import Rules
+from clarion.feeds.deltas import Change
+from clarion.feeds.difference import difference, read_version
+
+URL = "https://site.example/page"
+
+
+class Pair(NamedTuple):
+    """Two bodies with their content types, the rules, and the changes of a person: a kind, and texts that tell it."""
+
+    name: str
+    hard: bool
+    before: tuple[bytes, str]
+    after: tuple[bytes, str]
+    rules: Rules
+    changes: list[list[str]]
+
+
+class Outcome(NamedTuple):
+    """What was told of a pair: how many changes, which of them a person would not tell, and which were not told."""
+
+    pair: Pair
+    form: str
+    told: int
+    wrong: list[Change]
+    missed: list[list[str]]
+
+
+class Quality(NamedTuple):
+    """Precision and recall, and what they were computed from."""
+
+    told: int
+    right: int
+    expected: int
+    found: int
+
+    @property
+    def precision(self) -> float:
+        """The share of what was told that is right."""
+        return self.right / self.told if self.told else 1.0
+
+    @property
+    def recall(self) -> float:
+        """The share of what should be told that was."""
+        return self.found / self.expected if self.expected else 1.0
+
+
+@cache
+def pairs() -> list[Pair]:
+    """Return the pairs that are kept."""
+    kept = yaml.safe_load((Path(__file__).parent / "page_pairs.yaml").read_text("utf-8"))
+    return [_pair(told, kept["frames"], kept["bodies"]) for told in kept["pairs"]]
+
+
+def _pair(told: dict[str, Any], frames: dict[str, str], bodies: dict[str, str]) -> Pair:
+    page = frames[told["frame"]] if "frame" in told else "BODY"
+    page = page.replace("BODY", bodies.get(told["body"], told["body"]))
+    after = page
+    for old, new in told["edits"].items():
+        assert old in after, (told["name"], old)
+        after = after.replace(old, new)
+    charsets = told.get("charset", ("utf-8", "utf-8"))
+    html = told.get("frame") not in (None, "rss", "atom")
+    says = told.get("says", ["text/html" if html else "application/xml"] * 2)
+    bodies_sent = [
+        text.replace("TITLE", "A title").encode(charset) for text, charset in zip((page, after), charsets, strict=True)
+    ]
+    return Pair(
+        told["name"],
+        told.get("hard", False),
+        (bodies_sent[0], says[0]),
+        (bodies_sent[1], says[1]),
+        Rules(keep=tuple(told.get("keep", ())), leave_out=tuple(told.get("leave_out", ()))),
+        told["changes"],
+    )
+
+
+def outcome(pair: Pair) -> Outcome:
+    """Return what the engine tells of a pair, held against what a person does."""
+    before = read_version(*pair.before, URL, pair.rules)
+    after = read_version(*pair.after, URL, pair.rules)
+    changes, _ = difference(before, after)
+    wrong = [change for change in changes if not any(_told(change, expected) for expected in pair.changes)]
+    missed = [expected for expected in pair.changes if not any(_told(change, expected) for change in changes)]
+    return Outcome(pair, after.form, len(changes), wrong, missed)
+
+
+def _told(change: Change, expected: list[str]) -> bool:
+    kind, *texts = expected
+    shown = " ".join(f"{change.title} {change.text} {change.before if kind == 'gone' else ''}".split())
+    if change.id == "" and kind != "gone":
+        shown = " ".join(change.text.split())  # of a page's piece the title is the heading above
+    return change.kind == kind and any(text in shown.replace(" | ", " ") for text in texts)
+
+
+def quality(outcomes: Iterable[Outcome]) -> Quality:
+    """Return precision and recall over outcomes."""
+    told = right = expected = found = 0
+    for one in outcomes:
+        told += one.told
+        right += one.told - len(one.wrong)
+        expected += len(one.pair.changes)
+        found += len(one.pair.changes) - len(one.missed)
+    return Quality(told, right, expected, found)
+
+
+def report() -> str:
+    """Return the figures by form as a table, and below it what went wrong."""
+    outcomes = [outcome(pair) for pair in pairs()]
+    groups = {form: [one for one in outcomes if one.form == form] for form in ("feed", "page", "lines", "bytes")}
+    groups["all but the hard"] = [one for one in outcomes if not one.pair.hard]
+    groups["all"] = outcomes
+    lines = ["                   pairs  told  right  expected  found  precision  recall"]
+    for name, group in groups.items():
+        one = quality(group)
+        lines.append(
+            f"{name:18s} {len(group):5d} {one.told:5d} {one.right:6d} {one.expected:9d} {one.found:6d} "
+            f"{one.precision:10.3f} {one.recall:7.3f}"
+        )
+    for one in outcomes:
+        if one.wrong or one.missed:
+            lines.append(f"\n{'hard: ' if one.pair.hard else ''}{one.pair.name}")
+            lines += [
+                f"  wrong: {change.kind} {change.text or change.before or change.title!r}" for change in one.wrong
+            ]
+            lines += [f"  missed: {' | '.join(expected)}" for expected in one.missed]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(report() + "\n")
