@@ -17,6 +17,7 @@ from clarion.cli.demo_command import demo
 from clarion.cli.feeds_commands import feeds_app
 from clarion.cli.feeds_model_commands import reproduce_feeds, simulate_feeds
 from clarion.cli.feeds_node_commands import node, run
+from clarion.cli.feeds_plan_command import plan_feeds
 from clarion.cli.job_commands import jobs_app
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
@@ -102,6 +103,7 @@ app.command("worker", rich_help_panel=_WORKFLOWS)(worker)
 app.add_typer(jobs_app, name="jobs", rich_help_panel=_WORKFLOWS)
 feeds_app.command("node")(node)
 feeds_app.command("run")(run)
+feeds_app.command("plan")(plan_feeds)
 app.add_typer(feeds_app, name="feeds", rich_help_panel=_FEEDS)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
 app.command("plan", rich_help_panel=_MODELS)(plan)
