@@ -60,6 +60,7 @@ _RUNS: list[tuple[str, list[str]]] = [
     ("simulate plot-trace", ["{tuner.csv}", "--out", "{tuner.png}"]),
     ("plan", [_FLOW, "--budget", "5"]),
     ("simulate workflow", [_FLOW, "--consumers", "A=2,B=2,C=2,D=3", "--jobs", "500"]),
+    ("simulate feeds", ["--nodes", "64", "--channels", "500", "--subscriptions", "10000", "--churn-per-hour", "0.1"]),
     ("workflow check", [_FLOW, "--no-handlers"]),
     ("feeds plan", ["{channels.csv}", "--nodes", "16"]),
 ]
@@ -70,6 +71,7 @@ _ELSEWHERE: dict[str, list[str]] = {
     "publish": ["--from-http"],
     "reproduce publisher": ["--out", "{reproduced}"],
     "reproduce workflow": ["--out", "{reproduced}"],
+    "reproduce feeds": ["--out", "{reproduced}"],
     "workflow run": [_FLOW],
     "workflow status": [],
     "workflow advise": [_FLOW],
