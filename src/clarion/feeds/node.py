@@ -552,7 +552,7 @@ class Node:
         try:
             async with self._at_once:
                 await self._ask_head(channel)
-                channel.soon = False
+                asked, channel.soon = channel.soon, False
                 began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
                 self.counts["polls"] += 1
                 try:
@@ -562,6 +562,7 @@ class Node:
                     news = await self._read_answer(channel, fetched, began_us)
                     self._worked(channel, slot, fetched)
                     record = self._record(channel, slot, fetched.status, fetched.received_bytes, began_s)
+                    record = msgspec.structs.replace(record, asked=asked)
                     if news is None:
                         await self._log_poll(record)
                     elif not channel.committing:
