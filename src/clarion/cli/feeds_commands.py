@@ -29,10 +29,10 @@ A URL that somebody follows is a channel, and each channel is a topic: what
 changed comes as messages, for people, programs, workflows and Spark alike.
 
 \b
-Start here:
-  clarion feeds run https://example.org/news     # a broker and a node, on a laptop
-Or, where a broker runs:
-  clarion feeds node --name n1                   # as many as you like, anywhere
+On a laptop, a broker and a node in one:
+  clarion feeds run https://example.org/news
+Where a broker runs, nodes (as many as you like), and who follows:
+  clarion feeds node --name n1
   clarion feeds subscribe https://example.org/news
   clarion feeds watch --as me
 """
