@@ -176,7 +176,15 @@ def test_a_target_that_follows_nothing_any_more_is_forgotten(receiver: Receiver,
 
 @pytest.mark.parametrize(
     "target",
-    ["nonsense://secret", "tgram://secret", "json://", "https", "workflows://h/w/secret?template=/secret", "x" * 5000],
+    [
+        "nonsense://secret",
+        "tgram://secret",
+        "json://",
+        "json://[::1",
+        "https",
+        "workflows://h/w/secret?template=/secret",
+        "x" * 5000,
+    ],
 )
 def test_what_is_no_target_is_refused_and_its_secrets_are_not_told(
     url: str, target: str, caplog: pytest.LogCaptureFixture

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 from slixmpp import JID, ClientXMPP
-from slixmpp.exceptions import IqError, IqTimeout
+from slixmpp.exceptions import IqTimeout
 from slixmpp.jid import InvalidJID
 
 from clarion.admin import Admin
@@ -148,6 +148,7 @@ class ChatBot:
     ) -> None:
         self.settings = settings
         self.online = asyncio.Event()
+        self._gone = asyncio.Event()  # the connection
         self.deliveries = Deliveries(url, f"chat/{settings.account}/", self._deliver, delivery)
         self.deliveries.paused = True
         self._url = url
@@ -224,12 +225,14 @@ class ChatBot:
         self._client.send_presence(pstatus="send me: subscribe URL")
         self._client.get_roster()
         log.info("online as %s", self._client.boundjid)
+        self._gone.clear()
         self.online.set()
         self.deliveries.paused = False
         self.deliveries.look_soon()
 
     def _on_disconnected(self, reason: object) -> None:
         self.online.clear()
+        self._gone.set()
         self.deliveries.paused = True
         if self._ended.done() or self._reconnecting is not None:
             return
@@ -262,13 +265,18 @@ class ChatBot:
             self._ended.set_exception(error)
 
     async def _confirm(self) -> None:
-        """Wait until the server has handled all that was sent before."""
+        """Wait until the server has handled all that was sent before; Unreachable where it does not answer."""
+        answered = self._client.plugin["xep_0199"].send_ping(self._client.boundjid.host, timeout=_ANSWER_S)
+        gone = asyncio.ensure_future(self._gone.wait())
         try:
-            await self._client.plugin["xep_0199"].send_ping(self._client.boundjid.host, timeout=_ANSWER_S)
-        except IqError:  # it knows no pings, and has answered
-            pass
-        except IqTimeout:
-            raise Unreachable("the chat server does not answer; what was sent is sent again") from None
+            await asyncio.wait([answered, gone], timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not answered.done():
+                answered.cancel()
+        if answered.cancelled() or isinstance(answered.exception(), IqTimeout):
+            raise Unreachable("the chat server does not answer; what was sent is sent again")
+        # An error is an answer, too, of a server that knows no pings.
 
     async def _watch(self) -> None:
         """End a connection that is dead and does not show it."""
@@ -392,10 +400,8 @@ class ChatBot:
         if not topics:
             return "You follow nothing yet. Send me: subscribe URL"
         urls = await asyncio.to_thread(lambda: sorted(map(self._url_of, topics)))
-        lines, room = (
-            [f"You follow {len(urls)} of at most {self.settings.most_channels}:"],
-            self.settings.most_chars - 80,
-        )
+        lines = [f"You follow {len(urls)} of at most {self.settings.most_channels}:"]
+        room = self.settings.most_chars - 80
         for url in urls:
             room -= len(url) + 1
             if room < 0:

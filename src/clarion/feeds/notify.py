@@ -94,8 +94,12 @@ def open_target(target: str) -> Any:
     kind = target.partition("://")[0][:20]
     if len(target) > _TARGET_MOST_CHARS:
         raise BadTarget(f"a target of more than {_TARGET_MOST_CHARS} characters is not taken")
-    for key, value in parse_qsl(urlsplit(target).query):
-        if value.startswith(("/", "~", "file:", "..")) and key[0] not in "+-:":
+    try:
+        options = parse_qsl(urlsplit(target).query)
+    except ValueError:
+        raise BadTarget(f"this {kind}:// target is no URL") from None
+    for key, value in options:
+        if value.startswith(("/", "~", "file:", "..")) and not key.startswith(("+", "-", ":")):
             raise BadTarget(
                 f"the target's {key!r} names a file of the machine that notifies, and no such target is taken"
             )
