@@ -29,7 +29,7 @@ from clarion.wire.batch import compress, decompress
 
 MOST_BODY_BYTES = 8 * 2**20  # that are read; a larger body is compared by its bytes
 MOST_FEED_CHARACTERS = 2 * 2**20  # of which the entries are read
-MOST_FEED_TAGS = 60_000
+MOST_FEED_TAGS = 40_000
 MOST_ENTRIES = 1000  # of a feed: the newest
 MOST_BLOCKS = 5000  # of a page or a file: the first; one mark stands for the others
 MOST_TEXT_BYTES = 20_000  # of an entry or a block
@@ -248,14 +248,11 @@ def _start_of_feed(text: str, url: str) -> str:
     most = min(MOST_FEED_CHARACTERS, tag.start() if tag else len(text))
     if len(text) <= most:
         return text
-    end = max(
-        (text.rfind(name, 0, most) + len(name) for name in ("</item>", "</entry>") if name in text[:most]), default=0
-    )
-    if not end:
-        raise Unreadable(
-            f"{url} has no entry within the {most} characters that are read of a feed; the one before is kept"
-        )
-    return text[:end]
+    name = max(("</item>", "</entry>"), key=lambda name: text.rfind(name, 0, most))
+    end = text.rfind(name, 0, most) + len(name)
+    if end < len(name):
+        raise Unreadable(f"{url} is a feed without an entry in its first {most} characters; the one before is kept")
+    return text[:end] + text[text.rfind(name) + len(name) :][:1000]
 
 
 def _value(detail: Any) -> str:
