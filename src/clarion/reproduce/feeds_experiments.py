@@ -100,7 +100,7 @@ class Results:
     hours: dict[Scheme, Hours]
     alone: dict[Scheme, Alone]
     varied: FeedsOutcome  # Lite with channels of different sizes
-    churns: dict[str, Churned]  # by whose levels they are
+    churns: dict[str, Churned]  # by which levels
 
 
 def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | None = None) -> Results:
@@ -135,7 +135,7 @@ def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | Non
         results.at_lecture_load[scheme] = _outcome(
             replace(like, subscriptions=round(load * one.channels)), extent, told=0
         )
-    for name, subscriptions in (("Corona-Lite", 50), ("owners alone", 1)):
+    for name, subscriptions in (("levels by Lite", 50), ("owners alone", 1)):
         churned = replace(model, channels=extent.churn_channels, subscriptions=subscriptions * extent.churn_channels)
         some = make_workload(churned)
         plan = plan_levels(churned, some)
@@ -190,7 +190,9 @@ def decided_alone(model: FeedsModel, work: Workload) -> Alone:
         before = merge([before, clusters])
     sizes = wedge_sizes(model.nodes, model.base)
     size = float(np.mean([len(clusters.encode()) for clusters in told]))
-    return Alone(describe(work.channels, levels, sizes, model.poll_interval_s), len(of_all.clusters), size)
+    return Alone(
+        describe(work.channels, levels, sizes, model.poll_interval_s, model.scheme), len(of_all.clusters), size
+    )
 
 
 def ranked(results: Results, scheme: Scheme, bins: int = 40) -> tuple[Series, Series]:

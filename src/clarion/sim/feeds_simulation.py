@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clarion.feeds.honeycomb import Channels, LevelPlan, Scheme, choose_levels
 from clarion.feeds.poll_schedule import poll_phase_s
+from clarion.model.errors import BadSettings
 from clarion.overlay import ID_BITS, Ring, ring_id
 from clarion.overlay.routing import route, wedge_tree
 
@@ -24,6 +25,8 @@ Counts: TypeAlias = NDArray[np.int64]
 Ids: TypeAlias = NDArray[np.uint64]  # the highest 64 bits of ids on the ring
 TARGET_S = 30.0  # of Corona-Fast in the lecture
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
+BASES = (2, 4, 16, 32, 256)
+MOST_NODES, MOST_CHANNELS = 100_000, 100_000_000
 _ID_BITS = 64
 _POLLS_AT_ONCE = 4_000_000  # bounds the memory of a run, however many channels it has
 _LOW_BITS = (1 << 32) - 1
@@ -43,6 +46,12 @@ class FeedsModel:
     zipf: float = 0.5
     varied_sizes: bool = False
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.base not in BASES:
+            raise BadSettings(f"the base of a ring is one of {BASES}, not {self.base}")
+        if self.nodes > MOST_NODES or self.channels > MOST_CHANNELS:
+            raise BadSettings(f"at most {MOST_NODES:,} nodes and {MOST_CHANNELS:,} channels can be simulated")
 
 
 class Workload(NamedTuple):
