@@ -25,13 +25,17 @@ from clarion.sim.feeds_simulation import (
     simulate_feeds,
 )
 
+MEASURED = (Scheme.LITE, Scheme.FAIR)
 SMALL = FeedsModel(nodes=200, channels=3000, subscriptions=90_000)
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[Scheme, FeedsOutcome]:
     """The lecture's system under every scheme, at its full size."""
-    return {scheme: simulate_feeds(FeedsModel(scheme=scheme), updates=2, told=0) for scheme in Scheme}
+    return {
+        scheme: simulate_feeds(FeedsModel(scheme=scheme), updates=2 if scheme in MEASURED else 0, told=0)
+        for scheme in Scheme
+    }
 
 
 def test_by_formula_lite_and_fast_are_where_they_should_be(outcomes: dict[Scheme, FeedsOutcome]) -> None:
@@ -63,7 +67,7 @@ def test_with_real_wedges_detection_is_as_in_the_lecture(
 def test_the_order_of_the_schemes_is_the_lecture_s(outcomes: dict[Scheme, FeedsOutcome]) -> None:
     for means in (
         {scheme: one.real_wedges[0].by_subscription for scheme, one in outcomes.items()},
-        {scheme: one.measured.by_subscription for scheme, one in outcomes.items()},
+        {scheme: one.pollers[0].by_subscription for scheme, one in outcomes.items()},
     ):
         assert means[Scheme.FAST] < means[Scheme.LITE] <= means[Scheme.FAIR_LOG]
         assert means[Scheme.FAIR_LOG] <= means[Scheme.FAIR_SQRT] < means[Scheme.FAIR]
@@ -78,7 +82,7 @@ def test_the_budget_is_kept_and_little_could_be_better(outcomes: dict[Scheme, Fe
 
 
 def test_what_is_measured_agrees_with_the_formula(outcomes: dict[Scheme, FeedsOutcome]) -> None:
-    for one in outcomes.values():
+    for one in (outcomes[scheme] for scheme in MEASURED):
         assert one.disagreement < 0.02
         assert one.measured.by_channel == pytest.approx(one.pollers[0].by_channel, rel=0.02)
 
@@ -91,7 +95,7 @@ def test_random_phases_take_nearly_twice_as_long(outcomes: dict[Scheme, FeedsOut
 
 
 def test_who_is_told_of_a_change_waits_least_with_fair(outcomes: dict[Scheme, FeedsOutcome]) -> None:
-    times = {scheme: one.measured.by_delivery for scheme, one in outcomes.items()}
+    times = {scheme: one.pollers[0].by_delivery for scheme, one in outcomes.items()}
     assert min(times, key=lambda scheme: times[scheme]) is Scheme.FAIR
 
 
@@ -166,7 +170,7 @@ def test_wedges_hardly_notice_nodes_that_fail_and_join() -> None:
     assert still.views == 1
     assert still.grid_alone.longest_gap_intervals <= 1 + 1e-9
     assert still.grid_alone.missed == 0
-    assert found.making_up.longest_gap_intervals < 2 * still.making_up.longest_gap_intervals + 0.1
+    assert found.making_up.longest_gap_intervals < 1.1
     assert found.making_up.detection_s.by_subscription == pytest.approx(
         still.making_up.detection_s.by_subscription, rel=0.2
     )

@@ -19,7 +19,7 @@ from clarion.sim.feeds_simulation import FeedsModel
 
 SMALL = replace(
     feeds_experiments.QUICK, model=FeedsModel(nodes=100, channels=2000, subscriptions=60_000), churn_channels=500,
-    seeds=1, updates=5, first_hours=4.0, decided_alone=(Scheme.LITE, Scheme.FAIR),
+    seeds=1, updates=5, told=20, first_hours=4.0, decided_alone=(Scheme.LITE,),
 )  # fmt: skip
 
 

@@ -268,8 +268,10 @@ def _alone(results: Results) -> Seen:
         worst = max(worst, ratio, 1 / ratio, central.polls / ours.polls, ours.polls / central.polls)
         kept = kept and (scheme is Scheme.FAST or ours.bandwidth <= ours.budget * (1 + 1e-9))
         texts.append(f"{NAMES[scheme]} {ours.detection_s_by_subscription:.2f} s ({100 * (ratio - 1):+.2f} %)")
-    clusters, size = results.alone[Scheme.LITE].clusters, results.alone[Scheme.LITE].bytes_a_node
-    text = f"{', '.join(texts)}; with Lite a node tells {size / 1000:.1f} KB, all nodes {clusters} clusters"
+    first, one = next(iter(results.alone.items()))
+    size = one.bytes_a_node
+    text = f"{', '.join(texts)}; with {NAMES[first]} a node tells {size / 1000:.1f} KB, and all come to {one.clusters}"
+    text += " clusters"
     return Seen(_held(worst < 1.01 and kept), text, {"worst_ratio": worst, "bytes_a_node": size})
 
 

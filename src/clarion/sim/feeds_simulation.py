@@ -218,7 +218,7 @@ class FeedsOutcome:
 
 def simulate_feeds(model: FeedsModel, *, updates: int = 10, told: int = 300) -> FeedsOutcome:
     """Return what becomes of a model: each channel is watched until it has changed so many times, and the tree by which
-    a wedge is told is counted for so many channels."""
+    a wedge is told is counted for so many channels. With 0 of them nothing is measured or counted."""
     work = make_workload(model)
     plan = plan_levels(model, work)
     return measure(model, work, plan, updates=updates, told=told)
@@ -271,8 +271,8 @@ def measured_detections(model: FeedsModel, work: Workload, pollers: Counts, upda
     """Return the mean detection times of channels as they are measured: each channel changes so many times, at the
     moments of a Poisson process, and waits for the next poll; with evenly spaced polls, and with random ones."""
     rng = np.random.default_rng([model.seed, 2])
-    even, random = np.empty(pollers.size), np.empty(pollers.size)
-    for part in _parts(pollers):
+    even, random = np.full(pollers.size, np.nan), np.full(pollers.size, np.nan)
+    for part in _parts(pollers) if updates else ():
         count, places = pollers[part], work.places[part]
         of = np.repeat(np.arange(count.size), count)
         rank = np.arange(of.size) - np.repeat(np.cumsum(count) - count, count)
