@@ -15,8 +15,11 @@ setup: .venv/.ready ## make .venv with everything the project needs
 demo: setup ## start a broker with publishers and subscribers, show progress, archive the topic with Spark, end with a report
 	@.venv/bin/clarion demo --pipeline
 
-test: setup ## pass the tests
+test: setup .venv/prosody/prosody ## pass the tests
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --no-loadscope-reorder
+
+.venv/prosody/prosody: scripts/install-prosody | setup
+	@sh scripts/install-prosody
 
 check: setup ## format, lint, types, import contracts
 	@.venv/bin/ruff format --check .

@@ -15,6 +15,7 @@ from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
 from clarion.cli.feeds_commands import feeds_app
+from clarion.cli.feeds_delivery_commands import chat, notify
 from clarion.cli.feeds_model_commands import reproduce_feeds, simulate_feeds
 from clarion.cli.feeds_node_commands import node, run
 from clarion.cli.feeds_plan_command import plan_feeds
@@ -104,6 +105,8 @@ app.add_typer(jobs_app, name="jobs", rich_help_panel=_WORKFLOWS)
 feeds_app.command("node")(node)
 feeds_app.command("run")(run)
 feeds_app.command("plan")(plan_feeds)
+feeds_app.command("notify")(notify)
+feeds_app.command("chat")(chat)
 app.add_typer(feeds_app, name="feeds", rich_help_panel=_FEEDS)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
 app.command("plan", rich_help_panel=_MODELS)(plan)

@@ -113,7 +113,7 @@ class Node:
         self._websub: WebSubCallback | None = None
         if settings.websub_callback:
             self._websub = WebSubCallback(self._fetcher, settings.websub_callback, *settings.websub_listen)
-        self._hubs_asked: set[str] = set()  # URLs of channels
+        self._hubs_asked: set[str] = set()  # about which channels, by URL
         self._threads = ThreadPoolExecutor(4, f"clarion-feeds-{name}")
         self.view = RingView()
         self.channels: dict[str, PolledChannel] = {}  # by topic
@@ -472,13 +472,20 @@ class Node:
         self.slots = {topics[name]: slot for name, slot in by_name.items()}
         self._due = []
         if self._websub is not None:
-            owned = {self.channels[topic].url for topic, slot in self.slots.items() if slot.is_owner}
-            for url in self._hubs_asked - owned:
-                self._websub.unsubscribe(url)
-            self._hubs_asked &= owned
+            self._change_hubs(self._websub)
         for topic in self.slots:
             self._push(self.channels[topic])
         self._wake.set()
+
+    def _change_hubs(self, websub: WebSubCallback) -> None:
+        """Have hubs tell this node of the channels that it owns, and of no others. An answer names its hub only where it
+        is a whole one, so a channel that is new here is asked for without conditions."""
+        owned = {self.channels[topic].url: topic for topic, slot in self.slots.items() if slot.is_owner}
+        for url in self._hubs_asked - owned.keys():
+            websub.unsubscribe(url)
+        for url in owned.keys() - self._hubs_asked:
+            self.channels[owned[url]].forget()
+        self._hubs_asked = set(owned)
 
     def _push(self, channel: PolledChannel) -> None:
         slot = self.slots.get(channel.topic)
@@ -552,7 +559,7 @@ class Node:
         try:
             async with self._at_once:
                 await self._ask_head(channel)
-                channel.soon = False
+                asked, channel.soon = channel.soon, False
                 began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
                 self.counts["polls"] += 1
                 try:
@@ -562,6 +569,7 @@ class Node:
                     news = await self._read_answer(channel, fetched, began_us)
                     self._worked(channel, slot, fetched)
                     record = self._record(channel, slot, fetched.status, fetched.received_bytes, began_s)
+                    record = msgspec.structs.replace(record, asked=asked)
                     if news is None:
                         await self._log_poll(record)
                     elif not channel.committing:
@@ -669,8 +677,8 @@ class Node:
             channel.trouble = None
             self._start(self._tell_trouble(channel))
         asked = self._websub if slot.is_owner and not fetched.not_modified else None
-        if asked is not None and asked.subscribe(channel.url, fetched):
-            self._hubs_asked.add(channel.url)
+        if asked is not None:
+            asked.subscribe(channel.url, fetched)
         if fetched.moved_to:
             log.debug("%s: %s moved to %s for good", self.name, channel.url, fetched.moved_to)
 
