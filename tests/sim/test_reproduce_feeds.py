@@ -18,7 +18,7 @@ from clarion.reproduce.feeds_report import NUMBERS, REPORT
 from clarion.sim.feeds_simulation import FeedsModel
 
 SMALL = replace(
-    feeds_experiments.QUICK, model=FeedsModel(nodes=100, channels=2000, subscriptions=60_000), churn_channels=500,
+    feeds_experiments.QUICK, model=FeedsModel(nodes=60, channels=2000, subscriptions=40_000), churn_channels=500,
     seeds=1, updates=5, told=20, first_hours=4.0, decided_alone=(Scheme.LITE,),
 )  # fmt: skip
 
