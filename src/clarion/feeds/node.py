@@ -34,6 +34,7 @@ from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, tro
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
 from clarion.feeds.registry import Listed, channel_of, listed, look_at, notice_topic
 from clarion.feeds.ring_view import (
+    MISSED_BEATS,
     NOTICES_TOPIC,
     RING_TOPIC,
     Aggregate,
@@ -495,7 +496,9 @@ class Node:
         slower = self.view.throttle.stretch(host, now_s)
         if slower > 1 and channel.polled_at_s:
             now_s = max(now_s, channel.polled_at_s + (slower - 1) * slot.interval_s)
-        due_s = channel.due_s(slot, max(now_s, self.view.throttle.until_s(host)), self._dice.random())
+        silent_s = (MISSED_BEATS + 1) * self._settings.beat_s  # that a node can be before it is taken out
+        until_s = self.view.throttle.until_s(host)
+        due_s = channel.due_s(slot, max(now_s, until_s), self._dice.random(), silent_s)
         self._serial += 1
         heapq.heappush(self._due, (due_s, self._serial, channel.topic))
         self._wake.set()
