@@ -1,7 +1,7 @@
 """How well the difference engine tells what a person would: precision and recall over the pairs in page_pairs.yaml.
 
-Precision is the share of the changes told that a person would tell too, recall the share of a person's changes that were
-told. `python -m tests.unit.feeds.difference_quality` prints both by form, and each pair that went wrong.
+Precision is the share of the changes told that a person would tell too, recall the share of a person's changes that
+were told. `python -m tests.unit.feeds.difference_quality` prints both by form, and each pair that went wrong.
 """
 
 from __future__ import annotations
