@@ -135,10 +135,10 @@ def report() -> str:
     groups["all"] = outcomes
     lines = ["                   pairs  told  right  expected  found  precision  recall"]
     for name, group in groups.items():
-        one = quality(group)
+        all_of = quality(group)
         lines.append(
-            f"{name:18s} {len(group):5d} {one.told:5d} {one.right:6d} {one.expected:9d} {one.found:6d} "
-            f"{one.precision:10.3f} {one.recall:7.3f}"
+            f"{name:18s} {len(group):5d} {all_of.told:5d} {all_of.right:6d} {all_of.expected:9d} {all_of.found:6d} "
+            f"{all_of.precision:10.3f} {all_of.recall:7.3f}"
         )
     for one in outcomes:
         if one.wrong or one.missed:
