@@ -83,12 +83,17 @@ class Admin:
             bodies.Done
         )
 
-    def topics(self) -> Iterator[TopicRow]:
-        """Return every topic with its subscriptions, by name."""
-        after = b""
+    def topics(self, prefix: bytes | str = b"") -> Iterator[TopicRow]:
+        """Return every topic, or those whose names begin with `prefix`, with its subscriptions, by name."""
+        prefix = to_bytes(prefix, "prefix")
+        after = prefix[:-1] + (bytes([prefix[-1] - 1]) if prefix[-1:] > b"\0" else b"")  # before the first of them
         while True:
             page = self._call(Kind.TOPICS, bodies.ListTopics(after, _PAGE)).read(bodies.TopicRows)
-            yield from page.topics
+            for row in page.topics:
+                if row.topic.startswith(prefix):
+                    yield row
+                elif row.topic > prefix:
+                    return
             if not page.more or not page.topics:
                 return
             after = page.topics[-1].topic

@@ -14,6 +14,11 @@ from clarion.cli.command_errors import TellsUsage, exit_codes_help
 from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
+from clarion.cli.feeds_commands import feeds_app
+from clarion.cli.feeds_delivery_commands import chat, notify
+from clarion.cli.feeds_model_commands import reproduce_feeds, simulate_feeds
+from clarion.cli.feeds_node_commands import node, run
+from clarion.cli.feeds_plan_command import plan_feeds
 from clarion.cli.job_commands import jobs_app
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
@@ -72,9 +77,11 @@ def _options(
 
 simulate_app.command("workflow")(simulate_workflow)
 reproduce_app.command("workflow")(reproduce_workflow)
+simulate_app.command("feeds")(simulate_feeds)
+reproduce_app.command("feeds")(reproduce_feeds)
 
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
-_WORKFLOWS, _PIPELINE, _MODELS = "Workflows", "Data", "Models"
+_WORKFLOWS, _FEEDS, _PIPELINE, _MODELS = "Workflows", "The web", "Data", "Models"
 app.command("up", rich_help_panel=_BROKER)(up)
 app.command("config", rich_help_panel=_BROKER)(config)
 app.command("stats", rich_help_panel=_BROKER)(stats)
@@ -95,6 +102,12 @@ workflow_app.command("advise")(advise)
 app.add_typer(workflow_app, name="workflow", rich_help_panel=_WORKFLOWS)
 app.command("worker", rich_help_panel=_WORKFLOWS)(worker)
 app.add_typer(jobs_app, name="jobs", rich_help_panel=_WORKFLOWS)
+feeds_app.command("node")(node)
+feeds_app.command("run")(run)
+feeds_app.command("plan")(plan_feeds)
+feeds_app.command("notify")(notify)
+feeds_app.command("chat")(chat)
+app.add_typer(feeds_app, name="feeds", rich_help_panel=_FEEDS)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
 app.command("plan", rich_help_panel=_MODELS)(plan)
 app.add_typer(simulate_app, name="simulate", rich_help_panel=_MODELS)

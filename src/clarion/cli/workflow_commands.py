@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +19,7 @@ import typer
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import announce_ready, naming_option, needing, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option
+from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, stop_signals
 from clarion.cli.output import console, counted, print_json, readable_duration, table_of
 from clarion.cli.workflow_options import (
     Approximation,
@@ -124,7 +123,7 @@ def worker(
     found = read_workflow(file)
     from clarion.workflow.worker import Worker
 
-    _log_to_stderr()
+    log_to_stderr()
     consumer = Worker(found, task, url)
 
     def stop(_number: int, _frame: Any) -> None:
@@ -138,27 +137,6 @@ def worker(
     log.info("works on %s at %s", consumer.topic, url)
     consumer.run()
     log.info("ends: %s done, %d failed", counted(consumer.tasks_done, "task"), consumer.tasks_failed)
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s", level=logging.INFO)
-    logging.getLogger("clarion.session").addFilter(_tell_outages_once())
-
-
-def _tell_outages_once() -> Callable[[logging.LogRecord], bool]:
-    """Return a filter by which a process with several clients says once that its broker is away, and once that it is
-    back."""
-    away = False
-
-    def is_news(record: logging.LogRecord) -> bool:
-        nonlocal away
-        text = record.getMessage()
-        if not text.startswith(("no broker answers", "a broker answers")):
-            return record.levelno >= logging.WARNING
-        before, away = away, text.startswith("no")
-        return away != before
-
-    return is_news
 
 
 @workflow_app.command("run")
@@ -215,10 +193,10 @@ def run(
         )  # fmt: skip
     goals = (("budget", budget), ("response_s", response_s))
     goal = ", ".join(f"{name} {value:g}" for name, value in goals if value is not None)
-    _log_to_stderr()
+    log_to_stderr()
     with (
-        _stop_signals() as stopping,
-        _broker(url, data, stopping) as broker,
+        stop_signals() as stopping,
+        broker_where_none_answers(url, data, stopping) as broker,
         _allocator(allocator, file, url, found, namespace, max_processes) as who,
     ):
         plane = ControlPlane(
@@ -256,68 +234,6 @@ def _tell_left_behind(workflow: Workflow, url: str) -> None:
             f"{waiting} wait for task {task}, which the workflow had and this file has not: their jobs stand still"
             " until a `clarion worker` of a file that has it works on them, or they are cancelled"
         )
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Yield what the first SIGTERM or Ctrl-C sets; the second ends the program at once."""
-    from clarion.session.service_process import StopSignals
-
-    stopping, signals = threading.Event(), StopSignals()
-
-    def stop(number: int, _frame: object) -> None:
-        if signals.is_echo(number, time.monotonic()):
-            return
-        if stopping.is_set():
-            os._exit(128 + number)  # consumers, and a broker started here, hear of it by themselves
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    yield stopping
-
-
-@contextmanager
-def _broker(url: str, data: Path, stopping: threading.Event) -> Iterator[subprocess.Popen[bytes] | None]:
-    """Start a broker where none answers, yield it, and end it with us."""
-    from clarion.workflow.allocators import dying_with_us
-
-    if _answers(url):
-        yield None
-        return
-    if "127.0.0.1" not in url and "localhost" not in url and not url.startswith("ipc://"):
-        raise PermanentError(
-            f"no broker answers at {url}, and one is started on this machine only; nothing was started. Start it there"
-            " (`clarion up`), or name another with --url"
-        )
-    note(f"no broker answers at {url}: starting one, with its data in {data}")
-    command = [sys.executable, "-m", "clarion", "up", "--data", str(data), "--listen", url]
-    broker = subprocess.Popen(dying_with_us(command), stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        while not _answers(url) and not stopping.is_set():
-            if broker.poll() is not None:
-                raise PermanentError(f"the broker did not start: it ended with {broker.returncode}; see above")
-        yield broker
-    finally:
-        broker.terminate()
-        broker.wait()
-
-
-def _answers(url: str) -> bool:
-    """Tell whether a broker answers; that none does is for the caller to tell."""
-    from clarion.admin import Admin
-
-    log = logging.getLogger("clarion.session")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with Admin(url, timeout_s=1.0) as admin:
-            admin.hello()
-        return True
-    except RetryableError:
-        return False
-    finally:
-        log.setLevel(before)
 
 
 @contextmanager
@@ -417,7 +333,7 @@ def keda_scaler(
         from clarion.workflow.keda_scaler import KedaScaler
     from clarion.workflow.control_plane import read_status, status_name
 
-    with call.admin() as admin, _stop_signals() as stopping:
+    with call.admin() as admin, stop_signals() as stopping:
 
         def plan() -> Mapping[str, int]:
             state = admin.state(status_name(name))

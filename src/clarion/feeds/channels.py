@@ -45,12 +45,12 @@ def normalise_url(text: str) -> str:
     """Return the one form of a URL: http or https, host in lower case and ASCII, no fragment; BadUrl otherwise."""
     shown = text if len(text) < 200 else text[:200] + "…"
     try:
-        url = URL(text.strip())
-    except ValueError as error:
+        url = URL(str(URL(text.strip())))  # twice: what yarl makes of the strangest ones it does not read again
+    except (ValueError, IndexError) as error:
         raise BadUrl(f"{shown!r} is no URL: {error}") from None
     if url.scheme not in ("http", "https"):
         raise BadUrl(f"{shown!r} is not watched: only http:// and https:// are")
-    if not url.host or not url.raw_host:
+    if not url.raw_host:
         raise BadUrl(f"{shown!r} names no host")
     if url.user is not None or url.password is not None:
         raise BadUrl("a URL with a user's name or password is not watched: all who see the topic would see them")
@@ -60,22 +60,22 @@ def normalise_url(text: str) -> str:
     return found
 
 
-def channel_id(url: str) -> int:
-    """Return a channel's place on the ring."""
-    return ring_id(url)
-
-
-def channel_hash(url: str) -> str:
-    """Return a channel's id as 40 hexadecimal digits: short enough for names."""
-    return f"{ring_id(url):040x}"
-
-
 def channel_topic(url: str) -> str:
     """Return the topic of a channel: `feeds/` and its URL, or its host and hash where that is too long for a name. No
     such name is a pattern."""
     if len(url) > _MOST_BYTES:
-        return f"{PREFIX}{URL(url).origin()}/~{channel_hash(url)}"
+        return f"{PREFIX}{URL(url).origin()}/~{ring_id(url):040x}"
     return PREFIX + "/".join(quote(part, safe="") if part == "*" else part for part in url.split("/"))
+
+
+def channel_id(topic: str) -> int:
+    """Return a channel's place on the ring: the id of its topic."""
+    return ring_id(topic)
+
+
+def channel_hash(topic: str) -> str:
+    """Return the id of a channel's topic as 40 hexadecimal digits: short enough for names of states."""
+    return f"{ring_id(topic):040x}"
 
 
 def record_name(channel: str) -> str:

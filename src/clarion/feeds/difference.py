@@ -132,6 +132,17 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     )
 
 
+def missed(newest: Version, older: Version) -> tuple[tuple[Change, ...], Version]:
+    """Return what a version from before the newest had that nobody was told of, and the newest as it is to be kept:
+    entries of a feed that came and went. Of anything else, the newest says all."""
+    if newest.form != "feed" or older.form != "feed":
+        return (), newest
+    told = tuple(change for change in _entries(newest, older)[0] if change.kind == "new")
+    marks = {item.id: item.mark for item in older.items}
+    past = tuple(digest(change.id) + marks[change.id] for change in told)
+    return told, msgspec.structs.replace(newest, past=(*past, *newest.past)[:MOST_PAST])
+
+
 def _renamed(before: Version, after: Version, lost: list[Item], unknown: list[Item]) -> dict[str, Item]:
     """Return the entries that have another id, as after a site has moved, each with what it was: one that says the
     same, or else the one with its link, where no other has that."""

@@ -44,12 +44,13 @@ class Ring:
         places = sorted((ring_id(name), name) for name in set(names))
         self._ids = [place for place, _ in places]
         self._names = [name for _, name in places]
+        self._positions = {name: position for position, name in enumerate(self._names)}
 
     def __len__(self) -> int:
         return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._positions
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ring) and (self.base, self._names) == (other.base, other._names)
@@ -101,9 +102,14 @@ class Ring:
 
     def wedge(self, place: int, level: int) -> tuple[str, ...]:
         """Return the nodes that share `level` digits with an id, by their place on the circle. It can be empty."""
+        start, stop = self._wedge(place, level)
+        return tuple(self._names[start:stop])
+
+    def _wedge(self, place: int, level: int) -> tuple[int, int]:
+        """Return the positions on the circle between which a wedge lies."""
         width = max(0, ID_BITS - self._bits * level)
         low = place >> width << width
-        return tuple(self._names[bisect_left(self._ids, low) : bisect_left(self._ids, low + (1 << width))])
+        return bisect_left(self._ids, low), bisect_left(self._ids, low + (1 << width))
 
     def pollers(self, place: int, level: int) -> tuple[str, ...]:
         """Return who polls a channel: its wedge, and always its owner; the owner alone at the highest level."""
@@ -112,3 +118,16 @@ class Ring:
             return (owner,)
         found = self.wedge(place, level)
         return found if owner in found else (*found, owner)
+
+    def rank(self, place: int, level: int, name: str) -> tuple[int | None, int]:
+        """Return which of the pollers of a channel a node is, or None where it is none of them, and how many there
+        are; the same as looking into `pollers`, without making it."""
+        owner = self.owner(place)
+        if level >= self.levels:
+            return (0 if name == owner else None), 1
+        start, stop = self._wedge(place, level)
+        within, position = start <= self._positions[owner] < stop, self._positions.get(name, -1)
+        count = stop - start + (not within)
+        if start <= position < stop:
+            return position - start, count
+        return (count - 1 if name == owner else None), count

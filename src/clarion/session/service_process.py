@@ -1,9 +1,12 @@
-"""What a service asks of its process: files and connections enough, and signals to stop told from their echo."""
+"""What a service asks of its process: files and connections enough, signals to stop told from their echo, and children
+that do not outlive it."""
 
 from __future__ import annotations
 
 import os
 import resource
+import sys
+from collections.abc import Sequence
 
 from clarion.model.errors import BadSettings
 
@@ -52,3 +55,20 @@ class StopSignals:
             return True
         self._last = number, now_s
         return False
+
+
+# Sets what happens when the parent dies, and becomes the command. A process of its own does that, as code between fork
+# and exec must not in a process with threads. Told by its parent's number, it notices a parent that is gone already.
+_LAUNCH = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def dying_with_us(command: Sequence[str]) -> list[str]:
+    """Return a command that gets SIGTERM, on Linux, when the thread of this process that started it ends."""
+    return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
 from clarion.model.errors import Closed, PermanentError, RetryableError
+from clarion.session.service_process import dying_with_us
 
 Command: TypeAlias = Callable[[str], Sequence[str]]  # what runs a consumer of a task
 _log = logging.getLogger(__name__)
@@ -24,22 +24,6 @@ _LOOK_S = 0.1  # how long nobody notices that a process ended
 _LIVED_WELL_S = 10.0  # one that lived so long is restarted at once
 _FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 30.0
-
-# Sets what happens when the parent dies, and becomes the command. A process of its own does that, as code between fork
-# and exec must not in a process with threads. Told by its parent's number, it notices a parent that is gone already.
-_LAUNCH = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent is gone")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-
-
-def dying_with_us(command: Sequence[str]) -> list[str]:
-    """Return a command that gets SIGTERM, on Linux, when the thread of this process that started it ends."""
-    return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]
 
 
 class AllocatorUnavailable(RetryableError):

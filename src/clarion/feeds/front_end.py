@@ -1,0 +1,382 @@
+"""The front end: subscribe to web resources, see what is followed and how, and read what changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from clarion.admin import Admin
+from clarion.feeds.channels import (
+    PREFIX,
+    BadUrl,
+    ChannelRecord,
+    Rules,
+    channel_hash,
+    channel_id,
+    channel_topic,
+    normalise_url,
+    read_record,
+    record_name,
+)
+from clarion.feeds.deltas import Delta, decode_delta
+from clarion.feeds.poll_schedule import Watched, host_stretches
+from clarion.feeds.polled_channel import Trouble, trouble_name
+from clarion.feeds.registry import Channel, Listed, channel_of, listed, notice_of
+from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
+from clarion.feeds.versions import Head, content_name, head_name, read_head
+from clarion.model.errors import (
+    ClarionError,
+    MessagesGone,
+    NoSubscriber,
+    NoTopic,
+    NotSubscribed,
+    PermanentError,
+    VersionConflict,
+)
+from clarion.model.names import to_bytes, to_text
+from clarion.subscriber import Message, State, Subscriber
+
+if TYPE_CHECKING:
+    from clarion.feeds.fetcher import Fetcher
+
+KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not read stay
+_NOTICES_KEPT_S = 86_400.0
+_STATES_AT_ONCE = 500
+_TRIES = 20
+_LOOK_S = 1.0
+_troubles = msgspec.json.Decoder(Trouble)
+
+
+class NotFollowed(PermanentError):
+    """Nobody follows this URL, or not under this name."""
+
+
+class Subscribed(NamedTuple):
+    """A subscription to a channel."""
+
+    url: str  # in its one form
+    topic: str
+    name: str
+    is_new: bool  # False: it was there already
+    others: int  # who subscribe, too
+
+
+class ChannelStatus(NamedTuple):
+    """A channel as a list shows it."""
+
+    url: str
+    topic: str
+    names: tuple[str, ...]  # of subscribers
+    head: Head | None  # None where nobody has polled it yet
+    trouble: Trouble | None
+    waiting: int | None  # deltas that the subscriber who asks has not read
+
+    def told(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        head, trouble = self.head, self.trouble
+        return {
+            "url": self.url, "topic": self.topic, "subscribers": len(self.names), "waiting": self.waiting,
+            "title": head.title if head else None, "form": head.form if head else None,
+            "version": head.version if head else 0, "found_at": moment(head.found_at_us) if head else None,
+            "trouble": None if trouble is None else {"kind": trouble.kind, "text": trouble.text},
+        }  # fmt: skip
+
+
+class ChannelDetail(NamedTuple):
+    """Everything that is known of a channel."""
+
+    status: ChannelStatus
+    rules: Rules
+    deltas: tuple[Delta, ...]  # the last, oldest first
+    nodes: int  # on the ring; 0 where none runs
+    owner: str | None
+    pollers: tuple[str, ...]
+    level: int | None
+    interval_s: float | None  # between two polls of one node
+    detection_s: float | None  # expected: the mean time from a change to its delta
+
+    def told(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {
+            **self.status.told(), "names": list(self.status.names), "rules": msgspec.to_builtins(self.rules),
+            "nodes": self.nodes, "owner": self.owner, "pollers": list(self.pollers), "level": self.level,
+            "poll_interval_s": self.interval_s, "detection_s": self.detection_s,
+            "deltas": [msgspec.to_builtins(delta) for delta in self.deltas],
+        }  # fmt: skip
+
+
+def moment(at_us: int) -> str:
+    """Return a time for programs."""
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat()
+
+
+class Feeds:
+    """Subscribes to web resources at a broker, and tells of them. Safe from many threads; close it, or use `with`."""
+
+    def __init__(self, url: str | None = None, *, timeout_s: float = 10.0) -> None:
+        self._admin = Admin(url, timeout_s=timeout_s)
+        self._client = Subscriber(url, f"feeds-{os.urandom(6).hex()}", prefetch=False, timeout_s=timeout_s)
+        self._url = url
+
+    # Subscribing.
+
+    def subscribe(
+        self, url: str, name: str, *, rules: Rules | None = None, max_attempts: int | None = None
+    ) -> Subscribed:
+        """Have a URL followed for a subscriber: its topic gets a durable subscription of this name, which sees every
+        delta from now on. `rules` say what counts; they are the channel's, for all who follow it. None leaves them.
+        With `max_attempts` the subscription is shared, and what failed so often goes to the dead letters."""
+        url = normalise_url(url)
+        if rules is not None:
+            from clarion.feeds.page_text import check_rules
+
+            check_rules(rules)
+        topic = channel_topic(url)
+        self._keep_record(topic, url, rules)
+        self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+        is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
+        self._notice(url)
+        others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
+        return Subscribed(url, topic, name, is_new, others)
+
+    def unsubscribe(self, url: str, name: str) -> bool:
+        """End a subscription; False where there was none. What is kept of the channel stays; see `forget`."""
+        url = normalise_url(url)
+        try:
+            ended = self._admin.unsubscribe(channel_topic(url), name)
+        except (NoTopic, NotSubscribed):
+            return False
+        if ended:
+            self._notice(url)
+        return ended
+
+    def forget(self, url: str) -> None:
+        """Delete a channel that nobody follows: its topic with all deltas, and what is kept of its versions."""
+        url = normalise_url(url)
+        topic = channel_topic(url)
+        names = [head_name(topic), record_name(channel_hash(topic)), trouble_name(topic)]
+        try:
+            followers = self._admin.describe_topic(topic).subscriptions
+        except NoTopic:
+            raise NotFollowed(f"nothing is kept of {url}") from None
+        if followers:
+            shown = ", ".join(to_text(one.name) for one in followers[:5])
+            raise PermanentError(f"{url} is followed by {shown}; unsubscribe first. Nothing was deleted")
+        head = read_head(self._client.state(head_name(topic)))
+        names += [content_name(topic, part) for part in range(head.parts if head else 0)]
+        with self._client.transaction() as tx:
+            for state in names:
+                tx.set(state, None)
+        self._admin.delete_topic(topic)
+
+    def _keep_record(self, topic: str, url: str, rules: Rules | None) -> None:
+        name = record_name(channel_hash(topic))
+        for _ in range(_TRIES):
+            state = self._client.state(name)
+            known = None if state.value is None else read_record(state.value)
+            if known is not None and (rules is None or rules == known.rules):
+                return
+            at_us = known.subscribed_at_us if known else time.time_ns() // 1000
+            record = ChannelRecord(url=url, rules=rules or Rules(), subscribed_at_us=at_us)
+            with suppress(VersionConflict):
+                with self._client.transaction() as tx:
+                    tx.set(name, msgspec.json.encode(record), expect=state.version)
+                return
+        raise PermanentError(f"others change what is kept of {url} all the time; nothing was changed")
+
+    def _notice(self, url: str) -> None:
+        """Hasten the nodes; without it they would find out within their maintenance interval."""
+        for _ in range(2):
+            try:
+                with self._client.transaction() as tx:
+                    tx.put(NOTICES_TOPIC, notice_of(channel_topic(url)))
+                return
+            except NoSubscriber:  # the topic is not there yet
+                self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
+
+    # Looking.
+
+    def channels(self, name: str | None = None) -> list[ChannelStatus]:
+        """Return the channels that anybody follows, or those of one subscriber."""
+        wanted = None if name is None else to_bytes(name)
+        rows = [
+            row
+            for row in listed(self._admin.topics(PREFIX))
+            if row.subscriptions and (wanted is None or any(one == wanted for one, _ in row.subscriptions))
+        ]
+        found: list[ChannelStatus] = []
+        for at in range(0, len(rows), _STATES_AT_ONCE):
+            some = rows[at : at + _STATES_AT_ONCE]
+            names = [(row.record_name, head_name(row.topic), trouble_name(row.topic)) for row in some]
+            states = iter(self._client.states([one for three in names for one in three]))
+            for row in some:
+                status = _status(row, next(states), next(states), next(states), wanted)
+                if status is not None:
+                    found.append(status)
+        return found
+
+    def show(self, url: str, deltas: int = 5) -> ChannelDetail:
+        """Return everything that is known of a channel; NotFollowed where nobody follows it."""
+        url = normalise_url(url)
+        topic = channel_topic(url)
+        rows = {row.topic: row for row in listed(self._admin.topics(PREFIX))}
+        row = rows.get(topic)
+        if row is None:
+            raise NotFollowed(f"nobody follows {url}: clarion feeds subscribe URL")
+        names = (row.record_name, head_name(topic), trouble_name(topic))
+        record, head, trouble = self._client.states(names)
+        status = _status(row, record, head, trouble, None)
+        channel = channel_of(row, record)
+        if status is None or channel is None:
+            raise NotFollowed(f"the topic {topic} is no channel's")
+        last = tuple(self._last_deltas(row, deltas))
+        view = self.ring_view()
+        if not view.nodes:
+            return ChannelDetail(status, channel.rules, last, 0, None, (), None, None, None)
+        return _detail(status, channel, last, view, rows)
+
+    def nodes(self) -> dict[str, NodeStatus]:
+        """Return the nodes that are on the ring, by name, as each told last."""
+        return self.ring_view().nodes
+
+    def ring_view(self) -> RingView:
+        """Return the ring as its topic tells of it."""
+        view = RingView()
+        try:
+            for message in self._admin.browse(RING_TOPIC, "earliest"):
+                with suppress(PermanentError):
+                    view.on_message(decode_ring_message(message.payload), round(message.committed_at.timestamp() * 1e6))
+        except NoTopic:
+            pass
+        view.take_out()
+        return view
+
+    def _last_deltas(self, row: Listed, count: int) -> list[Delta]:
+        start = max(0, row.next_offset - count)
+        try:
+            found = list(self._admin.browse(row.topic, start))
+        except MessagesGone as gap:
+            found = list(self._admin.browse(row.topic, gap.stop))
+        return [delta for message in found if (delta := delta_of(message)) is not None][-count:]
+
+    def watch(self, name: str | None = None, *, wait_s: float | None = None) -> Iterator[tuple[Message, Delta] | None]:
+        """Return deltas as they come, for ever, or until none came for `wait_s`: those of all channels from now on, or
+        those that a subscriber has not read yet, each acked when the next one is asked for. None, about each second,
+        says that there is nothing for now."""
+        last_s = time.monotonic()
+        with closing(self._news() if name is None else self._unread(name)) as source:
+            for message in source:
+                delta = None if message is None else delta_of(message)
+                if message is not None and delta is not None:
+                    yield message, delta
+                    last_s = time.monotonic()
+                elif message is None:
+                    yield None
+                    if wait_s is not None and time.monotonic() - last_s >= wait_s:
+                        return
+                    time.sleep(_LOOK_S if wait_s is None else min(_LOOK_S, max(0.05, wait_s)))
+
+    def _news(self) -> Generator[Message | None]:
+        """Return what is put on topics of channels from now on; None each time that there is nothing more for now."""
+        positions: dict[str, int] = {row.topic: row.next_offset for row in listed(self._admin.topics(PREFIX))}
+        while True:
+            for row in listed(self._admin.topics(PREFIX)):
+                position = positions.get(row.topic, 0)
+                if row.next_offset > position:
+                    try:
+                        yield from self._admin.browse(row.topic, position)
+                    except (MessagesGone, NoTopic):
+                        pass
+                positions[row.topic] = row.next_offset
+            yield None
+
+    def _unread(self, name: str) -> Generator[Message | None]:
+        wanted = to_bytes(name)
+        with Subscriber(self._url, name, prefetch=False) as reader:
+            while True:
+                for row in listed(self._admin.topics(PREFIX)):
+                    if any(one == wanted and cursor < row.next_offset for one, cursor in row.subscriptions):
+                        with suppress(NotSubscribed, NoTopic):
+                            yield from reader.stream(row.topic, wait_s=0.0)
+                yield None
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        try:
+            self._client.close(ack=False)
+        finally:
+            self._admin.close()
+
+    def __enter__(self) -> Feeds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+async def feed_of(url: str, fetcher: Fetcher) -> str:
+    """Return the feed that a page offers, or the URL itself where it offers none; FetchFailed where it cannot be had
+    now."""
+    from clarion.feeds.discovery import find_feeds
+
+    got = await fetcher.fetch(url)
+    offered = find_feeds(got.body, got.content_type, got.url)
+    try:
+        return normalise_url(offered[0].url) if offered and offered[0].url != got.url else url
+    except BadUrl:  # the page offers something that nobody can follow
+        return url
+
+
+def delta_of(message: Message) -> Delta | None:
+    """Return the delta of a message; None where somebody else put something on a channel's topic."""
+    try:
+        return decode_delta(message.payload)
+    except PermanentError:
+        return None
+
+
+def _status(row: Listed, record: State, head: State, trouble: State, wanted: bytes | None) -> ChannelStatus | None:
+    channel = channel_of(row, record)
+    if channel is None:
+        return None
+    waiting = next((row.next_offset - cursor for one, cursor in row.subscriptions if one == wanted), None)
+    found_trouble = None
+    if trouble.value is not None:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found_trouble = _troubles.decode(trouble.value)
+    names = tuple(to_text(one) for one, _ in row.subscriptions)
+    try:
+        newest = read_head(head)
+    except ClarionError:
+        newest = None
+    return ChannelStatus(channel.url, row.topic, names, newest, found_trouble, waiting)
+
+
+def _detail(
+    status: ChannelStatus, channel: Channel, deltas: tuple[Delta, ...], view: RingView, rows: dict[str, Listed]
+) -> ChannelDetail:
+    """Return what the ring makes of a channel, as every node computes it."""
+    beat = next(iter(view.nodes.values())).beat
+    ring = view.ring(beat.base)
+    place, name = channel_id(channel.topic), channel_hash(channel.topic)
+    level = min(view.levels.get(name, ring.levels), ring.levels)
+    pollers = ring.pollers(place, level)
+    host = channel.host
+    beside = {
+        channel_hash(topic): Watched(channel_id(topic), host, len(row.subscriptions))
+        for topic, row in rows.items()
+        if row.subscriptions and f"//{host}" in topic
+    }
+    stretch = host_stretches(ring, beside, view.levels, beat.poll_interval_s, beat.host_limit_per_s).get(host, 1.0)
+    interval_s = beat.poll_interval_s * stretch
+    detection_s = interval_s / (2 * len(pollers)) if status.names else None
+    return ChannelDetail(
+        status, channel.rules, deltas, len(ring), ring.owner(place), pollers if status.names else (), level,
+        interval_s, detection_s,
+    )  # fmt: skip

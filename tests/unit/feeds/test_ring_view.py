@@ -1,0 +1,117 @@
+"""The view of the ring: who is on it, by one log and no node's clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from clarion.feeds.politeness import Throttled
+from clarion.feeds.ring_view import (
+    Aggregate,
+    Beat,
+    Levels,
+    RingView,
+    decode_ring_message,
+    encode_ring_message,
+)
+from clarion.model.errors import PermanentError
+
+
+def _beat(node: str, number: int = 1, *, incarnation: str = "a", leaving: bool = False) -> Beat:
+    return Beat(
+        node=node, incarnation=incarnation, number=number, beat_s=2.0, base=16, poll_interval_s=60.0, scheme="lite",
+        leaving=leaving,
+    )  # fmt: skip
+
+
+def _tell(view: RingView, at_s: float, *beats: Beat) -> None:
+    for beat in beats:
+        view.on_message(beat, round(at_s * 1e6))
+
+
+def test_a_node_that_falls_silent_is_taken_out_after_three_beats_of_another() -> None:
+    view = RingView()
+    _tell(view, 0.0, _beat("x"), _beat("y"))
+    for number, at_s in enumerate((2.0, 4.0, 6.0), 2):
+        _tell(view, at_s, _beat("x", number))
+        view.take_out()
+        assert set(view.nodes) == {"x", "y"}
+    _tell(view, 8.0, _beat("x", 5))
+    view.take_out()
+    assert set(view.nodes) == {"x"}
+    assert view.ring(16).names == ("x",)
+
+
+def test_a_broker_that_was_away_takes_nobody_out() -> None:
+    view = RingView()
+    _tell(view, 0.0, _beat("x"), _beat("y"))
+    _tell(view, 600.0, _beat("x", 2))
+    view.take_out()
+    assert set(view.nodes) == {"x", "y"}
+
+
+def test_beats_that_come_all_at_once_take_nobody_out() -> None:
+    view = RingView()
+    _tell(view, 0.0, _beat("x"), _beat("y"))
+    _tell(view, 1.0, *(_beat("x", number) for number in range(2, 20)))
+    view.take_out()
+    assert set(view.nodes) == {"x", "y"}
+
+
+def test_a_node_that_leaves_is_gone_at_once_and_its_late_beats_do_not_count() -> None:
+    view = RingView()
+    _tell(view, 0.0, _beat("x"), _beat("y"))
+    view.on_message(Aggregate(node="y", clusters=b"1"), 1)
+    _tell(view, 1.0, _beat("y", 2, leaving=True), _beat("y", 1))
+    assert set(view.nodes) == {"x"}
+    assert view.aggregates == {}
+
+
+def test_who_starts_later_under_a_name_has_it_and_the_earlier_is_told() -> None:
+    view = RingView()
+    _tell(view, 0.0, _beat("x", incarnation="first"))
+    _tell(view, 1.0, _beat("x", incarnation="second"))
+    _tell(view, 2.0, _beat("x", 2, incarnation="first"))
+    assert view.is_retired("x", "first")
+    assert not view.is_retired("x", "second")
+    assert view.nodes["x"].beat.incarnation == "second"
+
+
+def test_two_readers_of_one_log_have_one_ring() -> None:
+    log = [(float(at), _beat(f"n{at % 5}", at)) for at in range(40)]
+    log += [(40.0 + at, _beat(f"n{at % 3}", 40 + at)) for at in range(30)]
+    views = [RingView(), RingView()]
+    for number, (at_s, beat) in enumerate(log):
+        _tell(views[0], at_s, beat)
+        views[0].take_out()
+        _tell(views[1], at_s, beat)
+        if number % 7 == 0:
+            views[1].take_out()
+    views[1].take_out()
+    assert views[0].ring(16) == views[1].ring(16)
+    assert set(views[0].nodes) == {"n0", "n1", "n2"}
+
+
+def test_levels_of_channels_that_are_gone_are_forgotten() -> None:
+    view = RingView()
+    view.on_message(Levels(node="x", levels={"a": 0, "b": 1}), 1)
+    view.on_message(Levels(node="y", levels={"b": 2}), 2)
+    assert view.levels == {"a": 0, "b": 2}
+    view.forget_levels({"b"})
+    assert view.levels == {"b": 2}
+
+
+def test_a_host_that_throttles_is_known_to_all() -> None:
+    view = RingView()
+    view.on_message(Throttled(host="h.example", until_s=100.0, calm_s=200.0), 50_000_000)
+    assert view.throttle.until_s("h.example") == 100.0
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{}", b'{"type": "beat"}', b"\xff", b"[1]"])
+def test_garbage_on_the_ring_is_no_message(garbage: bytes) -> None:
+    with pytest.raises(PermanentError):
+        decode_ring_message(garbage)
+
+
+def test_messages_travel() -> None:
+    for one in (_beat("x"), Levels(node="x", levels={"a": 1}), Throttled(host="h", until_s=1.0, calm_s=2.0)):
+        assert decode_ring_message(encode_ring_message(one)) == one
