@@ -29,6 +29,7 @@ __all__ = [
     "check_rules",
     "difference",
     "fitting",
+    "missed",
     "pack_version",
     "read_version",
     "unpack_version",
@@ -139,8 +140,8 @@ def missed(newest: Version, older: Version) -> tuple[tuple[Change, ...], Version
         return (), newest
     told = tuple(change for change in _entries(newest, older)[0] if change.kind == "new")
     marks = {item.id: item.mark for item in older.items}
-    past = tuple(digest(change.id) + marks[change.id] for change in told)
-    return told, msgspec.structs.replace(newest, past=(*past, *newest.past)[:MOST_PAST])
+    known = tuple(digest(change.id) + marks[change.id] for change in told)
+    return told, msgspec.structs.replace(newest, known=(*known, *newest.known)[:MOST_KNOWN])
 
 
 def _renamed(before: Version, after: Version, lost: list[Item], unknown: list[Item]) -> dict[str, Item]:
