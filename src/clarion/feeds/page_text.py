@@ -375,49 +375,61 @@ _MADE = (  # what a stamp is of that says nothing about the text
     r"|measured|currently|as of|stand|aktualisiert|aktualisierung|geändert|änderung|mise? à jour(?: le)?"
     r"|actualizado(?: el)?|(?:current|server|local)\s+time|timestamp)"
 )
-_LABELLED = [  # noise wherever it is, in lines of a file too
-    rf"\b{_MADE}(?:[_ ](?:on|at|by|am|time|date|from))*[\"']?\s*[:=]?\s*[\"']?(?:{_STAMP}|\d{{10,13}}\b)[\"']?",
-    r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor)[ _-]?(?:id|token|no\.?)?[\"']?\s*[:=#]\s*[\"']?"
-    r"[\w./+=-]{6,}[\"']?",
-    r"\b(?:nonce|csrf|jsessionid|phpsessid)\s*[:=]\s*[\w./+=-]{6,}",
-    r"\b(?:(?:page\s+)?(?:generated|rendered|created|loaded|served|processed|executed)|took|\d+ queries|time)"
-    r"(?:\s+in\b|\s*:)?\s*[\d.,]+\s*(?:ms|s|sec|seconds?|milliseconds?)\b",
-]
-_NOISE: list[tuple[tuple[str, ...], str]] = [  # words, one of which is there where the noise is; and the noise
-    (("ago", "just now", "vor ", "il y a", "hace "), rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+_LABELLED: list[tuple[str, str]] = [  # noise wherever it is, in lines of a file too
     (
-        ("today", "yesterday", "last "),
+        "updat|modif|chang|edit|generat|refresh|render|retriev|fetch|access|check|built|observ|measur|current|as of"
+        "|stand|aktuali|änder|jour|actualiz|time",
+        rf"\b{_MADE}(?:[_ ](?:on|at|by|am|time|date|from))*[\"']?\s*[:=]?\s*[\"']?(?:{_STAMP}|\d{{10,13}}\b)[\"']?",
+    ),
+    (
+        "request|session|trace|ray|correlation|csrf|xsrf|visitor",
+        r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor)[ _-]?(?:id|token|no\.?)?[\"']?\s*[:=#]\s*[\"']?"
+        r"[\w./+=-]{6,}[\"']?",
+    ),
+    ("nonce|csrf|sessid|sessionid", r"\b(?:nonce|csrf|jsessionid|phpsessid)\s*[:=]\s*[\w./+=-]{6,}"),
+    (
+        "generated|rendered|created|loaded|served|processed|executed|took|queries|time",
+        r"\b(?:(?:page\s+)?(?:generated|rendered|created|loaded|served|processed|executed)|took|\d+ queries|time)"
+        r"(?:\s+in\b|\s*:)?\s*[\d.,]{1,12}\s*(?:ms|s|sec|seconds?|milliseconds?)\b",
+    ),
+]
+_COUNTS = (
+    "view|read|like|share|comment|repl|reaction|follow|subscrib|download|visit|hits|clap|vote|tweet|repost|bookmark|starg"
+    "|review|rating|post|guest|online|watching|looking|cart|basket|warenkorb|aufrufe|kommentar|antwort|vues|comentario"
+)
+_NOISE: list[tuple[str, str]] = [  # words, one of which is there in part or whole where the noise is; and the noise
+    ("ago|just now|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+    (
+        "today|yesterday|last",
         r"\b(?:posted|published|released(?: this)?|updated|added|active|seen)\s+"
         r"(?:today|yesterday|last (?:week|month|year))\b",
     ),
+    ("up|online|listed|active", rf"\b(?:online|listed|active|up)\s+(?:(?:for|since)\s+)?\d{{1,4}}\s*{_UNIT}\b"),
     (
-        ("up ", "online", "listed", "active"),
-        rf"\b(?:online|listed|active|up)\s+(?:(?:for|since)\s+)?\d{{1,4}}\s*{_UNIT}\b",
-    ),
-    (
-        (" in",),
+        "end|start|close|expire|refresh",
         rf"\b(?:ends?|starts?|closes?|expires?|refresh(?:es|ing)?)\s+in:?\s+"
         rf"(?:\d{{1,4}}\s*{_UNIT}\b[ ,:]{{0,2}}|\d{{1,4}}(?::\d{{1,4}}){{1,3}}){{1,4}}",
     ),
-    *(((), labelled) for labelled in _LABELLED),
+    *_LABELLED,
     # stamps to the second: no person wrote them
     (
-        (":",),
-        rf"\b{_DATE}(?:,|\s|t|at){{0,4}}\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d{{1,9}})?{_ZONE}|^\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}$",
+        ":",
+        rf"\b{_DATE}(?:,|\s|t|at){{0,4}}\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d{{1,9}})?{_ZONE}"
+        rf"|^\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}$",
     ),
     # counters
     (
-        ("stars", "forks", "watchers"),
+        "stars|forks|watchers",
         r"(?<![\w.,])(?:\d{1,3}(?:[,.]\d{3}){1,3}|\d{3,9}|\d[\d.]{0,5}k)\s*(?:stars|forks|watchers)\b",
     ),
-    (("browsing", "online", "viewing", "here"), r"\b(?:users|members|people)\s+(?:browsing|online|viewing|here)\b.*$"),
-    ((), rf"(?<![\w.,]){_COUNT}\s*\+?\s*{_COUNTED}\b"),
-    (("(", ":"), rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])"),
-    (("queries", "memory"), r"\b(?:queries|peak memory usage|memory):\s*[\d.]{1,9}\s*(?:[kmg]i?b)?\b"),
-    (tuple("👍👎❤♥★☆👁💬🔥"), rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b"),
+    ("browsing|online|viewing|here", r"\b(?:users|members|people)\s+(?:browsing|online|viewing|here)\b.*$"),
+    (_COUNTS, rf"(?<![\w.,]){_COUNT}\s*\+?\s*{_COUNTED}\b"),
+    (_COUNTS, rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])"),
+    ("queries|memory", r"\b(?:queries|peak memory usage|memory):\s*[\d.]{1,9}\s*(?:[kmg]i?b)?\b"),
+    ("👍|👎|❤|♥|★|☆|👁|💬|🔥", rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b"),
     # whose page it is, and what pages have beside their text
-    (("©", "(c)", "copyright"), r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}"),
-    (("retrieved from",), r"^retrieved from\b.*$"),
+    ("©|(c)|copyright", r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}"),
+    ("retrieved", r"^retrieved from\b.*$"),
 ]
 _BESIDE = re.compile(
     r"\W*(?:advertisements?|anzeige|werbung|publicité|publicidad|sponsored(?: content)?|ad"
@@ -425,9 +437,9 @@ _BESIDE = re.compile(
     r"|sign in|log in|subscribe|weiterlesen|mehr lesen|lire la suite|leer más)\W*",
     re.IGNORECASE,
 )
-_NOISES = [(words, re.compile(noise, re.IGNORECASE)) for words, noise in _NOISE]
-_LINE_NOISES = [((), re.compile("|".join(f"(?:{noise})" for noise in _LABELLED), re.IGNORECASE))]
-_DIGIT = re.compile(r"\d")
+_NOISES, _LINE_NOISES = (
+    [(words.split("|"), re.compile(noise, re.IGNORECASE)) for words, noise in noises] for noises in (_NOISE, _LABELLED)
+)
 _LIKE = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _SYMBOLS_ONLY = re.compile(r"[\W_]*")
 
@@ -440,9 +452,9 @@ def what_counts(text: str, *, line: bool = False, noisy: int = 20_000) -> str:
     """
     text = " ".join(unicodedata.normalize("NFC", text).translate(_LIKE).split())
     start, rest = text[:noisy], text[noisy:]
-    lower, has_digit = start.lower(), _DIGIT.search(start) is not None
+    lower = start.lower()
     for words, noise in _LINE_NOISES if line else _NOISES:
-        if any(word in lower for word in words) if words else has_digit:
+        if any(word in lower for word in words):
             start = noise.sub(" ", start)
     text = " ".join(start.split()) + rest
     if line:
