@@ -69,7 +69,7 @@ def feeds_at(call: BrokerCall) -> Iterator[Feeds]:
         from clarion.feeds.front_end import Feeds
     with call.admin() as admin:
         admin.hello()
-    with Feeds(call.url) as feeds:
+    with Feeds(call.url, timeout_s=call.timeout_s) as feeds:
         yield feeds
 
 
@@ -106,7 +106,7 @@ def subscribe(
     with feeds_at(call) as feeds:
         made = follow(feeds, page_url, name or login_name(), allow or [], page=page, rules=rules)
         running = len(feeds.nodes())
-    if not running:
+    if not running and not call.as_json:
         note("no node polls yet: clarion feeds node --name n1")
     shown = {"url": made.url, "topic": made.topic, "name": made.name, "is_new": made.is_new, "nodes": running}
     call.print(shown, f"{made.name} {'follows' if made.is_new else 'follows already'} {made.url}")
