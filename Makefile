@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow clean
+.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow reproduce-feeds clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -15,8 +15,11 @@ setup: .venv/.ready ## make .venv with everything the project needs
 demo: setup ## start a broker with publishers and subscribers, show progress, archive the topic with Spark, end with a report
 	@.venv/bin/clarion demo --pipeline
 
-test: setup ## pass the tests
+test: setup .venv/prosody/prosody ## pass the tests
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --no-loadscope-reorder
+
+.venv/prosody/prosody: scripts/install-prosody | setup
+	@sh scripts/install-prosody
 
 check: setup ## format, lint, types, import contracts
 	@.venv/bin/ruff format --check .
@@ -54,10 +57,11 @@ bench-publisher: setup ## the tuned publisher against fixed batch sizes, the out
 bench-pipeline: setup ## Spark's source and sink in ratio to Parquet
 	@$(PY) -m bench.pipeline
 
-torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, and 300 of workflows
+torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, 300 of workflows, and 100 of nodes that poll
 	@$(PY) -m tests.integration.torture --kills 500
 	@$(PY) -m tests.integration.torture_sharing --kills 300
 	@$(PY) -m tests.integration.workflow_torture --jobs 10000 --kills 300
+	@$(PY) -m tests.integration.feeds_torture --kills 100
 
 powercuts: setup ## record what a broker writes and cut its power 20,000 times
 	@$(PY) -m tests.integration.power_cuts --cuts 20000
@@ -71,6 +75,9 @@ reproduce: setup ## the experiments of Auto-tuned Publisher in a Pub/Sub System:
 
 reproduce-workflow: setup ## the experiments of Resource Management for Elastic Publish Subscribe Systems: report and figures in out/workflow
 	@.venv/bin/clarion reproduce workflow --out out/workflow
+
+reproduce-feeds: setup ## the evaluation of Corona: report and figures in out/feeds
+	@.venv/bin/clarion reproduce feeds --out out/feeds
 
 clean: ## remove what setup and runs made
 	rm -rf .venv .venv-peers out .mypy_cache .ruff_cache .hypothesis .import_linter_cache

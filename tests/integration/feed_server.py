@@ -75,6 +75,7 @@ class Arrival:
     path: str
     headers: Mapping[str, str]
     status: int  # 0 where the answer was no proper one
+    peer: str  # the address and port it came from: a connection
 
     @property
     def conditional(self) -> bool:
@@ -338,7 +339,8 @@ class FeedServer:
         await runner.cleanup()
 
     def _note(self, request: web.Request, status: int) -> None:
-        self._arrivals.append(Arrival(time.time(), request.method, request.path, dict(request.headers), status))
+        peer = str(request.transport.get_extra_info("peername")) if request.transport else ""
+        self._arrivals.append(Arrival(time.time(), request.method, request.path, dict(request.headers), status, peer))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 
 import msgspec
 
 from clarion.feeds.content import (
-    MOST_PAST,
+    MOST_KNOWN,
     Item,
     Unreadable,
     Version,
@@ -28,6 +29,7 @@ __all__ = [
     "check_rules",
     "difference",
     "fitting",
+    "missed",
     "pack_version",
     "read_version",
     "unpack_version",
@@ -36,7 +38,10 @@ __all__ = [
 MOST_CHANGES = 100  # in a delta
 MOST_CHANGED_BYTES = 256 * 1024  # of the texts in a delta
 _ALIKE = 0.5  # share of words that two texts have in common, for one to be the other changed
+_ALIKE_HERE = 0.3  # the same, in one place
+_SHORT = 100  # characters of a text that may be all another in its place
 _MOST_PAIRED = 200  # pieces of a text on each side that are compared with one another
+_MOST_WORDY = 2000  # characters of a piece, whose words are compared
 _FORMS: dict[Form, str] = {"feed": "a feed", "page": "a page", "lines": "a text", "bytes": "a file"}
 
 
@@ -64,7 +69,7 @@ def difference(before: Version | None, after: Version, *, anew: bool = False) ->
         if before.items == after.items:
             return (), after
         return (Change(kind="changed", before=before.items[0].text, text=after.items[0].text),), after
-    return _pieces(before.items, after.items), after
+    return _pieces(before, after), after
 
 
 def fitting(changes: Sequence[Change]) -> tuple[tuple[Change, ...], int]:
@@ -99,11 +104,11 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     """Return what became of entries. One that comes back is not new again, and gone only once; one that is no longer
     listed is gone where older ones still are."""
     was = {item.id: item for item in before.items}
-    past = {entry[:8]: entry[8:] for entry in before.past}
+    past = {entry[:8]: entry[8:] for entry in before.known}
     now = {item.id for item in after.items}
     lost = [item for item in before.items if item.id not in now]
     unknown = [item for item in after.items if item.id not in was]
-    renamed = _renamed(lost, unknown)
+    renamed = _renamed(before, after, lost, unknown)
     changes: list[Change] = []
     for item in after.items:
         key = digest(item.id)
@@ -124,7 +129,7 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     kept = {digest(item.id): item.mark for item in lost} | past
     newest = {key: kept[key] for key in [*(digest(item.id) for item in lost), *past] if key in kept}
     return tuple(changes), msgspec.structs.replace(
-        after, past=tuple(key + mark for key, mark in list(newest.items())[:MOST_PAST])
+        after, known=tuple(key + mark for key, mark in list(newest.items())[:MOST_KNOWN])
     )
 
 
@@ -135,24 +140,33 @@ def missed(newest: Version, older: Version) -> tuple[tuple[Change, ...], Version
         return (), newest
     told = tuple(change for change in _entries(newest, older)[0] if change.kind == "new")
     marks = {item.id: item.mark for item in older.items}
-    past = tuple(digest(change.id) + marks[change.id] for change in told)
-    return told, msgspec.structs.replace(newest, past=(*past, *newest.past)[:MOST_PAST])
+    known = tuple(digest(change.id) + marks[change.id] for change in told)
+    return told, msgspec.structs.replace(newest, known=(*known, *newest.known)[:MOST_KNOWN])
 
 
-def _renamed(lost: Iterable[Item], unknown: Iterable[Item]) -> dict[str, Item]:
-    """Return the entries whose id alone is another, as after a site has moved, with what each was."""
+def _renamed(before: Version, after: Version, lost: list[Item], unknown: list[Item]) -> dict[str, Item]:
+    """Return the entries that have another id, as after a site has moved, each with what it was: one that says the
+    same, or else the one with its link, where no other has that."""
     by_mark = {item.mark: item for item in lost}
-    return {item.id: by_mark[item.mark] for item in unknown if item.mark in by_mark}
+    links = Counter(item.link for item in before.items), Counter(item.link for item in after.items)
+    by_link = {item.link: item for item in lost if item.link and links[0][item.link] == 1}
+    found = {}
+    for item in unknown:
+        was = by_mark.get(item.mark) or (by_link.get(item.link) if links[1][item.link] == 1 else None)
+        if was is not None:
+            found[item.id] = was
+    return found
 
 
 # Pages and lines.
 
 
-def _pieces(before: Sequence[Item], after: Sequence[Item]) -> tuple[Change, ...]:
-    """Return what became of pieces of a text. Those that only moved are no change; of the others, two that are alike or
-    stand in the same place are one that changed."""
-    gone = _beyond(before, after)
-    new = _beyond(after, before)
+def _pieces(version_before: Version, version_after: Version) -> tuple[Change, ...]:
+    """Return what became of pieces of a text. Those that only moved are no change, nor those that were around the main
+    text, or are now; of the others, two that are alike or stand in the same place are one that changed."""
+    before, after = version_before.items, version_after.items
+    gone = _beyond(before, version_after)
+    new = _beyond(after, version_before)
     pairs = _paired(before, gone, after, new)
     changes = []
     for at in new:
@@ -162,9 +176,9 @@ def _pieces(before: Sequence[Item], after: Sequence[Item]) -> tuple[Change, ...]
     return (*changes, *(_change("gone", before[at]) for at in gone if at not in taken))
 
 
-def _beyond(items: Sequence[Item], others: Sequence[Item]) -> list[int]:
-    """Return the places of the items that the others have not, or not so often."""
-    room = Counter(item.mark for item in others)
+def _beyond(items: Sequence[Item], other: Version) -> list[int]:
+    """Return the places of the items that another version has not, or not so often."""
+    room = Counter(item.mark for item in other.items) + Counter(other.known)
     places = []
     for at, item in enumerate(items):
         if room[item.mark] > 0:
@@ -175,35 +189,47 @@ def _beyond(items: Sequence[Item], others: Sequence[Item]) -> list[int]:
 
 
 def _paired(before: Sequence[Item], gone: list[int], after: Sequence[Item], new: list[int]) -> dict[int, int]:
-    """Return for places of new pieces those of the pieces that they were, by likeness first and then by place."""
-    words = {("was", at): _words(before[at]) for at in gone[:_MOST_PAIRED]}
-    words |= {("is", at): _words(after[at]) for at in new[:_MOST_PAIRED]}
+    """Return for places of new pieces those of the pieces that they were. Two are one where they are alike; in the same
+    gap between pieces that stayed, less is enough, and as many short ones as before are those, each in its place."""
+    gone, new = gone[:_MOST_PAIRED], new[:_MOST_PAIRED]
+    old = {at: (_words(before[at]), gap) for at, gap in _gaps(before, gone).items()}
+    now = {at: (_words(after[at]), gap) for at, gap in _gaps(after, new).items()}
     found = []
-    for is_at in new[:_MOST_PAIRED]:
-        for was_at in gone[:_MOST_PAIRED]:
-            now, old = words["is", is_at], words["was", was_at]
-            alike = 2 * (now & old).total() / max(1, now.total() + old.total())
-            beside = _beside(before, was_at, after, is_at)
-            if alike >= _ALIKE or (beside == 2 and len(before[was_at].text) < 100 and len(after[is_at].text) < 100):
-                found.append((-alike - beside / 4, abs(is_at - was_at), is_at, was_at))
+    for is_at, (words, gap) in now.items():
+        for was_at, (were, was_gap) in old.items():
+            alike = 2 * (words & were).total() / max(1, words.total() + were.total())
+            if alike >= (_ALIKE_HERE if gap == was_gap else _ALIKE):
+                found.append((-alike - (gap == was_gap) / 4, abs(is_at - was_at), is_at, was_at))
     pairs: dict[int, int] = {}
     taken = set()
     for _, _, is_at, was_at in sorted(found):
         if is_at not in pairs and was_at not in taken:
             pairs[is_at] = was_at
             taken.add(was_at)
+    alone = [at for at in gone if at not in taken and len(before[at].text) <= _SHORT]
+    for gap, places in groupby(
+        (at for at in new if at not in pairs and len(after[at].text) <= _SHORT), lambda at: now[at][1]
+    ):
+        there, were_there = list(places), [at for at in alone if old[at][1] == gap]
+        if len(there) == len(were_there):
+            pairs |= dict(zip(there, were_there, strict=True))
     return pairs
 
 
-def _beside(before: Sequence[Item], was_at: int, after: Sequence[Item], is_at: int) -> int:
-    """Return how many of the pieces next to a place are the same, of two."""
-    sides = 0
-    for step in (-1, 1):
-        was = before[was_at + step].mark if 0 <= was_at + step < len(before) else b""
-        now = after[is_at + step].mark if 0 <= is_at + step < len(after) else b""
-        sides += was == now
-    return sides
+def _gaps(items: Sequence[Item], places: Sequence[int]) -> dict[int, tuple[bytes, int]]:
+    """Return for each place the gap that it is in: the last piece before it that stayed, and which of those it is."""
+    out = set(places)
+    seen: Counter[bytes] = Counter()
+    gap = (b"", 0)
+    gaps = {}
+    for at, item in enumerate(items):
+        if at in out:
+            gaps[at] = gap
+        else:
+            seen[item.mark] += 1
+            gap = (item.mark, seen[item.mark])
+    return gaps
 
 
 def _words(item: Item) -> Counter[str]:
-    return Counter(what_counts(item.text).lower().split()[:1000])
+    return Counter(what_counts(item.text[:_MOST_WORDY]).lower().split())
