@@ -26,11 +26,7 @@ from clarion.feeds.channels import (
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
 from clarion.feeds.polled_channel import Trouble, trouble_name
-<<<<<<< HEAD
-from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed
-=======
-from clarion.feeds.registry import Channel, Listed, channel_of, listed, notice_of
->>>>>>> fd-diff
+from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
