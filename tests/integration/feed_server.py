@@ -75,6 +75,7 @@ class Arrival:
     path: str
     headers: Mapping[str, str]
     status: int  # 0 where the answer was no proper one
+    sent: int = 0  # bytes of the body
 
     @property
     def conditional(self) -> bool:
@@ -337,8 +338,8 @@ class FeedServer:
         await self._stopping.wait()
         await runner.cleanup()
 
-    def _note(self, request: web.Request, status: int) -> None:
-        self._arrivals.append(Arrival(time.time(), request.method, request.path, dict(request.headers), status))
+    def _note(self, request: web.Request, status: int, sent: int = 0) -> None:
+        self._arrivals.append(Arrival(time.time(), request.method, request.path, dict(request.headers), status, sent))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
@@ -360,7 +361,7 @@ class FeedServer:
             if request.headers.get("If-None-Match") == headers["ETag"]:
                 self._note(request, 304)
                 return web.Response(status=304, headers=headers)
-        self._note(request, 200)
+        self._note(request, 200, len(body))
         return web.Response(body=body, headers={"Content-Type": resource.content_type, **headers})
 
     async def _misbehaved(self, request: web.Request, how: Misbehaviour) -> web.StreamResponse:
