@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -383,9 +384,116 @@ def detection(extent: Extent, turn: int) -> dict[str, Any]:
         server.forget_requests()
         say("nodes, fast")
         found["target_s"] = tau_s / 20
-        with cooperating(web, tau_s, "fast", tau_s / 20, 4) as nodes:
+        with cooperating(web, tau_s, "fast", tau_s / 20, 16) as nodes:
             found["fast"] = nodes.measure(extent.seconds, tau_s)
     return found
+
+
+def _follow(url: str, urls: list[str]) -> float:
+    """Subscribe to channels, several at a time; return the seconds it took."""
+    begin_s = time.perf_counter()
+    with Feeds(url, timeout_s=60.0) as feeds, ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda one: feeds.subscribe(one, "somebody"), urls))
+    return time.perf_counter() - begin_s
+
+
+class Resting:
+    """Channels that never change, at a broker; what nodes at rest cost, and what a start costs."""
+
+    def __init__(self, server: FeedServer, broker: BrokerProcess, channels: int, folder: Path) -> None:
+        self.urls = [server.url(f"/{number}.xml") for number in range(channels)]
+        for number in range(channels):
+            server.set_feed(f"/{number}.xml", [f"item {item} of {number}" for item in range(SHOWN)])
+        self._broker, self._folder = broker, folder
+        self.subscribed_s = _follow(broker.url, self.urls)
+
+    @contextmanager
+    def nodes(self, count: int) -> Iterator[list[FeedNodes]]:
+        """Run nodes with the settings as installed, but for the limit of polls of one host."""
+        nodes = _start_nodes(self._broker.url, self._folder, {"poll_interval_s": 1800.0, "beat_s": 2.0,
+                                                              "maintenance_s": 300.0}, count)  # fmt: skip
+        try:
+            yield nodes
+        finally:
+            for one in nodes:
+                one.stop()
+
+    def wait_scheduled(self, count: int) -> None:
+        """Wait until so many nodes are on the ring and each channel has an owner."""
+        with Feeds(self._broker.url) as feeds:
+
+            def scheduled() -> bool:
+                nodes = feeds.nodes()
+                return len(nodes) == count and sum(one.beat.owned for one in nodes.values()) == len(self.urls)
+
+            _wait(scheduled, "all channels have owners", 600.0)
+
+    def wait_polled(self) -> None:
+        """Wait until each channel was polled once."""
+        with Admin(self._broker.url) as admin:
+            _wait(
+                lambda: sum(row.next_offset > 0 for row in admin.topics(PREFIX)) == len(self.urls),
+                "all channels are known", 600.0,
+            )  # fmt: skip
+
+    def cpu(self, nodes: list[FeedNodes], seconds: float) -> dict[str, float]:
+        """Return the processor time that is used in a time, in seconds."""
+        pids = {"broker": self._broker.pid, **{f"process {at}": one.process.pid for at, one in enumerate(nodes)}}
+        before = {name: _cpu_s(pid) for name, pid in pids.items()}
+        time.sleep(seconds)
+        used = {name: _cpu_s(pid) - before[name] for name, pid in pids.items()}
+        broker_s = used.pop("broker")
+        return {"broker_s": broker_s, "process_s": sum(used.values()) / len(used)}
+
+    def follow_another(self, server: FeedServer) -> None:
+        """Subscribe to one more channel."""
+        server.set_feed("/another.xml", ["first"])
+        _follow(self._broker.url, [server.url("/another.xml")])
+
+
+def rest(extent: Extent) -> dict[str, Any]:
+    """Return what sixteen nodes with nothing to poll cost, and what one that starts costs where channels are many."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="clarion-bench-") as name, FeedServer() as server:
+        say(f"{NODES} nodes at rest")
+        with running_broker() as broker:
+            resting = Resting(server, broker, extent.resting, Path(name))
+            with resting.nodes(NODES) as nodes:
+                resting.wait_scheduled(NODES)
+                resting.wait_polled()
+                time.sleep(15.0)  # for levels and views to settle
+                used = resting.cpu(nodes, extent.resting_s)
+                found["rest"] = {name: value / extent.resting_s for name, value in used.items()}
+                resting.follow_another(server)
+                looked = resting.cpu(nodes, 15.0)
+                found["look"] = {name: value - 15.0 * found["rest"][name] for name, value in looked.items()}
+                found["memory_megabytes"] = _megabytes(nodes[0].process.pid)
+                found["broker_megabytes"] = broker.memory_bytes() / 1e6
+        say("a node that starts")
+        with running_broker() as broker:
+            resting = Resting(server, broker, extent.many, Path(name))
+            found["subscribed_per_s"] = extent.many / resting.subscribed_s
+            for turn in ("first", "again"):
+                begin_s = time.monotonic()
+                with resting.nodes(1) as nodes:
+                    resting.wait_scheduled(1)
+                    started_s = time.monotonic() - begin_s
+                    resting.wait_polled()
+                    found[turn] = {"scheduled_s": started_s, "polled_s": time.monotonic() - begin_s,
+                                   "cpu_s": _cpu_s(nodes[0].process.pid)}  # fmt: skip
+                    found[turn]["memory_megabytes"] = _megabytes(nodes[0].process.pid)
+                    if turn == "again":
+                        time.sleep(10.0)
+                        used = resting.cpu(nodes, 10.0)
+                        resting.follow_another(server)
+                        looked = resting.cpu(nodes, 10.0)
+                        found["many_look"] = {name: looked[name] - used[name] for name in used}
+            found["many_broker_megabytes"] = broker.memory_bytes() / 1e6
+    return found
+
+
+def _megabytes(pid: int) -> float:
+    return float(psutil.Process(pid).memory_info().rss) / 1e6
 
 
 def say(text: str) -> None:
@@ -411,6 +519,9 @@ def main() -> None:
     for turn in range(rounds if options.only != "rest" else 0):
         say(f"round {turn + 1} of {rounds}")
         results["rounds"].append(detection(extent, turn))
+        _write(results, options.out)
+    if options.only != "detection":
+        results["rest"] = rest(extent)
         _write(results, options.out)
     print((options.out / "feeds.md").read_text())
 
