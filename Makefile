@@ -15,8 +15,11 @@ setup: .venv/.ready ## make .venv with everything the project needs
 demo: setup ## start a broker with publishers and subscribers, show progress, archive the topic with Spark, end with a report
 	@.venv/bin/clarion demo --pipeline
 
-test: setup ## pass the tests
+test: setup .venv/prosody/prosody ## pass the tests
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --no-loadscope-reorder
+
+.venv/prosody/prosody: scripts/install-prosody | setup
+	@sh scripts/install-prosody
 
 check: setup ## format, lint, types, import contracts
 	@.venv/bin/ruff format --check .
@@ -54,10 +57,11 @@ bench-publisher: setup ## the tuned publisher against fixed batch sizes, the out
 bench-pipeline: setup ## Spark's source and sink in ratio to Parquet
 	@$(PY) -m bench.pipeline
 
-torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, and 300 of workflows
+torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, 300 of workflows, and 100 of nodes that poll
 	@$(PY) -m tests.integration.torture --kills 500
 	@$(PY) -m tests.integration.torture_sharing --kills 300
 	@$(PY) -m tests.integration.workflow_torture --jobs 10000 --kills 300
+	@$(PY) -m tests.integration.feeds_torture --kills 100
 
 powercuts: setup ## record what a broker writes and cut its power 20,000 times
 	@$(PY) -m tests.integration.power_cuts --cuts 20000

@@ -75,6 +75,7 @@ class Arrival:
     path: str
     headers: Mapping[str, str]
     status: int  # 0 where the answer was no proper one
+    peer: str  # the address and port it came from: a connection
     sent: int = 0  # bytes of the body
 
     @property
@@ -339,7 +340,9 @@ class FeedServer:
         await runner.cleanup()
 
     def _note(self, request: web.Request, status: int, sent: int = 0) -> None:
-        self._arrivals.append(Arrival(time.time(), request.method, request.path, dict(request.headers), status, sent))
+        peer = str(request.transport.get_extra_info("peername")) if request.transport else ""
+        headers = dict(request.headers)
+        self._arrivals.append(Arrival(time.time(), request.method, request.path, headers, status, peer, sent))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path

@@ -60,7 +60,9 @@ _RUNS: list[tuple[str, list[str]]] = [
     ("simulate plot-trace", ["{tuner.csv}", "--out", "{tuner.png}"]),
     ("plan", [_FLOW, "--budget", "5"]),
     ("simulate workflow", [_FLOW, "--consumers", "A=2,B=2,C=2,D=3", "--jobs", "500"]),
+    ("simulate feeds", ["--nodes", "64", "--channels", "500", "--subscriptions", "10000", "--churn-per-hour", "0.1"]),
     ("workflow check", [_FLOW, "--no-handlers"]),
+    ("feeds plan", ["{channels.csv}", "--nodes", "16"]),
 ]
 # What takes long, or never ends, or needs Spark or a workflow that runs: the tests of each look at its JSON.
 _ELSEWHERE: dict[str, list[str]] = {
@@ -69,6 +71,7 @@ _ELSEWHERE: dict[str, list[str]] = {
     "publish": ["--from-http"],
     "reproduce publisher": ["--out", "{reproduced}"],
     "reproduce workflow": ["--out", "{reproduced}"],
+    "reproduce feeds": ["--out", "{reproduced}"],
     "workflow run": [_FLOW],
     "workflow status": [],
     "workflow advise": [_FLOW],
@@ -148,6 +151,8 @@ def world(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         worker.flush_acks()
     with Publisher(url, outbox=str(tmp_path / "outbox")):
         pass
+    channels = "channel,subscribers,size,update_interval_s\nhttps://example.org/feed,3,2000,3600\n"
+    (tmp_path / "channels.csv").write_text(channels, encoding="utf-8")
     server = Subscriber(url, "server", ack="explicit")
     server.subscribe("questions", shared=True)
 

@@ -29,10 +29,10 @@ A URL that somebody follows is a channel, and each channel is a topic: what
 changed comes as messages, for people, programs, workflows and Spark alike.
 
 \b
-Start here:
-  clarion feeds run https://example.org/news     # a broker and a node, on a laptop
-Or, where a broker runs:
-  clarion feeds node --name n1                   # as many as you like, anywhere
+On a laptop, a broker and a node in one:
+  clarion feeds run https://example.org/news
+Where a broker runs, nodes (as many as you like), and who follows:
+  clarion feeds node --name n1
   clarion feeds subscribe https://example.org/news
   clarion feeds watch --as me
 """
@@ -49,6 +49,10 @@ def login_name() -> str:
 
 WebUrl = Annotated[str, typer.Argument(..., metavar="URL", help="The page or feed: http:// or https://.")]
 As = Annotated[str, option(..., "--as NAME", "Name of the subscriber.", show_default="your login name")]
+Notify = Annotated[
+    str | None,
+    option(..., "--notify URL", "A target of notifications, as Apprise names it: mailto://…, tgram://…, ntfy://…"),
+]
 Allow = Annotated[
     list[str] | None,
     option(
@@ -85,6 +89,7 @@ def subscribe(
     page: bool = option(False, "--page", "Follow the page itself, though it offers a feed."),
     keep: list[str] = option([], "--keep", "Of a page, only this counts: a CSS selector, or an XPath (//…)."),
     leave_out: list[str] = option([], "--leave-out", "Of a page, this does not count; as --keep."),
+    notify: Notify = None,
     allow: Allow = None,
 ) -> None:
     """Follow a page or a feed: what changes comes as messages on its topic.
@@ -92,9 +97,14 @@ def subscribe(
     Where a page offers a feed, that is followed; --page follows the page itself.
     Rules are the channel's: they hold for all who follow it.
 
+    With --notify a mailbox, messenger or web hook follows it instead of you, and
+    is told by `clarion feeds notify`. The broker keeps the target, secrets and
+    all, until nothing is followed for it any more.
+
     \b
     Examples:
       clarion feeds subscribe https://example.org/news
+      clarion feeds subscribe https://example.org/news --notify ntfys://ntfy.sh/my-topic
       clarion feeds subscribe https://example.org/prices --page --keep '#prices'
     """
     with needing_feeds():
@@ -104,23 +114,48 @@ def subscribe(
     if rules is not None:
         check_rules(rules)
     with feeds_at(call) as feeds:
-        made = follow(feeds, page_url, name or login_name(), allow or [], page=page, rules=rules)
+        who, attempts = (name or login_name(), None) if notify is None else _kept_target(call, name, notify)
+        made = follow(feeds, page_url, who, allow or [], page=page, rules=rules, max_attempts=attempts)
         running = len(feeds.nodes())
     if not running:
         note("no node polls yet: clarion feeds node --name n1")
     shown = {"url": made.url, "topic": made.topic, "name": made.name, "is_new": made.is_new, "nodes": running}
-    call.print(shown, f"{made.name} {'follows' if made.is_new else 'follows already'} {made.url}")
+    who = made.name if notify is None else _shown_target(notify)
+    call.print(shown, f"{who} {'follows' if made.is_new else 'follows already'} {made.url}")
+
+
+def _shown_target(target: str) -> str:
+    from clarion.feeds.notify import shown_target
+
+    return shown_target(target)
+
+
+def _kept_target(call: BrokerCall, name: str, target: str) -> tuple[str, int]:
+    """Have the broker keep a target of notifications; return the name that it follows by, and its attempts."""
+    if name:
+        raise typer.BadParameter("a target follows by a name of its own: give --as or --notify", param_hint="--notify")
+    with needing("notifications need Apprise", "notify"):
+        from clarion.feeds.feed_deliveries import ATTEMPTS
+        from clarion.feeds.notify import keep_target
+    return keep_target(call.url, target), ATTEMPTS
 
 
 def follow(
-    feeds: Feeds, url: str, name: str, allow: list[str], *, page: bool = False, rules: Rules | None = None
+    feeds: Feeds,
+    url: str,
+    name: str,
+    allow: list[str],
+    *,
+    page: bool = False,
+    rules: Rules | None = None,
+    max_attempts: int | None = None,
 ) -> Subscribed:
     """Subscribe to a page, or to the feed that it offers, and say which."""
     from clarion.feeds.channels import normalise_url
 
     wanted = normalise_url(url if "://" in url else f"https://{url}")
     found = wanted if page or rules is not None else _feed_of(wanted, allow)
-    made = feeds.subscribe(found, name, rules=rules)
+    made = feeds.subscribe(found, name, rules=rules, max_attempts=max_attempts)
     if found != wanted:
         note(f"{wanted} offers the feed {found}, which is followed; --page follows the page itself")
     if rules is not None and made.others:
@@ -130,15 +165,13 @@ def follow(
 
 def _feed_of(url: str, allow: list[str]) -> str:
     """Return the feed that a page offers, or the page where it offers none or cannot be had now."""
-    from clarion.feeds.discovery import find_feeds
     from clarion.feeds.fetcher import Fetcher, FetchFailed, FetchSettings
+    from clarion.feeds.front_end import feed_of
 
     async def look() -> str:
         fetcher = Fetcher(FetchSettings(allow=tuple(allow)))
         try:
-            got = await fetcher.fetch(url)
-            offered = find_feeds(got.body, got.content_type, got.url)
-            return offered[0].url if offered and offered[0].url != got.url else url
+            return await feed_of(url, fetcher)
         except FetchFailed as error:
             note(
                 f"whether it offers a feed could not be seen from here ({one_line(str(error))}); it is followed itself"
@@ -147,28 +180,31 @@ def _feed_of(url: str, allow: list[str]) -> str:
         finally:
             await fetcher.close()
 
-    from clarion.feeds.channels import BadUrl, normalise_url
-
-    try:
-        return normalise_url(asyncio.run(look()))
-    except BadUrl:  # the page offers something that nobody can follow
-        return url
+    return asyncio.run(look())
 
 
 @feeds_app.command("unsubscribe")
 @broker_command
-def unsubscribe(call: BrokerCall, page_url: WebUrl, name: As = "") -> None:
+def unsubscribe(call: BrokerCall, page_url: WebUrl, name: As = "", notify: Notify = None) -> None:
     """Follow a page or feed no longer. When nobody follows it, nobody polls it.
 
     \b
-    Example:
+    Examples:
       clarion feeds unsubscribe https://example.org/news.xml
+      clarion feeds unsubscribe https://example.org/news.xml --notify ntfys://ntfy.sh/my-topic
     """
     who = name or login_name()
     with feeds_at(call) as feeds:
         from clarion.feeds.front_end import NotFollowed
 
-        if not feeds.unsubscribe(page_url, who):
+        if notify is not None:
+            with needing("notifications need Apprise", "notify"):
+                from clarion.feeds.notify import forget_target, target_name
+            who = target_name(notify)
+        ended = feeds.unsubscribe(page_url, who)
+        if notify is not None:
+            forget_target(call.url, notify)
+        if not ended:
             followed = [one.url for one in feeds.channels(who)]
             alike = [one for one in followed if one.split("//")[-1].startswith(page_url.split("//")[-1].split("/")[0])]
             hint = f"; of that host it follows {', '.join(alike[:3])}" if alike else ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clarion.cli.command_errors import announce_ready, note, tells_errors
+from clarion.cli.command_errors import announce_ready, needing, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, option, with_options
 from clarion.cli.feeds_commands import Allow, As, follow, login_name, needing_feeds, print_deltas
 from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, stop_signals
@@ -123,6 +123,7 @@ def run(
     name: As = "",
     poll_interval_s: float = option("5m", "--poll-interval TIME", "Between two polls of a channel."),
     data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
+    notify: bool = option(False, "--notify", "Send notifications, too, as `clarion feeds notify` does."),
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
@@ -134,17 +135,20 @@ def run(
     \b
     Examples:
       clarion feeds run https://example.org/news
-      clarion feeds run --poll-interval 1m
+      clarion feeds run --poll-interval 1m --notify
     """
     settings = _settings(poll_interval_s, **options)
     from clarion.feeds.front_end import Feeds
 
     who = name or login_name()
+    if notify:
+        with needing("notifications need Apprise", "notify"):
+            import clarion.feeds.notify as _  # noqa: F401
     log_to_stderr()
     with (
         stop_signals() as stopping,
         broker_where_none_answers(url, data, stopping),
-        _Background(url, settings) as one,
+        _Background(url, settings, notify=notify) as one,
         Feeds(url) as feeds,
     ):
         for wanted in urls or ():
@@ -157,12 +161,13 @@ def run(
 
 
 class _Background:
-    """A node on an event loop of its own, in a thread."""
+    """A node, and perhaps a notifier, on an event loop of its own, in a thread."""
 
-    def __init__(self, url: str, settings: NodeSettings) -> None:
+    def __init__(self, url: str, settings: NodeSettings, *, notify: bool) -> None:
         self.name = socket.gethostname()
         self._url = url
         self._settings = settings
+        self._notify = notify
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._error: BaseException | None = None
@@ -182,7 +187,17 @@ class _Background:
 
         self._loop = asyncio.get_running_loop()
         self._node = Node(self._url, self.name, self._settings)
+        notifying = asyncio.create_task(self._send_notifications()) if self._notify else None
         await self._node.run(self._ready.set)
+        if notifying is not None:
+            notifying.cancel()
+            await asyncio.gather(notifying, return_exceptions=True)
+
+    async def _send_notifications(self) -> None:
+        from clarion.feeds.addresses import AddressRules
+        from clarion.feeds.notify import Notifier
+
+        await Notifier(self._url, AddressRules(self._settings.fetch.allow)).run()
 
     def check(self) -> bool:
         """Raise what the node failed with; False while it runs."""

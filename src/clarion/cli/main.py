@@ -15,7 +15,10 @@ from clarion.cli.command_options import option
 from clarion.cli.dead_letter_commands import dead_app
 from clarion.cli.demo_command import demo
 from clarion.cli.feeds_commands import feeds_app
+from clarion.cli.feeds_delivery_commands import chat, notify
+from clarion.cli.feeds_model_commands import reproduce_feeds, simulate_feeds
 from clarion.cli.feeds_node_commands import node, run
+from clarion.cli.feeds_plan_command import plan_feeds
 from clarion.cli.job_commands import jobs_app
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
@@ -74,6 +77,8 @@ def _options(
 
 simulate_app.command("workflow")(simulate_workflow)
 reproduce_app.command("workflow")(reproduce_workflow)
+simulate_app.command("feeds")(simulate_feeds)
+reproduce_app.command("feeds")(reproduce_feeds)
 
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
 _WORKFLOWS, _FEEDS, _PIPELINE, _MODELS = "Workflows", "The web", "Data", "Models"
@@ -99,6 +104,9 @@ app.command("worker", rich_help_panel=_WORKFLOWS)(worker)
 app.add_typer(jobs_app, name="jobs", rich_help_panel=_WORKFLOWS)
 feeds_app.command("node")(node)
 feeds_app.command("run")(run)
+feeds_app.command("plan")(plan_feeds)
+feeds_app.command("notify")(notify)
+feeds_app.command("chat")(chat)
 app.add_typer(feeds_app, name="feeds", rich_help_panel=_FEEDS)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=_PIPELINE)
 app.command("plan", rich_help_panel=_MODELS)(plan)

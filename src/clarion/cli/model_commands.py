@@ -73,7 +73,7 @@ _LEAST_HOURS, _MOST_HOURS = 0.01, 10_000
 Shape = StrEnum("Shape", {"LOOKUP_SERVICE": "lookup-service", "ZTF": "ztf"})  # whose arrivals a trace is like
 
 
-def _read_hours(text: str) -> float:
+def read_hours(text: str) -> float:
     """Read hours, or a duration with its unit."""
     hours = read_duration_s(text + "h" if text.strip()[-1:].isdigit() else text) / 3600
     if not _LEAST_HOURS <= hours <= _MOST_HOURS:
@@ -85,7 +85,7 @@ def _read_hours(text: str) -> float:
 def trace(
     shape: Shape = typer.Argument(..., metavar="lookup-service|ztf", help="Which system's arrivals it is like."),
     out: Path = option(..., "--out FILE", "Where to write it: Parquet if it ends in .parquet, else CSV."),
-    hours: float = option("2", "--hours HOURS|TIME", "Time it covers (2, 90m, 7d).", parser=_read_hours),
+    hours: float = option("2", "--hours HOURS|TIME", "Time it covers (2, 90m, 7d).", parser=read_hours),
     seed: int = option(1, "--seed", "The same seed gives the same trace.", min=0),
     as_json: AsJson = False,
 ) -> None:

@@ -85,11 +85,6 @@ class AddressRules:
         return _reason_v4(parsed) if isinstance(parsed, IPv4Address) else _reason_v6(parsed)
 
 
-def forbidden(address: str) -> str | None:
-    """Return why this address must not be connected to where nothing more is allowed, or None where it may."""
-    return AddressRules().forbidden(address)
-
-
 def _reason_v4(address: IPv4Address) -> str | None:
     return next((reason for network, reason in _V4 if address in network), None)
 

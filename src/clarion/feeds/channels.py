@@ -45,12 +45,12 @@ def normalise_url(text: str) -> str:
     """Return the one form of a URL: http or https, host in lower case and ASCII, no fragment; BadUrl otherwise."""
     shown = text if len(text) < 200 else text[:200] + "…"
     try:
-        url = URL(text.strip())
-    except ValueError as error:
+        url = URL(str(URL(text.strip())))  # twice: what yarl makes of the strangest ones it does not read again
+    except (ValueError, IndexError) as error:
         raise BadUrl(f"{shown!r} is no URL: {error}") from None
     if url.scheme not in ("http", "https"):
         raise BadUrl(f"{shown!r} is not watched: only http:// and https:// are")
-    if not url.host or not url.raw_host:
+    if not url.raw_host:
         raise BadUrl(f"{shown!r} names no host")
     if url.user is not None or url.password is not None:
         raise BadUrl("a URL with a user's name or password is not watched: all who see the topic would see them")

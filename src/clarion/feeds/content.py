@@ -13,8 +13,9 @@ import json
 import re
 import struct
 from calendar import timegm
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
@@ -27,6 +28,8 @@ from clarion.model.errors import PermanentError
 from clarion.wire.batch import compress, decompress
 
 MOST_BODY_BYTES = 8 * 2**20  # that are read; a larger body is compared by its bytes
+MOST_FEED_CHARACTERS = 2 * 2**20  # of which the entries are read
+MOST_FEED_TAGS = 40_000
 MOST_ENTRIES = 1000  # of a feed: the newest
 MOST_BLOCKS = 5000  # of a page or a file: the first; one mark stands for the others
 MOST_TEXT_BYTES = 20_000  # of an entry or a block
@@ -90,8 +93,8 @@ def read_version(body: bytes, content_type: str, url: str, rules: Rules) -> Vers
     if root == "html" or "html" in kind:
         return _page_version(text, url, rules)
     if root:
-        text = re.sub(r">\s*<", ">\n<", without_doctype(text))
-    return _lines_version("", (line.strip() for line in text.splitlines()))
+        text = re.sub(r"(?:>\s*<[\w:/.-]+)+>", ">\n<…>", without_doctype(text))
+    return _lines_version(text.splitlines())
 
 
 # From bytes to text.
@@ -212,6 +215,7 @@ def _root(text: str) -> str:
 def _feed_version(text: str, url: str) -> Version:
     import feedparser
 
+    text = _start_of_feed(text, url)
     try:
         found = feedparser.parse(
             io.BytesIO(text.encode("utf-8", "replace")),
@@ -223,7 +227,32 @@ def _feed_version(text: str, url: str) -> Version:
         raise Unreadable(f"{url} has a feed that cannot be read ({error!r}); the version before is kept") from error
     if not found.version and not found.entries:
         raise Unreadable(f"{url} has XML that is no feed; the version before is kept")
-    return _of_entries(_line(_value(found.feed.get("title_detail"))), map(_entry, found.entries), url)
+    dated = [(_published_s(entry), entry) for entry in found.entries]
+    if all(at_s for at_s, _ in dated):
+        dated.sort(key=lambda one: -one[0])
+    items = [_entry(entry, at_s) for at_s, entry in dated[:MOST_ENTRIES]]
+    return _of_entries(_line(_value(found.feed.get("title_detail"))), items, url, len(dated) - len(items))
+
+
+def _published_s(found: Any) -> int:
+    stamp = found.get("published_parsed" if "published" in found else "updated_parsed")
+    try:
+        return timegm(stamp) if stamp else 0
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _start_of_feed(text: str, url: str) -> str:
+    """Return a feed up to the last entry that ends within what is read of one: reading takes time for each tag."""
+    tag = next(islice(re.finditer("<", text), MOST_FEED_TAGS, None), None)
+    most = min(MOST_FEED_CHARACTERS, tag.start() if tag else len(text))
+    if len(text) <= most:
+        return text
+    name = max(("</item>", "</entry>"), key=lambda name: text.rfind(name, 0, most))
+    end = text.rfind(name, 0, most) + len(name)
+    if end < len(name):
+        raise Unreadable(f"{url} is a feed without an entry in its first {most} characters; the one before is kept")
+    return text[:end] + text[text.rfind(name) + len(name) :][:1000]
 
 
 def _value(detail: Any) -> str:
@@ -232,17 +261,15 @@ def _value(detail: Any) -> str:
     return value if (detail or {}).get("type") == "text/plain" else plain_text(value)
 
 
-def _entry(found: Any) -> Item:
+def _entry(found: Any, at_s: int) -> Item:
     contents = [*found.get("content", ()), found.get("summary_detail")]
-    when = "published" if "published" in found else "updated"
-    stamp = found.get(f"{when}_parsed")
     return Item(
         id=str(found.get("id") or ""),
         title=_line(_value(found.get("title_detail"))),
         link=str(found.get("link") or ""),
         text=max(map(_value, contents), key=len, default=""),
-        published=str(found.get(when) or ""),
-        at_s=timegm(stamp) if stamp else 0,
+        published=str(found.get("published" if "published" in found else "updated") or ""),
+        at_s=at_s,
         mark=b"",
     )
 
@@ -263,20 +290,21 @@ def _json_feed_entry(found: dict[str, Any]) -> Item:
     )
 
 
-def _of_entries(title: str, entries: Iterable[Item], url: str) -> Version:
-    """Return a version of entries as they were found: each with its identity, newest first, within the bounds."""
+def _of_entries(title: str, entries: Iterable[Item], url: str, left_out: int) -> Version:
+    """Return a version of entries as they were found, newest first: each with its identity, within the bounds."""
     found = [_settled(entry, url) for entry in entries]
-    if all(entry.at_s for entry in found):
-        found.sort(key=lambda entry: -entry.at_s)
-    items: dict[str, Item] = {}
-    repeated: set[str] = {entry.id for entry in found if entry.id in items or items.update({entry.id: entry})}
-    items.clear()
+    links: dict[str, list[str]] = {}
     for entry in found:
-        if entry.id in repeated:  # an id that entries share is told apart by their links, or else by their titles
-            same = {other.link for other in found if other.id == entry.id}
-            entry = msgspec.structs.replace(entry, id=f"{entry.id} {entry.link if len(same) > 1 else entry.title}")
+        links.setdefault(entry.id, []).append(entry.link)
+    items: dict[str, Item] = {}
+    for entry in found:
+        if len(shared := links[entry.id]) > 1:  # an id that entries share: their links tell them apart, or their titles
+            entry = msgspec.structs.replace(
+                entry, id=_name(f"{entry.id} {entry.link if len(set(shared)) == len(shared) else entry.title}")
+            )
         items.setdefault(entry.id, entry)
-    return _bounded("feed", title, list(items.values()), MOST_ENTRIES)
+    version = _bounded("feed", title, list(items.values()))
+    return msgspec.structs.replace(version, left_out=version.left_out + left_out)
 
 
 def _settled(entry: Item, url: str) -> Item:
@@ -291,11 +319,16 @@ def _settled(entry: Item, url: str) -> Item:
     name = entry.id.strip() or counted or entry.title or digest(entry.text).hex()
     return msgspec.structs.replace(
         entry,
-        id=name if len(name.encode()) <= _MOST_ID else digest(name).hex(),
+        id=_name(name),
         link=link if len(link.encode()) <= _MOST_LINK else "",
         text=entry.text if entry.text != entry.title else "",
         mark=digest("\n".join([counted, *parts])),
     )
+
+
+def _name(text: str) -> str:
+    """Return an id that is not too long: itself, or a mark of it."""
+    return text if len(text.encode("utf-8", "replace")) <= _MOST_ID else digest(text).hex()
 
 
 _SESSION = re.compile(
@@ -326,29 +359,35 @@ def _page_version(text: str, url: str, rules: Rules) -> Version:
         for block in blocks
         if (counted := what_counts(block.text))
     )
-    return _bounded("page", title, list(found), MOST_BLOCKS)
+    if not (items := list(found)):
+        raise Unreadable(f"{url} is a page without text, made by scripts perhaps; the version before is kept")
+    return _bounded("page", title, items)
 
 
 def _json_version(text: str, kind: str, url: str) -> Version:
     try:
         value = json.loads(text)
         if isinstance(value, dict) and "jsonfeed.org" in str(value.get("version")) and "items" in value:
-            entries = [_json_feed_entry(found) for found in value["items"] if isinstance(found, dict)]
-            return _of_entries(_line(str(value.get("title") or "")), entries, url)
+            entries = [_json_feed_entry(found) for found in value["items"][:MOST_ENTRIES] if isinstance(found, dict)]
+            return _of_entries(_line(str(value.get("title") or "")), entries, url, 0)
         pretty = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
     except (ValueError, RecursionError, TypeError):
         if "html" in kind:
             return _page_version(text, url, Rules())
-        return _lines_version("", (line.strip() for line in text.splitlines()))
+        return _lines_version(text.splitlines())
     lines = (line.strip().rstrip(",") for line in pretty.split("\n"))
-    return _lines_version("", (line for line in lines if line.strip("[]{} ")))
+    return _lines_version([line for line in lines if line.strip("[]{} ")])
 
 
-def _lines_version(title: str, lines: Iterator[str]) -> Version:
+def _lines_version(lines: list[str]) -> Version:
     found = [
-        Item("", "", "", line, "", 0, digest(counted)) for line in lines if (counted := what_counts(line, noise=False))
+        Item("", "", "", line, "", 0, digest(counted))
+        for line in map(str.strip, lines[:MOST_BLOCKS])
+        if (counted := what_counts(line, line=True))
     ]
-    return _bounded("lines", title, found, MOST_BLOCKS)
+    if rest := lines[MOST_BLOCKS:]:
+        found.append(_rest(len(rest), _hash("\n".join(rest).encode("utf-8", "replace"))))
+    return _bounded("lines", "", found)
 
 
 def _bytes_version(body: bytes, kind: str) -> Version:
@@ -356,11 +395,11 @@ def _bytes_version(body: bytes, kind: str) -> Version:
     return Version("bytes", "", (Item("", "", "", text, "", 0, blake2b(body, digest_size=16).digest()),))
 
 
-def _bounded(form: Literal["feed", "page", "lines"], title: str, found: list[Item], most: int) -> Version:
+def _bounded(form: Literal["feed", "page", "lines"], title: str, found: list[Item]) -> Version:
     """Return a version within its bounds. Text gives way first, then what comes last."""
     items: list[Item] = []
     room = _ROOM
-    for item in found[:most]:
+    for item in found[: MOST_ENTRIES if form == "feed" else MOST_BLOCKS + 1]:
         item = msgspec.structs.replace(
             item,
             title=_cut(item.title, _MOST_TITLE),
@@ -375,9 +414,13 @@ def _bounded(form: Literal["feed", "page", "lines"], title: str, found: list[Ite
         items.append(item)
     more = found[len(items) :]
     if more and form != "feed":
-        marks = b"".join(sorted(item.mark for item in more))
-        items.append(Item("", "", "", f"… and more, which is not kept: {len(more)} pieces", "", 0, _hash(marks)))
+        items.append(_rest(len(more), _hash(b"".join(sorted(item.mark for item in more)))))
     return Version(form, _cut(title, _MOST_TITLE), tuple(items), len(more))
+
+
+def _rest(count: int, mark: bytes) -> Item:
+    """Return what stands for all that is beyond the bound: that it changed is told, and not how."""
+    return Item("", "", "", f"… and {count} more, of which the text is not kept", "", 0, mark)
 
 
 def _hash(data: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -45,7 +46,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def readable(self) -> str:
         """Return it as people read it in a chat or a mail: a line that says what it is, and then what changed."""
-        name = self.title or self.url
+        name = _one_line(self.title) or self.url
         if self.kind == "snapshot":
             lines = [f"{name}: you follow it now" + _some(self.changes, " has")]
         else:
@@ -59,6 +60,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _SHOWN = 10
 _TEXT_SHOWN = 300
 _deltas = msgspec.json.Decoder(Delta)
+# Control characters (a chat's stream ends at one), what turns the direction of text, and what no character is.
+_STEERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _MARKS = {"new": "+", "changed": "~", "gone": "-"}
 
 
@@ -72,11 +75,36 @@ def _counted(changes: tuple[Change, ...]) -> str:
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in _MARKS if kind in kinds)
 
 
+def _one_line(text: str) -> str:
+    """Return a text as one line of bounded length, with nothing in it that steers a screen or is not allowed in XML."""
+    text = " ".join(_STEERS.sub(" ", text[: 4 * _TEXT_SHOWN]).split())
+    return _cut(text, _TEXT_SHOWN)
+
+
 def _shown(change: Change) -> str:
-    text = change.title or change.text or change.before
-    text = " ".join(text.split())
-    shown = text if len(text) <= _TEXT_SHOWN else text[:_TEXT_SHOWN] + "…"
-    return f"{_MARKS[change.kind]} {shown}" + (f"\n  {change.link}" if change.link else "")
+    shown = _one_line(change.title or change.text or change.before)
+    if change.kind == "changed" and not change.title and change.before:
+        shown = f"{_one_line(change.before)} → {shown}"
+    return f"{_MARKS[change.kind]} {shown}" + (f"\n  {_one_line(change.link)}" if change.link else "")
+
+
+def readable_together(deltas: Sequence[Delta], most_chars: int) -> str:
+    """Return deltas as one text of at most so many characters (100 or more), with a blank line between each two; those
+    that have no room are counted."""
+    room = most_chars - len(f"\n\n… and {len(deltas)} more")
+    text = _cut(deltas[0].readable(), room)
+    told = 1
+    for delta in deltas[1:]:
+        longer = f"{text}\n\n{delta.readable()}"
+        if len(longer) > room:
+            break
+        text, told = longer, told + 1
+    more = len(deltas) - told
+    return f"{text}\n\n… and {more} more" if more else text
+
+
+def _cut(text: str, most_chars: int) -> str:
+    return text if len(text) <= most_chars else text[: most_chars - 1] + "…"
 
 
 def encode_delta(delta: Delta) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -36,6 +37,8 @@ __all__ = [
 MOST_CHANGES = 100  # in a delta
 MOST_CHANGED_BYTES = 256 * 1024  # of the texts in a delta
 _ALIKE = 0.5  # share of words that two texts have in common, for one to be the other changed
+_ALIKE_HERE = 0.3  # the same, in one place
+_SHORT = 100  # characters of a text that may be all another in its place
 _MOST_PAIRED = 200  # pieces of a text on each side that are compared with one another
 _FORMS: dict[Form, str] = {"feed": "a feed", "page": "a page", "lines": "a text", "bytes": "a file"}
 
@@ -103,7 +106,7 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     now = {item.id for item in after.items}
     lost = [item for item in before.items if item.id not in now]
     unknown = [item for item in after.items if item.id not in was]
-    renamed = _renamed(lost, unknown)
+    renamed = _renamed(before, after, lost, unknown)
     changes: list[Change] = []
     for item in after.items:
         key = digest(item.id)
@@ -139,10 +142,18 @@ def missed(newest: Version, older: Version) -> tuple[tuple[Change, ...], Version
     return told, msgspec.structs.replace(newest, past=(*past, *newest.past)[:MOST_PAST])
 
 
-def _renamed(lost: Iterable[Item], unknown: Iterable[Item]) -> dict[str, Item]:
-    """Return the entries whose id alone is another, as after a site has moved, with what each was."""
+def _renamed(before: Version, after: Version, lost: list[Item], unknown: list[Item]) -> dict[str, Item]:
+    """Return the entries that have another id, as after a site has moved, each with what it was: one that says the
+    same, or else the one with its link, where no other has that."""
     by_mark = {item.mark: item for item in lost}
-    return {item.id: by_mark[item.mark] for item in unknown if item.mark in by_mark}
+    links = Counter(item.link for item in before.items), Counter(item.link for item in after.items)
+    by_link = {item.link: item for item in lost if item.link and links[0][item.link] == 1}
+    found = {}
+    for item in unknown:
+        was = by_mark.get(item.mark) or (by_link.get(item.link) if links[1][item.link] == 1 else None)
+        if was is not None:
+            found[item.id] = was
+    return found
 
 
 # Pages and lines.
@@ -175,34 +186,46 @@ def _beyond(items: Sequence[Item], others: Sequence[Item]) -> list[int]:
 
 
 def _paired(before: Sequence[Item], gone: list[int], after: Sequence[Item], new: list[int]) -> dict[int, int]:
-    """Return for places of new pieces those of the pieces that they were, by likeness first and then by place."""
-    words = {("was", at): _words(before[at]) for at in gone[:_MOST_PAIRED]}
-    words |= {("is", at): _words(after[at]) for at in new[:_MOST_PAIRED]}
+    """Return for places of new pieces those of the pieces that they were. Two are one where they are alike; in the same
+    gap between pieces that stayed, less is enough, and as many short ones as before are those, each in its place."""
+    gone, new = gone[:_MOST_PAIRED], new[:_MOST_PAIRED]
+    old = {at: (_words(before[at]), gap) for at, gap in _gaps(before, gone).items()}
+    now = {at: (_words(after[at]), gap) for at, gap in _gaps(after, new).items()}
     found = []
-    for is_at in new[:_MOST_PAIRED]:
-        for was_at in gone[:_MOST_PAIRED]:
-            now, old = words["is", is_at], words["was", was_at]
-            alike = 2 * (now & old).total() / max(1, now.total() + old.total())
-            beside = _beside(before, was_at, after, is_at)
-            if alike >= _ALIKE or (beside == 2 and len(before[was_at].text) < 100 and len(after[is_at].text) < 100):
-                found.append((-alike - beside / 4, abs(is_at - was_at), is_at, was_at))
+    for is_at, (words, gap) in now.items():
+        for was_at, (were, was_gap) in old.items():
+            alike = 2 * (words & were).total() / max(1, words.total() + were.total())
+            if alike >= (_ALIKE_HERE if gap == was_gap else _ALIKE):
+                found.append((-alike - (gap == was_gap) / 4, abs(is_at - was_at), is_at, was_at))
     pairs: dict[int, int] = {}
     taken = set()
     for _, _, is_at, was_at in sorted(found):
         if is_at not in pairs and was_at not in taken:
             pairs[is_at] = was_at
             taken.add(was_at)
+    alone = [at for at in gone if at not in taken and len(before[at].text) <= _SHORT]
+    for gap, places in groupby(
+        (at for at in new if at not in pairs and len(after[at].text) <= _SHORT), lambda at: now[at][1]
+    ):
+        there, were_there = list(places), [at for at in alone if old[at][1] == gap]
+        if len(there) == len(were_there):
+            pairs |= dict(zip(there, were_there, strict=True))
     return pairs
 
 
-def _beside(before: Sequence[Item], was_at: int, after: Sequence[Item], is_at: int) -> int:
-    """Return how many of the pieces next to a place are the same, of two."""
-    sides = 0
-    for step in (-1, 1):
-        was = before[was_at + step].mark if 0 <= was_at + step < len(before) else b""
-        now = after[is_at + step].mark if 0 <= is_at + step < len(after) else b""
-        sides += was == now
-    return sides
+def _gaps(items: Sequence[Item], places: Sequence[int]) -> dict[int, tuple[bytes, int]]:
+    """Return for each place the gap that it is in: the last piece before it that stayed, and which of those it is."""
+    out = set(places)
+    seen: Counter[bytes] = Counter()
+    gap = (b"", 0)
+    gaps = {}
+    for at, item in enumerate(items):
+        if at in out:
+            gaps[at] = gap
+        else:
+            seen[item.mark] += 1
+            gap = (item.mark, seen[item.mark])
+    return gaps
 
 
 def _words(item: Item) -> Counter[str]:

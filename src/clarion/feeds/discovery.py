@@ -25,6 +25,7 @@ _JSON_FEED = re.compile(r"\s*\{.*?\"version\"\s*:\s*\"https?:\\?/\\?/jsonfeed\.o
 _ENTITY = re.compile(rb"<\x00?!\x00?E\x00?N")  # also in UTF-16
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _LIKE_A_FEED = re.compile(r"(?:^|/)(?:feeds?|rss2?|atom)(?:/|$)|\.(?:rss|atom|rdf)$|(?:rss|atom|feed|index)\.xml$")
+_HUB = re.compile(rb"\brel\s*=\s*[\"']?[^\"'<>]{0,99}\bhub\b", re.IGNORECASE)
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 _REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,\"]+))", re.IGNORECASE)
 
@@ -66,6 +67,8 @@ def find_feeds(body: bytes, content_type: str, url: str) -> list[FoundFeed]:
 def find_hubs(body: bytes, content_type: str, url: str) -> tuple[tuple[str, ...], str]:
     """Return the hubs that a feed or page names (WebSub), and the URL by which they know it, or an empty text."""
     links: list[tuple[str, str]] = []
+    if not _HUB.search(body, 0, _PAGE_MOST):  # as nearly always: it need not be parsed
+        return (), ""
     if feed_type(body) in (RSS, ATOM):
         links = list(_feed_links(body))
     elif (tree := _page(body, content_type)) is not None:
@@ -90,10 +93,10 @@ def read_link_headers(values: Iterable[str], url: str) -> list[tuple[str, str]]:
 def joined(base: str, target: str) -> str:
     """Return the absolute http or https URL that `target` means on `base`, and an empty text where it means none."""
     try:
-        url = URL(base).join(URL(target.strip()))
-    except ValueError:
+        url = URL(str(URL(base).join(URL(target.strip()))))
+        return str(url) if url.scheme in ("http", "https") and url.raw_host and url.port else ""
+    except (ValueError, IndexError):
         return ""
-    return str(url) if url.scheme in ("http", "https") and url.host else ""
 
 
 def _start_of(body: bytes) -> str:

@@ -57,13 +57,15 @@ _PERMANENT = (301, 308)
 _REDIRECTS = (*_PERMANENT, 302, 303, 307)
 _THROTTLED = (429, 503)
 _REFUSED = "must not be connected to"  # in the text of the error: many become one on the way up
+_TOLD_MOST = 300  # characters of what a server or a library says about a failure
 _VALIDATOR_MOST = 1024  # characters
 _GZIP_START = b"\x1f"
 _ZSTD_START = b"\x28"
 _MEMBERS_MOST = 100  # of one body: an empty one costs more to open than to send
 _ZSTD_WINDOW_LOG = 23  # RFC 9659
 _ROBOTS_MOST_BYTES = 512 * 1024  # RFC 9309
-_ROBOTS_KEPT = 1000  # hosts
+_ROBOTS_USUAL_BYTES = 4096
+_ROBOTS_KEPT = 1000  # of the usual size
 _ROBOTS_KEPT_S = 6 * 3600.0
 _ROBOTS_AGAIN_S = 300.0  # where it could not be had
 
@@ -80,7 +82,7 @@ class FetchSettings:
     received_bytes: int = 8 << 20  # of a body, as it travels
     body_bytes: int = 16 << 20  # of a body, unpacked
     header_bytes: int = 8190  # of a line; at most 128 lines
-    connections: int = 100
+    connections: int = 100  # requests at once
     connections_per_host: int = 2
     robots: bool = False  # respect robots.txt
     downgrade: bool = False  # follow a redirect from https to http
@@ -114,10 +116,13 @@ class FetchFailed(RetryableError):
     """A resource could not be fetched; nothing was changed by it, and what is known of it stays. `kind` says why."""
 
     def __init__(self, kind: Kind, text: str, *, status: int | None = None, retry_after_s: float | None = None) -> None:
-        super().__init__(text)
+        super().__init__(kind, text)  # so that it can be copied
         self.kind: Kind = kind
         self.status = status
         self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class Fetcher:
@@ -131,7 +136,8 @@ class Fetcher:
         self._rules = AddressRules(self._settings.allow)
         self._resolver = resolver
         self._session: aiohttp.ClientSession | None = None
-        self._robots: dict[str, tuple[float, asyncio.Task[tuple[bool, Protego | None]]]] = {}  # until, by origin
+        self._slots = asyncio.Semaphore(self._settings.connections)
+        self._robots: dict[str, _KnownRobots] = {}  # by origin, the oldest first
 
     async def fetch(self, url: str, etag: str = "", last_modified: str = "", *, subscribers: int = 0) -> Fetched:
         """Return what is at a URL, or that it is as it was when it had this ETag or time; FetchFailed otherwise."""
@@ -140,7 +146,8 @@ class Fetcher:
             headers["If-None-Match"] = etag
         if validator(last_modified):
             headers["If-Modified-Since"] = last_modified
-        return await self._get(url, headers, robots=self._settings.robots, most=self._settings.received_bytes)
+        async with self._slots:  # outside the time limit: a crowd of slow servers does not make others time out
+            return await self._get(url, headers, robots=self._settings.robots, most=self._settings.received_bytes)
 
     async def robots_allow(self, url: str) -> bool:
         """Return whether the robots.txt of a URL's host allows us to fetch it (RFC 9309); asked for a few times a day.
@@ -148,18 +155,19 @@ class Fetcher:
         One that is not there allows everything; one that cannot be had just now (timeouts, 5xx, 429) nothing.
         """
         origin = str(URL(url).origin())
-        until_s, reading = self._robots.get(origin, (0.0, None))
-        if reading is None or time.monotonic() > until_s:
-            while len(self._robots) >= _ROBOTS_KEPT:
-                self._robots.pop(next(iter(self._robots)))
+        known = self._robots.get(origin)
+        if known is None or time.monotonic() > known.until_s:
+            self._robots.pop(origin, None)
             reading = asyncio.create_task(self._read_robots(origin))
-            self._robots[origin] = (time.monotonic() + _ROBOTS_KEPT_S, reading)
-        allowed, rules = await asyncio.shield(reading)
+            known = self._robots[origin] = _KnownRobots(reading, time.monotonic() + _ROBOTS_KEPT_S)
+            while len(self._robots) > 1 and sum(one.weight for one in self._robots.values()) > _ROBOTS_KEPT:
+                self._robots.pop(next(iter(self._robots)))
+        allowed, rules = await asyncio.shield(known.reading)
         return allowed if rules is None else bool(rules.can_fetch(url, PRODUCT))
 
     async def post_form(self, url: str, form: Mapping[str, str]) -> int:
         """Return the status of posting a form; no redirect is followed. FetchFailed where there was no answer."""
-        async with self._told(url):
+        async with self._slots, self._told(url):
             here = self._checked(url, "")
             async with self._open().post(
                 here, data=form, headers={"User-Agent": self._name(0)}, allow_redirects=False
@@ -168,8 +176,8 @@ class Fetcher:
 
     async def close(self) -> None:
         """Close all connections."""
-        for _, reading in self._robots.values():
-            reading.cancel()
+        for known in self._robots.values():
+            known.reading.cancel()
         self._robots.clear()
         if self._session is not None:
             await self._session.close()
@@ -185,7 +193,7 @@ class Fetcher:
             settings = self._settings
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=settings.connections,
+                    limit=0,
                     limit_per_host=settings.connections_per_host,
                     resolver=self._resolver,
                     use_dns_cache=self._resolver is None,
@@ -228,13 +236,14 @@ class Fetcher:
         """Tell whatever goes wrong within as a FetchFailed, and let it take only so long."""
 
         def failed(kind: Kind, error: BaseException | str) -> FetchFailed:
-            return FetchFailed(kind, f"{url} was not fetched: {error or type(error).__name__}")
+            text = " ".join(str(error).split()) or type(error).__name__
+            return FetchFailed(kind, f"{url} was not fetched: {text[:_TOLD_MOST]}")
 
         try:
             async with asyncio.timeout(self._settings.total_s):
                 yield
-        except TimeoutError:
-            raise failed("timeout", f"it took too long (at most {self._settings.total_s:g} s)") from None
+        except TimeoutError as error:
+            raise failed("timeout", str(error) or f"it took longer than {self._settings.total_s:g} s") from None
         except (aiohttp.ClientConnectorDNSError, UnicodeError) as error:
             raise failed("dns", error) from error
         except aiohttp.ClientSSLError as error:
@@ -244,6 +253,8 @@ class Fetcher:
         except aiohttp.ClientResponseError as error:  # what came is not HTTP as it should be
             large = error.message.startswith(("Got more than", "Too many"))
             raise failed("too-large" if large else "connection", error.message) from error
+        except aiohttp.ServerDisconnectedError as error:  # its text may be the whole answer so far
+            raise failed("connection", "the server closed the connection within its answer") from error
         except (aiohttp.ClientError, OSError) as error:
             raise failed("address" if _REFUSED in str(error) else "connection", error) from error
 
@@ -255,7 +266,7 @@ class Fetcher:
             while True:
                 seen.append(str(here))
                 if robots and not await self.robots_allow(seen[-1]):
-                    raise FetchFailed("robots", f"{here} is not fetched: the robots.txt of its host forbids it")
+                    raise FetchFailed("robots", f"{here} is not fetched: robots.txt forbids it, or cannot be had")
                 async with self._open().get(here, headers=headers, allow_redirects=False) as response:
                     target = response.headers.get("Location", "") if response.status in _REDIRECTS else ""
                     if not target:
@@ -299,15 +310,28 @@ class Fetcher:
     async def _read_robots(self, origin: str) -> tuple[bool, Protego | None]:
         """Return the rules of a host, or without any whether everything is allowed."""
         headers = {"Accept": "text/plain, */*;q=0.5", "Accept-Encoding": "gzip", "User-Agent": self._name(0)}
+        known = self._robots.get(origin)
         try:
             fetched = await self._get(f"{origin}/robots.txt", headers, robots=False, most=_ROBOTS_MOST_BYTES)
         except FetchFailed as error:
-            if error.kind in ("timeout", "throttled", "dns", "tls", "connection") or (error.status or 0) >= 500:
-                if kept := self._robots.get(origin):
-                    self._robots[origin] = (time.monotonic() + _ROBOTS_AGAIN_S, kept[1])
-                return False, None
-            return True, None
-        return True, Protego.parse(fetched.body[:_ROBOTS_MOST_BYTES].decode("utf-8", "replace"))
+            there_is_none = 400 <= (error.status or 0) < 500 and error.kind != "throttled"
+            if not there_is_none and known is not None:
+                known.until_s = time.monotonic() + _ROBOTS_AGAIN_S
+            # Where not even its host can be reached, the request itself says better why.
+            return there_is_none or error.kind not in ("timeout", "connection", "throttled", "status"), None
+        body = fetched.body[:_ROBOTS_MOST_BYTES]
+        if known is not None:
+            known.weight += len(body) // _ROBOTS_USUAL_BYTES
+        return True, await asyncio.to_thread(Protego.parse, body.decode("utf-8", "replace"))  # a second, at worst
+
+
+@dataclass(slots=True)
+class _KnownRobots:
+    """The rules of a host, or that they are being read."""
+
+    reading: asyncio.Task[tuple[bool, Protego | None]]
+    until_s: float
+    weight: int = 1  # how many usual ones it is as large as
 
 
 class _Opener(Protocol):

@@ -7,13 +7,14 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from clarion.admin import Admin
 from clarion.feeds.channels import (
     PREFIX,
+    BadUrl,
     ChannelRecord,
     Rules,
     channel_hash,
@@ -26,7 +27,7 @@ from clarion.feeds.channels import (
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
 from clarion.feeds.polled_channel import Trouble, trouble_name
-from clarion.feeds.registry import Channel, Listed, channel_of, listed
+from clarion.feeds.registry import Channel, Listed, channel_of, listed, notice_of
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
@@ -40,6 +41,9 @@ from clarion.model.errors import (
 )
 from clarion.model.names import to_bytes, to_text
 from clarion.subscriber import Message, State, Subscriber
+
+if TYPE_CHECKING:
+    from clarion.feeds.fetcher import Fetcher
 
 KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not read stay
 _NOTICES_KEPT_S = 86_400.0
@@ -122,9 +126,12 @@ class Feeds:
 
     # Subscribing.
 
-    def subscribe(self, url: str, name: str, *, rules: Rules | None = None) -> Subscribed:
+    def subscribe(
+        self, url: str, name: str, *, rules: Rules | None = None, max_attempts: int | None = None
+    ) -> Subscribed:
         """Have a URL followed for a subscriber: its topic gets a durable subscription of this name, which sees every
-        delta from now on. `rules` say what counts; they are the channel's, for all who follow it. None leaves them."""
+        delta from now on. `rules` say what counts; they are the channel's, for all who follow it. None leaves them.
+        With `max_attempts` the subscription is shared, and what failed so often goes to the dead letters."""
         url = normalise_url(url)
         if rules is not None:
             from clarion.feeds.page_text import check_rules
@@ -133,7 +140,7 @@ class Feeds:
         topic = channel_topic(url)
         self._keep_record(topic, url, rules)
         self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
-        is_new = self._admin.subscribe(topic, name)
+        is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
         self._notice(url)
         others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
         return Subscribed(url, topic, name, is_new, others)
@@ -188,7 +195,7 @@ class Feeds:
         for _ in range(2):
             try:
                 with self._client.transaction() as tx:
-                    tx.put(NOTICES_TOPIC, msgspec.json.encode({"url": url}))
+                    tx.put(NOTICES_TOPIC, notice_of(channel_topic(url)))
                 return
             except NoSubscriber:  # the topic is not there yet
                 self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
@@ -311,6 +318,19 @@ class Feeds:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+async def feed_of(url: str, fetcher: Fetcher) -> str:
+    """Return the feed that a page offers, or the URL itself where it offers none; FetchFailed where it cannot be had
+    now."""
+    from clarion.feeds.discovery import find_feeds
+
+    got = await fetcher.fetch(url)
+    offered = find_feeds(got.body, got.content_type, got.url)
+    try:
+        return normalise_url(offered[0].url) if offered and offered[0].url != got.url else url
+    except BadUrl:  # the page offers something that nobody can follow
+        return url
 
 
 def delta_of(message: Message) -> Delta | None:

@@ -69,7 +69,8 @@ class LevelPlan(NamedTuple):
     budget: float  # bandwidth of subscribers that poll on their own; of owners alone, where that is more
     detection_s_by_subscription: float  # means; 0 where nobody subscribes to anything
     detection_s_by_channel: float
-    gap_to_bound: float  # how much less at most the minimised sum could be, in parts of it
+    bound: float  # of the sum that is minimised: the linear problem's optimum
+    gap_to_bound: float  # how much more that sum is, in parts of the bound
     channels_by_level: tuple[int, ...]  # of watched ones
     watched: int
     mean_size: float  # of watched ones, in the unit of `Channels.size`
@@ -98,12 +99,12 @@ def choose_levels(
     sizes = wedge_sizes(nodes, base)
     _check(channels, scheme)
     watched, some = channels.subscribers > 0, _watched(channels)
-    sums = _Sums(float(some.subscribers.sum()), float(some.size.sum()), float(some.subscribers @ some.size))
+    sums = _Sums(float(some.subscribers.sum()), float(some.size.sum()), _dot(some.subscribers, some.size))
     problem = _problem_of(sums, sizes, poll_interval_s, scheme, target_s)
     found = _solve(*_value_and_price(scheme, some.subscribers, _worth(some, scheme), some.size), problem)
     levels = np.full(len(channels.subscribers), len(sizes) - 1, dtype=np.int8)
     levels[watched] = problem.levels[found.steps]
-    return describe(channels, levels, sizes, poll_interval_s, found.gap, exact=found.exact)
+    return describe(channels, levels, sizes, poll_interval_s, scheme, found.bound, exact=found.exact)
 
 
 def describe(
@@ -111,11 +112,12 @@ def describe(
     levels: Levels,
     sizes: Floats,
     poll_interval_s: float,
-    gap: float = math.nan,
+    scheme: Scheme = Scheme.LITE,
+    bound: float = math.nan,
     *,
     exact: bool = False,
 ) -> LevelPlan:
-    """Return what follows from levels."""
+    """Return what follows from levels, however they were chosen; `bound` is that of the best plan, where known."""
     q, size = channels.subscribers, channels.size
     watched = q > 0
     count = int(watched.sum())
@@ -124,15 +126,20 @@ def describe(
     late = np.divide(poll_interval_s / 2, pollers, out=np.zeros_like(pollers), where=watched)
     each = max(count, 1)
     load_unit = each * (mean_size or 1.0)
+    if scheme is Scheme.FAST:
+        minimised = _dot(size, pollers)
+    else:
+        minimised = _dot(_worth(channels, scheme), late) / (poll_interval_s / 2)
     return LevelPlan(
         levels=levels,
         pollers=pollers,
         polls=float(pollers.sum()) / each,
-        bandwidth=float(pollers @ size) / load_unit,
-        budget=max(float(q @ size), float(size[watched].sum())) / load_unit,
-        detection_s_by_subscription=float(q @ late) / (float(q.sum()) or 1.0),
+        bandwidth=_dot(pollers, size) / load_unit,
+        budget=max(_dot(q, size), float(size[watched].sum())) / load_unit,
+        detection_s_by_subscription=_dot(q, late) / (float(q.sum()) or 1.0),
         detection_s_by_channel=float(late.sum()) / each,
-        gap_to_bound=gap,
+        bound=bound,
+        gap_to_bound=float(np.maximum(0.0, minimised / bound - 1)) if bound else 0.0,
         channels_by_level=tuple(np.bincount(levels[watched], minlength=len(sizes)).tolist()),
         watched=count,
         mean_size=mean_size,
@@ -140,21 +147,29 @@ def describe(
     )
 
 
+def _dot(one: Floats, other: Floats) -> float:
+    """Return the sum of products, by one thread: a BLAS has several, which wait for each other on a busy machine, and
+    whose number shows in the last digits of a sum, while all nodes are to come to the same."""
+    return float((one * other).sum())
+
+
 def _check(channels: Channels, scheme: Scheme) -> None:
     """Raise BadSettings where a channel has no usable numbers for a scheme."""
     if len({len(column) for column in channels}) != 1:
         raise BadSettings("subscribers, sizes and update intervals are of different numbers of channels")
-    _refuse(~(np.isfinite(channels.subscribers) & (channels.subscribers >= 0)), "subscribers", "0 or more")
-    _refuse(~(np.isfinite(channels.size) & (channels.size > 0)), "size", "more than 0")
+    q, size, u = channels
+    _want(np.isfinite(q) & (q >= 0), "subscribers", q, "0 or more")
+    _want(np.isfinite(size) & (size > 0), "size", size, "more than 0")
     if scheme in (Scheme.FAIR, Scheme.FAIR_SQRT):
-        _refuse(~(channels.update_interval_s > 0), "update_interval_s", "more than 0")
+        _want(u > 0, "update_interval_s", u, "more than 0")
     if scheme is Scheme.FAIR_LOG:
-        _refuse(~(channels.update_interval_s > 1), "update_interval_s", "more than 1 s for fair-log")
+        _want(u > 1, "update_interval_s", u, "for fair-log more than 1")
 
 
-def _refuse(wrong: npt.NDArray[np.bool_], name: str, wanted: str) -> None:
-    if wrong.any():
-        raise BadSettings(f"{name} of channel {int(wrong.argmax()) + 1} is not {wanted}; nothing was planned")
+def _want(right: npt.NDArray[np.bool_], name: str, values: Floats, wanted: str) -> None:
+    if not right.all():
+        at = int(right.argmin())
+        raise BadSettings(f"{name} of channel {at + 1} is {values[at]:g}, and should be {wanted}; nothing was planned")
 
 
 def _worth(channels: Channels, scheme: Scheme) -> Floats:
@@ -216,7 +231,7 @@ class _Solution(NamedTuple):
     """Which of the ascending sizes each channel has, and how good that is."""
 
     steps: Counts
-    gap: float
+    bound: float
     exact: bool
 
 
@@ -231,12 +246,11 @@ def _solve(value: Floats, price: Floats, problem: _Problem) -> _Solution:
         searched = _search(value, price, problem, taken.multiplier, best)
         if searched is not None:
             steps, exact = searched, True
-            best = _cost_of(value, 1 / problem.sizes, steps)
-    return _Solution(steps, max(0.0, best / taken.bound - 1) if taken.bound > 0 else 0.0, bool(exact))
+    return _Solution(steps, taken.bound, bool(exact))
 
 
 def _cost_of(each: Floats, sizes: Floats, steps: Counts) -> float:
-    return float(each @ sizes[steps])
+    return _dot(each, sizes[steps])
 
 
 class _Taken(NamedTuple):
@@ -263,18 +277,18 @@ def _take_steps(value: Floats, price: Floats, problem: _Problem, members: Counts
         return np.searchsorted(descending, -multiplier * products, side="left")
 
     low, high = 0, int(np.float64(2 * ratio[order[0]] / products[0]).view(np.int64)) if last else 0
-    if last and float(widths @ paid[counts_above(0.0)]) > room:
+    if last and _dot(widths, paid[counts_above(0.0)]) > room:
         while high - low > 1:  # over the bits of a float: positive ones are in the order of their bits
             middle = (low + high) // 2
-            fits = float(widths @ paid[counts_above(_float_of(middle))]) <= room
+            fits = _dot(widths, paid[counts_above(_float_of(middle))]) <= room
             low, high = (low, middle) if fits else (middle, high)
     else:
         high = 0
     multiplier = _float_of(high)
     counts = counts_above(multiplier)
-    room -= float(widths @ paid[counts])
+    room -= _dot(widths, paid[counts])
     saved = np.concatenate(([0.0], np.cumsum(value[order])))
-    bound = float(saved[-1] / sizes[0] - (widths / products) @ saved[counts]) - multiplier * max(0.0, float(room))
+    bound = float(saved[-1] / sizes[0]) - _dot(widths / products, saved[counts]) - multiplier * max(0.0, float(room))
     if high:
         ties = counts_above(_float_of(low))
         for step in range(last):  # as many of those that are worth the same as fit
@@ -424,7 +438,7 @@ def clusters_of(channels: Channels, scheme: Scheme = Scheme.LITE) -> Clusters:
     bins, place, counts = np.unique(_bins(worth, some.size), return_inverse=True, return_counts=True)
     sums = [np.bincount(place, each, len(bins)).tolist() for each in (some.subscribers, worth, some.size)]
     made = map(Cluster, bins.tolist(), counts.tolist(), *sums)
-    return Clusters(scheme, float(some.subscribers @ some.size), tuple(made))
+    return Clusters(scheme, _dot(some.subscribers, some.size), tuple(made))
 
 
 def merge(parts: Iterable[Clusters]) -> Clusters:

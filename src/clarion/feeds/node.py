@@ -32,7 +32,7 @@ from clarion.feeds.politeness import throttles
 from clarion.feeds.poll_schedule import Slot, slots_of
 from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, trouble_name
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
-from clarion.feeds.registry import Listed, channel_of, listed
+from clarion.feeds.registry import Listed, channel_of, listed, look_at, notice_topic
 from clarion.feeds.ring_view import (
     NOTICES_TOPIC,
     RING_TOPIC,
@@ -64,6 +64,7 @@ log = logging.getLogger("clarion.feeds")
 Result = TypeVar("Result")
 _KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400.0}
 _RECORDS_AT_ONCE = 500
+_NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
 _RETRY_S = 1.0
 _NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
@@ -112,7 +113,7 @@ class Node:
         self._websub: WebSubCallback | None = None
         if settings.websub_callback:
             self._websub = WebSubCallback(self._fetcher, settings.websub_callback, *settings.websub_listen)
-        self._hubs_asked: set[str] = set()  # URLs of channels
+        self._hubs_asked: set[str] = set()  # about which channels, by URL
         self._threads = ThreadPoolExecutor(4, f"clarion-feeds-{name}")
         self.view = RingView()
         self.channels: dict[str, PolledChannel] = {}  # by topic
@@ -124,7 +125,8 @@ class Node:
         self._serial = 0
         self._wake = asyncio.Event()  # of the loop that polls
         self._reschedule = False
-        self._rescan = asyncio.Event()
+        self._rescan = False  # look at all channels anew
+        self._phases_due = asyncio.Event()
         self._aggregates_seen: dict[str, bytes] = {}
         self._own_clusters = b""
         self._stopping = asyncio.Event()
@@ -250,8 +252,7 @@ class Node:
         while True:
             try:
                 await self._read_ring()
-                if await self._has_notices():
-                    self._rescan.set()
+                await self._read_notices()
             except RetryableError as error:
                 log.info("%s: the view of the ring stays as it is: %s", self.name, error)
             if self.view.is_retired(self.name, self._incarnation):
@@ -272,12 +273,12 @@ class Node:
             )
         except MessagesGone as gap:
             self._positions[topic] = gap.stop
-            self._rescan.set()
+            self._look_at_all()
             return []
         except (NoTopic, InvalidRequest):  # it was deleted, or made anew
             self._positions[topic] = None
             await self._make_topic(topic)
-            self._rescan.set()
+            self._look_at_all()
             return []
         if found:
             self._positions[topic] = found[-1].offset + 1
@@ -301,7 +302,7 @@ class Node:
             log.info("%s: the ring has %d nodes: %s", self.name, len(ring), ", ".join(ring.names[:20]))
             self._ring = ring
             self._reschedule = True
-            self._rescan.set()
+            self._phases_due.set()
         if self.view.levels != levels_before:
             self._reschedule = True
 
@@ -317,8 +318,23 @@ class Node:
                 )
                 raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
 
-    async def _has_notices(self) -> bool:
-        return bool(await self._read(NOTICES_TOPIC))
+    def _look_at_all(self) -> None:
+        self._rescan = True
+        self._phases_due.set()
+
+    async def _read_notices(self) -> None:
+        """Look at the channels that somebody subscribed to or unsubscribed from, or at all where these are many."""
+        topics = {notice_topic(message.payload) for message in await self._read(NOTICES_TOPIC)}
+        if len(topics) > _NOTICES_AT_ONCE or None in topics:
+            self._look_at_all()
+        elif topics:
+            rows = await self._in_thread(lambda: [look_at(self._admin, topic) for topic in topics if topic is not None])
+            await self._take_in([row for row in rows if row.subscriptions])
+            for row in rows:
+                if not row.subscriptions:
+                    self.channels.pop(row.topic, None)
+            self._schedule()
+            self._phases_due.set()
 
     async def _scan(self) -> None:
         """Learn which channels there are, and what people want of them."""
@@ -353,27 +369,27 @@ class Node:
         retell_s = 0.0
         while True:
             try:
-                if self._rescan.is_set():
-                    self._rescan.clear()
-                    await self._scan()
-                await self._learn_heads()
-                await self._aggregate()
+                self._phases_due.clear()
                 whole = time.monotonic() >= retell_s
+                if self._rescan or whole:
+                    self._rescan = False
+                    await self._scan()
+                await self._learn_heads(whole=whole)
+                await self._aggregate()
                 await self._optimise(whole=whole)
                 if whole:
                     retell_s = time.monotonic() + self._settings.maintenance_s
             except RetryableError as error:
                 log.info("%s: levels stay as they are: %s", self.name, error)
-                self._rescan.set()
+                self._look_at_all()
             await self._pause(retell_s)
 
     async def _pause(self, retell_s: float) -> None:
         """Wait for a change, or the next round."""
         await asyncio.sleep(min(1.0, self._settings.beat_s / 2))
-        while not self._rescan.is_set() and self.view.aggregates == self._aggregates_seen:
+        while not self._phases_due.is_set() and self.view.aggregates == self._aggregates_seen:
             left_s = retell_s - time.monotonic()
             if left_s <= 0:
-                self._rescan.set()
                 return
             await asyncio.sleep(min(left_s, self._settings.beat_s / 2))
 
@@ -382,9 +398,10 @@ class Node:
             return []
         return [one for one in self.channels.values() if self._ring.owner(one.watched.place) == self.name]
 
-    async def _learn_heads(self) -> None:
-        """Ask for the newest versions of channels that this node owns: what others found, and what is still new."""
-        owned = self._owned()
+    async def _learn_heads(self, *, whole: bool) -> None:
+        """Ask for the newest versions of channels that this node owns, or of those of which it knows none: what others
+        found, and what nobody has polled yet."""
+        owned = [channel for channel in self._owned() if whole or not channel.head_known]
         for at in range(0, len(owned), _RECORDS_AT_ONCE):
             some = owned[at : at + _RECORDS_AT_ONCE]
             heads = await self._versions.heads([channel.topic for channel in some])
@@ -455,13 +472,20 @@ class Node:
         self.slots = {topics[name]: slot for name, slot in by_name.items()}
         self._due = []
         if self._websub is not None:
-            owned = {self.channels[topic].url for topic, slot in self.slots.items() if slot.is_owner}
-            for url in self._hubs_asked - owned:
-                self._websub.unsubscribe(url)
-            self._hubs_asked &= owned
+            self._change_hubs(self._websub)
         for topic in self.slots:
             self._push(self.channels[topic])
         self._wake.set()
+
+    def _change_hubs(self, websub: WebSubCallback) -> None:
+        """Have hubs tell this node of the channels that it owns, and of no others. Only a whole answer names its hub, so
+        a channel that is new here is asked for without conditions."""
+        owned = {self.channels[topic].url: topic for topic, slot in self.slots.items() if slot.is_owner}
+        for url in self._hubs_asked - owned.keys():
+            websub.unsubscribe(url)
+        for url in owned.keys() - self._hubs_asked:
+            self.channels[owned[url]].forget()
+        self._hubs_asked = set(owned)
 
     def _push(self, channel: PolledChannel) -> None:
         slot = self.slots.get(channel.topic)
@@ -535,7 +559,7 @@ class Node:
         try:
             async with self._at_once:
                 await self._ask_head(channel)
-                channel.soon = False
+                asked, channel.soon = channel.soon, False
                 began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
                 self.counts["polls"] += 1
                 try:
@@ -545,6 +569,7 @@ class Node:
                     news = await self._read_answer(channel, fetched, began_us)
                     self._worked(channel, slot, fetched)
                     record = self._record(channel, slot, fetched.status, fetched.received_bytes, began_s)
+                    record = msgspec.structs.replace(record, asked=asked)
                     if news is None:
                         await self._log_poll(record)
                     elif not channel.committing:
@@ -652,8 +677,8 @@ class Node:
             channel.trouble = None
             self._start(self._tell_trouble(channel))
         asked = self._websub if slot.is_owner and not fetched.not_modified else None
-        if asked is not None and asked.subscribe(channel.url, fetched):
-            self._hubs_asked.add(channel.url)
+        if asked is not None:
+            asked.subscribe(channel.url, fetched)
         if fetched.moved_to:
             log.debug("%s: %s moved to %s for good", self.name, channel.url, fetched.moved_to)
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from copy import deepcopy
+from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
-from lxml import etree
+from lxml import etree, html
 
 from clarion.feeds.channels import Rules
 from clarion.model.errors import PermanentError
 
-MOST_MAIN_TEXT_BYTES = 500_000  # of a page whose main text is looked for; the text of a larger one is taken whole
+_MOST_ELEMENTS = 10_000  # of a page whose main text is looked for; the text of a larger one is taken whole
 _MOST_ELEMENTS_FOR_RULES = 50_000  # a selector may take the square of their number
 _MOST_RULES = 20
 _MOST_RULE_CHARACTERS = 300
-_MOST_BLOCKS = 20_000
-_MAIN_SHARE = 0.6  # of the text of a page that its main text must have, to be believed
+_MOST_BLOCKS = 6000  # what follows is not looked at
+_MAIN_SHARE = 0.9  # of the main text that the main part of a page has at least
+_PAGE_SHARE = 0.4  # of all the text of a page, likewise
+_LEAST_MAIN_TEXT = 200  # characters
 
 
 class BadRules(PermanentError):
@@ -112,7 +116,7 @@ _ASIDES = re.compile(
     r"(?:social|share|sharing)(?:[-_](?:links?|buttons?|bar|icons?|media|tools?|counts?|counter))?"
     r"|(?:related|recommended|trending|popular|most-?read|more|latest)[-_](?:posts?|articles?|stories|news|content|links)"
     r"|related|recommended|recommendations|trending|mostread|view-?counts?|viewcounter|hit-?counter|sr-only"
-    r"|visually-hidden|skip-?link|back-to-top|popup|modal|toast",
+    r"|widget(?:_\w+)?|tag-?cloud|sidebar|site-?footer|page-?footer|topbar|visually-hidden|skip-?link|back-to-top|popup|modal|toast",
     re.IGNORECASE,
 )
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
@@ -129,12 +133,9 @@ def page_blocks(text: str, url: str, rules: Rules) -> tuple[str, list[Block]]:
         if rules.keep:
             return title, [block for root in roots for block in _blocks(root, url)][:_MOST_BLOCKS]
     _drop_around(tree)
-    everything = _blocks(tree, url)
-    if len(text) > MOST_MAIN_TEXT_BYTES:
-        return title, everything
-    main = _main_blocks(tree, url)
-    size = sum(len(block.text) for block in main)
-    return title, main if size >= _MAIN_SHARE * sum(len(block.text) for block in everything) else everything
+    root = _main_part(tree)
+    above = [] if root is tree else [part for part in tree.iter("h1") if root not in part.iterancestors()]
+    return title, [block for part in (*above, root) for block in _blocks(part, url)]
 
 
 def plain_text(markup: str) -> str:
@@ -149,7 +150,7 @@ def _parse(text: str) -> Any:
     text = text.replace("\0", "")
     if not text.strip():
         return None
-    parser = etree.HTMLParser(
+    parser = html.HTMLParser(
         encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, recover=True, huge_tree=False
     )
     try:
@@ -221,34 +222,60 @@ def _is_around(element: Any) -> bool:
     return False
 
 
-def _main_blocks(tree: Any, url: str) -> list[Block]:
-    """Return the blocks of the main text that trafilatura finds, or none."""
-    from copy import deepcopy
+def _main_part(tree: Any) -> Any:
+    """Return the element that has the main text of a page: the innermost that holds nearly all of the text which
+    trafilatura finds, and no small part of the page; the page itself where it finds little.
 
+    So what is around an article is left out, and what is within it stays, though it be no prose: prices, tables.
+    """
     from trafilatura import bare_extraction
 
+    if sum(1 for _ in islice(tree.iter(), _MOST_ELEMENTS + 1)) > _MOST_ELEMENTS:
+        return tree
     try:
-        found = bare_extraction(
-            deepcopy(tree), url=None, include_comments=False, favor_recall=True, with_metadata=False
-        )
+        found = bare_extraction(deepcopy(tree), include_comments=False, favor_recall=True, fast=True)
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError, etree.LxmlError):
-        return []  # whatever page it stumbles over has text all the same
+        return tree  # it stumbles over some pages, and they have text all the same
     body = getattr(found, "body", None)
-    return [] if body is None else _blocks(body, url)
+    if body is None:
+        return tree
+    main = {block.text for block in _blocks(body, "")}
+    within: dict[Any, int] = {}  # how much of the main text each element has
+    total = whole = 0
+    sizes: dict[Any, int] = {}
+    for block, element in _placed_blocks(tree, ""):
+        size = len(block.text)
+        whole += size
+        found_size = size if block.text in main else 0
+        total += found_size
+        for above in (element, *element.iterancestors()):
+            within[above] = within.get(above, 0) + found_size
+            sizes[above] = sizes.get(above, 0) + size
+    if total < _LEAST_MAIN_TEXT:
+        return tree
+    best = tree
+    for element in tree.iter(etree.Element):  # from the outermost on; those that hold nearly all are one in another
+        if within.get(element, 0) >= _MAIN_SHARE * total and sizes[element] >= _PAGE_SHARE * whole:
+            best = element
+    return best
 
 
 def _blocks(tree: Any, url: str) -> list[Block]:
-    """Return the text of a tree cut at its breaks, in order."""
-    blocks: list[Block] = []
+    return [block for block, _ in _placed_blocks(tree, url)]
+
+
+def _placed_blocks(tree: Any, url: str) -> list[tuple[Block, Any]]:
+    """Return the text of a tree cut at its breaks, in order, each with the element that it is in."""
+    blocks: list[tuple[Block, Any]] = []
     pieces: list[str] = []
     heading = link = ""
 
-    def cut() -> str:
+    def cut(element: Any) -> str:
         nonlocal link
         text = " ".join("".join(pieces).split()).strip(" |")
         pieces.clear()
         if text and len(blocks) < _MOST_BLOCKS:
-            blocks.append(Block(text, heading, link))
+            blocks.append((Block(text, heading, link), element))
         link = ""
         return text
 
@@ -261,7 +288,7 @@ def _blocks(tree: Any, url: str) -> list[Block]:
             if skipped is not None:
                 continue
             if tag in _BREAKS:
-                cut()
+                cut(tree if element is tree else element.getparent())
             elif tag in _CELLS:
                 pieces.append(" | ")
             elif tag in ("a", "ref") and not link:
@@ -270,14 +297,14 @@ def _blocks(tree: Any, url: str) -> list[Block]:
                 pieces.append(element.text)
             continue
         if skipped is None and tag in _BREAKS:
-            text = cut()
+            text = cut(element)
             if text and (tag in _HEADINGS or tag == "head"):
                 heading = text[:200]
         if skipped is element:
             skipped = None
         if skipped is None and element.tail and element is not tree:
             pieces.append(element.tail)
-    cut()
+    cut(tree)
     return blocks
 
 
@@ -305,55 +332,70 @@ _DATE = (
 )
 _CLOCK = r"(?:\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[ap]\.?m\.?|\s?uhr)?)"
 _ZONE = r"(?:\s?(?:utc|gmt|z|[a-z]{1,3}st|[a-z]{1,3}dt|cet|cest)\b|\s?[+-]\d{2}:?\d{2})?"
-_STAMP = rf"(?:{_DATE}(?:(?:,|\s|t|at|um|[-\u2013])*{_CLOCK}{_ZONE})?|{_CLOCK}{_ZONE}(?:,?\s+(?:on\s+)?{_DATE})?)"
-_COUNT = r"\d(?:[\d.,' \u00a0\u202f]*\d)?\s?(?:k|m|mio|tsd)?"
+_STAMP = rf"(?:{_DATE}(?:(?:,|\s|t|at|um|[-\u2013]){{0,4}}{_CLOCK}{_ZONE})?|{_CLOCK}{_ZONE}(?:,?\s+(?:on\s+)?{_DATE})?)"
+_COUNT = r"\d(?:[\d.,' \u00a0\u202f]{0,15}\d)?\s?(?:k|m|mio|tsd)?"
 _UNIT = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|wks?|weeks?|mos?|months?|y|yrs?|years?)"
 _COUNTED = (
     r"(?:page\s?views?|views?|reads|likes?|dislikes?|shares?|comments?|repl(?:y|ies)|reactions?|followers?"
-    r"|subscribers?|downloads?|visitors?|visits?|hits|claps?|upvotes?|retweets?|reposts?|bookmarks?|stargazers?"
+    r"|subscribers?|downloads?|visitors?|visits?|hits|claps?|upvotes?|retweets?|reposts?|bookmarks?|stargazers?|reviews?|ratings?|posts?"
     r"|guests?|users?\sonline|(?:people|users?|others)\s(?:are\s)?(?:viewing|watching|reading|looking)[a-z ]*"
+    r"|items? in (?:your )?(?:cart|basket)|cart|basket|warenkorb"
     r"|aufrufe|kommentare?|antworten|vues|commentaires?|visitas|comentarios?)"
 )
+_AGO = (
+    rf"(?:(?:about|over|almost|around|less than)\s+)?(?:an?|one|a few|{_COUNT})\s*{_UNIT}\.?"
+    rf"(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
+    r"|\bvor\s+(?:\d+|eine[rmn]?|wenigen)\s+(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)\b"
+    r"|\bil y a\s+(?:\d+|une?)\s+(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)\b"
+    r"|\bhace\s+(?:\d+|una?)\s+(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)\b"
+)
+_MADE = (  # what a stamp is of that says nothing about the text
+    r"(?:(?:page|site|data|this page was|it is)\s+)?(?:last\s+|zuletzt\s+|letzte\s+)?(?:updated?|modified|modification"
+    r"|changed|change|edited|edit|generated|refreshed|rendered|retrieved|fetched|accessed|checked|built|observed"
+    r"|measured|currently|as of|stand|aktualisiert|aktualisierung|geändert|änderung|mise? à jour(?: le)?"
+    r"|actualizado(?: el)?|(?:current|server|local)\s+time|timestamp)"
+)
+_LABELLED = [  # noise wherever it is, in lines of a file too
+    rf"\b{_MADE}(?:[_ ](?:on|at|by|am|time|date|from))*[\"']?\s*[:=]?\s*[\"']?(?:{_STAMP}|\d{{10,13}}\b)[\"']?",
+    r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor)[ _-]?(?:id|token|no\.?)?[\"']?\s*[:=#]\s*[\"']?"
+    r"[\w./+=-]{6,}[\"']?",
+    r"\b(?:nonce|csrf|jsessionid|phpsessid)\s*[:=]\s*[\w./+=-]{6,}",
+    r"\b(?:(?:page\s+)?(?:generated|rendered|created|loaded|served|processed|executed)|took|\d+ queries|time)"
+    r"(?:\s+in\b|\s*:)?\s*[\d.,]+\s*(?:ms|s|sec|seconds?|milliseconds?)\b",
+]
 _NOISE = [
-    # how long ago, and how long still
-    rf"\b(?:about|over|almost|around|less than)?\s*(?:an?|one|{_COUNT})\s*{_UNIT}\.?(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?"
-    r"\s+ago\b",
-    r"\b(?:just now|moments? ago|a (?:few )?(?:moments?|seconds?|minutes?|hours?|days?) ago)\b",
-    r"\bvor\s+(?:\d+|eine[rmn]?|wenigen)\s+(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)\b",
-    r"\bil y a\s+(?:\d+|une?)\s+(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)\b",
-    r"\bhace\s+(?:\d+|una?)\s+(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)\b",
-    rf"\b(?:ends?|starts?|closes?|expires?|refresh(?:es|ing)?)\s+in:?\s+(?:\d+\s*{_UNIT}\b[ ,:]*|\d+(?::\d+)+)+",
-    # stamps with a label that says so, and stamps to the second
-    r"\b(?:page\s+|site\s+|data\s+)?(?:last\s+|zuletzt\s+|letzte\s+)?(?:updated?|modified|modification|changed|change"
-    r"|edited|edit|generated|refreshed|rendered|retrieved|fetched|accessed|checked|built|as of|stand|aktualisiert"
-    r"|aktualisierung|geändert|änderung|mise? à jour(?: le)?|actualizado(?: el)?|(?:current|server|local)\s+time)"
-    rf"(?:\s+(?:on|at|by|am|on:|at:))?\s*:?\s*{_STAMP}",
-    rf"\b{_DATE}(?:,|\s|t|at)*\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d+)?{_ZONE}",
+    rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})",
+    rf"\b(?:ends?|starts?|closes?|expires?|refresh(?:es|ing)?)\s+in:?\s+"
+    rf"(?:\d{{1,4}}\s*{_UNIT}\b[ ,:]{{0,2}}|\d{{1,4}}(?::\d{{1,4}}){{1,3}}){{1,4}}",
+    *_LABELLED,
+    rf"\b{_DATE}(?:,|\s|t|at){{0,4}}\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d+)?{_ZONE}",  # to the second: no person wrote it
     rf"^\s*\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}\s*$",
-    # how fast the page was made, by which request
-    r"\b(?:generated|rendered|created|loaded|served|processed|took|executed|\d+ queries)\s+in\s+[\d.,]+\s*"
-    r"(?:ms|s|sec|seconds?|milliseconds?)\b(?:\s*(?:with|using)\s+\d+\s+(?:db\s+)?quer(?:y|ies))?",
-    r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor|incident)[ _-]?(?:id|token|no\.?)?\s*[:=#]\s*"
-    r"[\w./+=-]{6,}",
-    r"\b(?:nonce|csrf|token|jsessionid|phpsessid|sid)\s*[:=]\s*[\w./+=-]{6,}",
     # counters
+    r"\b(?:users|members|people)\s+(?:browsing|online|viewing|here)\b.*$",
     rf"(?<![\w.,])(?:{_COUNT})\s*\+?\s*{_COUNTED}\b",
     rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])",
+    r"\b(?:queries|peak memory usage|memory):\s*[\d.]+\s*(?:[kmg]i?b)?\b",
     rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b",
-    # whose page it is, and that it has advertisements
+    # whose page it is, and what pages have beside their text
     r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}",
+    r"^retrieved from\b.*$",
     r"^\s*(?:advertisements?|anzeige|werbung|publicité|publicidad|sponsored(?: content)?|ad)\s*$",
+    r"^\W*(?:(?:read|show|load|see|learn|view) (?:more|all)|continue reading|reply|share|like|permalink|quote|report"
+    r"|edit|sign in|log in|subscribe|weiterlesen|mehr lesen|lire la suite|leer más)\W*$",
 ]
 _NOISES = re.compile("|".join(f"(?:{noise})" for noise in _NOISE), re.IGNORECASE)
+_LINE_NOISES = re.compile("|".join(f"(?:{noise})" for noise in _LABELLED), re.IGNORECASE)
 _LIKE = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_MOST_NOISY = 20_000  # characters of a block, from which noise is taken out
 _SYMBOLS_ONLY = re.compile(r"[\W_]*")
 
 
-def what_counts(text: str, *, noise: bool = True) -> str:
-    """Return a text as it is compared: with spaces, quotes and dashes of one kind, and without noise."""
+def what_counts(text: str, *, line: bool = False) -> str:
+    """Return a text as it is compared: with spaces, quotes and dashes of one kind, and without noise. A line of a file
+    has less of it: there, numbers and times count unless a label says what they are of."""
     text = " ".join(unicodedata.normalize("NFC", text).translate(_LIKE).split())
-    if noise:
-        text = " ".join(_NOISES.sub(" ", text).split())
-        if _SYMBOLS_ONLY.fullmatch(text) and not any(unicodedata.category(sign) == "Sc" for sign in text):
-            return ""
+    noises = _LINE_NOISES if line else _NOISES
+    text = " ".join(noises.sub(" ", text[:_MOST_NOISY]).split()) + text[_MOST_NOISY:]
+    if not line and _SYMBOLS_ONLY.fullmatch(text) and not any(unicodedata.category(sign) == "Sc" for sign in text):
+        return ""
     return text

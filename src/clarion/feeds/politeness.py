@@ -1,4 +1,4 @@
-"""Politeness: how long to wait after errors, how a host's limit is shared, and how throttled hosts are spared."""
+"""Politeness: how long to wait after errors, how hosts that throttle are spared, and what their headers ask for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def read_retry_after_s(text: str, now_s: float) -> float | None:
 
 
 def read_max_age_s(cache_control: str, age: str = "") -> float | None:
-    """Return for how long a response is fresh by its Cache-Control, less the age it has; None where it does not say."""
+    """Return for how long a response is fresh by its Cache-Control, less the age it has, and at most a day; None where
+    it does not say."""
     for part in cache_control.lower().split(","):
         name, _, value = part.strip().partition("=")
         value = value.strip('" ')
@@ -41,21 +42,8 @@ def read_max_age_s(cache_control: str, age: str = "") -> float | None:
             return 0.0
         if name == "max-age" and value.isascii() and value.isdecimal():
             old = float(age[:9]) if age.isascii() and age.isdecimal() else 0.0
-            return max(0.0, float(value[:9]) - old)
+            return min(max(0.0, float(value[:9]) - old), _LONGEST_S)
     return None
-
-
-def host_stretch(rate_per_s: float, limit_per_s: float) -> float:
-    """Return the factor by which all intervals to a host grow, so that its polls by all nodes keep to the limit.
-
-    Every node knows all channels and levels, so all compute the same rate, and the same factor.
-    """
-    return max(1.0, rate_per_s / limit_per_s)
-
-
-def spaced_s(interval_s: float, stretch: float, max_age_s: float | None = None) -> float:
-    """Return the interval between polls at a stretch, and no less than a response is fresh (at most a day)."""
-    return max(interval_s * stretch, min(max_age_s or 0.0, _LONGEST_S))
 
 
 def backoff_s(failures: int, interval_s: float, retry_after_s: float | None, dice: Dice) -> float:
@@ -136,7 +124,3 @@ class HostThrottle:
             return 1.0
         doublings = (known.calm_s - now_s) / self._half_life_s
         return math.exp2(min(max(doublings, 0.0), _DOUBLINGS_MOST))
-
-    def notices(self, now_s: float) -> list[Throttled]:
-        """Return what is still of use, for a node that joins."""
-        return [told for told in self._known.values() if max(told.until_s, told.calm_s) > now_s]

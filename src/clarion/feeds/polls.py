@@ -23,6 +23,7 @@ class PollRecord(msgspec.Struct, frozen=True, kw_only=True):
     level: int
     subscribers: int  # q, as the owner knew it
     error: str = ""  # its kind, where the poll failed
+    asked: bool = False  # made at once, as a hub said that there is news; others come by the clock
 
 
 _polls = msgspec.json.Decoder(PollRecord)

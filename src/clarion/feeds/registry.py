@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
 from yarl import URL
 
+from clarion.admin import Admin
 from clarion.feeds.channels import (
     PREFIX,
     BadUrl,
@@ -18,7 +20,7 @@ from clarion.feeds.channels import (
     read_record,
     record_name,
 )
-from clarion.model.errors import PermanentError
+from clarion.model.errors import NoTopic, PermanentError
 from clarion.subscriber import State
 from clarion.wire.bodies import TopicRow
 
@@ -62,6 +64,29 @@ def listed(rows: Iterable[TopicRow]) -> list[Listed]:
             subscriptions = tuple((name, cursor) for name, cursor, _ in row.subscriptions)
             found.append(Listed(topic, subscriptions, row.next_offset))
     return found
+
+
+def look_at(admin: Admin, topic: str) -> Listed:
+    """Return a topic as the broker would list it; without subscriptions where it is not there."""
+    try:
+        found = admin.describe_topic(topic)
+    except NoTopic:
+        return Listed(topic, (), 0)
+    return Listed(topic, tuple((one.name, one.cursor) for one in found.subscriptions), found.next_offset)
+
+
+def notice_of(topic: str) -> bytes:
+    """Return the notice that who subscribes to a channel has changed."""
+    return msgspec.json.encode({"topic": topic})
+
+
+def notice_topic(payload: bytes) -> str | None:
+    """Return the channel's topic that a notice names; None where it names none."""
+    try:
+        topic = msgspec.json.decode(payload, type=dict[str, str])["topic"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        return None
+    return topic if topic.startswith(PREFIX) else None
 
 
 def channel_of(one: Listed, state: State) -> Channel | None:

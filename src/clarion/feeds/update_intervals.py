@@ -47,8 +47,9 @@ def update_intervals(
     """Return how often each channel changes.
 
     `changed_gaps_s` has the gap before each look that found a change, and `channels` the number of its channel;
-    `unchanged_s` has, by channel, the sum of the other gaps, and `looks` how many gaps there were in all. A channel of
-    which no change was seen gets twice the time that it was watched, but `guess_s` at least.
+    `unchanged_s` has, by channel, the sum of the other gaps, and `looks` how many gaps there were in all. Where a hub
+    tells of a change, its moment is known: then its gap is 0, and the time before it belongs to `unchanged_s`. A
+    channel of which no change was seen gets twice the time that it was watched, but `guess_s` at least.
     """
     count = len(looks)
     gaps_s = np.maximum(changed_gaps_s, 1e-6)

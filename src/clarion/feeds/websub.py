@@ -244,10 +244,6 @@ class WebSubCallback:
         self._table.leave(url, time.monotonic())
         self._wanted.set()
 
-    def covered(self, url: str) -> bool:
-        """Return whether a hub has promised to tell of a channel's changes."""
-        return self._table.covered(url, time.monotonic())
-
     async def _ask(self) -> None:
         while True:
             self._wanted.clear()

@@ -34,7 +34,7 @@ def polls_of(channel: int, count: int, changing: float) -> list[PollRecord]:
             url=f"http://example.net/{channel}", node=f"n{place % 3}", at_us=int(at_us[place]), bytes=10,
             status=500 if failed[place] else 200 if changed[place] else 304, size=1000 + place, took_ms=1.5, level=1,
             changed=bool(changed[place] and not failed[place]), subscribers=place,
-            error="status" if failed[place] else "",
+            error="status" if failed[place] else "", asked=place % 7 == 0,
         )
         for place in range(count)
     ]  # fmt: skip
@@ -50,9 +50,9 @@ def by_pandas(polls: list[PollRecord]) -> tuple[pd.DataFrame, pd.DataFrame]:
     whole["size"] = looks.groupby("channel")["size"].mean()
     whole["errors"] = whole.polls - looks.groupby("channel").size()
     looks = looks.dropna(subset="gap_s")
-    changes, rest = looks[looks.changed], looks[~looks.changed]
+    changes, rest = looks[looks.changed], looks[~looks.changed | looks.asked]
     found = update_intervals(
-        changes.gap_s.to_numpy(),
+        changes.gap_s.where(~changes.asked, 0.0).to_numpy(),
         whole.index.get_indexer(changes.channel),
         unchanged_s=rest.groupby("channel").gap_s.sum().reindex(whole.index, fill_value=0.0).to_numpy(),
         looks=looks.groupby("channel").size().reindex(whole.index, fill_value=0).to_numpy(),

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.feeds.addresses import AddressRules, forbidden
+from clarion.feeds.addresses import AddressRules
 from clarion.model.errors import BadSettings
+
+forbidden = AddressRules().forbidden
 
 
 @pytest.mark.parametrize(

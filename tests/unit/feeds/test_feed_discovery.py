@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from clarion.feeds.discovery import ATOM, JSON, RSS, FoundFeed, feed_type, find_feeds, find_hubs, read_link_headers
+from clarion.feeds.discovery import (
+    ATOM,
+    JSON,
+    RSS,
+    FoundFeed,
+    feed_type,
+    find_feeds,
+    find_hubs,
+    joined,
+    read_link_headers,
+)
 
 PAGE = "https://example.org/news/today.html"
 
@@ -111,3 +121,10 @@ def test_link_headers_are_read_however_they_are_split() -> None:
         ("'x'", "https://example.org/news/b"),
     ]
     assert read_link_headers(["<" * 8000, ";rel=" * 1000, "<a" * 4000], PAGE) == []
+
+
+@pytest.mark.parametrize(
+    "target", ["http://[", "http://:x[]::1@", "http://[%00::0%zz]", "mailto:a@b.example", "http://a:x/"]
+)
+def test_what_means_no_url_on_a_page_is_left_out(target: str) -> None:
+    assert joined(PAGE, target) == ""

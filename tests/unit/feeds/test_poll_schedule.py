@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from clarion.feeds.poll_schedule import Slot, Watched, host_stretches, next_poll_s, poll_phase_s, slots_of
@@ -18,7 +20,7 @@ def test_the_polls_of_a_wedge_are_evenly_spaced() -> None:
     channels = _watched("c")
     slots = [slots_of(node, RING, channels, {"c": 0}, 32.0, 1e9)["c"] for node in RING.names]
     moments = sorted(next_poll_s(slot, 1000.0) for slot in slots)
-    apart = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    apart = [later - earlier for earlier, later in pairwise(moments)]
     assert apart == pytest.approx([2.0] * 15)
     assert sum(slot.is_owner for slot in slots) == 1
 

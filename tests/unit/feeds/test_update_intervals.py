@@ -62,6 +62,14 @@ def test_the_range_holds_the_true_interval_in_95_of_100_cases() -> None:
     assert held.mean() == pytest.approx(0.95, abs=0.02)
 
 
+def test_changes_that_a_hub_told_of_count_at_their_moment() -> None:
+    dice = np.random.default_rng(6)
+    gaps_s = dice.exponential(POLL_S, (20, 2000))  # from one change to the next: nothing else makes anybody look
+    channels = np.repeat(np.arange(20), 2000)
+    found = update_intervals(np.zeros(gaps_s.size), channels, unchanged_s=gaps_s.sum(axis=1), looks=np.full(20, 2000))
+    assert found.update_interval_s == pytest.approx(gaps_s.mean(axis=1), rel=1e-3)
+
+
 def test_evenly_spaced_polls_give_the_published_estimator() -> None:
     looks = np.arange(1, 61)
     for changes in (1, 7, 60):

@@ -53,7 +53,7 @@ class MeasuredChannels(NamedTuple):
 def read_polls(messages: DataFrame) -> DataFrame:
     """Return a row for each record of a poll, with the fields of `PollRecord`; what is no such record is left out."""
     counts = F.least("read.status", "read.bytes", "read.size", "read.subscribers", "read.at_us") >= 0
-    good = all_there(_FIELDS.keys() - {"error"}) & (F.col("read.url") != "") & counts
+    good = all_there(_FIELDS.keys() - {"error", "asked"}) & (F.col("read.url") != "") & counts
     good &= F.col("read.at_us") < _LATEST_US
     return read_events(messages, _FIELDS, good, F.col("topic"), kind="record of a poll", skip_bad=True)
 
@@ -68,11 +68,14 @@ def channels_of(polls: DataFrame, *, guess_s: float = UNCHANGED_S, unknown_size:
     """
     latest = F.max(F.struct("at_us", "node", "subscribers"))["subscribers"]
     size = F.avg(F.when(F.col("look") & (F.col("size") > 0), F.col("size")))
+    told = F.coalesce("asked", F.lit(False))  # by a hub: the change was just now
     found = _looks(polls).groupBy(F.col("url").alias("channel")).agg(
         latest.alias("subscribers"),
         F.coalesce(size, F.lit(float(unknown_size))).alias("size"),
-        F.sort_array(F.collect_list(F.when(F.col("found_change"), F.col("gap_s")))).alias("changed_gaps_s"),
-        F.coalesce(F.sum(F.when(~F.col("changed"), F.col("gap_s"))), F.lit(0.0)).alias("unchanged_s"),
+        F.sort_array(F.collect_list(F.when(F.col("found_change"), F.when(told, 0.0).otherwise(F.col("gap_s"))))).alias(
+            "changed_gaps_s"
+        ),
+        F.coalesce(F.sum(F.when(~F.col("changed") | told, F.col("gap_s"))), F.lit(0.0)).alias("unchanged_s"),
         F.count("gap_s").alias("looks"),
         F.count("*").alias("polls"),
         F.count_if("found_change").alias("changes"),
