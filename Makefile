@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow clean
+.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow reproduce-feeds clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -75,6 +75,9 @@ reproduce: setup ## the experiments of Auto-tuned Publisher in a Pub/Sub System:
 
 reproduce-workflow: setup ## the experiments of Resource Management for Elastic Publish Subscribe Systems: report and figures in out/workflow
 	@.venv/bin/clarion reproduce workflow --out out/workflow
+
+reproduce-feeds: setup ## the evaluation of Corona: report and figures in out/feeds
+	@.venv/bin/clarion reproduce feeds --out out/feeds
 
 clean: ## remove what setup and runs made
 	rm -rf .venv .venv-peers out .mypy_cache .ruff_cache .hypothesis .import_linter_cache

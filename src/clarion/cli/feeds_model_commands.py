@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clarion.cli.command_errors import naming_option, needing, tells_errors
 from clarion.cli.command_options import AsJson, option
+from clarion.cli.feeds_plan_command import SchemeName
 from clarion.cli.model_commands import progress_of_runs, read_hours
 from clarion.cli.output import console, print_json, table_of
 
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from clarion.sim.feeds_churn import Churned
     from clarion.sim.feeds_simulation import FeedsOutcome
 
-SchemeName = StrEnum(
-    "SchemeName",
-    {"LITE": "lite", "FAST": "fast", "FAIR": "fair", "FAIR_SQRT": "fair-sqrt", "FAIR_LOG": "fair-log"},
-)
 Sizes = StrEnum("Sizes", {"SAME": "same", "VARIED": "varied"})
 
 
@@ -27,12 +24,14 @@ def simulate_feeds(
     nodes: int = option("1024", "--nodes N", "Nodes on the ring."),
     channels: int = option("100000", "--channels N", "Channels that are watched."),
     subscriptions: int = option("5000000", "--subscriptions N", "Subscriptions of all channels together."),
-    scheme: SchemeName = option("lite", "--scheme", "How levels are chosen."),
+    scheme: SchemeName = option(SchemeName.LITE, "--scheme", "What is minimised."),
     target_s: float = option("30s", "--target-s --target TIME", "Mean detection time that fast is to keep."),
     base: int = option(16, "--base", "Base of the ring's digits.", min=2, max=256),
     poll_interval_s: float = option("30m", "--poll-interval-s --poll-interval TIME", "Each node polls once in it."),
-    zipf: float = option(0.5, "--zipf", "How much more popular the popular channels are: Zipf's exponent.", min=0),
-    sizes: Sizes = option("same", "--sizes", "Whether all channels are of one size."),
+    zipf: float = option(
+        0.5, "--zipf", "How much more popular the popular channels are: Zipf's exponent.", min=0, max=10
+    ),
+    sizes: Sizes = option(Sizes.SAME, "--sizes", "Whether all channels are of one size."),
     updates: int = option("10", "--updates N", "Changes of each channel that are measured."),
     churn_per_hour: float = option(
         0.0, "--churn-per-hour", "Share of the nodes that fails each hour; as many join.", min=0, max=10
@@ -65,7 +64,7 @@ def simulate_feeds(
         from clarion.sim.feeds_churn import simulate_churn
         from clarion.sim.feeds_simulation import FeedsModel, make_workload, measure, plan_levels
     model = FeedsModel(
-        scheme=Scheme(scheme), nodes=nodes, channels=channels, subscriptions=subscriptions, base=base,
+        scheme=Scheme(scheme.value), nodes=nodes, channels=channels, subscriptions=subscriptions, base=base,
         poll_interval_s=poll_interval_s, target_s=target_s, zipf=zipf, varied_sizes=sizes is Sizes.VARIED, seed=seed,
     )  # fmt: skip
     work = make_workload(model)

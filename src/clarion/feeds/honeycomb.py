@@ -268,13 +268,13 @@ def _take_steps(value: Floats, price: Floats, problem: _Problem, members: Counts
     widths, products = np.diff(sizes), sizes[:-1] * sizes[1:]
     ratio = value / price
     order = np.argsort(-ratio, kind="stable")
-    descending = -ratio[order]  # searchsorted wants them ascending
+    negated = -ratio[order]  # so that they ascend, as searchsorted wants it
     paid = np.concatenate(([0.0], np.cumsum(price[order])))
     room = problem.budget * (1 + _ROUNDING) - sizes[0] * paid[-1]
 
     def counts_above(multiplier: float) -> Counts:
         """How many channels take each step where only steps worth more than that are taken."""
-        return np.searchsorted(descending, -multiplier * products, side="left")
+        return np.searchsorted(negated, -multiplier * products, side="left")
 
     low, high = 0, int(np.float64(2 * ratio[order[0]] / products[0]).view(np.int64)) if last else 0
     if last and _dot(widths, paid[counts_above(0.0)]) > room:
@@ -302,7 +302,7 @@ def _take_steps(value: Floats, price: Floats, problem: _Problem, members: Counts
     split = None
     if high:
         alone = np.ones(len(value), dtype=bool) if members is None else members[order] == 1
-        split = _fill(ranked, counts, -descending, price[order], alone, widths, products, room)
+        split = _fill(ranked, counts, -negated, price[order], alone, widths, products, room)
     steps = np.empty_like(ranked)
     steps[order] = ranked
     return _Taken(steps, bound, multiplier, split and (int(order[split[0]]), *split[1:]))

@@ -34,6 +34,7 @@ from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, tro
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
 from clarion.feeds.registry import Listed, channel_of, listed, look_at, notice_topic
 from clarion.feeds.ring_view import (
+    MISSED_BEATS,
     NOTICES_TOPIC,
     RING_TOPIC,
     Aggregate,
@@ -481,8 +482,8 @@ class Node:
         self._wake.set()
 
     def _change_hubs(self, websub: WebSubCallback) -> None:
-        """Have hubs tell this node of the channels that it owns, and of no others. Only a whole answer names its hub, so
-        a channel that is new here is asked for without conditions."""
+        """Have hubs tell this node of the channels that it owns, and of no others. Only a whole answer names a hub, so a
+        channel that is new here is asked for without conditions."""
         owned = {self.channels[topic].url: topic for topic, slot in self.slots.items() if slot.is_owner}
         for url in self._hubs_asked - owned.keys():
             websub.unsubscribe(url)
@@ -498,7 +499,9 @@ class Node:
         slower = self.view.throttle.stretch(host, now_s)
         if slower > 1 and channel.polled_at_s:
             now_s = max(now_s, channel.polled_at_s + (slower - 1) * slot.interval_s)
-        due_s = channel.due_s(slot, max(now_s, self.view.throttle.until_s(host)), self._dice.random())
+        silent_s = (MISSED_BEATS + 1) * self._settings.beat_s  # that a node can be before it is taken out
+        until_s = self.view.throttle.until_s(host)
+        due_s = channel.due_s(slot, max(now_s, until_s), self._dice.random(), silent_s)
         self._serial += 1
         heapq.heappush(self._due, (due_s, self._serial, channel.topic))
         self._wake.set()

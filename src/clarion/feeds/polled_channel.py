@@ -87,12 +87,17 @@ class PolledChannel:
         """Have the next request be unconditional, and its answer be read."""
         self.etag = self.last_modified = self.body_hash = self.hash = ""
 
-    def due_s(self, slot: Slot, now_s: float, spread: float) -> float:
+    def due_s(self, slot: Slot, now_s: float, spread: float, silent_s: float = 0.0) -> float:
         """Return when it is to be polled next, in the broker's time: at once where nobody has seen it yet or a hub says
-        that there is news, else at the slot's next moment. `spread`, from 0 to 1, keeps many from being at once."""
+        that there is news, else at the slot's next moment. `spread`, from 0 to 1, keeps many from being at once. An
+        owner makes up for a moment within the last `silent_s`: the owner before it may have failed by then."""
         if self.soon or (slot.is_owner and self.head_known and self.head is None and not self.polled_at_s):
             return max(now_s + _AT_ONCE_S * spread * (not self.soon), self.not_before_s)
         earliest_s = max(now_s, self.not_before_s, self.polled_at_s + self.max_age_s)
+        if slot.is_owner and earliest_s == now_s:
+            missed_s = next_poll_s(slot, now_s - silent_s)
+            if self.polled_at_s < missed_s <= now_s:
+                return now_s + _AT_ONCE_S * spread
         return next_poll_s(slot, earliest_s)
 
     # What an answer means.

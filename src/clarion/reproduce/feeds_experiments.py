@@ -36,6 +36,7 @@ from clarion.sim.feeds_simulation import (
     measure,
     node_names,
     plan_levels,
+    simulate_feeds,
 )
 
 MAINTENANCE_S = HOUR_S
@@ -58,16 +59,19 @@ class Extent:
     model: FeedsModel
     seeds: int  # rings and update intervals that each scheme is run with
     updates: int
+    told: int  # changes whose way to a wedge is counted
     first_hours: float
     churn_hours: float
     churn_channels: int
     decided_alone: tuple[Scheme, ...] = tuple(Scheme)  # which takes 1024 decisions each
 
 
-FULL = Extent("full", FeedsModel(), seeds=5, updates=20, first_hours=6.0, churn_hours=6.0, churn_channels=100_000)
+FULL = Extent(
+    "full", FeedsModel(), seeds=5, updates=20, told=1000, first_hours=6.0, churn_hours=6.0, churn_channels=100_000
+)
 QUICK = Extent(
     "quick", FeedsModel(channels=20_000, subscriptions=1_000_000),
-    seeds=2, updates=10, first_hours=6.0, churn_hours=2.0, churn_channels=2000, decided_alone=(Scheme.LITE,),
+    seeds=2, updates=10, told=100, first_hours=6.0, churn_hours=2.0, churn_channels=2000, decided_alone=(Scheme.LITE,),
 )  # fmt: skip
 CHURN_PER_HOUR = 0.1
 
@@ -95,12 +99,12 @@ class Results:
     extent: Extent
     work: Workload
     outcomes: dict[Scheme, FeedsOutcome]
-    seeds: dict[Scheme, list[FeedsOutcome]]  # other rings; without what is measured channel by channel
+    seeds: dict[Scheme, list[FeedsOutcome]]  # other rings; nothing is measured
     at_lecture_load: dict[Scheme, FeedsOutcome]  # with as much load as the lecture's table has
     hours: dict[Scheme, Hours]
     alone: dict[Scheme, Alone]
     varied: FeedsOutcome  # Lite with channels of different sizes
-    churns: dict[str, Churned]  # by whose levels they are
+    churns: dict[str, Churned]  # by which levels
 
 
 def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | None = None) -> Results:
@@ -115,12 +119,13 @@ def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | Non
             on_done(done, total)
 
     work = make_workload(model)
-    results = Results(extent, work, {}, {}, {}, {}, {}, _outcome(replace(model, varied_sizes=True), extent), {})
+    results = Results(extent, work, {}, {}, {}, {}, {}, _outcome(replace(model, varied_sizes=True)), {})
     tick()
     for scheme in schemes:
         one = replace(model, scheme=scheme)
         plan = plan_levels(one, work)
-        results.outcomes[scheme] = measure(one, work, plan, updates=extent.updates)
+        told = extent.told if scheme is Scheme.LITE else 0
+        results.outcomes[scheme] = measure(one, work, plan, updates=extent.updates, told=told)
         results.hours[scheme] = first_hours(one, work, plan, extent.first_hours)
         tick()
         if scheme in extent.decided_alone:
@@ -128,14 +133,12 @@ def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | Non
         tick()
         results.seeds[scheme] = []
         for seed in range(1, extent.seeds + 1):
-            results.seeds[scheme].append(_outcome(replace(one, seed=seed), extent, told=0))
+            results.seeds[scheme].append(_outcome(replace(one, seed=seed)))
             tick()
         load = LECTURE[scheme][1]
         like = replace(one, scheme=Scheme.LITE if scheme is Scheme.FAST else scheme)  # Fast is Lite with another budget
-        results.at_lecture_load[scheme] = _outcome(
-            replace(like, subscriptions=round(load * one.channels)), extent, told=0
-        )
-    for name, subscriptions in (("Corona-Lite", 50), ("owners alone", 1)):
+        results.at_lecture_load[scheme] = _outcome(replace(like, subscriptions=round(load * one.channels)))
+    for name, subscriptions in (("levels by Lite", 50), ("owners alone", 1)):
         churned = replace(model, channels=extent.churn_channels, subscriptions=subscriptions * extent.churn_channels)
         some = make_workload(churned)
         plan = plan_levels(churned, some)
@@ -144,9 +147,8 @@ def run_experiments(extent: Extent, *, on_done: Callable[[int, int], None] | Non
     return results
 
 
-def _outcome(model: FeedsModel, extent: Extent, told: int = 300) -> FeedsOutcome:
-    work = make_workload(model)
-    return measure(model, work, plan_levels(model, work), updates=extent.updates, told=told)
+def _outcome(model: FeedsModel) -> FeedsOutcome:
+    return simulate_feeds(model, updates=0, told=0)
 
 
 def first_hours(model: FeedsModel, work: Workload, plan: LevelPlan, hours: float) -> Hours:
@@ -190,7 +192,9 @@ def decided_alone(model: FeedsModel, work: Workload) -> Alone:
         before = merge([before, clusters])
     sizes = wedge_sizes(model.nodes, model.base)
     size = float(np.mean([len(clusters.encode()) for clusters in told]))
-    return Alone(describe(work.channels, levels, sizes, model.poll_interval_s), len(of_all.clusters), size)
+    return Alone(
+        describe(work.channels, levels, sizes, model.poll_interval_s, model.scheme), len(of_all.clusters), size
+    )
 
 
 def ranked(results: Results, scheme: Scheme, bins: int = 40) -> tuple[Series, Series]:

@@ -57,10 +57,9 @@ def draw_results(results: Results, path: Path) -> None:
         }
         _bars(loads, load, ("#000000", "#c6dbef", "#6baed6"), ".1f")
         alone = results.outcomes[Scheme.LITE].legacy[1].polls
-        loads.axhline(alone, color=_GREY, linestyle="--")
-        loads.set(ylim=(40, 65), ylabel="polls a channel and 30 min (from 40 on)", title="load on the servers")
-        loads.text(-0.5, alone + 0.3, f"subscribers alone: {alone:g}", fontsize=8, color="#555555")
-        loads.legend(fontsize=8, ncols=3, loc="upper left", columnspacing=1.0, handlelength=1.2)
+        loads.axhline(alone, color=_GREY, linestyle="--", zorder=0.5, label=f"subscribers alone: {alone:g}")
+        loads.set(ylim=(0, 75), ylabel="polls a channel and poll interval", title="load on the servers")
+        loads.legend(fontsize=8, ncols=2, loc="upper left", columnspacing=1.0, handlelength=1.2)
         figure.suptitle(f"Detection and load of the schemes, {_told(results)}")
 
 
@@ -84,7 +83,7 @@ def draw_hours(results: Results, path: Path) -> None:
         alone = results.outcomes[Scheme.LITE].legacy[1].polls
         loads.axhline(alone, color=_GREY, linestyle="-.", label="subscribers alone")
         times.axhline(900, color=_GREY, linestyle="-.", label="subscribers alone")
-        loads.set(ylabel="polls a channel and 30 min", title="load on the servers", ylim=(0, None))
+        loads.set(ylabel="polls a channel and poll interval", title="load on the servers", ylim=(0, None))
         log_scale(times)
         times.set(ylabel="mean detection, s a subscription (logarithmic)", title="detection time", ylim=(20, 1200))
         for place in axes[0]:
@@ -105,7 +104,7 @@ def draw_popularity(results: Results, path: Path) -> None:
         below = np.zeros(len(NAMES))
         for level, share in enumerate(shares):
             nodes = results.extent.model.nodes / results.extent.model.base**level
-            who = "the owner" if level == len(shares) - 1 else f"{nodes:g} nodes"
+            who = "the owner" if level == len(shares) - 1 else f"{nodes:,g} nodes"
             colour = _LEVEL_COLOURS[level]
             bars = levels.bar(
                 list(NAMES.values()), share, bottom=below, color=colour, edgecolor="#555555", linewidth=0.5,
@@ -215,7 +214,7 @@ def draw_churn(results: Results, path: Path) -> None:
             place.axvline(2, color=_GREY, linestyle=":", label="two intervals")
             place.set_yscale("log")
             place.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,.0f}" if value >= 1 else ""))
-            place.set(xlabel="intervals without a poll", title=f"levels of {name}", xlim=(0, 3.2), ylim=(0.5, None))
+            place.set(xlabel="intervals without a poll", title=name, xlim=(0, 3.2), ylim=(0.5, None))
             place.legend(fontsize=8, loc="upper right")
         axes[0, 0].set_ylabel("channels with a longer gap at some time")
         one = next(iter(results.churns.values()))

@@ -138,7 +138,7 @@ def _fast(results: Results) -> Seen:
         f"by formula {ours.formula[0].by_subscription:.1f} s at {ours.formula[1].polls:.1f}, with real wedges"
         f" {ours.real_wedges[0].by_subscription:.1f} s. The lecture does not tell its target: at its load we have"
         f" {same.formula[0].by_subscription:.1f} s by formula and {same.real_wedges[0].by_subscription:.1f} s with real"
-        " wedges, as for a target below 30 s"
+        " wedges, so that its pair of figures is on neither curve of ours"
     )
     return Seen(HOLDS if both else DIFFERS, text, seen.values)
 
@@ -268,8 +268,10 @@ def _alone(results: Results) -> Seen:
         worst = max(worst, ratio, 1 / ratio, central.polls / ours.polls, ours.polls / central.polls)
         kept = kept and (scheme is Scheme.FAST or ours.bandwidth <= ours.budget * (1 + 1e-9))
         texts.append(f"{NAMES[scheme]} {ours.detection_s_by_subscription:.2f} s ({100 * (ratio - 1):+.2f} %)")
-    clusters, size = results.alone[Scheme.LITE].clusters, results.alone[Scheme.LITE].bytes_a_node
-    text = f"{', '.join(texts)}; with Lite a node tells {size / 1000:.1f} KB, all nodes {clusters} clusters"
+    first, one = next(iter(results.alone.items()))
+    size = one.bytes_a_node
+    text = f"{', '.join(texts)}; with {NAMES[first]} a node tells {size / 1000:.1f} KB, and all come to {one.clusters}"
+    text += " clusters"
     return Seen(_held(worst < 1.01 and kept), text, {"worst_ratio": worst, "bytes_a_node": size})
 
 
@@ -426,7 +428,7 @@ def _parts(report: Report, results: Results) -> Iterator[str]:
     model = results.extent.model
     yield "# Feeds: Corona's evaluation, run again"
     yield (
-        "The document is lecture 20 of *Advanced Distributed Systems*, *Corona: Distributed publish-subscribe system*."
+        "The document is lecture 20 of *Advanced Distributed System*: *Corona: Distributed publish-subscribe system*."
         f" A {report.extent} reproduction: {model.nodes:,} nodes, {model.channels:,} channels, {model.subscriptions:,}"
         f" subscriptions, base {model.base}, a poll interval of {model.poll_interval_s / 60:g} min, popularity by Zipf"
         f" with {model.zipf:g}. Levels are those of the real optimiser, phases those of the real schedule. Loads are"
@@ -520,7 +522,7 @@ def _churned(results: Results) -> Iterator[str]:
         for how, one in (("grid alone", churn.grid_alone), ("makes up", churn.making_up))
     ]  # fmt: skip
     yield table(
-        "| levels of | new owner | polls | missed | detection, s | longest gap, intervals | channels over 1 | over 1.5"
+        "| levels | a new owner | polls | missed | detection, s | longest gap, intervals | channels over 1 | over 1.5"
         " | over 2 |",
         rows,
     )

@@ -19,6 +19,7 @@ import numpy as np
 from clarion.feeds.honeycomb import LevelPlan
 from clarion.feeds.poll_schedule import poll_phase_s
 from clarion.feeds.ring_view import MISSED_BEATS, Beat, RingView
+from clarion.model.errors import BadSettings
 from clarion.overlay import Ring
 from clarion.sim.feeds_simulation import (
     Counts,
@@ -33,6 +34,7 @@ from clarion.sim.feeds_simulation import (
 )
 
 BEAT_S = 10.0
+LEAST_BEAT_S, MOST_CHURN = 0.5, 10.0
 _LOOKS_A_BEAT = 2  # how often nodes look at who is silent
 _BEFORE_S = 1e6  # the broker's time at the beginning of a run
 _OVER = (1.0, 1.5, 2.0)  # intervals
@@ -183,6 +185,10 @@ def simulate_churn(
     model: FeedsModel, work: Workload, plan: LevelPlan, churn_per_hour: float, hours: float, beat_s: float = BEAT_S
 ) -> Churned:
     """Return what becomes of a plan's polls while such a share of the nodes fails each hour, and as many join."""
+    if not 0 <= churn_per_hour <= MOST_CHURN or beat_s < LEAST_BEAT_S:
+        raise BadSettings(
+            f"a churn of up to {MOST_CHURN:g} an hour and beats of {LEAST_BEAT_S:g} s or more can be simulated"
+        )
     seconds, interval_s = 3600 * hours, model.poll_interval_s
     order = np.argsort(work.places)  # looking for neighbours on the circle is faster so
     places, levels = work.places[order], plan.levels[order]

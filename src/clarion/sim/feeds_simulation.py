@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clarion.feeds.honeycomb import Channels, LevelPlan, Scheme, choose_levels
 from clarion.feeds.poll_schedule import poll_phase_s
+from clarion.model.errors import BadSettings
 from clarion.overlay import ID_BITS, Ring, ring_id
 from clarion.overlay.routing import route, wedge_tree
 
@@ -24,6 +25,8 @@ Counts: TypeAlias = NDArray[np.int64]
 Ids: TypeAlias = NDArray[np.uint64]  # the highest 64 bits of ids on the ring
 TARGET_S = 30.0  # of Corona-Fast in the lecture
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
+BASES = (2, 4, 16, 32, 256)
+MOST_NODES, MOST_CHANNELS = 100_000, 100_000_000
 _ID_BITS = 64
 _POLLS_AT_ONCE = 4_000_000  # bounds the memory of a run, however many channels it has
 _LOW_BITS = (1 << 32) - 1
@@ -43,6 +46,12 @@ class FeedsModel:
     zipf: float = 0.5
     varied_sizes: bool = False
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.base not in BASES:
+            raise BadSettings(f"the base of a ring is one of {BASES}, not {self.base}")
+        if self.nodes > MOST_NODES or self.channels > MOST_CHANNELS:
+            raise BadSettings(f"at most {MOST_NODES:,} nodes and {MOST_CHANNELS:,} channels can be simulated")
 
 
 class Workload(NamedTuple):
@@ -209,7 +218,7 @@ class FeedsOutcome:
 
 def simulate_feeds(model: FeedsModel, *, updates: int = 10, told: int = 300) -> FeedsOutcome:
     """Return what becomes of a model: each channel is watched until it has changed so many times, and the tree by which
-    a wedge is told is counted for so many channels."""
+    a wedge is told is counted for so many channels. With 0 of them nothing is measured or counted."""
     work = make_workload(model)
     plan = plan_levels(model, work)
     return measure(model, work, plan, updates=updates, told=told)
@@ -262,8 +271,8 @@ def measured_detections(model: FeedsModel, work: Workload, pollers: Counts, upda
     """Return the mean detection times of channels as they are measured: each channel changes so many times, at the
     moments of a Poisson process, and waits for the next poll; with evenly spaced polls, and with random ones."""
     rng = np.random.default_rng([model.seed, 2])
-    even, random = np.empty(pollers.size), np.empty(pollers.size)
-    for part in _parts(pollers):
+    even, random = np.full(pollers.size, np.nan), np.full(pollers.size, np.nan)
+    for part in _parts(pollers) if updates else ():
         count, places = pollers[part], work.places[part]
         of = np.repeat(np.arange(count.size), count)
         rank = np.arange(of.size) - np.repeat(np.cumsum(count) - count, count)

@@ -128,3 +128,15 @@ def test_other_rules_have_everything_looked_at_anew() -> None:
     assert not channel.etag
     assert channel.watched.subscribers == 5
     assert msgspec.json.encode(channel.rules)
+
+
+def test_a_new_owner_makes_up_for_the_moment_that_a_failed_one_may_have_missed() -> None:
+    channel = _channel()
+    channel.on_head(_head("one"))
+    assert channel.due_s(SLOT, 75.0, 0.0, silent_s=8.0) == 75.0  # the moment was at 70
+    assert channel.due_s(SLOT, 79.0, 0.0, silent_s=8.0) == 130.0  # longer ago: the other lived then
+    assert channel.due_s(SLOT._replace(is_owner=False), 75.0, 0.0, silent_s=8.0) == 130.0
+    channel.polled_at_s = 70.1
+    assert channel.due_s(SLOT, 75.0, 0.0, silent_s=8.0) == 130.0  # it was there itself
+    channel.polled_at_s = 10.0  # it was the owner before, and then another
+    assert channel.due_s(SLOT, 75.0, 0.0, silent_s=8.0) == 75.0

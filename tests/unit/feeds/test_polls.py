@@ -20,7 +20,19 @@ def test_a_poll_is_read_as_it_was_written() -> None:
     assert decode_poll(encode_poll(failed)) == failed
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xff", b"[]", b'{"url": "http://a.example/"}'])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"url": "http://a.example/"}',
+        encode_poll(msgspec.structs.replace(POLL, url="")),
+        encode_poll(msgspec.structs.replace(POLL, at_us=-1)),
+        encode_poll(msgspec.structs.replace(POLL, at_us=1 << 60)),
+        encode_poll(msgspec.structs.replace(POLL, bytes=1 << 63)),
+    ],
+)
 def test_what_is_no_poll_is_refused(payload: bytes) -> None:
     with pytest.raises(PermanentError, match="no record of a poll"):
         decode_poll(payload)

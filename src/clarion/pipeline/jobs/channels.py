@@ -8,9 +8,9 @@ the watching: what it found is a version, but nobody knows since when.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +19,15 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own habit)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from clarion.feeds.polls import PollRecord
+from clarion.feeds.polls import PollRecord, decode_poll
 from clarion.feeds.update_intervals import UNCHANGED_S, update_intervals
 from clarion.model.errors import PermanentError
-from clarion.pipeline.jobs.time_columns import US_PER_S, all_there, event_fields, read_events
+from clarion.pipeline.jobs.time_columns import US_PER_S
 from clarion.sim.traces import PARQUET_SUFFIXES
 from clarion.workflow.workload import written_whole
 
-_FIELDS = event_fields(PollRecord)
-_LATEST_US = 253_402_300_800 * US_PER_S  # the year 10000, which no time can be shown in
+_ARROW_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_POLLS = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in get_type_hints(PollRecord).items()])
 _HOUR_US = 3600 * US_PER_S
 _COUNTED = [("polls", pa.int64()), ("changes", pa.int64()), ("errors", pa.int64()),
             ("first_poll", pa.timestamp("us", "UTC")), ("last_poll", pa.timestamp("us", "UTC"))]  # fmt: skip
@@ -52,10 +52,19 @@ class MeasuredChannels(NamedTuple):
 
 def read_polls(messages: DataFrame) -> DataFrame:
     """Return a row for each record of a poll, with the fields of `PollRecord`; what is no such record is left out."""
-    counts = F.least("read.status", "read.bytes", "read.size", "read.subscribers", "read.at_us") >= 0
-    good = all_there(_FIELDS.keys() - {"error", "asked"}) & (F.col("read.url") != "") & counts
-    good &= F.col("read.at_us") < _LATEST_US
-    return read_events(messages, _FIELDS, good, F.col("topic"), kind="record of a poll", skip_bad=True)
+    return messages.select("payload").mapInArrow(_decoded, from_arrow_schema(_POLLS))
+
+
+def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # Spark's from_json would read a text anew for every field that a filter looks at.
+    for batch in batches:
+        polls = []
+        for payload in batch["payload"].to_pylist():
+            with suppress(PermanentError):
+                polls.append(decode_poll(payload or b""))
+        yield pa.RecordBatch.from_pydict(
+            {name: [getattr(poll, name) for poll in polls] for name in _POLLS.names}, schema=_POLLS
+        )
 
 
 def channels_of(polls: DataFrame, *, guess_s: float = UNCHANGED_S, unknown_size: float = 1.0) -> DataFrame:
@@ -68,7 +77,7 @@ def channels_of(polls: DataFrame, *, guess_s: float = UNCHANGED_S, unknown_size:
     """
     latest = F.max(F.struct("at_us", "node", "subscribers"))["subscribers"]
     size = F.avg(F.when(F.col("look") & (F.col("size") > 0), F.col("size")))
-    told = F.coalesce("asked", F.lit(False))  # by a hub: the change was just now
+    told = F.col("asked")  # by a hub: the change was just now
     found = _looks(polls).groupBy(F.col("url").alias("channel")).agg(
         latest.alias("subscribers"),
         F.coalesce(size, F.lit(float(unknown_size))).alias("size"),
@@ -148,7 +157,7 @@ def _kept(table: DataFrame) -> Iterator[DataFrame]:
 def _looks(polls: DataFrame) -> DataFrame:
     """Return polls with `look`, whether they say how the channel is, `gap_s` since the look before, null where there is
     none, and `found_change`."""
-    answered = (F.col("status").between(200, 299) | (F.col("status") == 304)) & (F.coalesce("error", F.lit("")) == "")
+    answered = (F.col("status").between(200, 299) | (F.col("status") == 304)) & (F.col("error") == "")
     look: Column = answered | F.col("changed")
     before = Window.partitionBy("url").orderBy("at_us", "node").rowsBetween(Window.unboundedPreceding, -1)
     last_us = F.last(F.when(F.col("look"), F.col("at_us")), ignorenulls=True).over(before)

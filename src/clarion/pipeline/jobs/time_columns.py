@@ -14,7 +14,6 @@ from clarion.model.ids import STAMP_EPOCH_UNIX_S, STAMPS_PER_S
 
 US_PER_S = 1_000_000
 _STAMP_BYTES = (9, 6)  # of an id: where the stamp begins, counted from 1, and its length
-_SQL_TYPES = {int: "bigint", float: "double", bool: "boolean"}
 WINDOW = ("window_start", "window_end")
 
 
@@ -55,8 +54,8 @@ def in_order(found: DataFrame, by: Sequence[str], windows: Sequence[Column], tol
 
 
 def event_fields(event: type) -> dict[str, str]:
-    """Return the fields of an event, which are texts, numbers and truths, with their types in SQL."""
-    return {name: _SQL_TYPES.get(kind, "string") for name, kind in get_type_hints(event).items()}
+    """Return the fields of an event, which are texts and whole numbers, with their types in SQL."""
+    return {name: "bigint" if kind is int else "string" for name, kind in get_type_hints(event).items()}
 
 
 def read_events(
