@@ -7,13 +7,12 @@ import json
 import os
 import random
 import re
-import statistics
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import psutil
+from tests.integration.feed_nodes import FeedNodes
+from tests.integration.feed_server import Entry, FeedServer, atom, rss
 
 from bench.feeds_report import write_report
 from bench.machine import describe
@@ -33,14 +34,13 @@ from clarion.feeds.channels import PREFIX, channel_hash, channel_id, channel_top
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.front_end import Feeds
 from clarion.feeds.ring_view import RingView
-from tests.integration.feed_nodes import FeedNodes
-from tests.integration.feed_server import Entry, FeedServer, atom, rss
 
 NODES, PROCESSES = 16, 4
 SHOWN = 20  # items that a feed or a page shows
 FORMS = {"rss": "application/rss+xml", "atom": "application/atom+xml", "html": "text/html; charset=utf-8"}
 _ITEM = re.compile(r"item (\d+) of")
 _READY_S = 120.0
+_SETTLED_S = 6.0  # three beats
 
 
 @dataclass(frozen=True)
@@ -295,23 +295,28 @@ def _wait(condition: Callable[[], object], what: str, seconds: float = _READY_S,
 @contextmanager
 def cooperating(web: Web, interval_s: float, scheme: str, target_s: float | None, base: int) -> Iterator[Cooperative]:
     """Run a broker and nodes, subscribe, and wait until all channels are known and levels have settled."""
-    with running_broker() as broker, tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder:
-        with Reader(broker.url) as reader, Feeds(broker.url) as feeds, Admin(broker.url) as admin:
-            for page in web.pages:
-                feeds.subscribe(page.url, "s0")  # the reader is one, too
-                for number in range(1, page.subscribers - 1):
-                    admin.subscribe(page.topic, f"s{number}")
-            settings = {"poll_interval_s": interval_s, "beat_s": 2.0, "maintenance_s": 300.0, "scheme": scheme,
-                        "target_s": target_s, "base": base}  # fmt: skip
-            nodes = _start_nodes(broker.url, Path(folder), settings)
-            try:
-                _wait(lambda: len({one.topic for one in list(reader.seen)}) == len(web.pages), "all channels are known")
-                _settle(feeds, web)
-                yield Cooperative(web, broker, reader, nodes, base)
-            finally:
-                for one in nodes:
-                    if one.process.poll() is None:
-                        one.kill()
+    with (
+        running_broker() as broker,
+        tempfile.TemporaryDirectory(prefix="clarion-bench-") as folder,
+        Reader(broker.url) as reader,
+        Feeds(broker.url) as feeds,
+        Admin(broker.url) as admin,
+    ):
+        for page in web.pages:
+            feeds.subscribe(page.url, "s0")  # the reader is one, too
+            for number in range(1, page.subscribers - 1):
+                admin.subscribe(page.topic, f"s{number}")
+        settings = {"poll_interval_s": interval_s, "beat_s": 2.0, "maintenance_s": 300.0, "scheme": scheme,
+                    "target_s": target_s, "base": base}  # fmt: skip
+        nodes = _start_nodes(broker.url, Path(folder), settings)
+        try:
+            _wait(lambda: len({one.topic for one in list(reader.seen)}) == len(web.pages), "all channels are known")
+            _settle(feeds, web)
+            yield Cooperative(web, broker, reader, nodes, base)
+        finally:
+            for one in nodes:
+                if one.process.poll() is None:
+                    one.kill()
 
 
 def _start_nodes(url: str, folder: Path, settings: dict[str, Any], count: int = NODES) -> list[FeedNodes]:
@@ -323,15 +328,17 @@ def _start_nodes(url: str, folder: Path, settings: dict[str, Any], count: int = 
 
 
 def _settle(feeds: Feeds, web: Web) -> None:
-    """Wait until nobody has changed a level for three beats."""
-    before: list[object] = [None, time.monotonic()]
+    """Wait until nobody has changed a level for a while."""
+    before: tuple[list[str], dict[str, int]] = ([], {})
+    since_s = time.monotonic()
 
     def settled() -> bool:
+        nonlocal before, since_s
         view = feeds.ring_view()
-        now = (sorted(view.nodes), view.levels)
-        if now != before[0]:
-            before[:] = [now, time.monotonic()]
-        return len(view.nodes) == NODES and len(view.levels) == len(web.pages) and time.monotonic() - before[1] > 6  # type: ignore[operator]
+        now = (sorted(view.nodes), dict(view.levels))
+        if now != before:
+            before, since_s = now, time.monotonic()
+        return len(now[0]) == NODES and len(now[1]) == len(web.pages) and time.monotonic() - since_s > _SETTLED_S
 
     _wait(settled, "the ring has all nodes, and levels stay")
 
