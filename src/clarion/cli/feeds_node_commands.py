@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -145,6 +146,7 @@ def run(
         with needing("notifications need Apprise", "notify"):
             import clarion.feeds.notify as _  # noqa: F401
     log_to_stderr()
+    logging.getLogger("clarion.feeds").setLevel(logging.WARNING)  # what is found is printed
     with (
         stop_signals() as stopping,
         broker_where_none_answers(url, data, stopping),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from difflib import SequenceMatcher
 from typing import Literal
 
 import msgspec
@@ -47,17 +48,20 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def readable(self) -> str:
         """Return it as people read it in a chat or a mail: a line that says what it is, and then what changed."""
         name = _one_line(self.title) or self.url
+        is_feed = self.form == "feed"
         if self.kind == "snapshot":
-            lines = [f"{name}: you follow it now" + _some(self.changes, " has")]
+            said = f"; it has {_entries(len(self.changes) + self.left_out)}" if is_feed and self.changes else ""
+            lines, shown = [f"{name}: you follow it now{said}"], _SHOWN_AT_FIRST
         else:
-            lines = [f"{name}: {_counted(self.changes) or 'it changed'}"]
-        lines += [_shown(change) for change in self.changes[:_SHOWN]]
-        if (more := len(self.changes) - _SHOWN + self.left_out) > 0:
+            lines, shown = [f"{name}: {_counted(self.changes) or 'it changed'}"], _SHOWN
+        lines += [_shown(change, is_feed=is_feed) for change in self.changes[:shown]]
+        if (more := len(self.changes) - shown + self.left_out) > 0:
             lines.append(f"… and {more} more")
         return "\n".join([*lines, self.url])
 
 
 _SHOWN = 10
+_SHOWN_AT_FIRST = 3
 _TEXT_SHOWN = 300
 _deltas = msgspec.json.Decoder(Delta)
 # Control characters (a chat's stream ends at one), what turns the direction of text, and what no character is.
@@ -65,9 +69,8 @@ _STEERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\
 _MARKS = {"new": "+", "changed": "~", "gone": "-"}
 
 
-def _some(changes: Iterable[Change], verb: str) -> str:
-    count = sum(1 for _ in changes)
-    return f"; it{verb} {count} {'entry' if count == 1 else 'entries'}" if count else ""
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
 def _counted(changes: tuple[Change, ...]) -> str:
@@ -81,11 +84,26 @@ def _one_line(text: str) -> str:
     return _cut(text, _TEXT_SHOWN)
 
 
-def _shown(change: Change) -> str:
-    shown = _one_line(change.title or change.text or change.before)
-    if change.kind == "changed" and not change.title and change.before:
-        shown = f"{_one_line(change.before)} → {shown}"
+def _shown(change: Change, *, is_feed: bool) -> str:
+    """Return a change as a line or two. The title of a piece of a page is that of its part, and says little."""
+    text = change.title if is_feed and change.title else change.text or change.before or change.title
+    shown = _one_line(text)
+    if change.kind == "changed" and change.before and change.text:
+        told = _words_changed(_one_line(change.before), _one_line(change.text))
+        shown = f"{shown}: {told}" if is_feed and change.title else told
     return f"{_MARKS[change.kind]} {shown}" + (f"\n  {_one_line(change.link)}" if change.link else "")
+
+
+def _words_changed(before: str, after: str) -> str:
+    """Return a text as it is now, with what it was where it changed: Apples cost [3 → 5] euros."""
+    was, now = before.split(), after.split()
+    words: list[str] = []
+    for kind, start, stop, begin, end in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
+        gone, new = " ".join(was[start:stop]), " ".join(now[begin:end])
+        words.append(
+            {"equal": new, "replace": f"[{gone} → {new}]", "insert": f"[+ {new}]", "delete": f"[- {gone}]"}[kind]
+        )
+    return " ".join(words)
 
 
 def readable_together(deltas: Sequence[Delta], most_chars: int) -> str:

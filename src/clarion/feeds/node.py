@@ -482,8 +482,8 @@ class Node:
         self._wake.set()
 
     def _change_hubs(self, websub: WebSubCallback) -> None:
-        """Have hubs tell this node of the channels that it owns, and of no others. Only a whole answer names a hub, so a
-        channel that is new here is asked for without conditions."""
+        """Have hubs tell this node of the channels that it owns, and of no others. Only a whole answer names a hub, so
+        that a channel that is new here is asked for without conditions."""
         owned = {self.channels[topic].url: topic for topic, slot in self.slots.items() if slot.is_owner}
         for url in self._hubs_asked - owned.keys():
             websub.unsubscribe(url)

@@ -91,6 +91,15 @@ def test_deltas_together_are_bounded_and_those_without_room_are_counted() -> Non
     assert readable_together(deltas[:1], 500) == deltas[0].readable()
 
 
+def test_what_changed_in_a_page_is_shown_in_its_place() -> None:
+    changes = tuple(
+        Change(kind="changed", title="Prices", before=before, text=after)
+        for before, after in (("Apples cost 3 euros", "Apples cost 5 euros"), ("a b", "a b c"), ("a b c", "a c"))
+    )
+    delta = Delta(url="http://a/", version=2, kind="delta", form="page", title="Prices", changes=changes)
+    assert delta.readable().splitlines()[1:-1] == ["~ Apples cost [3 → 5] euros", "~ a b [+ c]", "~ a [- b] c"]
+
+
 def test_nothing_in_a_delta_steers_a_screen_or_breaks_a_stream() -> None:
     changes = (
         Change(kind="changed", before="was\x1b[2J", text="is \u202enow\ud800"),
@@ -99,7 +108,7 @@ def test_nothing_in_a_delta_steers_a_screen_or_breaks_a_stream() -> None:
     title = "A\x00 page\n\n+ forged"
     delta = Delta(url="http://a/", version=1, kind="delta", form="page", title=title, changes=changes)
     assert delta.readable().splitlines() == [
-        "A page + forged: 1 changed, 1 gone", "~ was [2J → is now", "- old", "http://a/",
+        "A page + forged: 1 changed, 1 gone", "~ [was [2J → is now]", "- old", "http://a/",
     ]  # fmt: skip
 
 
