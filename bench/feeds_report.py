@@ -42,11 +42,11 @@ def _detection(rounds: list[Round], extent: dict[str, Any]) -> list[str]:
             "load in ratio", "KB/s", "in ratio", "changes", "lost", "twice"]  # fmt: skip
     lite = _ratios(rounds, "lite", _mean_s)
     return [
-        f"{extent['channels']} channels (RSS, Atom and HTML in equal parts, twenty items at most), each of which changes "
-        f"every {least_s:g} to {most_s:g} s at moments of its own; {extent['subscriptions']:,} subscriptions, Zipf 0.5; "
-        f"every poller asks each tau = {tau_s:g} s, with ETags. Sixteen nodes in four processes, one broker, one web server, "
-        f"all on loopback; {often} of {extent['seconds']:g} s each, one after the other with the same subscriptions. "
-        "To do it again: `make bench-feeds`.",
+        f"{extent['channels']} channels (RSS, Atom and HTML in equal parts, twenty items at most), each of which "
+        f"changes every {least_s:g} to {most_s:g} s at moments of its own; {extent['subscriptions']:,} subscriptions, "
+        f"Zipf 0.5; every poller asks each tau = {tau_s:g} s, with ETags. Sixteen nodes in four processes, one broker, "
+        f"one web server, all on loopback; {often} of {extent['seconds']:g} s each, one after the other with the same "
+        "subscriptions. To do it again: `make bench-feeds`.",
         f"Detection is the time from a change at the server until a durable subscriber has the delta; of independent "
         f"pollers, until the subscriber's own poll is answered. Means are over subscriptions. By Lite it is "
         f"**{lite:.1f} times shorter at {_load(rounds, 'lite'):.2f} of the requests**. Figures are medians over the "

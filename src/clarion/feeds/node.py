@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -135,6 +136,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once = asyncio.Semaphore(settings.polls_at_once)
         self._host_free_s: dict[str, float] = {}
+        self._host_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.counts = {"polls": 0, "changes": 0, "failures": 0, "log_dropped": 0, "versions_dropped": 0}
 
     # Running.
@@ -566,7 +568,7 @@ class Node:
 
     async def _poll(self, channel: PolledChannel, slot: Slot) -> None:
         try:
-            async with self._at_once:
+            async with self._host_turn(channel.watched.host), self._at_once:
                 await self._ask_head(channel)
                 asked, channel.soon = channel.soon, False
                 began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
@@ -591,6 +593,13 @@ class Node:
             channel.polling = False
             if self.channels.get(channel.topic) is channel:
                 self._push(channel)
+
+    def _host_turn(self, host: str) -> asyncio.Semaphore:
+        """Return what polls of a host wait for, before their time runs, and without keeping others waiting."""
+        turn = self._host_turns.get(host)
+        if turn is None:
+            turn = self._host_turns[host] = asyncio.Semaphore(self._settings.fetch.connections_per_host)
+        return turn
 
     async def _ask_head(self, channel: PolledChannel) -> None:
         if not channel.head_known:
