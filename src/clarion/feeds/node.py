@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -69,6 +70,7 @@ _RECORDS_AT_ONCE = 500
 _NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
 _HEAD_WITHIN_S = 2.0  # polls do not wait for a broker that is away
+_MADE_UP_S = 0.1  # for which a host was asked too little, by polls that come late
 _NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
 
 
@@ -135,6 +137,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once = asyncio.Semaphore(settings.polls_at_once)
         self._host_free_s: dict[str, float] = {}
+        self._host_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.counts = {"polls": 0, "changes": 0, "failures": 0, "log_dropped": 0, "versions_dropped": 0}
 
     # Running.
@@ -383,13 +386,15 @@ class Node:
         retell_s = 0.0
         while True:
             try:
-                self._phases_due.clear()
                 whole = time.monotonic() >= retell_s
+                due = whole or self._phases_due.is_set()  # else others told of theirs, and need no answer
+                self._phases_due.clear()
                 if self._rescan or whole:
                     self._rescan = False
                     await self._scan()
-                await self._learn_heads(whole=whole)
-                await self._aggregate()
+                if due:
+                    await self._learn_heads(whole=whole)
+                    await self._aggregate()
                 await self._optimise(whole=whole)
                 if whole:
                     retell_s = time.monotonic() + self._settings.maintenance_s
@@ -531,6 +536,7 @@ class Node:
         while True:
             self._wake.clear()
             now_s = self._now_s()
+            turns: dict[str, int] = {}
             while self._due and self._due[0][0] <= now_s:
                 _, _, topic = heapq.heappop(self._due)
                 channel = self.channels.get(topic)
@@ -538,7 +544,7 @@ class Node:
                     channel is not None
                     and topic in self.slots
                     and not channel.polling
-                    and self._may_ask(channel, now_s)
+                    and self._may_ask(channel, now_s, turns)
                 ):
                     channel.polling = True
                     self._start(self._poll(channel, self.slots[topic]))
@@ -548,20 +554,22 @@ class Node:
             except TimeoutError:
                 pass
 
-    def _may_ask(self, channel: PolledChannel, now_s: float) -> bool:
+    def _may_ask(self, channel: PolledChannel, now_s: float, turns: dict[str, int]) -> bool:
         """Tell whether a host may be asked now. Polls in their slots keep to its limit by themselves; those that are
-        made at once, because a channel is new, wait for each other."""
-        host, free_s = channel.watched.host, self._host_free_s.get(channel.watched.host, 0.0)
+        made at once, because a channel is new, wait for each other, in `turns`."""
+        host, apart_s = channel.watched.host, len(self._ring) / self._settings.host_limit_per_s
         if self.view.throttle.until_s(host) > now_s:  # it was heard of since the channel became due
             self._push(channel)
             return False
         if channel.polled_at_s:
             return True
+        free_s = max(self._host_free_s.get(host, 0.0), now_s - _MADE_UP_S)
         if free_s > now_s:
+            turns[host] = turns.get(host, -1) + 1
             self._serial += 1
-            heapq.heappush(self._due, (free_s, self._serial, channel.topic))
+            heapq.heappush(self._due, (free_s + turns[host] * apart_s, self._serial, channel.topic))
             return False
-        self._host_free_s[host] = now_s + len(self._ring) / self._settings.host_limit_per_s
+        self._host_free_s[host] = free_s + apart_s
         return True
 
     def _start(self, work: Awaitable[None]) -> None:
@@ -576,7 +584,7 @@ class Node:
 
     async def _poll(self, channel: PolledChannel, slot: Slot) -> None:
         try:
-            async with self._at_once:
+            async with self._host_turn(channel.watched.host), self._at_once:
                 await self._ask_head(channel)
                 asked, channel.soon = channel.soon, False
                 began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
@@ -601,6 +609,13 @@ class Node:
             channel.polling = False
             if self.channels.get(channel.topic) is channel:
                 self._push(channel)
+
+    def _host_turn(self, host: str) -> asyncio.Semaphore:
+        """Return what polls of a host wait for, before their time runs, and without keeping others waiting."""
+        turn = self._host_turns.get(host)
+        if turn is None:
+            turn = self._host_turns[host] = asyncio.Semaphore(self._settings.fetch.connections_per_host)
+        return turn
 
     async def _ask_head(self, channel: PolledChannel) -> None:
         if not channel.head_known:
@@ -664,6 +679,8 @@ class Node:
                 channel.on_outcome(found, outcome, is_owner=slot.is_owner)
                 changed = outcome.delta is not None
                 self.counts["changes"] += changed
+                if changed and outcome.head.version == 1:  # its size is known from now on
+                    self._phases_due.set()
                 if changed:
                     log.info("%s: %s: version %d", self.name, channel.url, outcome.head.version)
                 await self._log_poll(msgspec.structs.replace(record, changed=changed))
