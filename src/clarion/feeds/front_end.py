@@ -26,7 +26,7 @@ from clarion.feeds.channels import (
 )
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
-from clarion.feeds.polled_channel import Trouble, trouble_name
+from clarion.feeds.polled_channel import Trouble, read_trouble, trouble_name
 from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
@@ -50,7 +50,6 @@ _STATES_AT_ONCE = 500
 _TRIES = 20
 _LOOK_S = 1.0
 _AT_ONCE = 16  # subscriptions that are made
-_troubles = msgspec.json.Decoder(Trouble)
 
 
 class NotFollowed(NotSubscribed):
@@ -384,12 +383,8 @@ def _status(row: Listed, record: State, head: State, trouble: State, wanted: byt
     if channel is None:
         return None
     waiting = next((row.next_offset - cursor for one, cursor in row.subscriptions if one == wanted), None)
-    found_trouble = None
-    if trouble.value is not None:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found_trouble = _troubles.decode(trouble.value)
     names = tuple(to_text(one) for one, _ in row.subscriptions)
-    return ChannelStatus(channel.url, row.topic, names, read_head(head), found_trouble, waiting)
+    return ChannelStatus(channel.url, row.topic, names, read_head(head), read_trouble(trouble), waiting)
 
 
 def _detail(
