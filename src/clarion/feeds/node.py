@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -31,7 +32,7 @@ from clarion.feeds.fetcher import Fetched, Fetcher, FetchFailed, FetchSettings
 from clarion.feeds.honeycomb import Channels, Clusters, Scheme, clusters_of, decide_alone, merge
 from clarion.feeds.politeness import throttles
 from clarion.feeds.poll_schedule import Slot, slots_of
-from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, trouble_name
+from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, read_trouble, trouble_name
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
 from clarion.feeds.registry import Listed, channel_of, listed, look_at, notice_topic
 from clarion.feeds.ring_view import (
@@ -258,7 +259,7 @@ class Node:
             try:
                 await self._read_ring()
                 await self._read_notices()
-            except RetryableError as error:
+            except ClarionError as error:
                 log.info("%s: the view of the ring stays as it is: %s", self.name, error)
             if self.view.is_retired(self.name, self._incarnation):
                 raise TakenOver(
@@ -398,7 +399,7 @@ class Node:
                 await self._optimise(whole=whole)
                 if whole:
                     retell_s = time.monotonic() + self._settings.maintenance_s
-            except RetryableError as error:
+            except ClarionError as error:
                 log.info("%s: levels stay as they are: %s", self.name, error)
                 self._look_at_all()
             await self._pause(retell_s)
@@ -424,8 +425,10 @@ class Node:
         for at in range(0, len(owned), _RECORDS_AT_ONCE):
             some = owned[at : at + _RECORDS_AT_ONCE]
             heads = await self._versions.heads([channel.topic for channel in some])
-            for channel in some:
+            troubles = await self._client.states([trouble_name(channel.topic) for channel in some])
+            for channel, trouble in zip(some, troubles, strict=True):
                 channel.on_head(heads[channel.topic])
+                channel.trouble = channel.trouble or read_trouble(trouble)  # told by another node, which is gone
         if any(channel.head is None and not channel.polled_at_s for channel in owned):
             self._schedule()
 
@@ -450,6 +453,15 @@ class Node:
             await self._tell(Aggregate(node=self.name, clusters=clusters))
         self.view.aggregates[self.name] = clusters
 
+    def _clusters(self) -> dict[str, Clusters]:
+        """Return what the nodes of the ring told of their channels, by name."""
+        found = {}
+        for name, told in sorted(self._aggregates_seen.items()):
+            with suppress(PermanentError):  # it is somebody else's
+                if name in self._ring:
+                    found[name] = Clusters.decode(told)
+        return found
+
     async def _optimise(self, *, whole: bool) -> None:
         """Decide the levels of own channels from all aggregates, and tell those that changed, or all of them."""
         self._aggregates_seen = dict(self.view.aggregates)
@@ -458,7 +470,7 @@ class Node:
             return
         settings = self._settings
         try:
-            told_by = {name: Clusters.decode(one) for name, one in sorted(self._aggregates_seen.items())}
+            told_by = self._clusters()
             before = [clusters for name, clusters in told_by.items() if name < self.name]
             levels = decide_alone(
                 self._facts(owned), merge(told_by.values()), len(self._ring), settings.base, settings.poll_interval_s,

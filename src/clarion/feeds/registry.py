@@ -20,7 +20,7 @@ from clarion.feeds.channels import (
     read_record,
     record_name,
 )
-from clarion.model.errors import NoTopic, PermanentError
+from clarion.model.errors import PermanentError
 from clarion.subscriber import State
 from clarion.wire.bodies import TopicRow
 
@@ -67,10 +67,10 @@ def listed(rows: Iterable[TopicRow]) -> list[Listed]:
 
 
 def look_at(admin: Admin, topic: str) -> Listed:
-    """Return a topic as the broker would list it; without subscriptions where it is not there."""
+    """Return a topic as the broker would list it; without subscriptions where there is none, or can be none."""
     try:
         found = admin.describe_topic(topic)
-    except NoTopic:
+    except PermanentError:
         return Listed(topic, (), 0)
     return Listed(topic, tuple((one.name, one.cursor) for one in found.subscriptions), found.next_offset)
 

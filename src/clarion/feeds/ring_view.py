@@ -119,7 +119,7 @@ class RingView:
         elif isinstance(message, Aggregate):
             self.aggregates[message.node] = message.clusters
         elif isinstance(message, Levels):
-            self.levels.update(message.levels)
+            self.levels.update({name: max(0, level) for name, level in message.levels.items()})
         else:
             self.throttle.learn(message, committed_at_us / 1e6)
 
