@@ -362,12 +362,17 @@ _COUNTED = (
     r"|items? in (?:your )?(?:cart|basket)|cart|basket|warenkorb"
     r"|aufrufe|kommentare?|antworten|vues|commentaires?|visitas|comentarios?)"
 )
+_ABOUT = r"(?:(?:about|over|almost|around|less than)\s+)?"
+_EINHEIT = r"(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)"
+_UNITE = r"(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)"
+_UNIDAD = r"(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)"
 _AGO = (
-    rf"(?:(?:about|over|almost|around|less than)\s+)?(?:an?|one|a few|(?<![\w.,]){_COUNT})\s*{_UNIT}\.?"
-    rf"(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
-    r"|\bvor\s+(?:\d+|eine[rmn]?|wenigen)\s+(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)\b"
-    r"|\bil y a\s+(?:\d+|une?)\s+(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)\b"
-    r"|\bhace\s+(?:\d+|una?)\s+(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)\b"
+    rf"{_ABOUT}(?<![\w.,]){_COUNT}\s*{_UNIT}\.?(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b"
+    rf"|\bvor\s+\d+\s+{_EINHEIT}\b|\bil y a\s+\d+\s+{_UNITE}\b|\bhace\s+\d+\s+{_UNIDAD}\b"
+)
+_AGO_IN_WORDS = (
+    rf"{_ABOUT}\b(?:an?|one|a few)\s+{_UNIT}\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
+    rf"|\bvor\s+(?:eine[rmn]?|wenigen)\s+{_EINHEIT}\b|\bil y a\s+une?\s+{_UNITE}\b|\bhace\s+una?\s+{_UNIDAD}\b"
 )
 _MADE = (  # what a stamp is of that says nothing about the text
     r"(?:(?:page|site|data|this page was|it is)\s+)?(?:last\s+|zuletzt\s+|letzte\s+)?(?:updated?|modified|modification"
@@ -398,7 +403,8 @@ _COUNTS = (
     "|review|rating|post|guest|online|watching|looking|cart|basket|warenkorb|aufrufe|kommentar|antwort|vues|comentario"
 )
 _NOISE: list[tuple[str, str]] = [  # words, one of which is there in part or whole where the noise is; and the noise
-    ("ago|just now|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+    ("ago|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+    ("ago|just now|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO_IN_WORDS})"),
     (
         "today|yesterday|last",
         r"\b(?:posted|published|released(?: this)?|updated|added|active|seen)\s+"
@@ -438,8 +444,10 @@ _BESIDE = re.compile(
     re.IGNORECASE,
 )
 _NOISES, _LINE_NOISES = (
-    [(words.split("|"), re.compile(noise, re.IGNORECASE)) for words, noise in noises] for noises in (_NOISE, _LABELLED)
+    [(words.split("|"), r"\d" in noise, re.compile(noise, re.IGNORECASE)) for words, noise in noises]
+    for noises in (_NOISE, _LABELLED)
 )
+_DIGIT = re.compile(r"\d")
 _LIKE = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _SYMBOLS_ONLY = re.compile(r"[\W_]*")
 
@@ -452,9 +460,9 @@ def what_counts(text: str, *, line: bool = False, noisy: int = 20_000) -> str:
     """
     text = " ".join(unicodedata.normalize("NFC", text).translate(_LIKE).split())
     start, rest = text[:noisy], text[noisy:]
-    lower = start.lower()
-    for words, noise in _LINE_NOISES if line else _NOISES:
-        if any(word in lower for word in words):
+    lower, has_digit = start.lower(), _DIGIT.search(start) is not None
+    for words, needs_digit, noise in _LINE_NOISES if line else _NOISES:
+        if (has_digit or not needs_digit) and any(word in lower for word in words):
             start = noise.sub(" ", start)
     text = " ".join(start.split()) + rest
     if line:
