@@ -36,6 +36,7 @@ Where a broker runs, nodes (as many as you like), and who follows:
   clarion feeds subscribe https://example.org/news
   clarion feeds watch --as me
 """
+_URL_SHOWN = 100  # characters in a list
 feeds_app = typer.Typer(cls=ListsByDefault, help=_HELP)
 
 
@@ -47,7 +48,14 @@ def login_name() -> str:
         return "me"
 
 
-WebUrl = Annotated[str, typer.Argument(..., metavar="URL", help="The page or feed: http:// or https://.")]
+def with_scheme(url: str) -> str:
+    """Return a URL as people mean it who leave out https://."""
+    return url if "://" in url else f"https://{url}"
+
+
+WebUrl = Annotated[
+    str, typer.Argument(..., metavar="URL", help="The page or feed: http:// or https://.", callback=with_scheme)
+]
 As = Annotated[str, option(..., "--as NAME", "Name of the subscriber.", show_default="your login name")]
 Notify = Annotated[
     str | None,
@@ -73,7 +81,7 @@ def feeds_at(call: BrokerCall) -> Iterator[Feeds]:
         from clarion.feeds.front_end import Feeds
     with call.admin() as admin:
         admin.hello()
-    with Feeds(call.url) as feeds:
+    with Feeds(call.url, timeout_s=call.timeout_s) as feeds:
         yield feeds
 
 
@@ -117,7 +125,7 @@ def subscribe(
         who, attempts = (name or login_name(), None) if notify is None else _kept_target(call, name, notify)
         made = follow(feeds, page_url, who, allow or [], page=page, rules=rules, max_attempts=attempts)
         running = len(feeds.nodes())
-    if not running:
+    if not running and not call.as_json:
         note("no node polls yet: clarion feeds node --name n1")
     shown = {"url": made.url, "topic": made.topic, "name": made.name, "is_new": made.is_new, "nodes": running}
     who = made.name if notify is None else _shown_target(notify)
@@ -153,7 +161,7 @@ def follow(
     """Subscribe to a page, or to the feed that it offers, and say which."""
     from clarion.feeds.channels import normalise_url
 
-    wanted = normalise_url(url if "://" in url else f"https://{url}")
+    wanted = normalise_url(url)
     found = wanted if page or rules is not None else _feed_of(wanted, allow)
     made = feeds.subscribe(found, name, rules=rules, max_attempts=max_attempts)
     if found != wanted:
@@ -261,7 +269,7 @@ def list_channels(
 def _row(one: ChannelStatus, *, with_unread: bool) -> list[str]:
     head = one.head
     cells = [
-        one.url,
+        one.url if len(one.url) <= _URL_SHOWN else one.url[:_URL_SHOWN] + "…",
         head.title if head else "",
         str(len(one.names)),
         str(head.version) if head else "not polled yet",

@@ -34,10 +34,11 @@ MOST_ENTRIES = 1000  # of a feed: the newest
 MOST_BLOCKS = 5000  # of a page or a file: the first; one mark stands for the others
 MOST_TEXT_BYTES = 20_000  # of an entry or a block
 MOST_VERSION_BYTES = 2**20  # of a version as it is packed
-MOST_PAST = 2000  # entries that a version remembers beside its own
+MOST_KNOWN = 2000  # entries or blocks that a version knows beside its own
 _MOST_TITLE, _MOST_LINK, _MOST_ID = 500, 2000, 500  # bytes
 _ROOM_FOR_TEXT = 600_000  # bytes in a version; what comes later has a mark, and no text
 _ROOM = 900_000
+_MOST_NOISY = 300_000  # characters of a body, among which noise is looked for: that takes time
 
 
 class Unreadable(PermanentError):
@@ -63,7 +64,8 @@ class Version(msgspec.Struct, frozen=True, array_like=True):
     title: str
     items: tuple[Item, ...]
     left_out: int = 0  # entries beyond the bound
-    past: tuple[bytes, ...] = ()  # ids and marks of entries that earlier versions had and a later one had not
+    known: tuple[bytes, ...] = ()  # what is not new: of a feed, ids and marks of entries that earlier versions had and
+    # a later one had not; of a page, marks of the text around its main text
 
     @property
     def hash(self) -> str:
@@ -292,7 +294,11 @@ def _json_feed_entry(found: dict[str, Any]) -> Item:
 
 def _of_entries(title: str, entries: Iterable[Item], url: str, left_out: int) -> Version:
     """Return a version of entries as they were found, newest first: each with its identity, within the bounds."""
-    found = [_settled(entry, url) for entry in entries]
+    found = []
+    noisy = _MOST_NOISY
+    for entry in entries:
+        found.append(_settled(entry, url, noisy))
+        noisy = max(0, noisy - len(entry.text))
     links: dict[str, list[str]] = {}
     for entry in found:
         links.setdefault(entry.id, []).append(entry.link)
@@ -307,7 +313,7 @@ def _of_entries(title: str, entries: Iterable[Item], url: str, left_out: int) ->
     return msgspec.structs.replace(version, left_out=version.left_out + left_out)
 
 
-def _settled(entry: Item, url: str) -> Item:
+def _settled(entry: Item, url: str, noisy: int) -> Item:
     """Return an entry with an absolute link, an id and the mark of its title, link and text."""
     try:
         link = urljoin(url, entry.link.strip()) if entry.link.strip() else ""
@@ -315,7 +321,7 @@ def _settled(entry: Item, url: str) -> Item:
     except ValueError:
         link = counted = ""
     lines = [entry.title, *entry.text.split("\n")]
-    parts = [part for line in lines if (part := what_counts(line))]
+    parts = [part for line in lines if (part := what_counts(line, noisy=noisy))]
     name = entry.id.strip() or counted or entry.title or digest(entry.text).hex()
     return msgspec.structs.replace(
         entry,
@@ -354,14 +360,20 @@ def _page_version(text: str, url: str, rules: Rules) -> Version:
         title, blocks = page_blocks(text, url, rules)
     except NothingKept as error:
         raise Unreadable(f"{url}: {error}; the version before is kept, and other rules may help") from error
-    found = (
-        Item("", "" if block.heading == block.text else block.heading, block.link, block.text, "", 0, digest(counted))
-        for block in blocks
-        if (counted := what_counts(block.text))
-    )
-    if not (items := list(found)):
+    items: list[Item] = []
+    around: list[Item] = []
+    noisy = _MOST_NOISY
+    for block in blocks:
+        counted = what_counts(block.text, noisy=noisy)
+        noisy = max(0, noisy - len(block.text))
+        if counted:
+            heading = "" if block.heading == block.text else block.heading
+            item = Item("", heading, block.link, block.text, "", 0, digest(counted))
+            (around if block.around else items).append(item)
+    if not items:
         raise Unreadable(f"{url} is a page without text, made by scripts perhaps; the version before is kept")
-    return _bounded("page", title, items)
+    known = tuple(item.mark for item in around[:MOST_KNOWN])
+    return msgspec.structs.replace(_bounded("page", title, items), known=known)
 
 
 def _json_version(text: str, kind: str, url: str) -> Version:

@@ -9,7 +9,7 @@ from itertools import groupby
 import msgspec
 
 from clarion.feeds.content import (
-    MOST_PAST,
+    MOST_KNOWN,
     Item,
     Unreadable,
     Version,
@@ -29,6 +29,7 @@ __all__ = [
     "check_rules",
     "difference",
     "fitting",
+    "missed",
     "pack_version",
     "read_version",
     "unpack_version",
@@ -40,6 +41,7 @@ _ALIKE = 0.5  # share of words that two texts have in common, for one to be the 
 _ALIKE_HERE = 0.3  # the same, in one place
 _SHORT = 100  # characters of a text that may be all another in its place
 _MOST_PAIRED = 200  # pieces of a text on each side that are compared with one another
+_MOST_WORDY = 2000  # characters of a piece, whose words are compared
 _FORMS: dict[Form, str] = {"feed": "a feed", "page": "a page", "lines": "a text", "bytes": "a file"}
 
 
@@ -64,10 +66,10 @@ def difference(before: Version | None, after: Version, *, anew: bool = False) ->
     if after.form == "feed":
         return _entries(before, after)
     if after.form == "bytes":
-        if before.items == after.items:
+        if before.hash == after.hash:
             return (), after
         return (Change(kind="changed", before=before.items[0].text, text=after.items[0].text),), after
-    return _pieces(before.items, after.items), after
+    return _pieces(before, after), after
 
 
 def fitting(changes: Sequence[Change]) -> tuple[tuple[Change, ...], int]:
@@ -102,7 +104,7 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     """Return what became of entries. One that comes back is not new again, and gone only once; one that is no longer
     listed is gone where older ones still are."""
     was = {item.id: item for item in before.items}
-    past = {entry[:8]: entry[8:] for entry in before.past}
+    past = {entry[:8]: entry[8:] for entry in before.known}
     now = {item.id for item in after.items}
     lost = [item for item in before.items if item.id not in now]
     unknown = [item for item in after.items if item.id not in was]
@@ -110,10 +112,10 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     changes: list[Change] = []
     for item in after.items:
         key = digest(item.id)
-        known = was.get(item.id) or renamed.get(item.id)
-        if known is not None:
-            if known.mark != item.mark:
-                changes.append(_change("changed", item, known))
+        earlier = was.get(item.id) or renamed.get(item.id)
+        if earlier is not None:
+            if earlier.mark != item.mark:
+                changes.append(_change("changed", item, earlier))
         elif key not in past:
             changes.append(_change("new", item))
         elif past[key] != item.mark:
@@ -124,11 +126,9 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     for item in before.items[: last + 1]:
         if item.id not in now and item.id not in same and digest(item.id) not in past:
             changes.append(_change("gone", item))
-    kept = {digest(item.id): item.mark for item in lost} | past
-    newest = {key: kept[key] for key in [*(digest(item.id) for item in lost), *past] if key in kept}
-    return tuple(changes), msgspec.structs.replace(
-        after, past=tuple(key + mark for key, mark in list(newest.items())[:MOST_PAST])
-    )
+    left = {digest(item.id): item.mark for item in lost}
+    known = [*(key + mark for key, mark in left.items()), *(one for one in before.known if one[:8] not in left)]
+    return tuple(changes), msgspec.structs.replace(after, known=tuple(known[:MOST_KNOWN]))
 
 
 def missed(newest: Version, older: Version) -> tuple[tuple[Change, ...], Version]:
@@ -138,8 +138,8 @@ def missed(newest: Version, older: Version) -> tuple[tuple[Change, ...], Version
         return (), newest
     told = tuple(change for change in _entries(newest, older)[0] if change.kind == "new")
     marks = {item.id: item.mark for item in older.items}
-    past = tuple(digest(change.id) + marks[change.id] for change in told)
-    return told, msgspec.structs.replace(newest, past=(*past, *newest.past)[:MOST_PAST])
+    known = tuple(digest(change.id) + marks[change.id] for change in told)
+    return told, msgspec.structs.replace(newest, known=(*known, *newest.known)[:MOST_KNOWN])
 
 
 def _renamed(before: Version, after: Version, lost: list[Item], unknown: list[Item]) -> dict[str, Item]:
@@ -159,11 +159,12 @@ def _renamed(before: Version, after: Version, lost: list[Item], unknown: list[It
 # Pages and lines.
 
 
-def _pieces(before: Sequence[Item], after: Sequence[Item]) -> tuple[Change, ...]:
-    """Return what became of pieces of a text. Those that only moved are no change; of the others, two that are alike or
-    stand in the same place are one that changed."""
-    gone = _beyond(before, after)
-    new = _beyond(after, before)
+def _pieces(version_before: Version, version_after: Version) -> tuple[Change, ...]:
+    """Return what became of pieces of a text. Those that only moved are no change, nor those that were around the main
+    text, or are now; of the others, two that are alike or stand in the same place are one that changed."""
+    before, after = version_before.items, version_after.items
+    gone = _beyond(before, version_after)
+    new = _beyond(after, version_before)
     pairs = _paired(before, gone, after, new)
     changes = []
     for at in new:
@@ -173,9 +174,9 @@ def _pieces(before: Sequence[Item], after: Sequence[Item]) -> tuple[Change, ...]
     return (*changes, *(_change("gone", before[at]) for at in gone if at not in taken))
 
 
-def _beyond(items: Sequence[Item], others: Sequence[Item]) -> list[int]:
-    """Return the places of the items that the others have not, or not so often."""
-    room = Counter(item.mark for item in others)
+def _beyond(items: Sequence[Item], other: Version) -> list[int]:
+    """Return the places of the items that another version has not, or not so often."""
+    room = Counter(item.mark for item in other.items) + Counter(other.known)
     places = []
     for at, item in enumerate(items):
         if room[item.mark] > 0:
@@ -229,4 +230,4 @@ def _gaps(items: Sequence[Item], places: Sequence[int]) -> dict[int, tuple[bytes
 
 
 def _words(item: Item) -> Counter[str]:
-    return Counter(what_counts(item.text).lower().split()[:1000])
+    return Counter(what_counts(item.text[:_MOST_WORDY]).lower().split())

@@ -21,17 +21,15 @@ from clarion.feeds.channels import (
     channel_id,
     channel_topic,
     normalise_url,
-    read_record,
     record_name,
 )
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
 from clarion.feeds.polled_channel import Trouble, trouble_name
-from clarion.feeds.registry import Channel, Listed, channel_of, listed, notice_of
+from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
-    ClarionError,
     MessagesGone,
     NoSubscriber,
     NoTopic,
@@ -53,7 +51,7 @@ _LOOK_S = 1.0
 _troubles = msgspec.json.Decoder(Trouble)
 
 
-class NotFollowed(PermanentError):
+class NotFollowed(NotSubscribed):
     """Nobody follows this URL, or not under this name."""
 
 
@@ -179,7 +177,7 @@ class Feeds:
         name = record_name(channel_hash(topic))
         for _ in range(_TRIES):
             state = self._client.state(name)
-            known = None if state.value is None else read_record(state.value)
+            known = kept_record(state)
             if known is not None and (rules is None or rules == known.rules):
                 return
             at_us = known.subscribed_at_us if known else time.time_ns() // 1000
@@ -288,12 +286,14 @@ class Feeds:
         while True:
             for row in listed(self._admin.topics(PREFIX)):
                 position = positions.get(row.topic, 0)
-                if row.next_offset > position:
-                    try:
-                        yield from self._admin.browse(row.topic, position)
-                    except (MessagesGone, NoTopic):
-                        pass
-                positions[row.topic] = row.next_offset
+                try:
+                    if row.next_offset > position:
+                        for message in self._admin.browse(row.topic, position):
+                            position = message.offset + 1
+                            yield message
+                except (MessagesGone, NoTopic):
+                    position = row.next_offset
+                positions[row.topic] = position
             yield None
 
     def _unread(self, name: str) -> Generator[Message | None]:
@@ -351,11 +351,7 @@ def _status(row: Listed, record: State, head: State, trouble: State, wanted: byt
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             found_trouble = _troubles.decode(trouble.value)
     names = tuple(to_text(one) for one, _ in row.subscriptions)
-    try:
-        newest = read_head(head)
-    except ClarionError:
-        newest = None
-    return ChannelStatus(channel.url, row.topic, names, newest, found_trouble, waiting)
+    return ChannelStatus(channel.url, row.topic, names, read_head(head), found_trouble, waiting)
 
 
 def _detail(

@@ -41,6 +41,7 @@ from clarion.feeds.ring_view import (
     Aggregate,
     Beat,
     Levels,
+    NodeStatus,
     RingMessage,
     RingView,
     decode_ring_message,
@@ -68,10 +69,9 @@ _KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400
 _RECORDS_AT_ONCE = 500
 _NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
-_SIZES_BEATS = 5
-_COMMITS_AT_ONCE = (
-    4  # a client makes one transaction after the other, and what waits for its turn there runs out of time
-)
+_HEAD_WITHIN_S = 2.0  # polls do not wait for a broker that is away
+_SIZES_BEATS = 5  # after which a node tells of sizes that it learnt
+_COMMITS_AT_ONCE = 4  # a client makes one transaction at a time; what waits for its turn there runs out of time
 _MADE_UP_S = 0.1  # for which a host was asked too little, by polls that come late
 _NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
 
@@ -178,7 +178,7 @@ class Node:
             await self._in_thread(lambda: self._admin.describe_topic(NOTICES_TOPIC))
         ).next_offset
         await self._read_ring()
-        self._check_agreement()
+        await self._agree()
         await self._beat_once(0)  # by which the broker's clock is known from the start
         await self._read_ring()
         await self._scan()
@@ -315,17 +315,29 @@ class Node:
         if self.view.levels != levels_before:
             self._reschedule = True
 
-    def _check_agreement(self) -> None:
-        """Refuse to join a ring whose nodes work otherwise: everybody computes who polls what from the same numbers."""
+    async def _agree(self) -> None:
+        """Refuse to join a ring whose nodes work otherwise: everybody computes who polls what from the same numbers. A
+        node that does not beat while it is waited for is dead, and its word is nothing."""
+        began_s, before = time.monotonic(), self.view.nodes
+        while others := self._disagreeing():
+            for name, node in others.items():
+                if name not in before or node.at_us > before[name].at_us:
+                    mine, theirs = self._beat().agreement, node.beat.agreement
+                    differ = ", ".join(
+                        f"{key} {theirs[key]} (here {mine[key]})" for key in mine if mine[key] != theirs[key]
+                    )
+                    raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
+            longest_s = min(60.0, max(MISSED_BEATS * node.beat.beat_s for node in others.values()))
+            if time.monotonic() > began_s + longest_s:
+                return
+            await asyncio.sleep(0.1)
+            await self._read_ring()
+
+    def _disagreeing(self) -> dict[str, NodeStatus]:
         mine = self._beat().agreement
-        for name, node in self.view.nodes.items():
-            if name != self.name and node.beat.agreement != mine:
-                differ = ", ".join(
-                    f"{key} {value} (here {mine[key]})"
-                    for key, value in node.beat.agreement.items()
-                    if value != mine[key]
-                )
-                raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
+        return {
+            name: node for name, node in self.view.nodes.items() if name != self.name and node.beat.agreement != mine
+        }
 
     def _look_at_all(self) -> None:
         self._rescan = True
@@ -554,9 +566,12 @@ class Node:
     def _may_ask(self, channel: PolledChannel, now_s: float, turns: dict[str, int]) -> bool:
         """Tell whether a host may be asked now. Polls in their slots keep to its limit by themselves; those that are
         made at once, because a channel is new, wait for each other, in `turns`."""
+        host, apart_s = channel.watched.host, len(self._ring) / self._settings.host_limit_per_s
+        if self.view.throttle.until_s(host) > now_s:  # it was heard of since the channel became due
+            self._push(channel)
+            return False
         if channel.polled_at_s:
             return True
-        host, apart_s = channel.watched.host, len(self._ring) / self._settings.host_limit_per_s
         free_s = max(self._host_free_s.get(host, 0.0), now_s - _MADE_UP_S)
         if free_s > now_s:
             turns[host] = turns.get(host, -1) + 1
@@ -614,9 +629,10 @@ class Node:
     async def _ask_head(self, channel: PolledChannel) -> None:
         if not channel.head_known:
             try:
-                channel.on_head(await self._versions.head(channel.topic))
-            except ClarionError as error:  # then the request is unconditional
-                log.info("%s: %s: %s", self.name, channel.url, error)
+                async with asyncio.timeout(_HEAD_WITHIN_S):
+                    channel.on_head(await self._versions.head(channel.topic))
+            except (ClarionError, TimeoutError) as error:  # then the request is unconditional
+                log.info("%s: %s: %s", self.name, channel.url, str(error) or "the broker does not answer")
 
     async def _read_answer(self, channel: PolledChannel, fetched: Fetched, began_us: int) -> Found | None:
         """Return what was found where it is news to this node."""
@@ -724,7 +740,8 @@ class Node:
             await self._tell(self.view.throttle.on_throttled(channel.watched.host, now_s, retry_after_s))
         trouble = Trouble(kind=kind, text=str(error), at_us=time.time_ns() // 1000)
         channel.on_failure(trouble, now_s, slot.interval_s, retry_after_s, self._dice)
-        log.info("%s: %s: %s", self.name, channel.url, error)
+        is_news = channel.failures & (channel.failures - 1) == 0
+        log.log(logging.INFO if is_news else logging.DEBUG, "%s: %s: %s", self.name, channel.url, error)
         await self._log_poll(self._record(channel, slot, status, 0, began_s, kind))
         if slot.is_owner and channel.is_to_be_told():
             self._start(self._tell_trouble(channel))

@@ -20,7 +20,7 @@ from clarion.feeds.channels import Rules
 from clarion.model.errors import PermanentError
 
 _MOST_ELEMENTS = 10_000  # of a page whose main text is looked for; the text of a larger one is taken whole
-_MOST_ELEMENTS_FOR_RULES = 50_000  # a selector may take the square of their number
+_MOST_ELEMENTS_FOR_RULES = 20_000  # a selector may take the square of their number
 _MOST_RULES = 20
 _MOST_RULE_CHARACTERS = 300
 _MOST_BLOCKS = 6000  # what follows is not looked at
@@ -38,17 +38,29 @@ class NothingKept(PermanentError):
 
 
 class Block(NamedTuple):
-    """A piece of text between two breaks of a page, the heading above it and the first link in it."""
+    """A piece of text between two breaks of a page, the heading above it, the first link in it, and whether it is
+    around the main text rather than in it."""
 
     text: str
     heading: str
     link: str
+    around: bool = False
 
 
 # Rules.
 
 _PAST_SELF = re.compile(r"//|\.\.|\b(?:ancestor|descendant|following|preceding|parent)\b")
-_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self)?\s*::|\bid\s*\(|\$")
+_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self)?\s*::|\$")
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_FUNCTIONS = _set(
+    "text node contains starts-with normalize-space not position last count string concat string-length substring "
+    "substring-before substring-after translate name local-name and or"
+)
 
 
 def check_rules(rules: Rules) -> None:
@@ -69,7 +81,7 @@ def _selector(rule: str) -> etree.XPath:
     if path and _costly(rule):
         raise BadRules(
             f"the rule {rule!r} may take too long: within [ ] an XPath may look at the element, its attributes and its "
-            "children only, and axes that go beyond its siblings are not for rules; nothing was done"
+            "children only; other axes than of siblings, variables and unusual functions are not for rules"
         )
     try:
         selector = etree.XPath(rule.strip() if path else HTMLTranslator().css_to_xpath(rule.strip()), regexp=False)
@@ -82,18 +94,16 @@ def _selector(rule: str) -> etree.XPath:
 
 
 def _costly(path: str) -> bool:
-    """Return whether an XPath may look at all of a page for each of its elements, and more than a few times."""
+    """Return whether an XPath may look at all of a page for each of its elements, or calls what is not for rules."""
+    path = re.sub(r"\"[^\"]*\"|'[^']*'", "''", path)
     inside = "".join(re.findall(r"\[[^\[\]]*\]", path))
     nested = re.search(r"\[[^\]]*\[[^\]]*\[", path) is not None
-    return nested or bool(_PAST_SELF.search(inside)) or bool(_FAR.search(path)) or path.count("//") > 4
+    calls = set(re.findall(r"([\w:-]+)\s*\(", path))
+    far = bool(_PAST_SELF.search(inside) or _FAR.search(path))
+    return nested or far or path.count("//") > 4 or not calls <= _FUNCTIONS
 
 
 # From a page to its blocks.
-
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
 
 _DROPPED = _set(
     "script style noscript template svg math iframe object embed canvas audio video map head input button select "
@@ -115,7 +125,7 @@ _AD_WORDS = _set(
 _ASIDES = re.compile(
     r"(?:social|share|sharing)(?:[-_](?:links?|buttons?|bar|icons?|media|tools?|counts?|counter))?"
     r"|(?:related|recommended|trending|popular|most-?read|more|latest)[-_](?:posts?|articles?|stories|news|content|links)"
-    r"|related|recommended|recommendations|trending|mostread|view-?counts?|viewcounter|hit-?counter|sr-only"
+    r"|related|recommended|recommendations|trending|mostread|sharedaddy|jp-relatedposts|addtoany\w*|addthis\w*|view-?counts?|viewcounter|hit-?counter|sr-only"
     r"|widget(?:_\w+)?|tag-?cloud|sidebar|site-?footer|page-?footer|topbar|visually-hidden|skip-?link|back-to-top|popup|modal|toast",
     re.IGNORECASE,
 )
@@ -133,9 +143,15 @@ def page_blocks(text: str, url: str, rules: Rules) -> tuple[str, list[Block]]:
         if rules.keep:
             return title, [block for root in roots for block in _blocks(root, url)][:_MOST_BLOCKS]
     _drop_around(tree)
-    root = _main_part(tree)
-    above = [] if root is tree else [part for part in tree.iter("h1") if root not in part.iterancestors()]
-    return title, [block for part in (*above, root) for block in _blocks(part, url)]
+    placed = _placed_blocks(tree, url)
+    main = _main_part(tree, placed)
+    if main is tree:
+        return title, [block for block, _ in placed]
+    return title, [block._replace(around=not _is_within(main, element)) for block, element in placed]
+
+
+def _is_within(main: Any, element: Any) -> bool:
+    return element.tag == "h1" or element is main or any(above is main for above in element.iterancestors())
 
 
 def plain_text(markup: str) -> str:
@@ -176,7 +192,10 @@ def _ruled(tree: Any, rules: Rules) -> list[Any]:
 
 
 def _found(rule: str, tree: Any) -> list[Any]:
-    found = _selector(rule)(tree)
+    try:
+        found = _selector(rule)(tree)
+    except etree.XPathError as error:
+        raise NothingKept(f"the rule {rule!r} cannot be followed on this page: {error}") from error
     return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
 
 
@@ -222,7 +241,7 @@ def _is_around(element: Any) -> bool:
     return False
 
 
-def _main_part(tree: Any) -> Any:
+def _main_part(tree: Any, placed: list[tuple[Block, Any]]) -> Any:
     """Return the element that has the main text of a page: the innermost that holds nearly all of the text which
     trafilatura finds, and no small part of the page; the page itself where it finds little.
 
@@ -243,7 +262,7 @@ def _main_part(tree: Any) -> Any:
     within: dict[Any, int] = {}  # how much of the main text each element has
     total = whole = 0
     sizes: dict[Any, int] = {}
-    for block, element in _placed_blocks(tree, ""):
+    for block, element in placed:
         size = len(block.text)
         whole += size
         found_size = size if block.text in main else 0
@@ -337,13 +356,14 @@ _COUNT = r"\d(?:[\d.,' \u00a0\u202f]{0,15}\d)?\s?(?:k|m|mio|tsd)?"
 _UNIT = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|wks?|weeks?|mos?|months?|y|yrs?|years?)"
 _COUNTED = (
     r"(?:page\s?views?|views?|reads|likes?|dislikes?|shares?|comments?|repl(?:y|ies)|reactions?|followers?"
-    r"|subscribers?|downloads?|visitors?|visits?|hits|claps?|upvotes?|retweets?|reposts?|bookmarks?|stargazers?|reviews?|ratings?|posts?"
+    r"|subscribers?|downloads?|visitors?|visits?|hits|claps?|upvotes?|retweets?|reposts?|bookmarks?|stargazers?"
+    r"|reviews?|ratings?|posts?"
     r"|guests?|users?\sonline|(?:people|users?|others)\s(?:are\s)?(?:viewing|watching|reading|looking)[a-z ]*"
     r"|items? in (?:your )?(?:cart|basket)|cart|basket|warenkorb"
     r"|aufrufe|kommentare?|antworten|vues|commentaires?|visitas|comentarios?)"
 )
 _AGO = (
-    rf"(?:(?:about|over|almost|around|less than)\s+)?(?:an?|one|a few|{_COUNT})\s*{_UNIT}\.?"
+    rf"(?:(?:about|over|almost|around|less than)\s+)?(?:an?|one|a few|(?<![\w.,]){_COUNT})\s*{_UNIT}\.?"
     rf"(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
     r"|\bvor\s+(?:\d+|eine[rmn]?|wenigen)\s+(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)\b"
     r"|\bil y a\s+(?:\d+|une?)\s+(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)\b"
@@ -355,47 +375,92 @@ _MADE = (  # what a stamp is of that says nothing about the text
     r"|measured|currently|as of|stand|aktualisiert|aktualisierung|geändert|änderung|mise? à jour(?: le)?"
     r"|actualizado(?: el)?|(?:current|server|local)\s+time|timestamp)"
 )
-_LABELLED = [  # noise wherever it is, in lines of a file too
-    rf"\b{_MADE}(?:[_ ](?:on|at|by|am|time|date|from))*[\"']?\s*[:=]?\s*[\"']?(?:{_STAMP}|\d{{10,13}}\b)[\"']?",
-    r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor)[ _-]?(?:id|token|no\.?)?[\"']?\s*[:=#]\s*[\"']?"
-    r"[\w./+=-]{6,}[\"']?",
-    r"\b(?:nonce|csrf|jsessionid|phpsessid)\s*[:=]\s*[\w./+=-]{6,}",
-    r"\b(?:(?:page\s+)?(?:generated|rendered|created|loaded|served|processed|executed)|took|\d+ queries|time)"
-    r"(?:\s+in\b|\s*:)?\s*[\d.,]+\s*(?:ms|s|sec|seconds?|milliseconds?)\b",
+_LABELLED: list[tuple[str, str]] = [  # noise wherever it is, in lines of a file too
+    (
+        "updat|modif|chang|edit|generat|refresh|render|retriev|fetch|access|check|built|observ|measur|current|as of"
+        "|stand|aktuali|änder|jour|actualiz|time",
+        rf"\b{_MADE}(?:[_ ](?:on|at|by|am|time|date|from))*[\"']?\s*[:=]?\s*[\"']?(?:{_STAMP}|\d{{10,13}}\b)[\"']?",
+    ),
+    (
+        "request|session|trace|ray|correlation|csrf|xsrf|visitor",
+        r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor)[ _-]?(?:id|token|no\.?)?[\"']?\s*[:=#]\s*[\"']?"
+        r"[\w./+=-]{6,}[\"']?",
+    ),
+    ("nonce|csrf|sessid|sessionid", r"\b(?:nonce|csrf|jsessionid|phpsessid)\s*[:=]\s*[\w./+=-]{6,}"),
+    (
+        "generated|rendered|created|loaded|served|processed|executed|took|queries|time",
+        r"\b(?:(?:page\s+)?(?:generated|rendered|created|loaded|served|processed|executed)|took|\d+ queries|time)"
+        r"(?:\s+in\b|\s*:)?\s*[\d.,]{1,12}\s*(?:ms|s|sec|seconds?|milliseconds?)\b",
+    ),
 ]
-_NOISE = [
-    rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})",
-    rf"\b(?:ends?|starts?|closes?|expires?|refresh(?:es|ing)?)\s+in:?\s+"
-    rf"(?:\d{{1,4}}\s*{_UNIT}\b[ ,:]{{0,2}}|\d{{1,4}}(?::\d{{1,4}}){{1,3}}){{1,4}}",
+_COUNTS = (
+    "view|read|like|share|comment|repl|reaction|follow|subscrib|download|visit|hits|clap|vote|tweet|repost|bookmark|starg"
+    "|review|rating|post|guest|online|watching|looking|cart|basket|warenkorb|aufrufe|kommentar|antwort|vues|comentario"
+)
+_NOISE: list[tuple[str, str]] = [  # words, one of which is there in part or whole where the noise is; and the noise
+    ("ago|just now|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+    (
+        "today|yesterday|last",
+        r"\b(?:posted|published|released(?: this)?|updated|added|active|seen)\s+"
+        r"(?:today|yesterday|last (?:week|month|year))\b",
+    ),
+    ("up|online|listed|active", rf"\b(?:online|listed|active|up)\s+(?:(?:for|since)\s+)?\d{{1,4}}\s*{_UNIT}\b"),
+    (
+        "end|start|close|expire|refresh",
+        rf"\b(?:ends?|starts?|closes?|expires?|refresh(?:es|ing)?)\s+in:?\s+"
+        rf"(?:\d{{1,4}}\s*{_UNIT}\b[ ,:]{{0,2}}|\d{{1,4}}(?::\d{{1,4}}){{1,3}}){{1,4}}",
+    ),
     *_LABELLED,
-    rf"\b{_DATE}(?:,|\s|t|at){{0,4}}\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d+)?{_ZONE}",  # to the second: no person wrote it
-    rf"^\s*\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}\s*$",
+    # stamps to the second: no person wrote them
+    (
+        ":",
+        rf"\b{_DATE}(?:,|\s|t|at){{0,4}}\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d{{1,9}})?{_ZONE}"
+        rf"|^\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}$",
+    ),
     # counters
-    r"\b(?:users|members|people)\s+(?:browsing|online|viewing|here)\b.*$",
-    rf"(?<![\w.,])(?:{_COUNT})\s*\+?\s*{_COUNTED}\b",
-    rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])",
-    r"\b(?:queries|peak memory usage|memory):\s*[\d.]+\s*(?:[kmg]i?b)?\b",
-    rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b",
+    (
+        "stars|forks|watchers",
+        r"(?<![\w.,])(?:\d{1,3}(?:[,.]\d{3}){1,3}|\d{3,9}|\d[\d.]{0,5}k)\s*(?:stars|forks|watchers)\b",
+    ),
+    ("browsing|online|viewing|here", r"\b(?:users|members|people)\s+(?:browsing|online|viewing|here)\b.*$"),
+    (_COUNTS, rf"(?<![\w.,]){_COUNT}\s*\+?\s*{_COUNTED}\b"),
+    (_COUNTS, rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])"),
+    ("queries|memory", r"\b(?:queries|peak memory usage|memory):\s*[\d.]{1,9}\s*(?:[kmg]i?b)?\b"),
+    ("👍|👎|❤|♥|★|☆|👁|💬|🔥", rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b"),
     # whose page it is, and what pages have beside their text
-    r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}",
-    r"^retrieved from\b.*$",
-    r"^\s*(?:advertisements?|anzeige|werbung|publicité|publicidad|sponsored(?: content)?|ad)\s*$",
-    r"^\W*(?:(?:read|show|load|see|learn|view) (?:more|all)|continue reading|reply|share|like|permalink|quote|report"
-    r"|edit|sign in|log in|subscribe|weiterlesen|mehr lesen|lire la suite|leer más)\W*$",
+    ("©|(c)|copyright", r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}"),
+    ("retrieved", r"^retrieved from\b.*$"),
 ]
-_NOISES = re.compile("|".join(f"(?:{noise})" for noise in _NOISE), re.IGNORECASE)
-_LINE_NOISES = re.compile("|".join(f"(?:{noise})" for noise in _LABELLED), re.IGNORECASE)
+_BESIDE = re.compile(
+    r"\W*(?:advertisements?|anzeige|werbung|publicité|publicidad|sponsored(?: content)?|ad"
+    r"|(?:read|show|load|see|learn|view) (?:more|all)|continue reading|reply|share|like|permalink|quote|report|edit"
+    r"|sign in|log in|subscribe|weiterlesen|mehr lesen|lire la suite|leer más)\W*",
+    re.IGNORECASE,
+)
+_NOISES, _LINE_NOISES = (
+    [(words.split("|"), re.compile(noise, re.IGNORECASE)) for words, noise in noises] for noises in (_NOISE, _LABELLED)
+)
 _LIKE = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
-_MOST_NOISY = 20_000  # characters of a block, from which noise is taken out
 _SYMBOLS_ONLY = re.compile(r"[\W_]*")
 
 
-def what_counts(text: str, *, line: bool = False) -> str:
-    """Return a text as it is compared: with spaces, quotes and dashes of one kind, and without noise. A line of a file
-    has less of it: there, numbers and times count unless a label says what they are of."""
+def what_counts(text: str, *, line: bool = False, noisy: int = 20_000) -> str:
+    """Return a text as it is compared: with spaces, quotes and dashes of one kind, and without noise, which is looked
+    for in so many of its first characters.
+
+    A line of a file has less noise: there, numbers and times count unless a label says what they are of.
+    """
     text = " ".join(unicodedata.normalize("NFC", text).translate(_LIKE).split())
-    noises = _LINE_NOISES if line else _NOISES
-    text = " ".join(noises.sub(" ", text[:_MOST_NOISY]).split()) + text[_MOST_NOISY:]
-    if not line and _SYMBOLS_ONLY.fullmatch(text) and not any(unicodedata.category(sign) == "Sc" for sign in text):
+    start, rest = text[:noisy], text[noisy:]
+    lower = start.lower()
+    for words, noise in _LINE_NOISES if line else _NOISES:
+        if any(word in lower for word in words):
+            start = noise.sub(" ", start)
+    text = " ".join(start.split()) + rest
+    if line:
+        return text
+    if len(text) < 40 and _BESIDE.fullmatch(text):
+        return ""
+    if _SYMBOLS_ONLY.fullmatch(text) and not any(unicodedata.category(sign) == "Sc" for sign in text):
         return ""
     return text
