@@ -476,7 +476,7 @@ def rest(extent: Extent) -> dict[str, Any]:
                 found["look"] = {name: value - 15.0 * found["rest"][name] for name, value in looked.items()}
                 found["memory_megabytes"] = _megabytes(nodes[0].process.pid)
                 found["broker_megabytes"] = broker.memory_bytes() / 1e6
-        say("a node that starts")
+        say(f"{json.dumps(found)}; a node that starts")
         with running_broker() as broker:
             resting = Resting(server, broker, extent.many, Path(name))
             found["subscribed_per_s"] = extent.many / resting.subscribed_s

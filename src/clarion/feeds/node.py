@@ -71,6 +71,8 @@ _RECORDS_AT_ONCE = 500
 _NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
 _HEAD_WITHIN_S = 2.0  # polls do not wait for a broker that is away
+_SIZES_BEATS = 5  # after which a node tells of sizes that it learnt
+_COMMITS_AT_ONCE = 4  # a client makes one transaction at a time; what waits for its turn there runs out of time
 _MADE_UP_S = 0.1  # for which a host was asked too little, by polls that come late
 _NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
 
@@ -134,9 +136,11 @@ class Node:
         self._phases_due = asyncio.Event()
         self._aggregates_seen: dict[str, bytes] = {}
         self._own_clusters = b""
+        self._sizes_told = True  # of all channels that this node was the first to poll
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once = asyncio.Semaphore(settings.polls_at_once)
+        self._commits_at_once = asyncio.Semaphore(_COMMITS_AT_ONCE)
         self._host_free_s: dict[str, float] = {}
         self._host_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.counts = {"polls": 0, "changes": 0, "failures": 0, "log_dropped": 0, "versions_dropped": 0}
@@ -405,11 +409,15 @@ class Node:
             await self._pause(retell_s)
 
     async def _pause(self, retell_s: float) -> None:
-        """Wait for a change, or the next round."""
+        """Wait for a change, or the next round; for new sizes not at once, as many channels may be polled first."""
+        sizes_s = time.monotonic() + _SIZES_BEATS * self._settings.beat_s
         await asyncio.sleep(min(1.0, self._settings.beat_s / 2))
         while not self._phases_due.is_set() and self.view.aggregates == self._aggregates_seen:
             left_s = retell_s - time.monotonic()
             if left_s <= 0:
+                return
+            if not self._sizes_told and time.monotonic() >= sizes_s:
+                self._phases_due.set()
                 return
             await asyncio.sleep(min(left_s, self._settings.beat_s / 2))
 
@@ -447,6 +455,7 @@ class Node:
 
     async def _aggregate(self) -> None:
         """Tell the others of the channels that this node owns, where that has changed."""
+        self._sizes_told = True
         clusters = clusters_of(self._facts(self._owned()), self._settings.scheme).encode()
         if clusters != self._own_clusters or self.name not in self.view.aggregates:
             self._own_clusters = clusters
@@ -669,9 +678,10 @@ class Node:
                 found = channel.found[0]
                 slot = self.slots.get(channel.topic, slot)
                 try:
-                    outcome = await self._versions.commit(
-                        channel.url, found, settled=channel.is_settled(found, is_owner=slot.is_owner)
-                    )
+                    async with self._commits_at_once:
+                        outcome = await self._versions.commit(
+                            channel.url, found, settled=channel.is_settled(found, is_owner=slot.is_owner)
+                        )
                 except RetryableError as error:
                     log.info("%s: %s: what was found waits: %s", self.name, channel.url, error)
                     await asyncio.sleep(pause_s * (1 + self._dice.random()))
@@ -691,8 +701,7 @@ class Node:
                 channel.on_outcome(found, outcome, is_owner=slot.is_owner)
                 changed = outcome.delta is not None
                 self.counts["changes"] += changed
-                if changed and outcome.head.version == 1:  # its size is known from now on
-                    self._phases_due.set()
+                self._sizes_told &= outcome.head.version > 1
                 if changed:
                     log.info("%s: %s: version %d", self.name, channel.url, outcome.head.version)
                 await self._log_poll(msgspec.structs.replace(record, changed=changed))
