@@ -1,4 +1,4 @@
-"""Nodes that poll channels, several to a process that can be stopped and killed.
+"""Nodes that poll channels: on an event loop of the test's, or several to a process that can be stopped and killed.
 
 `python -m tests.integration.feed_nodes JSON` runs some: [URL, [NAME, …], {settings of nodes}].
 """
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +32,62 @@ def node_settings(**changes: Any) -> NodeSettings:
     """Return settings that suit a web server on loopback, and nobody's patience."""
     found = {"poll_interval_s": 1.0, "beat_s": 0.5, "maintenance_s": 5.0, "host_limit_per_s": 1e6, **changes}
     found["scheme"] = Scheme(found.get("scheme", "lite"))
-    return NodeSettings(fetch=LOOPBACK, **found)
+    return NodeSettings(**{"fetch": LOOPBACK, **found})
+
+
+class NodesHere:
+    """Nodes in this process, on an event loop in a thread; `with` sees to it that they are gone."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nodes of a test", daemon=True)
+        self.running: dict[Node, asyncio.Task[None]] = {}
+
+    def start(self, name: str, **settings: Any) -> Node:
+        """Start a node, and return it when it is on the ring; raise what kept it from that."""
+        return asyncio.run_coroutine_threadsafe(self._start(name, settings), self._loop).result(DEADLINE_S)
+
+    async def _start(self, name: str, settings: dict[str, Any]) -> Node:
+        ready = asyncio.Event()
+        node = Node(self._url, name, node_settings(**settings))
+        self.running[node] = asyncio.create_task(node.run(ready.set))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([self.running[node], waiting], return_when=asyncio.FIRST_COMPLETED)
+        if not ready.is_set():
+            waiting.cancel()
+            await self.running.pop(node)
+        return node
+
+    def stop(self, node: Node) -> None:
+        """Have it leave, and wait until it has ended; raise what it ended with."""
+        self._loop.call_soon_threadsafe(node.stop)
+        self.wait(node)
+
+    def wait(self, node: Node) -> None:
+        """Wait until it has ended; raise what it ended with."""
+        asyncio.run_coroutine_threadsafe(_ended(self.running.pop(node)), self._loop).result(DEADLINE_S)
+
+    def __enter__(self) -> NodesHere:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for node in self.running:
+                self._loop.call_soon_threadsafe(node.stop)
+            for node in list(self.running):
+                self.wait(node)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(DEADLINE_S)
+            self._loop.close()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await task
 
 
 class FeedNodes:

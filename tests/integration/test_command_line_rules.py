@@ -28,7 +28,7 @@ _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 _FLOW = str(Path(__file__).parents[2] / "examples" / "microscopy" / "microscopy.yaml")
 
 # Commands that list things, an object each; every other prints one object.
-_LISTS = {"get", "browse", "config", "topics list", "subscriptions list", "dead list"}
+_LISTS = {"get", "browse", "config", "topics list", "subscriptions list", "dead list", "feeds list"}
 # How each command is run, in this order; {name} is a file of the test's own.
 _RUNS: list[tuple[str, list[str]]] = [
     ("config", []),
@@ -62,9 +62,14 @@ _RUNS: list[tuple[str, list[str]]] = [
     ("simulate workflow", [_FLOW, "--consumers", "A=2,B=2,C=2,D=3", "--jobs", "500"]),
     ("simulate feeds", ["--nodes", "64", "--channels", "500", "--subscriptions", "10000", "--churn-per-hour", "0.1"]),
     ("workflow check", [_FLOW, "--no-handlers"]),
+    ("feeds subscribe", ["http://127.0.0.1:1/", "--page", "--as", "reader"]),
+    ("feeds list", []),
+    ("feeds show", ["http://127.0.0.1:1/"]),
+    ("feeds unsubscribe", ["http://127.0.0.1:1/", "--as", "reader"]),
+    ("feeds forget", ["http://127.0.0.1:1/", "--yes"]),
     ("feeds plan", ["{channels.csv}", "--nodes", "16"]),
 ]
-# What takes long, or never ends, or needs Spark or a workflow that runs: the tests of each look at its JSON.
+# What takes long, or never ends, or needs Spark, a workflow or a node that runs: the tests of each look at its JSON.
 _ELSEWHERE: dict[str, list[str]] = {
     "up": [],
     "demo": [],
@@ -82,6 +87,12 @@ _ELSEWHERE: dict[str, list[str]] = {
     "jobs result": ["some-id"],
     "jobs cancel": ["some-id"],
     "jobs list": [],
+    "feeds node": [],
+    "feeds run": [],
+    "feeds nodes": [],
+    "feeds watch": [],
+    "feeds opml import": ["{feeds.opml}"],
+    "feeds opml export": [],
     "pipeline archive": ["alerts", "--to", "{lake}"],
     "pipeline compact": ["{lake}"],
     "pipeline replay": ["{lake}"],

@@ -36,6 +36,7 @@ Where a broker runs, nodes (as many as you like), and who follows:
   clarion feeds subscribe https://example.org/news
   clarion feeds watch --as me
 """
+_URL_SHOWN = 100  # characters in a list
 feeds_app = typer.Typer(cls=ListsByDefault, help=_HELP)
 
 
@@ -47,7 +48,14 @@ def login_name() -> str:
         return "me"
 
 
-WebUrl = Annotated[str, typer.Argument(..., metavar="URL", help="The page or feed: http:// or https://.")]
+def with_scheme(url: str) -> str:
+    """Return a URL as people mean it who leave out https://."""
+    return url if "://" in url else f"https://{url}"
+
+
+WebUrl = Annotated[
+    str, typer.Argument(..., metavar="URL", help="The page or feed: http:// or https://.", callback=with_scheme)
+]
 As = Annotated[str, option(..., "--as NAME", "Name of the subscriber.", show_default="your login name")]
 Notify = Annotated[
     str | None,
@@ -73,7 +81,7 @@ def feeds_at(call: BrokerCall) -> Iterator[Feeds]:
         from clarion.feeds.front_end import Feeds
     with call.admin() as admin:
         admin.hello()
-    with Feeds(call.url) as feeds:
+    with Feeds(call.url, timeout_s=call.timeout_s) as feeds:
         yield feeds
 
 
@@ -117,7 +125,7 @@ def subscribe(
         who, attempts = (name or login_name(), None) if notify is None else _kept_target(call, name, notify)
         made = follow(feeds, page_url, who, allow or [], page=page, rules=rules, max_attempts=attempts)
         running = len(feeds.nodes())
-    if not running:
+    if not running and not call.as_json:
         note("no node polls yet: clarion feeds node --name n1")
     shown = {"url": made.url, "topic": made.topic, "name": made.name, "is_new": made.is_new, "nodes": running}
     who = made.name if notify is None else _shown_target(notify)
@@ -153,7 +161,7 @@ def follow(
     """Subscribe to a page, or to the feed that it offers, and say which."""
     from clarion.feeds.channels import normalise_url
 
-    wanted = normalise_url(url if "://" in url else f"https://{url}")
+    wanted = normalise_url(url)
     found = wanted if page or rules is not None else _feed_of(wanted, allow)
     made = feeds.subscribe(found, name, rules=rules, max_attempts=max_attempts)
     if found != wanted:
@@ -261,7 +269,7 @@ def list_channels(
 def _row(one: ChannelStatus, *, with_unread: bool) -> list[str]:
     head = one.head
     cells = [
-        one.url,
+        one.url if len(one.url) <= _URL_SHOWN else one.url[:_URL_SHOWN] + "…",
         head.title if head else "",
         str(len(one.names)),
         str(head.version) if head else "not polled yet",
@@ -422,25 +430,25 @@ def opml_import(
       clarion feeds opml import subscriptions.opml
     """
     with needing_feeds():
-        from clarion.feeds.channels import BadUrl
+        from clarion.feeds.channels import BadUrl, normalise_url
         from clarion.feeds.opml import read_opml
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise PermanentError(f"{file} cannot be read: {error.strerror or error}; nothing was changed") from error
     entries = read_opml(data)
-    made = already = 0
+    good: set[str] = set()
     bad: list[str] = []
+    for entry in entries:
+        try:
+            good.add(normalise_url(entry.url))
+        except BadUrl as error:
+            bad.append(str(error))
     with feeds_at(call) as feeds:
-        for number, entry in enumerate(entries, 1):
-            try:
-                is_new = feeds.subscribe(entry.url, name or login_name()).is_new
-                made, already = made + is_new, already + (not is_new)
-            except BadUrl as error:
-                bad.append(entry.url)
-                note(str(error))
-            if sys.stderr.isatty() and number % 20 == 0:
-                console(stderr=True).print(f"{number} of {len(entries)}", end="\r")
+        made = feeds.subscribe_many(sorted(good), name or login_name())
+    for text in bad:
+        note(text)
+    already = len(good) - made
     shown = {"subscribed": made, "already": already, "refused": len(bad)}
     call.print(shown, f"{counted(made, 'channel')} followed, {already} before already, {len(bad)} refused")
 

@@ -16,7 +16,7 @@ import typer
 
 from clarion.cli.command_errors import announce_ready, needing, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, option, with_options
-from clarion.cli.feeds_commands import Allow, As, follow, login_name, needing_feeds, print_deltas
+from clarion.cli.feeds_commands import Allow, As, follow, login_name, needing_feeds, print_deltas, with_scheme
 from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, stop_signals
 from clarion.cli.output import readable_duration
 from clarion.model.errors import PermanentError
@@ -104,6 +104,7 @@ def node(
     from clarion.feeds.node import Node
 
     log_to_stderr()
+    logging.getLogger("trafilatura").setLevel(logging.ERROR)
     own_name = name or socket.gethostname()
 
     async def run() -> None:
@@ -146,6 +147,7 @@ def run(
         with needing("notifications need Apprise", "notify"):
             import clarion.feeds.notify as _  # noqa: F401
     log_to_stderr()
+    logging.getLogger("trafilatura").setLevel(logging.ERROR)
     logging.getLogger("clarion.feeds").setLevel(logging.WARNING)  # what is found is printed
     with (
         stop_signals() as stopping,
@@ -154,7 +156,7 @@ def run(
         Feeds(url) as feeds,
     ):
         for wanted in urls or ():
-            follow(feeds, wanted, who, options["allow"] or [])
+            follow(feeds, with_scheme(wanted), who, options["allow"] or [])
         count = len(feeds.channels(who))
         facts = {"node": one.name, "url": url, "channels": count, "pid": os.getpid()}
         told = f"clarion: {who} follows {count}, polled every {readable_duration(poll_interval_s)}"
@@ -166,7 +168,7 @@ class _Background:
     """A node, and perhaps a notifier, on an event loop of its own, in a thread."""
 
     def __init__(self, url: str, settings: NodeSettings, *, notify: bool) -> None:
-        self.name = socket.gethostname()
+        self.name = f"{socket.gethostname()}-{os.getpid()}"  # several may run on one laptop
         self._url = url
         self._settings = settings
         self._notify = notify

@@ -6,6 +6,7 @@ state of the broker, with what people asked for beside the URL: rules about what
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import msgspec
@@ -17,6 +18,7 @@ from clarion.overlay import ring_id
 PREFIX = "feeds/"
 _MOST_BYTES = 900  # of a URL within the name of a topic
 _URL_MOST_BYTES = 4096
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*(%[a-z0-9._-]+)?", re.IGNORECASE)
 
 
 class BadUrl(PermanentError):
@@ -52,8 +54,12 @@ def normalise_url(text: str) -> str:
         raise BadUrl(f"{shown!r} is not watched: only http:// and https:// are")
     if not url.raw_host:
         raise BadUrl(f"{shown!r} names no host")
+    if not _HOST.fullmatch(host := url.raw_host.rstrip(".")):
+        raise BadUrl(f"{shown!r} names no host: {url.host!r} is none")
     if url.user is not None or url.password is not None:
         raise BadUrl("a URL with a user's name or password is not watched: all who see the topic would see them")
+    if host != url.raw_host:  # a dot at its end says that it is whole
+        url = url.with_host(host)
     found = str(url.with_fragment(None).with_path(url.raw_path or "/", encoded=True, keep_query=True))
     if len(found) > _URL_MOST_BYTES:
         raise BadUrl(f"{shown!r} is longer than {_URL_MOST_BYTES} bytes")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,17 +22,15 @@ from clarion.feeds.channels import (
     channel_id,
     channel_topic,
     normalise_url,
-    read_record,
     record_name,
 )
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
-from clarion.feeds.polled_channel import Trouble, trouble_name
-from clarion.feeds.registry import Channel, Listed, channel_of, listed, notice_of
+from clarion.feeds.polled_channel import Trouble, read_trouble, trouble_name
+from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
-    ClarionError,
     MessagesGone,
     NoSubscriber,
     NoTopic,
@@ -50,10 +49,10 @@ _NOTICES_KEPT_S = 86_400.0
 _STATES_AT_ONCE = 500
 _TRIES = 20
 _LOOK_S = 1.0
-_troubles = msgspec.json.Decoder(Trouble)
+_AT_ONCE = 16  # subscriptions that are made
 
 
-class NotFollowed(PermanentError):
+class NotFollowed(NotSubscribed):
     """Nobody follows this URL, or not under this name."""
 
 
@@ -141,9 +140,30 @@ class Feeds:
         self._keep_record(topic, url, rules)
         self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
         is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
-        self._notice(url)
+        self._notice(topic)
         others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
         return Subscribed(url, topic, name, is_new, others)
+
+    def subscribe_many(self, urls: Iterable[str], name: str) -> int:
+        """Have many URLs followed for a subscriber, with fewer requests than one by one; return how many are new to
+        it. BadUrl where one is none, before anything is done."""
+        wanted = {channel_topic(url): url for url in map(normalise_url, urls)}
+        rows = {row.topic: row for row in listed(self._admin.topics(PREFIX)) if row.topic in wanted}
+        followed = {topic for topic, row in rows.items() if any(one == to_bytes(name) for one, _ in row.subscriptions)}
+        missing = [topic for topic in wanted if topic not in followed]
+        for at in range(0, len(missing), _STATES_AT_ONCE):
+            self._keep_records({topic: wanted[topic] for topic in missing[at : at + _STATES_AT_ONCE]})
+
+        def subscribe(topic: str) -> bool:
+            if topic not in rows:
+                self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+            return self._admin.subscribe(topic, name)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            made = sum(pool.map(subscribe, missing))
+        if missing:
+            self._notice("")
+        return made
 
     def unsubscribe(self, url: str, name: str) -> bool:
         """End a subscription; False where there was none. What is kept of the channel stays; see `forget`."""
@@ -153,7 +173,7 @@ class Feeds:
         except (NoTopic, NotSubscribed):
             return False
         if ended:
-            self._notice(url)
+            self._notice(channel_topic(url))
         return ended
 
     def forget(self, url: str) -> None:
@@ -179,7 +199,7 @@ class Feeds:
         name = record_name(channel_hash(topic))
         for _ in range(_TRIES):
             state = self._client.state(name)
-            known = None if state.value is None else read_record(state.value)
+            known = kept_record(state)
             if known is not None and (rules is None or rules == known.rules):
                 return
             at_us = known.subscribed_at_us if known else time.time_ns() // 1000
@@ -190,12 +210,27 @@ class Feeds:
                 return
         raise PermanentError(f"others change what is kept of {url} all the time; nothing was changed")
 
-    def _notice(self, url: str) -> None:
-        """Hasten the nodes; without it they would find out within their maintenance interval."""
+    def _keep_records(self, urls: dict[str, str]) -> None:
+        """Keep the records of channels that have none, by topic."""
+        states = self._client.states([record_name(channel_hash(topic)) for topic in urls])
+        at_us = time.time_ns() // 1000
+        try:
+            with self._client.transaction() as tx:
+                for (topic, url), state in zip(urls.items(), states, strict=True):
+                    if kept_record(state) is None:
+                        record = ChannelRecord(url=url, subscribed_at_us=at_us)
+                        tx.set(record_name(channel_hash(topic)), msgspec.json.encode(record), expect=state.version)
+        except VersionConflict:  # others are at it, too
+            for topic, url in urls.items():
+                self._keep_record(topic, url, None)
+
+    def _notice(self, topic: str) -> None:
+        """Hasten the nodes, for one channel or, without its topic, for all; without it they would find out within
+        their maintenance interval."""
         for _ in range(2):
             try:
                 with self._client.transaction() as tx:
-                    tx.put(NOTICES_TOPIC, notice_of(channel_topic(url)))
+                    tx.put(NOTICES_TOPIC, notice_of(topic))
                 return
             except NoSubscriber:  # the topic is not there yet
                 self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
@@ -288,12 +323,14 @@ class Feeds:
         while True:
             for row in listed(self._admin.topics(PREFIX)):
                 position = positions.get(row.topic, 0)
-                if row.next_offset > position:
-                    try:
-                        yield from self._admin.browse(row.topic, position)
-                    except (MessagesGone, NoTopic):
-                        pass
-                positions[row.topic] = row.next_offset
+                try:
+                    if row.next_offset > position:
+                        for message in self._admin.browse(row.topic, position):
+                            position = message.offset + 1
+                            yield message
+                except (MessagesGone, NoTopic):
+                    position = row.next_offset
+                positions[row.topic] = position
             yield None
 
     def _unread(self, name: str) -> Generator[Message | None]:
@@ -346,16 +383,8 @@ def _status(row: Listed, record: State, head: State, trouble: State, wanted: byt
     if channel is None:
         return None
     waiting = next((row.next_offset - cursor for one, cursor in row.subscriptions if one == wanted), None)
-    found_trouble = None
-    if trouble.value is not None:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found_trouble = _troubles.decode(trouble.value)
     names = tuple(to_text(one) for one, _ in row.subscriptions)
-    try:
-        newest = read_head(head)
-    except ClarionError:
-        newest = None
-    return ChannelStatus(channel.url, row.topic, names, newest, found_trouble, waiting)
+    return ChannelStatus(channel.url, row.topic, names, read_head(head), read_trouble(trouble), waiting)
 
 
 def _detail(

@@ -15,8 +15,10 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -30,7 +32,7 @@ from clarion.feeds.fetcher import Fetched, Fetcher, FetchFailed, FetchSettings
 from clarion.feeds.honeycomb import Channels, Clusters, Scheme, clusters_of, decide_alone, merge
 from clarion.feeds.politeness import throttles
 from clarion.feeds.poll_schedule import Slot, slots_of
-from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, trouble_name
+from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, read_trouble, trouble_name
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
 from clarion.feeds.registry import Listed, channel_of, listed, look_at, notice_topic
 from clarion.feeds.ring_view import (
@@ -40,6 +42,7 @@ from clarion.feeds.ring_view import (
     Aggregate,
     Beat,
     Levels,
+    NodeStatus,
     RingMessage,
     RingView,
     decode_ring_message,
@@ -67,7 +70,10 @@ _KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400
 _RECORDS_AT_ONCE = 500
 _NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
-_RETRY_S = 1.0
+_HEAD_WITHIN_S = 2.0  # polls do not wait for a broker that is away
+_SIZES_BEATS = 5  # after which a node tells of sizes that it learnt
+_COMMITS_AT_ONCE = 4  # a client makes one transaction at a time; what waits for its turn there runs out of time
+_MADE_UP_S = 0.1  # for which a host was asked too little, by polls that come late
 _NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
 
 
@@ -130,10 +136,13 @@ class Node:
         self._phases_due = asyncio.Event()
         self._aggregates_seen: dict[str, bytes] = {}
         self._own_clusters = b""
+        self._sizes_told = True  # of all channels that this node was the first to poll
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once = asyncio.Semaphore(settings.polls_at_once)
+        self._commits_at_once = asyncio.Semaphore(_COMMITS_AT_ONCE)
         self._host_free_s: dict[str, float] = {}
+        self._host_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.counts = {"polls": 0, "changes": 0, "failures": 0, "log_dropped": 0, "versions_dropped": 0}
 
     # Running.
@@ -170,7 +179,7 @@ class Node:
             await self._in_thread(lambda: self._admin.describe_topic(NOTICES_TOPIC))
         ).next_offset
         await self._read_ring()
-        self._check_agreement()
+        await self._agree()
         await self._beat_once(0)  # by which the broker's clock is known from the start
         await self._read_ring()
         await self._scan()
@@ -254,7 +263,7 @@ class Node:
             try:
                 await self._read_ring()
                 await self._read_notices()
-            except RetryableError as error:
+            except ClarionError as error:
                 log.info("%s: the view of the ring stays as it is: %s", self.name, error)
             if self.view.is_retired(self.name, self._incarnation):
                 raise TakenOver(
@@ -307,17 +316,29 @@ class Node:
         if self.view.levels != levels_before:
             self._reschedule = True
 
-    def _check_agreement(self) -> None:
-        """Refuse to join a ring whose nodes work otherwise: everybody computes who polls what from the same numbers."""
+    async def _agree(self) -> None:
+        """Refuse to join a ring whose nodes work otherwise: everybody computes who polls what from the same numbers. A
+        node that does not beat while it is waited for is dead, and its word is nothing."""
+        began_s, before = time.monotonic(), self.view.nodes
+        while others := self._disagreeing():
+            for name, node in others.items():
+                if name not in before or node.at_us > before[name].at_us:
+                    mine, theirs = self._beat().agreement, node.beat.agreement
+                    differ = ", ".join(
+                        f"{key} {theirs[key]} (here {mine[key]})" for key in mine if mine[key] != theirs[key]
+                    )
+                    raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
+            longest_s = min(60.0, max(MISSED_BEATS * node.beat.beat_s for node in others.values()))
+            if time.monotonic() > began_s + longest_s:
+                return
+            await asyncio.sleep(0.1)
+            await self._read_ring()
+
+    def _disagreeing(self) -> dict[str, NodeStatus]:
         mine = self._beat().agreement
-        for name, node in self.view.nodes.items():
-            if name != self.name and node.beat.agreement != mine:
-                differ = ", ".join(
-                    f"{key} {value} (here {mine[key]})"
-                    for key, value in node.beat.agreement.items()
-                    if value != mine[key]
-                )
-                raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
+        return {
+            name: node for name, node in self.view.nodes.items() if name != self.name and node.beat.agreement != mine
+        }
 
     def _look_at_all(self) -> None:
         self._rescan = True
@@ -370,27 +391,33 @@ class Node:
         retell_s = 0.0
         while True:
             try:
-                self._phases_due.clear()
                 whole = time.monotonic() >= retell_s
+                due = whole or self._phases_due.is_set()  # else others told of theirs, and need no answer
+                self._phases_due.clear()
                 if self._rescan or whole:
                     self._rescan = False
                     await self._scan()
-                await self._learn_heads(whole=whole)
-                await self._aggregate()
+                if due:
+                    await self._learn_heads(whole=whole)
+                    await self._aggregate()
                 await self._optimise(whole=whole)
                 if whole:
                     retell_s = time.monotonic() + self._settings.maintenance_s
-            except RetryableError as error:
+            except ClarionError as error:
                 log.info("%s: levels stay as they are: %s", self.name, error)
                 self._look_at_all()
             await self._pause(retell_s)
 
     async def _pause(self, retell_s: float) -> None:
-        """Wait for a change, or the next round."""
+        """Wait for a change, or the next round; for new sizes not at once, as many channels may be polled first."""
+        sizes_s = time.monotonic() + _SIZES_BEATS * self._settings.beat_s
         await asyncio.sleep(min(1.0, self._settings.beat_s / 2))
         while not self._phases_due.is_set() and self.view.aggregates == self._aggregates_seen:
             left_s = retell_s - time.monotonic()
             if left_s <= 0:
+                return
+            if not self._sizes_told and time.monotonic() >= sizes_s:
+                self._phases_due.set()
                 return
             await asyncio.sleep(min(left_s, self._settings.beat_s / 2))
 
@@ -406,8 +433,10 @@ class Node:
         for at in range(0, len(owned), _RECORDS_AT_ONCE):
             some = owned[at : at + _RECORDS_AT_ONCE]
             heads = await self._versions.heads([channel.topic for channel in some])
-            for channel in some:
+            troubles = await self._client.states([trouble_name(channel.topic) for channel in some])
+            for channel, trouble in zip(some, troubles, strict=True):
                 channel.on_head(heads[channel.topic])
+                channel.trouble = channel.trouble or read_trouble(trouble)  # told by another node, which is gone
         if any(channel.head is None and not channel.polled_at_s for channel in owned):
             self._schedule()
 
@@ -426,11 +455,21 @@ class Node:
 
     async def _aggregate(self) -> None:
         """Tell the others of the channels that this node owns, where that has changed."""
+        self._sizes_told = True
         clusters = clusters_of(self._facts(self._owned()), self._settings.scheme).encode()
         if clusters != self._own_clusters or self.name not in self.view.aggregates:
             self._own_clusters = clusters
             await self._tell(Aggregate(node=self.name, clusters=clusters))
         self.view.aggregates[self.name] = clusters
+
+    def _clusters(self) -> dict[str, Clusters]:
+        """Return what the nodes of the ring told of their channels, by name."""
+        found = {}
+        for name, told in sorted(self._aggregates_seen.items()):
+            with suppress(PermanentError):  # it is somebody else's
+                if name in self._ring:
+                    found[name] = Clusters.decode(told)
+        return found
 
     async def _optimise(self, *, whole: bool) -> None:
         """Decide the levels of own channels from all aggregates, and tell those that changed, or all of them."""
@@ -440,7 +479,7 @@ class Node:
             return
         settings = self._settings
         try:
-            told_by = {name: Clusters.decode(one) for name, one in sorted(self._aggregates_seen.items())}
+            told_by = self._clusters()
             before = [clusters for name, clusters in told_by.items() if name < self.name]
             levels = decide_alone(
                 self._facts(owned), merge(told_by.values()), len(self._ring), settings.base, settings.poll_interval_s,
@@ -518,6 +557,7 @@ class Node:
         while True:
             self._wake.clear()
             now_s = self._now_s()
+            turns: dict[str, int] = {}
             while self._due and self._due[0][0] <= now_s:
                 _, _, topic = heapq.heappop(self._due)
                 channel = self.channels.get(topic)
@@ -525,7 +565,7 @@ class Node:
                     channel is not None
                     and topic in self.slots
                     and not channel.polling
-                    and self._may_ask(channel, now_s)
+                    and self._may_ask(channel, now_s, turns)
                 ):
                     channel.polling = True
                     self._start(self._poll(channel, self.slots[topic]))
@@ -535,17 +575,22 @@ class Node:
             except TimeoutError:
                 pass
 
-    def _may_ask(self, channel: PolledChannel, now_s: float) -> bool:
+    def _may_ask(self, channel: PolledChannel, now_s: float, turns: dict[str, int]) -> bool:
         """Tell whether a host may be asked now. Polls in their slots keep to its limit by themselves; those that are
-        made at once, because a channel is new, wait for each other."""
-        host, free_s = channel.watched.host, self._host_free_s.get(channel.watched.host, 0.0)
+        made at once, because a channel is new, wait for each other, in `turns`."""
+        host, apart_s = channel.watched.host, len(self._ring) / self._settings.host_limit_per_s
+        if self.view.throttle.until_s(host) > now_s:  # it was heard of since the channel became due
+            self._push(channel)
+            return False
         if channel.polled_at_s:
             return True
+        free_s = max(self._host_free_s.get(host, 0.0), now_s - _MADE_UP_S)
         if free_s > now_s:
+            turns[host] = turns.get(host, -1) + 1
             self._serial += 1
-            heapq.heappush(self._due, (free_s, self._serial, channel.topic))
+            heapq.heappush(self._due, (free_s + turns[host] * apart_s, self._serial, channel.topic))
             return False
-        self._host_free_s[host] = now_s + len(self._ring) / self._settings.host_limit_per_s
+        self._host_free_s[host] = free_s + apart_s
         return True
 
     def _start(self, work: Awaitable[None]) -> None:
@@ -560,7 +605,7 @@ class Node:
 
     async def _poll(self, channel: PolledChannel, slot: Slot) -> None:
         try:
-            async with self._at_once:
+            async with self._host_turn(channel.watched.host), self._at_once:
                 await self._ask_head(channel)
                 asked, channel.soon = channel.soon, False
                 began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
@@ -586,12 +631,20 @@ class Node:
             if self.channels.get(channel.topic) is channel:
                 self._push(channel)
 
+    def _host_turn(self, host: str) -> asyncio.Semaphore:
+        """Return what polls of a host wait for, before their time runs, and without keeping others waiting."""
+        turn = self._host_turns.get(host)
+        if turn is None:
+            turn = self._host_turns[host] = asyncio.Semaphore(self._settings.fetch.connections_per_host)
+        return turn
+
     async def _ask_head(self, channel: PolledChannel) -> None:
         if not channel.head_known:
             try:
-                channel.on_head(await self._versions.head(channel.topic))
-            except ClarionError as error:  # then the request is unconditional
-                log.info("%s: %s: %s", self.name, channel.url, error)
+                async with asyncio.timeout(_HEAD_WITHIN_S):
+                    channel.on_head(await self._versions.head(channel.topic))
+            except (ClarionError, TimeoutError) as error:  # then the request is unconditional
+                log.info("%s: %s: %s", self.name, channel.url, str(error) or "the broker does not answer")
 
     async def _read_answer(self, channel: PolledChannel, fetched: Fetched, began_us: int) -> Found | None:
         """Return what was found where it is news to this node."""
@@ -625,9 +678,10 @@ class Node:
                 found = channel.found[0]
                 slot = self.slots.get(channel.topic, slot)
                 try:
-                    outcome = await self._versions.commit(
-                        channel.url, found, settled=channel.is_settled(found, is_owner=slot.is_owner)
-                    )
+                    async with self._commits_at_once:
+                        outcome = await self._versions.commit(
+                            channel.url, found, settled=channel.is_settled(found, is_owner=slot.is_owner)
+                        )
                 except RetryableError as error:
                     log.info("%s: %s: what was found waits: %s", self.name, channel.url, error)
                     await asyncio.sleep(pause_s * (1 + self._dice.random()))
@@ -647,6 +701,7 @@ class Node:
                 channel.on_outcome(found, outcome, is_owner=slot.is_owner)
                 changed = outcome.delta is not None
                 self.counts["changes"] += changed
+                self._sizes_told &= outcome.head.version > 1
                 if changed:
                     log.info("%s: %s: version %d", self.name, channel.url, outcome.head.version)
                 await self._log_poll(msgspec.structs.replace(record, changed=changed))
@@ -697,7 +752,8 @@ class Node:
             await self._tell(self.view.throttle.on_throttled(channel.watched.host, now_s, retry_after_s))
         trouble = Trouble(kind=kind, text=str(error), at_us=time.time_ns() // 1000)
         channel.on_failure(trouble, now_s, slot.interval_s, retry_after_s, self._dice)
-        log.info("%s: %s: %s", self.name, channel.url, error)
+        is_news = channel.failures & (channel.failures - 1) == 0
+        log.log(logging.INFO if is_news else logging.DEBUG, "%s: %s: %s", self.name, channel.url, error)
         await self._log_poll(self._record(channel, slot, status, 0, began_s, kind))
         if slot.is_owner and channel.is_to_be_told():
             self._start(self._tell_trouble(channel))

@@ -14,6 +14,7 @@ from clarion.feeds.channels import Rules, channel_hash, channel_id
 from clarion.feeds.politeness import Dice, backoff_s
 from clarion.feeds.poll_schedule import Slot, Watched, next_poll_s
 from clarion.feeds.versions import Found, Head, Outcome
+from clarion.subscriber import State
 
 FOUND_KEPT = 16  # versions that wait for the broker, of one channel
 _AT_ONCE_S = 1.0  # for a poll that is due at once to be spread over
@@ -30,9 +31,20 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0  # in a row
 
 
+_troubles = msgspec.json.Decoder(Trouble)
+
+
 def trouble_name(topic: str) -> str:
     """Return the name of the state that tells why a channel cannot be had."""
     return f"clarion/feeds/troubles/{channel_hash(topic)}"
+
+
+def read_trouble(state: State) -> Trouble | None:
+    """Return the trouble that a state tells of; None where it tells of none."""
+    try:
+        return None if state.value is None else _troubles.decode(state.value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 class PolledChannel:

@@ -20,7 +20,7 @@ from clarion.feeds.channels import (
     read_record,
     record_name,
 )
-from clarion.model.errors import NoTopic, PermanentError
+from clarion.model.errors import PermanentError
 from clarion.subscriber import State
 from clarion.wire.bodies import TopicRow
 
@@ -67,10 +67,10 @@ def listed(rows: Iterable[TopicRow]) -> list[Listed]:
 
 
 def look_at(admin: Admin, topic: str) -> Listed:
-    """Return a topic as the broker would list it; without subscriptions where it is not there."""
+    """Return a topic as the broker would list it; without subscriptions where there is none, or can be none."""
     try:
         found = admin.describe_topic(topic)
-    except NoTopic:
+    except PermanentError:
         return Listed(topic, (), 0)
     return Listed(topic, tuple((one.name, one.cursor) for one in found.subscriptions), found.next_offset)
 
@@ -96,12 +96,17 @@ def channel_of(one: Listed, state: State) -> Channel | None:
     return None if record is None else Channel(one.topic, record.url, record.rules, len(one.subscriptions))
 
 
+def kept_record(state: State) -> ChannelRecord | None:
+    """Return the record that a state holds; None where it holds none, or something else."""
+    try:
+        return None if state.value is None else read_record(state.value)
+    except PermanentError:
+        return None
+
+
 def _record(topic: str, state: State) -> ChannelRecord | None:
     try:
-        if state.value is not None:
-            record = read_record(state.value)
-            return record if channel_topic(record.url) == topic else None
-        url = normalise_url(topic[len(PREFIX) :])
-        return ChannelRecord(url=url) if channel_topic(url) == topic else None
-    except (BadUrl, PermanentError):
+        record = kept_record(state) or ChannelRecord(url=normalise_url(topic[len(PREFIX) :]))
+        return record if channel_topic(record.url) == topic else None
+    except BadUrl:
         return None

@@ -19,6 +19,7 @@ RING_TOPIC = "clarion/feeds/ring"
 NOTICES_TOPIC = "clarion/feeds/notices"  # of new and ended subscriptions; they only hasten what is looked for anyway
 MISSED_BEATS = 3  # after which a node is taken out
 _RETIRED_KEPT = 1000
+_LOOKED_EACH_US = 500_000
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
@@ -106,16 +107,19 @@ class RingView:
         self._seen: dict[str, _Seen] = {}
         self._retired: dict[tuple[str, str], None] = {}
         self._beats = 0
+        self._looked_us = 0
 
     def on_message(self, message: RingMessage, committed_at_us: int) -> None:
         """Take in the next message of the log."""
         self.newest_us = max(self.newest_us, committed_at_us)
         if isinstance(message, Beat):
             self._on_beat(message, committed_at_us)
+            if self.newest_us - self._looked_us > _LOOKED_EACH_US:  # who reads it all at once sees what others saw
+                self.take_out()
         elif isinstance(message, Aggregate):
             self.aggregates[message.node] = message.clusters
         elif isinstance(message, Levels):
-            self.levels.update(message.levels)
+            self.levels.update({name: max(0, level) for name, level in message.levels.items()})
         else:
             self.throttle.learn(message, committed_at_us / 1e6)
 
@@ -148,6 +152,7 @@ class RingView:
 
     def take_out(self) -> None:
         """Take out who is silent: another has beaten so often since, and so much time has passed at the broker."""
+        self._looked_us = self.newest_us
         regular = [seen.places[0] for seen in self._seen.values() if len(seen.places) == MISSED_BEATS]
         since = max(regular, default=0)
         for name, seen in list(self._seen.items()):

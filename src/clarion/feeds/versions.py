@@ -82,13 +82,11 @@ def content_name(topic: str, part: int) -> str:
 
 
 def read_head(state: State) -> Head | None:
-    """Return the head that a state holds; None where there is none."""
-    if state.value is None:
-        return None
+    """Return the head that a state holds; None where it holds none, or something else: then versions begin anew."""
     try:
-        return _heads.decode(state.value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PermanentError(f"this is no head of a channel: {error}") from error
+        return None if state.value is None else _heads.decode(state.value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def is_old(head: Head, found: Found) -> bool:
