@@ -92,7 +92,7 @@ _ELSEWHERE: dict[str, list[str]] = {
     "feeds nodes": [],
     "feeds watch": [],
     "feeds notify": [],
-    "feeds chat": [],
+    "feeds chat": ["--jid", "corona@example.org", "--password-file", "{password}"],
     "feeds opml import": ["{feeds.opml}"],
     "feeds opml export": [],
     "pipeline archive": ["alerts", "--to", "{lake}"],
