@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow reproduce-feeds clean
+.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-feeds bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow reproduce-feeds clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -44,6 +44,9 @@ bench-workflows: setup ## chains of tasks by Celery, DBOS and Clarion on this ma
 
 bench-growth: setup ## Clarion against size, batches, subscribers, topics and stored messages; report in bench/results
 	@$(PY) -m bench.growth
+
+bench-feeds: setup ## nodes that share the polling of feeds, beside independent pollers; report in bench/results
+	@$(PY) -m bench.feeds
 
 ROUNDS := 5
 bench-compare: setup ## the speed of another source tree and of this one, in turns in one run: make bench-compare BEFORE=../other

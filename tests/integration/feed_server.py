@@ -76,6 +76,7 @@ class Arrival:
     headers: Mapping[str, str]
     status: int  # 0 where the answer was no proper one
     peer: str  # the address and port it came from: a connection
+    sent: int = 0  # bytes of the body
 
     @property
     def conditional(self) -> bool:
@@ -338,9 +339,10 @@ class FeedServer:
         await self._stopping.wait()
         await runner.cleanup()
 
-    def _note(self, request: web.Request, status: int) -> None:
+    def _note(self, request: web.Request, status: int, sent: int = 0) -> None:
         peer = str(request.transport.get_extra_info("peername")) if request.transport else ""
-        self._arrivals.append(Arrival(time.time(), request.method, request.path, dict(request.headers), status, peer))
+        headers = dict(request.headers)
+        self._arrivals.append(Arrival(time.time(), request.method, request.path, headers, status, peer, sent))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
@@ -362,7 +364,7 @@ class FeedServer:
             if request.headers.get("If-None-Match") == headers["ETag"]:
                 self._note(request, 304)
                 return web.Response(status=304, headers=headers)
-        self._note(request, 200)
+        self._note(request, 200, len(body))
         return web.Response(body=body, headers={"Content-Type": resource.content_type, **headers})
 
     async def _misbehaved(self, request: web.Request, how: Misbehaviour) -> web.StreamResponse:

@@ -119,7 +119,7 @@ def test_arrays_have_the_pollers_of_the_ring(nodes: int, base: int) -> None:
     ring = Ring((f"n{number}" for number in range(nodes)), base)
     places = rng.integers(0, 1 << 64, 200, dtype=np.uint64)
     levels = rng.integers(0, ring.levels + 1, places.size).astype(np.int8)
-    array = Places.of(ring)
+    array = Places(ring)
     assert array.levels == ring.levels
     found = array.pollers(places, levels)
     for channel, place in enumerate(places.tolist()):
@@ -134,7 +134,7 @@ def test_polls_are_at_the_moments_of_the_schedule() -> None:
     ring = Ring((f"n{number}" for number in range(30)), 4)
     places = np.random.default_rng(1).integers(0, 1 << 64, 20, dtype=np.uint64)
     levels = (np.arange(20) % (ring.levels + 1)).astype(np.int8)
-    pollers = Places.of(ring).pollers(places, levels)
+    pollers = Places(ring).pollers(places, levels)
     offsets_s = np.array([poll_phase_s(0, 1, 60.0, full_place(place)) for place in places.tolist()])
     of, at_s, rank = polls_between(pollers, offsets_s, 60.0, np.full(20, 100.0), 200.0)
     found: dict[tuple[int, int], list[float]] = {}

@@ -66,7 +66,7 @@ def difference(before: Version | None, after: Version, *, anew: bool = False) ->
     if after.form == "feed":
         return _entries(before, after)
     if after.form == "bytes":
-        if before.items == after.items:
+        if before.hash == after.hash:
             return (), after
         return (Change(kind="changed", before=before.items[0].text, text=after.items[0].text),), after
     return _pieces(before, after), after
@@ -112,10 +112,10 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     changes: list[Change] = []
     for item in after.items:
         key = digest(item.id)
-        known = was.get(item.id) or renamed.get(item.id)
-        if known is not None:
-            if known.mark != item.mark:
-                changes.append(_change("changed", item, known))
+        earlier = was.get(item.id) or renamed.get(item.id)
+        if earlier is not None:
+            if earlier.mark != item.mark:
+                changes.append(_change("changed", item, earlier))
         elif key not in past:
             changes.append(_change("new", item))
         elif past[key] != item.mark:
@@ -126,11 +126,9 @@ def _entries(before: Version, after: Version) -> tuple[tuple[Change, ...], Versi
     for item in before.items[: last + 1]:
         if item.id not in now and item.id not in same and digest(item.id) not in past:
             changes.append(_change("gone", item))
-    kept = {digest(item.id): item.mark for item in lost} | past
-    newest = {key: kept[key] for key in [*(digest(item.id) for item in lost), *past] if key in kept}
-    return tuple(changes), msgspec.structs.replace(
-        after, known=tuple(key + mark for key, mark in list(newest.items())[:MOST_KNOWN])
-    )
+    left = {digest(item.id): item.mark for item in lost}
+    known = [*(key + mark for key, mark in left.items()), *(one for one in before.known if one[:8] not in left)]
+    return tuple(changes), msgspec.structs.replace(after, known=tuple(known[:MOST_KNOWN]))
 
 
 def missed(newest: Version, older: Version) -> tuple[tuple[Change, ...], Version]:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from copy import deepcopy
-from itertools import islice
+from itertools import dropwhile, islice
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
+from cssselect import HTMLTranslator, SelectorError, parse
+from cssselect.parser import CombinedSelector
 from lxml import etree, html
 
 from clarion.feeds.channels import Rules
 from clarion.model.errors import PermanentError
 
 _MOST_ELEMENTS = 10_000  # of a page whose main text is looked for; the text of a larger one is taken whole
-_MOST_ELEMENTS_FOR_RULES = 20_000  # a selector may take the square of their number
+_MOST_ELEMENTS_FOR_RULES = 10_000  # a selector may take the square of their number
+_MOST_DEPTHS = 200_000  # of all elements together, where an XPath is followed
 _MOST_RULES = 20
 _MOST_RULE_CHARACTERS = 300
 _MOST_BLOCKS = 6000  # what follows is not looked at
@@ -50,7 +54,7 @@ class Block(NamedTuple):
 # Rules.
 
 _PAST_SELF = re.compile(r"//|\.\.|\b(?:ancestor|descendant|following|preceding|parent)\b")
-_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self)?\s*::|\$")
+_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self|-sibling)?\s*::|\$")
 
 
 def _set(words: str) -> frozenset[str]:
@@ -63,6 +67,10 @@ _FUNCTIONS = _set(
 )
 
 
+_COMPLEX = re.compile(r":(?:not|has|is|where|matches)\([^)]*[\s>+~]")
+_SAMPLE = etree.fromstring("<html><body><p class='a'>a</p></body></html>")
+
+
 def check_rules(rules: Rules) -> None:
     """Return where every rule is a selector that can be followed in bounded time; BadRules otherwise."""
     if len(rules.keep) + len(rules.leave_out) > _MOST_RULES:
@@ -71,26 +79,62 @@ def check_rules(rules: Rules) -> None:
         _selector(rule)
 
 
-def _selector(rule: str) -> etree.XPath:
+def _selector(rule: str) -> Callable[[Any], list[Any]]:
     """Return a rule ready to be followed: an XPath where it starts with `/`, `./` or `(`, else a CSS selector."""
-    from cssselect import HTMLTranslator, SelectorError
-
-    if not rule.strip() or len(rule) > _MOST_RULE_CHARACTERS:
+    rule = rule.strip()
+    if not rule or len(rule) > _MOST_RULE_CHARACTERS:
         raise BadRules(f"a rule has from 1 to {_MOST_RULE_CHARACTERS} characters, not {len(rule)}; nothing was done")
-    path = rule.strip().startswith(("/", "./", "("))
-    if path and _costly(rule):
+    is_path = rule.startswith(("/", "./", "("))
+    if _costly(rule) if is_path else _COMPLEX.search(rule) or rule.count(":nth") > 2:
         raise BadRules(
-            f"the rule {rule!r} may take too long: within [ ] an XPath may look at the element, its attributes and its "
-            "children only; other axes than of siblings, variables and unusual functions are not for rules"
+            f"the rule {rule!r} may take too long: what is in [ ] of an XPath and ( ) of CSS may be about an element, "
+            "its attributes and its children only, and // comes at most twice; CSS has siblings: h2 + p"
         )
     try:
-        selector = etree.XPath(rule.strip() if path else HTMLTranslator().css_to_xpath(rule.strip()), regexp=False)
-        found = selector(etree.fromstring("<html><body><p class='a'>a</p></body></html>"))
+        if is_path:
+            path = etree.XPath(rule, regexp=False)
+            if not isinstance(path(_SAMPLE), list):
+                raise BadRules(f"the rule {rule!r} gives a value, not parts of a page; nothing was done")
+            return lambda tree: _by_path(path, tree)
+        trees = [selector.parsed_tree for selector in parse(rule) if not selector.pseudo_element]
+        if not trees:
+            raise BadRules(f"the rule {rule!r} names no element; nothing was done")
+        for tree in trees:
+            _matching(tree, _SAMPLE)
     except (etree.XPathError, SelectorError, SyntaxError, ValueError, RecursionError) as error:
-        raise BadRules(f"the rule {rule!r} is no {'XPath' if path else 'CSS selector'}: {error}") from None
-    if not isinstance(found, list):
-        raise BadRules(f"the rule {rule!r} gives a value, not parts of a page; nothing was done")
-    return selector
+        raise BadRules(f"the rule {rule!r} is no {'XPath' if is_path else 'CSS selector'}: {error}") from None
+    return lambda page: [element for tree in trees for element in _matching(tree, page)]
+
+
+def _by_path(path: etree.XPath, tree: Any) -> list[Any]:
+    depths = sum(sum(1 for _ in element.iterancestors()) for element in tree.iter())
+    if depths > _MOST_DEPTHS:  # libxml2 looks for each element below each other in a list of what it has
+        raise NothingKept("the elements of the page are too deep within each other for an XPath; CSS can")
+    found = path(tree)
+    return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
+
+
+def _matching(selector: Any, tree: Any) -> set[Any]:
+    """Return the elements of a tree that a CSS selector is about, in time that grows with their number alone: libxml2
+    would take the cube of it for siblings, and the square for what is within each other."""
+    if not isinstance(selector, CombinedSelector):
+        path = etree.XPath(f"descendant-or-self::{HTMLTranslator().xpath(selector)}", regexp=False)
+        found = path(tree)
+        return {one for one in found if isinstance(one, etree._Element)} if isinstance(found, list) else set()
+    left, right = _matching(selector.selector, tree), _matching(selector.subselector, tree)
+    match selector.combinator:
+        case ">":
+            return {one for one in right if one.getparent() in left}
+        case "+":
+            return {one for one in right if one.getprevious() in left}
+        case "~":
+            after = set()
+            for parent in {one.getparent() for one in left} - {None}:
+                children = dropwhile(lambda one: one not in left, parent)
+                after |= right.intersection(islice(children, 1, None))
+            return after
+        case _:
+            return {one for one in right if any(above in left for above in one.iterancestors())}
 
 
 def _costly(path: str) -> bool:
@@ -100,7 +144,7 @@ def _costly(path: str) -> bool:
     nested = re.search(r"\[[^\]]*\[[^\]]*\[", path) is not None
     calls = set(re.findall(r"([\w:-]+)\s*\(", path))
     far = bool(_PAST_SELF.search(inside) or _FAR.search(path))
-    return nested or far or path.count("//") > 4 or not calls <= _FUNCTIONS
+    return nested or far or path.count("//") + path.count("descendant") > 2 or not calls <= _FUNCTIONS
 
 
 # From a page to its blocks.
@@ -193,10 +237,9 @@ def _ruled(tree: Any, rules: Rules) -> list[Any]:
 
 def _found(rule: str, tree: Any) -> list[Any]:
     try:
-        found = _selector(rule)(tree)
+        return _selector(rule)(tree)
     except etree.XPathError as error:
         raise NothingKept(f"the rule {rule!r} cannot be followed on this page: {error}") from error
-    return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
 
 
 def _remove(element: Any) -> None:
@@ -362,12 +405,17 @@ _COUNTED = (
     r"|items? in (?:your )?(?:cart|basket)|cart|basket|warenkorb"
     r"|aufrufe|kommentare?|antworten|vues|commentaires?|visitas|comentarios?)"
 )
+_ABOUT = r"(?:(?:about|over|almost|around|less than)\s+)?"
+_EINHEIT = r"(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)"
+_UNITE = r"(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)"
+_UNIDAD = r"(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)"
 _AGO = (
-    rf"(?:(?:about|over|almost|around|less than)\s+)?(?:an?|one|a few|(?<![\w.,]){_COUNT})\s*{_UNIT}\.?"
-    rf"(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
-    r"|\bvor\s+(?:\d+|eine[rmn]?|wenigen)\s+(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)\b"
-    r"|\bil y a\s+(?:\d+|une?)\s+(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)\b"
-    r"|\bhace\s+(?:\d+|una?)\s+(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)\b"
+    rf"{_ABOUT}(?<![\w.,]){_COUNT}\s*{_UNIT}\.?(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b"
+    rf"|\bvor\s+\d+\s+{_EINHEIT}\b|\bil y a\s+\d+\s+{_UNITE}\b|\bhace\s+\d+\s+{_UNIDAD}\b"
+)
+_AGO_IN_WORDS = (
+    rf"{_ABOUT}\b(?:an?|one|a few)\s+{_UNIT}\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
+    rf"|\bvor\s+(?:eine[rmn]?|wenigen)\s+{_EINHEIT}\b|\bil y a\s+une?\s+{_UNITE}\b|\bhace\s+una?\s+{_UNIDAD}\b"
 )
 _MADE = (  # what a stamp is of that says nothing about the text
     r"(?:(?:page|site|data|this page was|it is)\s+)?(?:last\s+|zuletzt\s+|letzte\s+)?(?:updated?|modified|modification"
@@ -375,49 +423,62 @@ _MADE = (  # what a stamp is of that says nothing about the text
     r"|measured|currently|as of|stand|aktualisiert|aktualisierung|geändert|änderung|mise? à jour(?: le)?"
     r"|actualizado(?: el)?|(?:current|server|local)\s+time|timestamp)"
 )
-_LABELLED = [  # noise wherever it is, in lines of a file too
-    rf"\b{_MADE}(?:[_ ](?:on|at|by|am|time|date|from))*[\"']?\s*[:=]?\s*[\"']?(?:{_STAMP}|\d{{10,13}}\b)[\"']?",
-    r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor)[ _-]?(?:id|token|no\.?)?[\"']?\s*[:=#]\s*[\"']?"
-    r"[\w./+=-]{6,}[\"']?",
-    r"\b(?:nonce|csrf|jsessionid|phpsessid)\s*[:=]\s*[\w./+=-]{6,}",
-    r"\b(?:(?:page\s+)?(?:generated|rendered|created|loaded|served|processed|executed)|took|\d+ queries|time)"
-    r"(?:\s+in\b|\s*:)?\s*[\d.,]+\s*(?:ms|s|sec|seconds?|milliseconds?)\b",
-]
-_NOISE: list[tuple[tuple[str, ...], str]] = [  # words, one of which is there where the noise is; and the noise
-    (("ago", "just now", "vor ", "il y a", "hace "), rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+_LABELLED: list[tuple[str, str]] = [  # noise wherever it is, in lines of a file too
     (
-        ("today", "yesterday", "last "),
+        "updat|modif|chang|edit|generat|refresh|render|retriev|fetch|access|check|built|observ|measur|current|as of"
+        "|stand|aktuali|änder|jour|actualiz|time",
+        rf"\b{_MADE}(?:[_ ](?:on|at|by|am|time|date|from))*[\"']?\s*[:=]?\s*[\"']?(?:{_STAMP}|\d{{10,13}}\b)[\"']?",
+    ),
+    (
+        "request|session|trace|ray|correlation|csrf|xsrf|visitor",
+        r"\b(?:request|session|trace|ray|correlation|csrf|xsrf|visitor)[ _-]?(?:id|token|no\.?)?[\"']?\s*[:=#]\s*[\"']?"
+        r"[\w./+=-]{6,}[\"']?",
+    ),
+    ("nonce|csrf|sessid|sessionid", r"\b(?:nonce|csrf|jsessionid|phpsessid)\s*[:=]\s*[\w./+=-]{6,}"),
+    (
+        "generated|rendered|created|loaded|served|processed|executed|took|queries|time",
+        r"\b(?:(?:page\s+)?(?:generated|rendered|created|loaded|served|processed|executed)|took|\d+ queries|time)"
+        r"(?:\s+in\b|\s*:)?\s*[\d.,]{1,12}\s*(?:ms|s|sec|seconds?|milliseconds?)\b",
+    ),
+]
+_COUNTS = (
+    "view|read|like|share|comment|repl|reaction|follow|subscrib|download|visit|hits|clap|vote|tweet|repost|bookmark|starg"
+    "|review|rating|post|guest|online|watching|looking|cart|basket|warenkorb|aufrufe|kommentar|antwort|vues|comentario"
+)
+_NOISE: list[tuple[str, str]] = [  # words, one of which is there in part or whole where the noise is; and the noise
+    ("ago|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+    ("ago|just now|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO_IN_WORDS})"),
+    (
+        "today|yesterday|last",
         r"\b(?:posted|published|released(?: this)?|updated|added|active|seen)\s+"
         r"(?:today|yesterday|last (?:week|month|year))\b",
     ),
+    ("up|online|listed|active", rf"\b(?:online|listed|active|up)\s+(?:(?:for|since)\s+)?\d{{1,4}}\s*{_UNIT}\b"),
     (
-        ("up ", "online", "listed", "active"),
-        rf"\b(?:online|listed|active|up)\s+(?:(?:for|since)\s+)?\d{{1,4}}\s*{_UNIT}\b",
-    ),
-    (
-        (" in",),
+        "end|start|close|expire|refresh",
         rf"\b(?:ends?|starts?|closes?|expires?|refresh(?:es|ing)?)\s+in:?\s+"
         rf"(?:\d{{1,4}}\s*{_UNIT}\b[ ,:]{{0,2}}|\d{{1,4}}(?::\d{{1,4}}){{1,3}}){{1,4}}",
     ),
-    *(((), labelled) for labelled in _LABELLED),
+    *_LABELLED,
     # stamps to the second: no person wrote them
     (
-        (":",),
-        rf"\b{_DATE}(?:,|\s|t|at){{0,4}}\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d{{1,9}})?{_ZONE}|^\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}$",
+        ":",
+        rf"\b{_DATE}(?:,|\s|t|at){{0,4}}\d{{1,2}}:\d{{2}}:\d{{2}}(?:[.,]\d{{1,9}})?{_ZONE}"
+        rf"|^\d{{1,2}}:\d{{2}}:\d{{2}}{_ZONE}$",
     ),
     # counters
     (
-        ("stars", "forks", "watchers"),
+        "stars|forks|watchers",
         r"(?<![\w.,])(?:\d{1,3}(?:[,.]\d{3}){1,3}|\d{3,9}|\d[\d.]{0,5}k)\s*(?:stars|forks|watchers)\b",
     ),
-    (("browsing", "online", "viewing", "here"), r"\b(?:users|members|people)\s+(?:browsing|online|viewing|here)\b.*$"),
-    ((), rf"(?<![\w.,]){_COUNT}\s*\+?\s*{_COUNTED}\b"),
-    (("(", ":"), rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])"),
-    (("queries", "memory"), r"\b(?:queries|peak memory usage|memory):\s*[\d.]{1,9}\s*(?:[kmg]i?b)?\b"),
-    (tuple("👍👎❤♥★☆👁💬🔥"), rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b"),
+    ("browsing|online|viewing|here", r"\b(?:users|members|people)\s+(?:browsing|online|viewing|here)\b.*$"),
+    (_COUNTS, rf"(?<![\w.,]){_COUNT}\s*\+?\s*{_COUNTED}\b"),
+    (_COUNTS, rf"\b{_COUNTED}\s*(?::\s*{_COUNT}|\(\s*{_COUNT}\s*\))(?![\w%])"),
+    ("queries|memory", r"\b(?:queries|peak memory usage|memory):\s*[\d.]{1,9}\s*(?:[kmg]i?b)?\b"),
+    ("👍|👎|❤|♥|★|☆|👁|💬|🔥", rf"[👍👎❤♥★☆👁💬🔥]\ufe0f?\s*{_COUNT}\b"),
     # whose page it is, and what pages have beside their text
-    (("©", "(c)", "copyright"), r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}"),
-    (("retrieved from",), r"^retrieved from\b.*$"),
+    ("©|(c)|copyright", r"(?:©|\(c\)|copyright)\s*(?:©\s*)?(?:\d{4}\s*[-\u2013\u2014]\s*)?\d{4}"),
+    ("retrieved", r"^retrieved from\b.*$"),
 ]
 _BESIDE = re.compile(
     r"\W*(?:advertisements?|anzeige|werbung|publicité|publicidad|sponsored(?: content)?|ad"
@@ -425,8 +486,10 @@ _BESIDE = re.compile(
     r"|sign in|log in|subscribe|weiterlesen|mehr lesen|lire la suite|leer más)\W*",
     re.IGNORECASE,
 )
-_NOISES = [(words, re.compile(noise, re.IGNORECASE)) for words, noise in _NOISE]
-_LINE_NOISES = [((), re.compile("|".join(f"(?:{noise})" for noise in _LABELLED), re.IGNORECASE))]
+_NOISES, _LINE_NOISES = (
+    [(words.split("|"), r"\d" in noise, re.compile(noise, re.IGNORECASE)) for words, noise in noises]
+    for noises in (_NOISE, _LABELLED)
+)
 _DIGIT = re.compile(r"\d")
 _LIKE = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _SYMBOLS_ONLY = re.compile(r"[\W_]*")
@@ -441,8 +504,8 @@ def what_counts(text: str, *, line: bool = False, noisy: int = 20_000) -> str:
     text = " ".join(unicodedata.normalize("NFC", text).translate(_LIKE).split())
     start, rest = text[:noisy], text[noisy:]
     lower, has_digit = start.lower(), _DIGIT.search(start) is not None
-    for words, noise in _LINE_NOISES if line else _NOISES:
-        if any(word in lower for word in words) if words else has_digit:
+    for words, needs_digit, noise in _LINE_NOISES if line else _NOISES:
+        if (has_digit or not needs_digit) and any(word in lower for word in words):
             start = noise.sub(" ", start)
     text = " ".join(start.split()) + rest
     if line:

@@ -87,9 +87,10 @@ def _likeliest(
             left = _sums(channels, gaps_s / np.expm1(scaled), count)
             slope = _sums(channels, (gaps_s / (2 * np.sinh(scaled / 2))) ** 2, count)
             step = np.divide(left - quiet_s, slope, out=np.zeros(count), where=slope > 0)
-            rate = rate + step
-            if np.all(np.abs(step) <= _CLOSE * rate):
+            step[np.abs(step) <= _CLOSE * rate] = 0.0  # so that no channel's answer depends on how long others take
+            if not step.any():
                 break
+            rate += step
     error = np.divide(1.0, rate * np.sqrt(slope), out=np.zeros(count), where=slope > 0)
     return rate, error
 

@@ -154,7 +154,7 @@ def _outcome(model: FeedsModel) -> FeedsOutcome:
 def first_hours(model: FeedsModel, work: Workload, plan: LevelPlan, hours: float) -> Hours:
     """Return how a plan is reached: owners begin alone, and each hour, at a moment of its own, each lets its channels
     have one level less or more until they are where they should be."""
-    places = Places.of(Ring(node_names(model), model.base))
+    places = Places(Ring(node_names(model), model.base))
     owners = places.owners(work.places)
     moments_s = np.random.default_rng([model.seed, 6]).random(model.nodes)[owners] * MAINTENANCE_S
     at_s = np.arange(0.0, hours * HOUR_S + 1, STEP_S)
@@ -175,7 +175,7 @@ def first_hours(model: FeedsModel, work: Workload, plan: LevelPlan, hours: float
 
 def decided_alone(model: FeedsModel, work: Workload) -> Alone:
     """Return what comes of owners that decide the levels of their channels alone, from the clusters of all nodes."""
-    owners = Places.of(Ring(node_names(model), model.base)).owners(work.places)
+    owners = Places(Ring(node_names(model), model.base)).owners(work.places)
     order = np.argsort(owners, kind="stable")
     ends = np.searchsorted(owners[order], np.arange(model.nodes + 1))
     mine: list[NDArray[np.intp]] = [order[start:stop] for start, stop in pairwise(ends)]

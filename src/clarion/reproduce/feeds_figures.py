@@ -68,7 +68,8 @@ def _bars(place: Any, told: dict[str, list[float]], colours: tuple[str, ...], fo
     for number, (label, values) in enumerate(told.items()):
         at = np.arange(len(values)) + (number - (len(told) - 1) / 2) * width
         bars = place.bar(at, values, width, label=label, color=colours[number])
-        place.bar_label(bars, [format(value, form) for value in values], fontsize=6.5, padding=1)
+        behind = {"facecolor": "#ffffff", "edgecolor": "none", "pad": 0.2}
+        place.bar_label(bars, [format(value, form) for value in values], fontsize=6.5, padding=1.5, bbox=behind)
     place.set_xticks(range(len(NAMES)), list(NAMES.values()))
 
 

@@ -154,7 +154,9 @@ def _fastest(results: Results) -> Seen:
     return Seen(_held(first and more > 1), text, {"load_ratio": more})
 
 
-@_judges("order", "means with real wedges, of every seed: Fast < Lite <= Log <= Sqrt < Fair")
+@_judges(
+    "order", "means with real wedges, of every seed: Fast < Lite <= Log <= Sqrt < Fair, and Sqrt within 15 % of Lite"
+)
 def _order(results: Results) -> Seen:
     """Fair's mean is by far the highest, as it gives too much emphasis to the rate of change; square root and
     logarithm bring it back to Lite's."""
@@ -352,7 +354,7 @@ def _churn(results: Results) -> Seen:
         longest = max(longest, one.making_up.longest_gap_intervals)
         parts.append(
             f"{name}: {one.making_up.longest_gap_intervals:.2f} intervals at most, and"
-            f" {one.grid_alone.longest_gap_intervals:.2f} ({one.grid_alone.channels_by_gap['2']:,} channels over 2)"
+            f" {one.grid_alone.longest_gap_intervals:.2f} (over 2: {one.grid_alone.channels_by_gap['2']:,} channels)"
             " where polls are on the grid alone"
         )
     values = {name: one.to_dict() for name, one in results.churns.items()}

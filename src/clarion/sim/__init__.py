@@ -1,7 +1,8 @@
 """Simulations that run the decision code of the real system in simulated time: publishers, a broker, a subscriber.
 
 `simulate` makes one run of `Parameters`, `sweep` many at once on all cores; each gives an `Outcome`.
-Workflows have a model of their own: `simulate_workflow` in `workflow_simulation`.
+Workflows have a model of their own, `simulate_workflow` in `workflow_simulation`, and so have feeds:
+`simulate_feeds` in `feeds_simulation`, and `simulate_churn` in `feeds_churn`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -196,7 +196,7 @@ def simulate_churn(
     lives, grid_alone, making_up, views = Lives(model, churn_per_hour, seconds), _Gaps(order.size), _Gaps(order.size), 0
     owners = np.zeros(0, np.uint64)
     for view in views_of(lives, model.base, seconds, beat_s, model.seed):
-        nodes = Places.of(view.ring)
+        nodes = Places(view.ring)
         pollers = nodes.pollers(places, levels)
         fails_s = np.array([lives.fails_s[name] for name in view.ring.names])
         before_s = np.full(order.size, view.from_s)

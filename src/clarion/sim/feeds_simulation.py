@@ -97,18 +97,11 @@ class Pollers(NamedTuple):
 class Places:
     """Nodes on the ring as arrays: what `Ring.pollers` says of one channel is said of many at once."""
 
-    def __init__(self, ids: Ids, base: int) -> None:
-        self.ids = ids  # sorted
-        self._bits = base.bit_length() - 1
-        self.levels = Ring((), base).levels
-        while base**self.levels < ids.size:
-            self.levels += 1
-
-    @classmethod
-    def of(cls, ring: Ring) -> Places:
-        """Return the places of a ring's nodes."""
+    def __init__(self, ring: Ring) -> None:
         ids = [ring_id(name) >> (ID_BITS - _ID_BITS) for name in ring.names]
-        return cls(np.array(ids, dtype=np.uint64), ring.base)
+        self.ids = np.array(ids, dtype=np.uint64)  # sorted, as the ring has them
+        self.levels = ring.levels
+        self._bits = ring.base.bit_length() - 1
 
     def owners(self, places: Ids) -> Counts:
         """Return who owns channels: the node nearest on the circle, the next one on where two are equally near."""
@@ -233,7 +226,7 @@ def plan_levels(model: FeedsModel, work: Workload) -> LevelPlan:
 def measure(model: FeedsModel, work: Workload, plan: LevelPlan, *, updates: int = 10, told: int = 300) -> FeedsOutcome:
     """Return what a plan comes to on a ring of the model's nodes."""
     ring = Ring(node_names(model), model.base)
-    pollers = Places.of(ring).pollers(work.places, plan.levels)
+    pollers = Places(ring).pollers(work.places, plan.levels)
     wedge = np.maximum(1, pollers.wedge)
     channels, interval_s = work.channels, model.poll_interval_s
     each = measured_detections(model, work, pollers.total, updates)

@@ -110,3 +110,5 @@ def test_logs_at_a_broker_become_a_file_for_the_planner(
     header, row = out.read_text().splitlines()
     assert header.replace('"', "").startswith("channel,subscribers,size,update_interval_s,")
     assert row.startswith('"http://example.net/1",49,')
+    planned = CliRunner().invoke(app, ["feeds", "plan", str(out), "--nodes", "4", "--scheme", "fair", "--json"])
+    assert json.loads(planned.stdout)["channels"] == 1, planned.output

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from time import process_time
 from typing import Any, NamedTuple
 
 import yaml
@@ -150,5 +151,30 @@ def report() -> str:
     return "\n".join(lines)
 
 
+def speed() -> str:
+    """Return how long it takes to read a page and a feed of usual sizes, and to compare them with ones that changed."""
+    paragraph = "<div><p>The council voted on Monday to build a second bridge for 48 million euros.</p></div>"
+    article = f"<html><body><nav>Home</nav><main><h1>A</h1>{paragraph * 700}</main><footer>2026</footer></body></html>"
+    item = "<item><guid>%d</guid><title>News</title><link>/%d</link><description>&lt;p&gt;%s</description></item>"
+    listed = "".join(item % (at, at, "Words of a teaser. " * 30) for at in range(30))
+    feed = f'<rss version="2.0"><channel><title>T</title>{listed}</channel></rss>'
+    lines = []
+    for name, before, old, new in (("page", article, "<h1>A</h1>", "<h1>B</h1>"), ("feed", feed, "News", "Other news")):
+        bodies = before.encode(), before.replace(old, new, 1).encode()
+        versions = [read_version(body, "text/html", URL, Rules()) for body in bodies]
+        began_s = process_time()
+        for _ in range(20):
+            read_version(bodies[1], "text/html", URL, Rules())
+        read_s = process_time()
+        for _ in range(20):
+            difference(*versions)
+        compared_s = process_time()
+        lines.append(
+            f"a {name} of {len(bodies[1]) / 1000:.0f} KB: read in {(read_s - began_s) * 50:.1f} ms, "
+            f"compared in {(compared_s - read_s) * 50:.2f} ms"
+        )
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    sys.stdout.write(report() + "\n")
+    sys.stdout.write(f"{report()}\n\n{speed()}\n")

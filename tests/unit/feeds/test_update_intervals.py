@@ -97,6 +97,17 @@ def test_gaps_of_every_length_and_of_none_have_an_answer() -> None:
     assert (found.low_s < found.update_interval_s).all()
 
 
+def test_what_is_found_of_a_channel_does_not_depend_on_the_others() -> None:
+    dice = np.random.default_rng(7)
+    gaps_s = spaced("in bursts", dice, (50, 100))
+    changed = watch(POLL_S, gaps_s, dice)
+    changed[::10] = True
+    whole = estimate(gaps_s, changed)
+    alone = [estimate(gaps_s[[at]], changed[[at]]) for at in range(50)]
+    assert [one.low_s[0] for one in alone] == whole.low_s.tolist()
+    assert [one.update_interval_s[0] for one in alone] == whole.update_interval_s.tolist()
+
+
 def test_no_channels_give_no_intervals() -> None:
     found = estimate(np.empty((0, 5)), np.empty((0, 5), bool))
     assert [len(column) for column in found] == [0, 0, 0, 0]
