@@ -570,10 +570,9 @@ class Node:
                     channel.polling = True
                     self._start(self._poll(channel, self.slots[topic]))
             wait_s = self._due[0][0] - now_s if self._due else 60.0
-            try:
-                await asyncio.wait_for(self._wake.wait(), min(max(wait_s, 0.001), 60.0))
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):  # wait_for, before Python 3.12, would now and then not be cancelled
+                async with asyncio.timeout(min(max(wait_s, 0.001), 60.0)):
+                    await self._wake.wait()
 
     def _may_ask(self, channel: PolledChannel, now_s: float, turns: dict[str, int]) -> bool:
         """Tell whether a host may be asked now. Polls in their slots keep to its limit by themselves; those that are
