@@ -86,7 +86,7 @@ class Web:
             form = list(FORMS)[number % len(FORMS)]
             path = f"/{number}.{form}"
             every_s = dice.uniform(*extent.changes_s)
-            since_s = time.time() - dice.uniform(0, every_s)
+            since_s = time.time() - (SHOWN + dice.random()) * every_s  # so that bodies are as large at all times
             server.set_schedule(path, body_of(path, form), every_s, FORMS[form], since_s=since_s)
             url = server.url(path)
             self.pages.append(Page(path, url, channel_topic(url), form, subscribers))

@@ -42,7 +42,7 @@ def _detection(rounds: list[Round], extent: dict[str, Any]) -> list[str]:
             "load in ratio", "KB/s", "in ratio", "changes", "lost", "twice"]  # fmt: skip
     lite = _ratios(rounds, "lite", _mean_s)
     return [
-        f"{extent['channels']} channels (RSS, Atom and HTML in equal parts, twenty items at most), each of which "
+        f"{extent['channels']} channels (RSS, Atom and HTML in equal parts, twenty items each), each of which "
         f"changes every {least_s:g} to {most_s:g} s at moments of its own; {extent['subscriptions']:,} subscriptions, "
         f"Zipf 0.5; every poller asks each tau = {tau_s:g} s, with ETags. Sixteen nodes in four processes, one broker, "
         f"one web server, all on loopback; {often} of {extent['seconds']:g} s each, one after the other with the same "

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -171,10 +172,9 @@ class Poller:
                     channel.polling = True
                     self._start(self._poll(channel, self.slots[topic]))
             wait_s = self._due[0][0] - now_s if self._due else 60.0
-            try:
-                await asyncio.wait_for(self._wake.wait(), min(max(wait_s, 0.001), 60.0))
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(max(wait_s, 0.001), 60.0)):  # wait_for may lose that it is cancelled
+                    await self._wake.wait()
 
     def _may_ask(self, channel: PolledChannel, now_s: float, turns: dict[str, int]) -> bool:
         """Tell whether a host may be asked now. Polls in their slots keep to its limit by themselves; those that are
