@@ -28,7 +28,7 @@ from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
 from clarion.feeds.polled_channel import Trouble, read_trouble, trouble_name
 from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
-from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
+from clarion.feeds.ring_view import NOTICES_KEPT_S, NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
     MessagesGone,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from clarion.feeds.fetcher import Fetcher
 
 KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not read stay
-_NOTICES_KEPT_S = 86_400.0
 _STATES_AT_ONCE = 500
 _TRIES = 20
 _LOOK_S = 1.0
@@ -240,7 +239,7 @@ class Feeds:
                     tx.put(NOTICES_TOPIC, notice_of(topic))
                 return
             except NoSubscriber:  # the topic is not there yet
-                self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
+                self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=NOTICES_KEPT_S, at_bound="trim")
 
     # Looking.
 
