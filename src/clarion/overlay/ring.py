@@ -15,7 +15,7 @@ from clarion.model.errors import BadSettings
 
 ID_BITS = 160
 BASES = (2, 4, 16, 32, 256)  # whose digits fill an id
-_CIRCLE = 1 << ID_BITS
+CIRCLE = 1 << ID_BITS
 
 
 def ring_id(name: bytes | str) -> int:
@@ -42,7 +42,7 @@ class Ring:
 
     def __init__(self, names: Iterable[str] = (), base: int = 16) -> None:
         self.base = base
-        self._bits = _digit_bits(base)
+        self.digit_bits = _digit_bits(base)
         places = sorted((ring_id(name), name) for name in set(names))
         self._ids = [place for place, _ in places]
         self._names = [name for _, name in places]
@@ -93,7 +93,7 @@ class Ring:
         after, before = bisect_left(self._ids, place) % total, (bisect_left(self._ids, place) - 1) % total
         found: list[str] = []
         for _ in range(min(count, total)):
-            ahead, behind = (self._ids[after] - place) % _CIRCLE, (place - self._ids[before]) % _CIRCLE
+            ahead, behind = (self._ids[after] - place) % CIRCLE, (place - self._ids[before]) % CIRCLE
             if ahead <= behind:
                 found.append(self._names[after])
                 after = (after + 1) % total
@@ -109,7 +109,7 @@ class Ring:
 
     def _wedge(self, place: int, level: int) -> tuple[int, int]:
         """Return the positions on the circle between which a wedge lies."""
-        width = max(0, ID_BITS - self._bits * level)
+        width = max(0, ID_BITS - self.digit_bits * level)
         low = place >> width << width
         return bisect_left(self._ids, low), bisect_left(self._ids, low + (1 << width))
 

@@ -99,7 +99,7 @@ class Places:
         ids = [ring_id(name) >> (ID_BITS - _ID_BITS) for name in ring.names]
         self.ids = np.array(ids, dtype=np.uint64)  # sorted, as the ring has them
         self.levels = ring.levels
-        self._bits = ring.base.bit_length() - 1
+        self._bits = ring.digit_bits
 
     def owners(self, places: Ids) -> Counts:
         """Return who owns channels: the node nearest on the circle, the next one on where two are equally near."""
