@@ -185,14 +185,14 @@ def test_sixteen_nodes_share_the_polls_and_ask_no_more_than_subscribers_would(wo
         shown = world.wait_shown(url, lambda found: len(found.pollers) == 16)
         assert set(shown.pollers) == names
         assert shown.detection_s == pytest.approx(interval_s / 32)
-    began_s = time.time()
     with_all = {(url, name) for url in urls for name in names}
 
-    def polled() -> bool:
-        log = [one for one in world.polls() if one.at_us > began_s * 1e6]
-        return with_all <= {(one.url, one.node) for one in log}
+    def polled(since_s: float) -> bool:
+        return with_all <= {(one.url, one.node) for one in world.polls() if one.at_us > since_s * 1e6}
 
-    eventually(polled, "every node polls every channel")
+    eventually(lambda: polled(0.0), "every node knows every channel")  # before, it has nothing to ask conditionally by
+    began_s = time.time()
+    eventually(lambda: polled(began_s), "every node polls every channel")
     until_s = time.time()
     for path in paths:
         came = [one for one in world.server.requests(path) if began_s <= one.at_s <= until_s]
