@@ -22,7 +22,8 @@ from tests.integration.waiting import DEADLINE_S
 
 from clarion.feeds.fetcher import FetchSettings
 from clarion.feeds.honeycomb import Scheme
-from clarion.feeds.node import Node, NodeSettings
+from clarion.feeds.node import Node
+from clarion.feeds.node_settings import NodeSettings
 from clarion.model.errors import RetryableError
 
 LOOPBACK = FetchSettings(allow=("127.0.0.0/8",), total_s=20.0)

@@ -208,7 +208,7 @@ def test_what_nobody_follows_is_polled_no_more_and_what_is_new_is_polled_at_once
     world.wait_versions(old, 1)
     assert world.feeds.unsubscribe(old, "reader")
     (node,) = world.nodes.running
-    eventually(lambda: channel_topic(old) not in node.slots, "the node hears of it")
+    eventually(lambda: channel_topic(old) not in node.poller.slots, "the node hears of it")
     new = world.follow("/new.xml")
     world.wait_versions(new, 1)
     before = len(world.server.requests("/old.xml"))
@@ -241,7 +241,7 @@ def test_who_starts_later_has_the_name(world: World) -> None:
         world.nodes.wait(first)
     world.server.set_feed("/name.xml", ["one"])
     world.wait_versions(world.follow("/name.xml"), 1)
-    assert second.counts["changes"] == 1
+    assert second.poller.counts["changes"] == 1
 
 
 def test_nodes_of_a_ring_agree_on_what_they_all_compute_with(world: World) -> None:
@@ -332,7 +332,7 @@ def test_a_server_that_misbehaves_is_told_of_spares_others_and_recovers(world: W
         world.server.behave(f"/{how}.xml")
         world.wait_versions(url, 1)
         world.wait_shown(url, lambda found: found.status.trouble is None)
-    assert node.counts["failures"] >= 2 * len(_HOW)
+    assert node.poller.counts["failures"] >= 2 * len(_HOW)
 
 
 def test_a_host_that_throttles_is_spared_by_all_nodes(broker: BrokerProcess, server: FeedServer) -> None:

@@ -174,7 +174,9 @@ def test_watching_ends_by_ctrl_c_and_with_who_reads_it(shared: Shell, server: Fe
             def shown() -> bool:
                 entries.insert(0, f"entry {len(entries)}")  # until both have begun to look
                 server.set_feed("/watched.xml", entries)
-                return all(select.select([one.stdout], [], [], 1.0)[0] for one in (watching, piped))
+                return all(
+                    select.select([one.stdout.fileno()], [], [], 1.0)[0] for one in (watching, piped) if one.stdout
+                )
 
             eventually(shown, "what changes is shown")
             assert json.loads(read_line(watching))["url"] == server.url("/watched.xml")

@@ -22,7 +22,8 @@ from clarion.cli.output import readable_duration
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
-    from clarion.feeds.node import Node, NodeSettings
+    from clarion.feeds.node import Node
+from clarion.feeds.node_settings import NodeSettings
 
 Schemes = StrEnum(
     "Schemes", {"LITE": "lite", "FAST": "fast", "FAIR": "fair", "FAIR_SQRT": "fair-sqrt", "FAIR_LOG": "fair-log"}
@@ -63,7 +64,7 @@ def _settings(
     with needing_feeds():
         from clarion.feeds.fetcher import FetchSettings
         from clarion.feeds.honeycomb import Scheme
-        from clarion.feeds.node import NodeSettings
+        from clarion.feeds.node_settings import NodeSettings
     fetch = FetchSettings(allow=tuple(allow or ()), robots=robots, contact=contact)
     host, _, port = websub_listen.rpartition(":")
     if not host or not port.isdigit():

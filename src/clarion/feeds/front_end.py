@@ -138,11 +138,18 @@ class Feeds:
             check_rules(rules)
         topic = channel_topic(url)
         self._keep_record(topic, url, rules)
-        self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+        self._keep_topic(topic)
         is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
         self._notice(topic)
         others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
         return Subscribed(url, topic, name, is_new, others)
+
+    def _keep_topic(self, topic: str) -> None:
+        """Make a channel's topic; one that is kept already stays as somebody may have set it."""
+        with suppress(NoTopic):
+            if self._admin.describe_topic(topic).retention == "keep":
+                return
+        self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
 
     def subscribe_many(self, urls: Iterable[str], name: str) -> int:
         """Have many URLs followed for a subscriber, with fewer requests than one by one; return how many are new to
@@ -156,7 +163,7 @@ class Feeds:
 
         def subscribe(topic: str) -> bool:
             if topic not in rows:
-                self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+                self._keep_topic(topic)
             return self._admin.subscribe(topic, name)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from copy import deepcopy
-from itertools import islice
+from itertools import dropwhile, islice
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
+from cssselect import HTMLTranslator, SelectorError, parse
+from cssselect.parser import CombinedSelector
 from lxml import etree, html
 
 from clarion.feeds.channels import Rules
 from clarion.model.errors import PermanentError
 
 _MOST_ELEMENTS = 10_000  # of a page whose main text is looked for; the text of a larger one is taken whole
-_MOST_ELEMENTS_FOR_RULES = 20_000  # a selector may take the square of their number
+_MOST_ELEMENTS_FOR_RULES = 10_000  # a selector may take the square of their number
+_MOST_DEPTHS = 200_000  # of all elements together, where an XPath is followed
 _MOST_RULES = 20
 _MOST_RULE_CHARACTERS = 300
 _MOST_BLOCKS = 6000  # what follows is not looked at
@@ -50,7 +54,7 @@ class Block(NamedTuple):
 # Rules.
 
 _PAST_SELF = re.compile(r"//|\.\.|\b(?:ancestor|descendant|following|preceding|parent)\b")
-_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self)?\s*::|\$")
+_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self|-sibling)?\s*::|\$")
 
 
 def _set(words: str) -> frozenset[str]:
@@ -63,6 +67,10 @@ _FUNCTIONS = _set(
 )
 
 
+_COMPLEX = re.compile(r":(?:not|has|is|where|matches)\([^)]*[\s>+~]")
+_SAMPLE = etree.fromstring("<html><body><p class='a'>a</p></body></html>")
+
+
 def check_rules(rules: Rules) -> None:
     """Return where every rule is a selector that can be followed in bounded time; BadRules otherwise."""
     if len(rules.keep) + len(rules.leave_out) > _MOST_RULES:
@@ -71,26 +79,62 @@ def check_rules(rules: Rules) -> None:
         _selector(rule)
 
 
-def _selector(rule: str) -> etree.XPath:
+def _selector(rule: str) -> Callable[[Any], list[Any]]:
     """Return a rule ready to be followed: an XPath where it starts with `/`, `./` or `(`, else a CSS selector."""
-    from cssselect import HTMLTranslator, SelectorError
-
-    if not rule.strip() or len(rule) > _MOST_RULE_CHARACTERS:
+    rule = rule.strip()
+    if not rule or len(rule) > _MOST_RULE_CHARACTERS:
         raise BadRules(f"a rule has from 1 to {_MOST_RULE_CHARACTERS} characters, not {len(rule)}; nothing was done")
-    path = rule.strip().startswith(("/", "./", "("))
-    if path and _costly(rule):
+    is_path = rule.startswith(("/", "./", "("))
+    if _costly(rule) if is_path else _COMPLEX.search(rule) or rule.count(":nth") > 2:
         raise BadRules(
-            f"the rule {rule!r} may take too long: within [ ] an XPath may look at the element, its attributes and its "
-            "children only; other axes than of siblings, variables and unusual functions are not for rules"
+            f"the rule {rule!r} may take too long: what is in [ ] of an XPath and ( ) of CSS may be about an element, "
+            "its attributes and its children only, and // comes at most twice; CSS has siblings: h2 + p"
         )
     try:
-        selector = etree.XPath(rule.strip() if path else HTMLTranslator().css_to_xpath(rule.strip()), regexp=False)
-        found = selector(etree.fromstring("<html><body><p class='a'>a</p></body></html>"))
+        if is_path:
+            path = etree.XPath(rule, regexp=False)
+            if not isinstance(path(_SAMPLE), list):
+                raise BadRules(f"the rule {rule!r} gives a value, not parts of a page; nothing was done")
+            return lambda tree: _by_path(path, tree)
+        trees = [selector.parsed_tree for selector in parse(rule) if not selector.pseudo_element]
+        if not trees:
+            raise BadRules(f"the rule {rule!r} names no element; nothing was done")
+        for tree in trees:
+            _matching(tree, _SAMPLE)
     except (etree.XPathError, SelectorError, SyntaxError, ValueError, RecursionError) as error:
-        raise BadRules(f"the rule {rule!r} is no {'XPath' if path else 'CSS selector'}: {error}") from None
-    if not isinstance(found, list):
-        raise BadRules(f"the rule {rule!r} gives a value, not parts of a page; nothing was done")
-    return selector
+        raise BadRules(f"the rule {rule!r} is no {'XPath' if is_path else 'CSS selector'}: {error}") from None
+    return lambda page: [element for tree in trees for element in _matching(tree, page)]
+
+
+def _by_path(path: etree.XPath, tree: Any) -> list[Any]:
+    depths = sum(sum(1 for _ in element.iterancestors()) for element in tree.iter())
+    if depths > _MOST_DEPTHS:  # libxml2 looks for each element below each other in a list of what it has
+        raise NothingKept("the elements of the page are too deep within each other for an XPath; CSS can")
+    found = path(tree)
+    return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
+
+
+def _matching(selector: Any, tree: Any) -> set[Any]:
+    """Return the elements of a tree that a CSS selector is about, in time that grows with their number alone: libxml2
+    would take the cube of it for siblings, and the square for what is within each other."""
+    if not isinstance(selector, CombinedSelector):
+        path = etree.XPath(f"descendant-or-self::{HTMLTranslator().xpath(selector)}", regexp=False)
+        found = path(tree)
+        return {one for one in found if isinstance(one, etree._Element)} if isinstance(found, list) else set()
+    left, right = _matching(selector.selector, tree), _matching(selector.subselector, tree)
+    match selector.combinator:
+        case ">":
+            return {one for one in right if one.getparent() in left}
+        case "+":
+            return {one for one in right if one.getprevious() in left}
+        case "~":
+            after = set()
+            for parent in {one.getparent() for one in left} - {None}:
+                children = dropwhile(lambda one: one not in left, parent)
+                after |= right.intersection(islice(children, 1, None))
+            return after
+        case _:
+            return {one for one in right if any(above in left for above in one.iterancestors())}
 
 
 def _costly(path: str) -> bool:
@@ -100,7 +144,7 @@ def _costly(path: str) -> bool:
     nested = re.search(r"\[[^\]]*\[[^\]]*\[", path) is not None
     calls = set(re.findall(r"([\w:-]+)\s*\(", path))
     far = bool(_PAST_SELF.search(inside) or _FAR.search(path))
-    return nested or far or path.count("//") > 4 or not calls <= _FUNCTIONS
+    return nested or far or path.count("//") + path.count("descendant") > 2 or not calls <= _FUNCTIONS
 
 
 # From a page to its blocks.
@@ -193,10 +237,9 @@ def _ruled(tree: Any, rules: Rules) -> list[Any]:
 
 def _found(rule: str, tree: Any) -> list[Any]:
     try:
-        found = _selector(rule)(tree)
+        return _selector(rule)(tree)
     except etree.XPathError as error:
         raise NothingKept(f"the rule {rule!r} cannot be followed on this page: {error}") from error
-    return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
 
 
 def _remove(element: Any) -> None:
