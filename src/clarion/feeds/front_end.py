@@ -407,7 +407,7 @@ def _detail(
     beside = {
         channel_hash(topic): Watched(channel_id(topic), host, len(row.subscriptions))
         for topic, row in rows.items()
-        if row.subscriptions and f"//{host}" in topic
+        if row.subscriptions and row.host == host
     }
     stretch = host_stretches(ring, beside, view.levels, beat.poll_interval_s, beat.host_limit_per_s).get(host, 1.0)
     interval_s = beat.poll_interval_s * stretch

@@ -178,7 +178,7 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 
 def page_blocks(text: str, url: str, rules: Rules) -> tuple[str, list[Block]]:
     """Return the title of a page and the blocks of its text; NothingKept where rules keep no part of it."""
-    tree = _parse(text)
+    tree = parse_page(text)
     if tree is None:
         return "", []
     title = " ".join((tree.findtext(".//title") or "").split())
@@ -202,11 +202,12 @@ def plain_text(markup: str) -> str:
     """Return the text of a piece of HTML, a line for each of its blocks."""
     if "<" not in markup and "&" not in markup:
         return markup
-    tree = _parse(markup)
+    tree = parse_page(markup)
     return "" if tree is None else "\n".join(block.text for block in _blocks(tree, ""))
 
 
-def _parse(text: str) -> Any:
+def parse_page(text: str) -> Any:
+    """Return the tree of a page; None where there is none."""
     text = text.replace("\0", "")
     if not text.strip():
         return None

@@ -11,7 +11,10 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from clarion.model.errors import BadSettings
+
 ID_BITS = 160
+BASES = (2, 4, 16, 32, 256)  # whose digits fill an id
 _CIRCLE = 1 << ID_BITS
 
 
@@ -22,17 +25,16 @@ def ring_id(name: bytes | str) -> int:
 
 
 def shared_digits(one: int, other: int, base: int) -> int:
-    """Return how many digits two ids have in common from the highest on; `base` is a power of two."""
+    """Return how many digits two ids have in common from the highest on."""
     bits = _digit_bits(base)
     differing = (one ^ other).bit_length()
     return (ID_BITS - differing) // bits
 
 
 def _digit_bits(base: int) -> int:
-    bits = base.bit_length() - 1
-    if base < 2 or base != 1 << bits or ID_BITS % bits:
-        raise ValueError(f"the base of a ring is 2, 4, 16, 32 or 256, not {base}")
-    return bits
+    if base not in BASES:
+        raise BadSettings(f"the base of a ring is one of {', '.join(map(str, BASES))}, not {base}")
+    return base.bit_length() - 1
 
 
 class Ring:

@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from clarion.feeds.honeycomb import Channels, LevelPlan, Scheme, choose_levels
 from clarion.feeds.poll_schedule import poll_phase_s
 from clarion.model.errors import BadSettings
-from clarion.overlay import ID_BITS, Ring, ring_id
-from clarion.overlay.routing import route, wedge_tree
+from clarion.overlay import BASES, ID_BITS, Ring, ring_id, route, wedge_tree
 
 Series: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
 Ids: TypeAlias = NDArray[np.uint64]  # the highest 64 bits of ids on the ring
 TARGET_S = 30.0  # of Corona-Fast in the lecture
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
-BASES = (2, 4, 16, 32, 256)
 MOST_NODES, MOST_CHANNELS = 100_000, 100_000_000
 _ID_BITS = 64
 _POLLS_AT_ONCE = 4_000_000  # bounds the memory of a run, however many channels it has
