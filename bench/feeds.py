@@ -47,7 +47,7 @@ _SETTLED_S = 6.0  # three beats
 class Extent:
     """How much is measured."""
 
-    rounds: int = 2
+    rounds: int = 1
     channels: int = 48
     subscriptions: int = 48 * 30
     interval_s: float = 20.0  # tau

@@ -280,7 +280,7 @@ def test_updates_are_neither_lost_nor_doubled_under_kills(tmp_path: Path) -> Non
     report = describe(verdict, [f"{dict(campaign.kills)}"])
     assert not verdict.violations, report
     assert all(campaign.kills[kind] >= 1 for kind in ("owner", "node", "broker")), report
-    assert verdict.counts["versions"] > 3, report
+    assert verdict.counts["versions"] >= plan.channels, report
 
 
 def _delta(version: int, *titles: str, kind: str = "new") -> Delta:
