@@ -18,9 +18,9 @@ from tests.integration.waiting import eventually
 
 from clarion import Admin, Publisher, Subscriber
 from clarion.feeds.channels import Rules, channel_hash, channel_topic, record_name
-from clarion.feeds.deltas import Change, Delta
+from clarion.feeds.deltas import Change, Delta, delta_of
 from clarion.feeds.fetcher import FetchSettings
-from clarion.feeds.front_end import ChannelDetail, Feeds, delta_of
+from clarion.feeds.front_end import ChannelDetail, Feeds
 from clarion.feeds.node import Node
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, decode_poll
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC
@@ -62,7 +62,7 @@ class World:
     def deltas(self, url: str) -> list[Delta]:
         """Return all deltas that are on a channel's topic."""
         with Admin(self.url) as admin:
-            found = [delta_of(message) for message in admin.browse(channel_topic(url), "earliest")]
+            found = [delta_of(message.payload) for message in admin.browse(channel_topic(url), "earliest")]
         return [one for one in found if one is not None]
 
     def wait_versions(self, url: str, count: int) -> list[Delta]:

@@ -37,7 +37,8 @@ from clarion.feeds.ring_view import (
     RingView,
     decode_ring_message,
 )
-from clarion.feeds.versions import VersionStore
+from clarion.feeds.update_intervals import UNCHANGED_S
+from clarion.feeds.version_store import VersionStore
 from clarion.model.errors import BadSettings, ClarionError, PermanentError, TakenOver
 
 log = logging.getLogger("clarion.feeds")
@@ -45,7 +46,6 @@ _RECORDS_AT_ONCE = 500
 _NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
 _SIZES_BEATS = 5  # after which a node tells of sizes that it learnt
-_NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
 
 
 class Node:
@@ -306,7 +306,7 @@ class Node:
             troubles = await self._broker.client.states([trouble_name(channel.topic) for channel in some])
             for channel, trouble in zip(some, troubles, strict=True):
                 channel.on_head(heads[channel.topic])
-                channel.trouble = channel.trouble or read_trouble(trouble)  # told by another node, which is gone
+                channel.trouble = channel.trouble or read_trouble(trouble.value)  # told by another node, which is gone
         if any(channel.head is None and not channel.polled_at_s for channel in owned):
             self._schedule()
 
@@ -320,7 +320,7 @@ class Node:
         return Channels(
             np.array([float(channel.watched.subscribers) for channel in owned]),
             np.array(sizes),
-            np.array([_NEVER_CHANGED_S if one is None else max(1.5, one) for one in updates]),
+            np.array([UNCHANGED_S if one is None else max(1.5, one) for one in updates]),
         )
 
     async def _aggregate(self) -> None:
@@ -378,5 +378,4 @@ class Node:
         )
         topics = {channel.name: topic for topic, channel in self.channels.items()}
         slots = {topics[name]: slot for name, slot in by_name.items()}
-        levels = {name: min(self.view.levels.get(name, self._ring.levels), self._ring.levels) for name in by_name}
-        self.poller.schedule(slots, self.channels, levels, max(1, len(self._ring)))
+        self.poller.schedule(slots, self.channels, max(1, len(self._ring)))

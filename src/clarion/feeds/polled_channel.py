@@ -14,9 +14,8 @@ from clarion.feeds.channels import Rules, channel_hash, channel_id
 from clarion.feeds.politeness import LONGEST_WAIT_S, Dice, backoff_s
 from clarion.feeds.poll_schedule import Slot, Watched, next_poll_s
 from clarion.feeds.versions import Found, Head, Outcome
-from clarion.subscriber import State
 
-FOUND_KEPT = 16  # versions that wait for the broker, of one channel
+_FOUND_KEPT = 16  # versions that wait for the broker, of one channel
 _AT_ONCE_S = 1.0  # for a poll that is due at once to be spread over
 _NEVER_S = 0.0
 _SETTLED_FORM = 3
@@ -40,10 +39,10 @@ def trouble_name(topic: str) -> str:
     return f"clarion/feeds/troubles/{channel_hash(topic)}"
 
 
-def read_trouble(state: State) -> Trouble | None:
+def read_trouble(value: bytes | None) -> Trouble | None:
     """Return the trouble that a state tells of; None where it tells of none."""
     try:
-        return None if state.value is None else _troubles.decode(state.value)
+        return None if value is None else _troubles.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -73,6 +72,7 @@ class PolledChannel:
         self.committing = False
         self.soon = False  # poll it at once: a hub said that there is news, or what was found is in doubt
         self.found: deque[Found] = deque()
+        self.dropped = 0  # of what was found, as too much waited for the broker
         self._doubted = ""  # the hash of an old version that came again
         self._late_us = 0  # until when the version was seen that something found was too late for
         self._other_form = 0  # how often running it was another kind of thing than the version before
@@ -121,6 +121,11 @@ class PolledChannel:
 
     # What an answer means.
 
+    def on_worked(self) -> bool:
+        """It can be had; tell whether it could not before."""
+        was, self.trouble = self.trouble, None
+        return was is not None
+
     def on_unchanged(self) -> None:
         """The server has nothing new."""
         self.failures = 0
@@ -140,6 +145,9 @@ class PolledChannel:
         if self._late_us and not self.soon:  # it was asked for after that version was known, whatever clocks say
             found = found._replace(began_us=max(found.began_us, self._late_us + 1))
         self.found.append(found)
+        while len(self.found) > _FOUND_KEPT:
+            self.found.popleft()
+            self.dropped += 1
         return True
 
     def is_settled(self, found: Found, *, is_owner: bool) -> bool:
@@ -177,6 +185,10 @@ class PolledChannel:
         wait_s = slot_s if self.head is not None else min(slot_s, _FIRST_AGAIN_S)
         self.not_before_s = now_s + backoff_s(self.failures, wait_s, retry_after_s, dice)
 
+    def is_news(self) -> bool:
+        """Tell whether that it fails is worth a line: the first time, and then ever more rarely."""
+        return self.failures & (self.failures - 1) == 0
+
     def is_to_be_told(self) -> bool:
-        """Tell whether somebody should know by now that it fails: at the second failure, and ever more rarely."""
-        return self.failures >= 2 and self.failures & (self.failures - 1) == 0
+        """Tell whether somebody should know by now that it fails: from the second time on, as often as it is news."""
+        return self.failures >= 2 and self.is_news()
