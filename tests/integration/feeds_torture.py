@@ -20,12 +20,13 @@ from tests.integration.feed_nodes import FeedNodes
 from tests.integration.feed_server import FeedServer
 from tests.integration.torture import chosen_plan, run_and_report
 from tests.integration.torture_oracle import Verdict
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Subscriber
+from clarion.feeds.channels import channel_id
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.front_end import Feeds
-from clarion.model.errors import RetryableError
+from clarion.feeds.ring_view import RingView
 
 _SHOWN = 200  # entries that a feed shows
 
@@ -41,6 +42,7 @@ class Plan:
     channels: int = 6
     longest_pause_s: float = 1.0  # between two kills
     broker_chance: float = 0.25  # that it is the broker who is killed
+    owner_chance: float = 0.5  # of a node that is killed to be the owner of a channel
 
 
 class Campaign:
@@ -51,7 +53,8 @@ class Campaign:
         self.kills: Counter[str] = Counter()
         self._folder = folder
         self._say = say
-        self._dice = random.Random(plan.seed)
+        self._dice = random.Random(plan.seed)  # for what is killed, whatever feeds do meanwhile
+        self._growth = random.Random(plan.seed)
         self._entries: dict[str, list[str]] = {f"/{number}.xml": [] for number in range(plan.channels)}
         self._broker = BrokerProcess(folder / "broker")
         self._some: list[FeedNodes] = []
@@ -72,6 +75,7 @@ class Campaign:
             for number in range(self.plan.processes):
                 self._some.append(self._start(names[number :: self.plan.processes]))
             stack.callback(self._end_nodes)
+            eventually(lambda: set(names) <= set(self._view().nodes), "all nodes are on the ring")
             for number in range(self.plan.kills):
                 self._pause(server)
                 self._kill(server, topics)
@@ -95,7 +99,7 @@ class Campaign:
     def _pause(self, server: FeedServer) -> None:
         until_s = time.monotonic() + self._dice.random() * self.plan.longest_pause_s
         while True:
-            self._grow(server, self._dice.choice(list(self._entries)))
+            self._grow(server, self._growth.choice(list(self._entries)))
             if time.monotonic() >= until_s:
                 return
             time.sleep(0.05)  # the pace at which feeds grow; nothing is waited for
@@ -108,21 +112,17 @@ class Campaign:
             self._broker.start()
             return
         at = self._dice.randrange(len(self._some))
-        owned = self._owned_by(self._some[at].names, topics)
-        self.kills["owner" if owned else "node"] += 1
+        topic, is_owner = self._dice.choice(list(topics.values())), self._dice.random() < self.plan.owner_chance
+        ring = self._view().ring(16)
+        owner = ring.owner(channel_id(topic)) if is_owner and len(ring) else ""
+        at = next((number for number, one in enumerate(self._some) if owner in one.names), at)
+        self.kills["owner" if owner else "node"] += 1
         self._some[at].kill()
         self._some[at] = self._start(self._some[at].names)
 
-    def _owned_by(self, names: list[str], topics: dict[str, str]) -> bool:
-        try:
-            with Feeds(self._broker.url) as feeds:
-                view = feeds.ring_view()
-        except RetryableError:
-            return False
-        from clarion.feeds.channels import channel_id
-
-        ring = view.ring(16)
-        return bool(len(ring)) and any(ring.owner(channel_id(topic)) in names for topic in topics.values())
+    def _view(self) -> RingView:
+        with Feeds(self._broker.url, timeout_s=DEADLINE_S) as feeds:
+            return feeds.ring_view()
 
     def _judged(self, topics: dict[str, str]) -> Verdict:
         got: dict[str, list[Delta]] = {path: [] for path in topics}

@@ -450,25 +450,25 @@ def opml_import(
       clarion feeds opml import subscriptions.opml
     """
     with needing_feeds():
-        from clarion.feeds.channels import BadUrl
+        from clarion.feeds.channels import BadUrl, normalise_url
         from clarion.feeds.opml import read_opml
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise PermanentError(f"{file} cannot be read: {error.strerror or error}; nothing was changed") from error
     entries = read_opml(data)
-    made = already = 0
+    good: set[str] = set()
     bad: list[str] = []
+    for entry in entries:
+        try:
+            good.add(normalise_url(entry.url))
+        except BadUrl as error:
+            bad.append(str(error))
     with feeds_at(call) as feeds:
-        for number, entry in enumerate(entries, 1):
-            try:
-                is_new = feeds.subscribe(entry.url, name or login_name()).is_new
-                made, already = made + is_new, already + (not is_new)
-            except BadUrl as error:
-                bad.append(entry.url)
-                note(str(error))
-            if sys.stderr.isatty() and number % 20 == 0:
-                console(stderr=True).print(f"{number} of {len(entries)}", end="\r")
+        made = feeds.subscribe_many(sorted(good), name or login_name())
+    for text in bad:
+        note(text)
+    already = len(good) - made
     shown = {"subscribed": made, "already": already, "refused": len(bad)}
     call.print(shown, f"{counted(made, 'channel')} followed, {already} before already, {len(bad)} refused")
 

@@ -142,7 +142,8 @@ class Deliveries:
                     self.reachable = False
                     log.info("cannot see who waits, and will look again: %s", error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._soon.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        await self._soon.wait()
         finally:
             for task in self._served.values():
                 task.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -26,10 +27,11 @@ from clarion.feeds.channels import (
 )
 from clarion.feeds.deltas import Delta, decode_delta
 from clarion.feeds.poll_schedule import Watched, host_stretches
-from clarion.feeds.polled_channel import Trouble, trouble_name
+from clarion.feeds.polled_channel import Trouble, read_trouble, trouble_name
 from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
 from clarion.feeds.ring_view import (
     MISSED_BEATS,
+    NOTICES_KEPT_S,
     NOTICES_TOPIC,
     RING_TOPIC,
     NodeStatus,
@@ -52,12 +54,11 @@ if TYPE_CHECKING:
     from clarion.feeds.fetcher import Fetcher
 
 KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not read stay
-_NOTICES_KEPT_S = 86_400.0
 _STATES_AT_ONCE = 500
 _TRIES = 20
 _LOOK_S = 1.0
 _CLOCKS_OFF_S = 30.0  # how far this machine's clock may be from the broker's
-_troubles = msgspec.json.Decoder(Trouble)
+_AT_ONCE = 16  # subscriptions that are made
 
 
 class NotFollowed(NotSubscribed):
@@ -146,11 +147,39 @@ class Feeds:
             check_rules(rules)
         topic = channel_topic(url)
         self._keep_record(topic, url, rules)
-        self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+        self._keep_topic(topic)
         is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
-        self._notice(url)
+        self._notice(topic)
         others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
         return Subscribed(url, topic, name, is_new, others)
+
+    def _keep_topic(self, topic: str) -> None:
+        """Make a channel's topic; one that is kept already stays as somebody may have set it."""
+        with suppress(NoTopic):
+            if self._admin.describe_topic(topic).retention == "keep":
+                return
+        self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+
+    def subscribe_many(self, urls: Iterable[str], name: str) -> int:
+        """Have many URLs followed for a subscriber, with fewer requests than one by one; return how many are new to
+        it. BadUrl where one is none, before anything is done."""
+        wanted = {channel_topic(url): url for url in map(normalise_url, urls)}
+        rows = {row.topic: row for row in listed(self._admin.topics(PREFIX)) if row.topic in wanted}
+        followed = {topic for topic, row in rows.items() if any(one == to_bytes(name) for one, _ in row.subscriptions)}
+        missing = [topic for topic in wanted if topic not in followed]
+        for at in range(0, len(missing), _STATES_AT_ONCE):
+            self._keep_records({topic: wanted[topic] for topic in missing[at : at + _STATES_AT_ONCE]})
+
+        def subscribe(topic: str) -> bool:
+            if topic not in rows:
+                self._keep_topic(topic)
+            return self._admin.subscribe(topic, name)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            made = sum(pool.map(subscribe, missing))
+        if missing:
+            self._notice("")
+        return made
 
     def unsubscribe(self, url: str, name: str) -> bool:
         """End a subscription; False where there was none. What is kept of the channel stays; see `forget`."""
@@ -160,7 +189,7 @@ class Feeds:
         except (NoTopic, NotSubscribed):
             return False
         if ended:
-            self._notice(url)
+            self._notice(channel_topic(url))
         return ended
 
     def forget(self, url: str) -> None:
@@ -197,15 +226,30 @@ class Feeds:
                 return
         raise PermanentError(f"others change what is kept of {url} all the time; nothing was changed")
 
-    def _notice(self, url: str) -> None:
-        """Hasten the nodes; without it they would find out within their maintenance interval."""
+    def _keep_records(self, urls: dict[str, str]) -> None:
+        """Keep the records of channels that have none, by topic."""
+        states = self._client.states([record_name(channel_hash(topic)) for topic in urls])
+        at_us = time.time_ns() // 1000
+        try:
+            with self._client.transaction() as tx:
+                for (topic, url), state in zip(urls.items(), states, strict=True):
+                    if kept_record(state) is None:
+                        record = ChannelRecord(url=url, subscribed_at_us=at_us)
+                        tx.set(record_name(channel_hash(topic)), msgspec.json.encode(record), expect=state.version)
+        except VersionConflict:  # others are at it, too
+            for topic, url in urls.items():
+                self._keep_record(topic, url, None)
+
+    def _notice(self, topic: str) -> None:
+        """Hasten the nodes, for one channel or, without its topic, for all; without it they would find out within
+        their maintenance interval."""
         for _ in range(2):
             try:
                 with self._client.transaction() as tx:
-                    tx.put(NOTICES_TOPIC, notice_of(channel_topic(url)))
+                    tx.put(NOTICES_TOPIC, notice_of(topic))
                 return
             except NoSubscriber:  # the topic is not there yet
-                self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
+                self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=NOTICES_KEPT_S, at_bound="trim")
 
     # Looking.
 
@@ -372,12 +416,8 @@ def _status(row: Listed, record: State, head: State, trouble: State, wanted: byt
     if channel is None:
         return None
     waiting = next((row.next_offset - cursor for one, cursor in row.subscriptions if one == wanted), None)
-    found_trouble = None
-    if trouble.value is not None:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found_trouble = _troubles.decode(trouble.value)
     names = tuple(to_text(one) for one, _ in row.subscriptions)
-    return ChannelStatus(channel.url, row.topic, names, read_head(head), found_trouble, waiting)
+    return ChannelStatus(channel.url, row.topic, names, read_head(head), read_trouble(trouble), waiting)
 
 
 def _detail(
@@ -393,7 +433,7 @@ def _detail(
     beside = {
         channel_hash(topic): Watched(channel_id(topic), host, len(row.subscriptions))
         for topic, row in rows.items()
-        if row.subscriptions and f"//{host}" in topic
+        if row.subscriptions and row.host == host
     }
     stretch = host_stretches(ring, beside, view.levels, beat.poll_interval_s, beat.host_limit_per_s).get(host, 1.0)
     interval_s = beat.poll_interval_s * stretch

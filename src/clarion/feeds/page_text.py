@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable, Iterable
 from copy import deepcopy
-from itertools import islice
+from itertools import dropwhile, islice
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
+from cssselect import HTMLTranslator, SelectorError, parse
+from cssselect.parser import CombinedSelector
 from lxml import etree, html
 
 from clarion.feeds.channels import Rules
 from clarion.model.errors import PermanentError
 
 _MOST_ELEMENTS = 10_000  # of a page whose main text is looked for; the text of a larger one is taken whole
-_MOST_ELEMENTS_FOR_RULES = 20_000  # a selector may take the square of their number
+_MOST_ELEMENTS_FOR_RULES = 10_000  # a selector may take the square of their number
+_MOST_DEPTHS = 200_000  # of all elements together, where an XPath is followed
 _MOST_RULES = 20
 _MOST_RULE_CHARACTERS = 300
 _MOST_BLOCKS = 6000  # what follows is not looked at
@@ -50,7 +54,7 @@ class Block(NamedTuple):
 # Rules.
 
 _PAST_SELF = re.compile(r"//|\.\.|\b(?:ancestor|descendant|following|preceding|parent)\b")
-_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self)?\s*::|\$")
+_FAR = re.compile(r"\b(?:ancestor|following|preceding)(?:-or-self|-sibling)?\s*::|\$")
 
 
 def _set(words: str) -> frozenset[str]:
@@ -63,6 +67,10 @@ _FUNCTIONS = _set(
 )
 
 
+_COMPLEX = re.compile(r":(?:not|has|is|where|matches)\([^)]*[\s>+~]")
+_SAMPLE = etree.fromstring("<html><body><p class='a'>a</p></body></html>")
+
+
 def check_rules(rules: Rules) -> None:
     """Return where every rule is a selector that can be followed in bounded time; BadRules otherwise."""
     if len(rules.keep) + len(rules.leave_out) > _MOST_RULES:
@@ -71,26 +79,62 @@ def check_rules(rules: Rules) -> None:
         _selector(rule)
 
 
-def _selector(rule: str) -> etree.XPath:
+def _selector(rule: str) -> Callable[[Any], list[Any]]:
     """Return a rule ready to be followed: an XPath where it starts with `/`, `./` or `(`, else a CSS selector."""
-    from cssselect import HTMLTranslator, SelectorError
-
-    if not rule.strip() or len(rule) > _MOST_RULE_CHARACTERS:
+    rule = rule.strip()
+    if not rule or len(rule) > _MOST_RULE_CHARACTERS:
         raise BadRules(f"a rule has from 1 to {_MOST_RULE_CHARACTERS} characters, not {len(rule)}; nothing was done")
-    path = rule.strip().startswith(("/", "./", "("))
-    if path and _costly(rule):
+    is_path = rule.startswith(("/", "./", "("))
+    if _costly(rule) if is_path else _COMPLEX.search(rule) or rule.count(":nth") > 2:
         raise BadRules(
-            f"the rule {rule!r} may take too long: within [ ] an XPath may look at the element, its attributes and its "
-            "children only; other axes than of siblings, variables and unusual functions are not for rules"
+            f"the rule {rule!r} may take too long: what is in [ ] of an XPath and ( ) of CSS may be about an element, "
+            "its attributes and its children only, and // comes at most twice; CSS has siblings: h2 + p"
         )
     try:
-        selector = etree.XPath(rule.strip() if path else HTMLTranslator().css_to_xpath(rule.strip()), regexp=False)
-        found = selector(etree.fromstring("<html><body><p class='a'>a</p></body></html>"))
+        if is_path:
+            path = etree.XPath(rule, regexp=False)
+            if not isinstance(path(_SAMPLE), list):
+                raise BadRules(f"the rule {rule!r} gives a value, not parts of a page; nothing was done")
+            return lambda tree: _by_path(path, tree)
+        trees = [selector.parsed_tree for selector in parse(rule) if not selector.pseudo_element]
+        if not trees:
+            raise BadRules(f"the rule {rule!r} names no element; nothing was done")
+        for tree in trees:
+            _matching(tree, _SAMPLE)
     except (etree.XPathError, SelectorError, SyntaxError, ValueError, RecursionError) as error:
-        raise BadRules(f"the rule {rule!r} is no {'XPath' if path else 'CSS selector'}: {error}") from None
-    if not isinstance(found, list):
-        raise BadRules(f"the rule {rule!r} gives a value, not parts of a page; nothing was done")
-    return selector
+        raise BadRules(f"the rule {rule!r} is no {'XPath' if is_path else 'CSS selector'}: {error}") from None
+    return lambda page: [element for tree in trees for element in _matching(tree, page)]
+
+
+def _by_path(path: etree.XPath, tree: Any) -> list[Any]:
+    depths = sum(sum(1 for _ in element.iterancestors()) for element in tree.iter())
+    if depths > _MOST_DEPTHS:  # libxml2 looks for each element below each other in a list of what it has
+        raise NothingKept("the elements of the page are too deep within each other for an XPath; CSS can")
+    found = path(tree)
+    return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
+
+
+def _matching(selector: Any, tree: Any) -> set[Any]:
+    """Return the elements of a tree that a CSS selector is about, in time that grows with their number alone: libxml2
+    would take the cube of it for siblings, and the square for what is within each other."""
+    if not isinstance(selector, CombinedSelector):
+        path = etree.XPath(f"descendant-or-self::{HTMLTranslator().xpath(selector)}", regexp=False)
+        found = path(tree)
+        return {one for one in found if isinstance(one, etree._Element)} if isinstance(found, list) else set()
+    left, right = _matching(selector.selector, tree), _matching(selector.subselector, tree)
+    match selector.combinator:
+        case ">":
+            return {one for one in right if one.getparent() in left}
+        case "+":
+            return {one for one in right if one.getprevious() in left}
+        case "~":
+            after = set()
+            for parent in {one.getparent() for one in left} - {None}:
+                children = dropwhile(lambda one: one not in left, parent)
+                after |= right.intersection(islice(children, 1, None))
+            return after
+        case _:
+            return {one for one in right if any(above in left for above in one.iterancestors())}
 
 
 def _costly(path: str) -> bool:
@@ -100,7 +144,7 @@ def _costly(path: str) -> bool:
     nested = re.search(r"\[[^\]]*\[[^\]]*\[", path) is not None
     calls = set(re.findall(r"([\w:-]+)\s*\(", path))
     far = bool(_PAST_SELF.search(inside) or _FAR.search(path))
-    return nested or far or path.count("//") > 4 or not calls <= _FUNCTIONS
+    return nested or far or path.count("//") + path.count("descendant") > 2 or not calls <= _FUNCTIONS
 
 
 # From a page to its blocks.
@@ -134,7 +178,7 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 
 def page_blocks(text: str, url: str, rules: Rules) -> tuple[str, list[Block]]:
     """Return the title of a page and the blocks of its text; NothingKept where rules keep no part of it."""
-    tree = _parse(text)
+    tree = parse_page(text)
     if tree is None:
         return "", []
     title = " ".join((tree.findtext(".//title") or "").split())
@@ -158,11 +202,12 @@ def plain_text(markup: str) -> str:
     """Return the text of a piece of HTML, a line for each of its blocks."""
     if "<" not in markup and "&" not in markup:
         return markup
-    tree = _parse(markup)
+    tree = parse_page(markup)
     return "" if tree is None else "\n".join(block.text for block in _blocks(tree, ""))
 
 
-def _parse(text: str) -> Any:
+def parse_page(text: str) -> Any:
+    """Return the tree of a page; None where there is none."""
     text = text.replace("\0", "")
     if not text.strip():
         return None
@@ -180,8 +225,7 @@ def _ruled(tree: Any, rules: Rules) -> list[Any]:
     if sum(1 for _ in tree.iter()) > _MOST_ELEMENTS_FOR_RULES:
         raise NothingKept(f"a page with rules has at most {_MOST_ELEMENTS_FOR_RULES} elements; this one has more")
     for rule in rules.leave_out:
-        for element in _found(rule, tree):
-            _remove(element)
+        _remove(_found(rule, tree))
     if not rules.keep:
         return []
     kept = {element for rule in rules.keep for element in _found(rule, tree)}
@@ -193,34 +237,45 @@ def _ruled(tree: Any, rules: Rules) -> list[Any]:
 
 def _found(rule: str, tree: Any) -> list[Any]:
     try:
-        found = _selector(rule)(tree)
+        return _selector(rule)(tree)
     except etree.XPathError as error:
         raise NothingKept(f"the rule {rule!r} cannot be followed on this page: {error}") from error
-    return [element for element in found if isinstance(element, etree._Element)] if isinstance(found, list) else []
 
 
-def _remove(element: Any) -> None:
-    parent = element.getparent()
-    if parent is None:
-        return
-    if element.tail:  # the text after an element is not of it
-        before = element.getprevious()
-        if before is None:
-            parent.text = (parent.text or "") + element.tail
-        else:
-            before.tail = (before.tail or "") + element.tail
-    parent.remove(element)
+def _remove(elements: Iterable[Any]) -> None:
+    """Take elements off a page, but not the text after them, which is not of them. All at once: one by one, that text
+    would be copied for every other."""
+    removed = set(elements)
+    for parent in {above for element in removed if (above := element.getparent()) is not None}:
+        before: Any = None
+        pieces: list[str] = []
+        for element in (*parent, None):
+            if element in removed:
+                pieces.append(element.tail or "")
+                parent.remove(element)
+                continue
+            if pieces and before is None:
+                parent.text = (parent.text or "") + "".join(pieces)
+            elif pieces:
+                before.tail = (before.tail or "") + "".join(pieces)
+            before, pieces = element, []
 
 
 def _drop_around(tree: Any) -> None:
     """Take off a page what is plainly not its text: hidden parts, navigation, advertisements, what asks to share it."""
-    whole = 0
-    for element in list(tree.iter(etree.Element)):
-        if element.tag in ("html", "body", "main", "article") or not _is_around(element):
-            continue
-        whole = whole or len("".join(tree.itertext()))
-        if len("".join(element.itertext())) * 2 <= whole:  # a whole page may be marked so by mistake
-            _remove(element)
+    lengths: dict[Any, int] = {}  # of the text of such parts
+    read = 0
+    for event, element in etree.iterwalk(tree, events=("start", "end")):
+        if event == "start":
+            if element.tag not in ("html", "body", "main", "article") and _is_around(element):
+                lengths[element] = -read
+            read += len(element.text or "")
+        else:
+            if element in lengths:
+                lengths[element] += read
+            if element is not tree:
+                read += len(element.tail or "")
+    _remove([one for one, length in lengths.items() if length * 2 <= read])  # a whole page may be marked by mistake
 
 
 def _is_around(element: Any) -> bool:
@@ -362,12 +417,17 @@ _COUNTED = (
     r"|items? in (?:your )?(?:cart|basket)|cart|basket|warenkorb"
     r"|aufrufe|kommentare?|antworten|vues|commentaires?|visitas|comentarios?)"
 )
+_ABOUT = r"(?:(?:about|over|almost|around|less than)\s+)?"
+_EINHEIT = r"(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)"
+_UNITE = r"(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)"
+_UNIDAD = r"(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)"
 _AGO = (
-    rf"(?:(?:about|over|almost|around|less than)\s+)?(?:an?|one|a few|(?<![\w.,]){_COUNT})\s*{_UNIT}\.?"
-    rf"(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
-    r"|\bvor\s+(?:\d+|eine[rmn]?|wenigen)\s+(?:sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?n?)\b"
-    r"|\bil y a\s+(?:\d+|une?)\s+(?:secondes?|minutes?|heures?|jours?|semaines?|mois|ans?)\b"
-    r"|\bhace\s+(?:\d+|una?)\s+(?:segundos?|minutos?|horas?|d[ií]as?|semanas?|meses|mes|años?)\b"
+    rf"{_ABOUT}(?<![\w.,]){_COUNT}\s*{_UNIT}\.?(?:,?\s+(?:and\s+)?\d+\s*{_UNIT})?\s+ago\b"
+    rf"|\bvor\s+\d+\s+{_EINHEIT}\b|\bil y a\s+\d+\s+{_UNITE}\b|\bhace\s+\d+\s+{_UNIDAD}\b"
+)
+_AGO_IN_WORDS = (
+    rf"{_ABOUT}\b(?:an?|one|a few)\s+{_UNIT}\s+ago\b|\bjust now\b|\b(?:a few )?moments? ago\b"
+    rf"|\bvor\s+(?:eine[rmn]?|wenigen)\s+{_EINHEIT}\b|\bil y a\s+une?\s+{_UNITE}\b|\bhace\s+una?\s+{_UNIDAD}\b"
 )
 _MADE = (  # what a stamp is of that says nothing about the text
     r"(?:(?:page|site|data|this page was|it is)\s+)?(?:last\s+|zuletzt\s+|letzte\s+)?(?:updated?|modified|modification"
@@ -398,7 +458,8 @@ _COUNTS = (
     "|review|rating|post|guest|online|watching|looking|cart|basket|warenkorb|aufrufe|kommentar|antwort|vues|comentario"
 )
 _NOISE: list[tuple[str, str]] = [  # words, one of which is there in part or whole where the noise is; and the noise
-    ("ago|just now|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+    ("ago|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO})"),
+    ("ago|just now|vor |il y a|hace ", rf"(?:\b{_MADE}:?\s*)?(?:{_AGO_IN_WORDS})"),
     (
         "today|yesterday|last",
         r"\b(?:posted|published|released(?: this)?|updated|added|active|seen)\s+"
@@ -438,8 +499,10 @@ _BESIDE = re.compile(
     re.IGNORECASE,
 )
 _NOISES, _LINE_NOISES = (
-    [(words.split("|"), re.compile(noise, re.IGNORECASE)) for words, noise in noises] for noises in (_NOISE, _LABELLED)
+    [(words.split("|"), r"\d" in noise, re.compile(noise, re.IGNORECASE)) for words, noise in noises]
+    for noises in (_NOISE, _LABELLED)
 )
+_DIGIT = re.compile(r"\d")
 _LIKE = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _SYMBOLS_ONLY = re.compile(r"[\W_]*")
 
@@ -452,9 +515,9 @@ def what_counts(text: str, *, line: bool = False, noisy: int = 20_000) -> str:
     """
     text = " ".join(unicodedata.normalize("NFC", text).translate(_LIKE).split())
     start, rest = text[:noisy], text[noisy:]
-    lower = start.lower()
-    for words, noise in _LINE_NOISES if line else _NOISES:
-        if any(word in lower for word in words):
+    lower, has_digit = start.lower(), _DIGIT.search(start) is not None
+    for words, needs_digit, noise in _LINE_NOISES if line else _NOISES:
+        if (has_digit or not needs_digit) and any(word in lower for word in words):
             start = noise.sub(" ", start)
     text = " ".join(start.split()) + rest
     if line:

@@ -20,7 +20,7 @@ from clarion.feeds.channels import (
     read_record,
     record_name,
 )
-from clarion.model.errors import NoTopic, PermanentError
+from clarion.model.errors import PermanentError
 from clarion.subscriber import State
 from clarion.wire.bodies import TopicRow
 
@@ -36,6 +36,14 @@ class Listed(NamedTuple):
     def record_name(self) -> str:
         """The state that holds the channel's record."""
         return record_name(channel_hash(self.topic))
+
+    @property
+    def host(self) -> str:
+        """The host that serves it, by its name alone."""
+        try:
+            return URL(self.topic.removeprefix(PREFIX)).host or ""
+        except ValueError:  # nobody's channel
+            return ""
 
 
 class Channel(NamedTuple):
@@ -67,10 +75,10 @@ def listed(rows: Iterable[TopicRow]) -> list[Listed]:
 
 
 def look_at(admin: Admin, topic: str) -> Listed:
-    """Return a topic as the broker would list it; without subscriptions where it is not there."""
+    """Return a topic as the broker would list it; without subscriptions where there is none, or can be none."""
     try:
         found = admin.describe_topic(topic)
-    except NoTopic:
+    except PermanentError:
         return Listed(topic, (), 0)
     return Listed(topic, tuple((one.name, one.cursor) for one in found.subscriptions), found.next_offset)
 

@@ -17,6 +17,7 @@ from clarion.overlay import Ring
 
 RING_TOPIC = "clarion/feeds/ring"
 NOTICES_TOPIC = "clarion/feeds/notices"  # of new and ended subscriptions; they only hasten what is looked for anyway
+NOTICES_KEPT_S = 86_400.0
 MISSED_BEATS = 3  # after which a node is taken out
 _RETIRED_KEPT = 1000
 _LOOKED_EACH_US = 500_000
@@ -119,7 +120,7 @@ class RingView:
         elif isinstance(message, Aggregate):
             self.aggregates[message.node] = message.clusters
         elif isinstance(message, Levels):
-            self.levels.update(message.levels)
+            self.levels.update({name: max(0, level) for name, level in message.levels.items()})
         else:
             self.throttle.learn(message, committed_at_us / 1e6)
 

@@ -7,6 +7,7 @@ So of all nodes that find a version one makes it known, and a node that dies has
 
 from __future__ import annotations
 
+import asyncio
 from email.utils import parsedate_to_datetime
 from typing import Literal, NamedTuple
 
@@ -182,7 +183,7 @@ class VersionStore:
             if head is not None and not settled and is_old(head, found):
                 return Outcome("old", head)
             before = None if head is None else await self._content(topic, head)
-            step = next_step(head, before, found, url, self._node, settled=settled)
+            step = await asyncio.to_thread(next_step, head, before, found, url, self._node, settled=settled)
             if head is not None and step.late and not step.told:
                 return Outcome("late", head)
             try:

@@ -1,8 +1,8 @@
 """WebSub: being told by a feed's hub that it changed, instead of asking (W3C Recommendation, 2018; the subscriber).
 
-A notice makes the node poll at once and is believed no further: what changed is fetched like ever. So polls go on, more
-rarely if the node likes, and a hub that dies, lies or floods costs nothing but that. `WebSubTable` decides, from
-questions and the time; `WebSubCallback` is the small server to which hubs talk.
+A notice makes the node poll at once and is believed no further: what changed is fetched like ever. So polls go on, and
+a hub that dies, lies or floods costs nothing but that. `WebSubTable` decides, from questions and the time;
+`WebSubCallback` is the small server to which hubs talk.
 """
 
 from __future__ import annotations
@@ -249,7 +249,8 @@ class WebSubCallback:
             self._wanted.clear()
             await asyncio.gather(*map(self._post, self._table.due(time.monotonic())))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), _LOOKED_EVERY_S)
+                async with asyncio.timeout(_LOOKED_EVERY_S):
+                    await self._wanted.wait()
 
     async def _post(self, request: HubRequest) -> None:
         async with self._slots:

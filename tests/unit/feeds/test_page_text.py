@@ -64,9 +64,11 @@ def test_a_rule_that_is_no_selector_is_refused(rule: str) -> None:
         "//*[count(//*) > 1]",
         "//*[..//p]",
         "//*/following::*",
+        "//p/following-sibling::p",
+        "p:not(p ~ p)",
         "//*/preceding::p",
         "//a[b[c[d]]]",
-        "//a//b//c//d//e//f",
+        "//a//b//c",
         "//p[id('x')]",
     ],
 )
@@ -80,6 +82,37 @@ def test_a_rule_that_may_take_too_long_is_refused(rule: str) -> None:
 )
 def test_rules_as_people_write_them_are_taken(rule: str) -> None:
     check_rules(Rules(keep=(rule,)))
+
+
+def test_siblings_in_css_are_those_of_css() -> None:
+    within = "<div><p>e</p><h2>f</h2><ul>g</ul><p>h</p></div>"
+    page = f"<html><body><p>a</p><h2>b</h2><p>c</p><p class=x>d</p>{within}</body></html>"
+
+    def kept(rule: str) -> str:
+        return "".join(block.text for block in page_blocks(page, "", Rules(keep=(rule,)))[1])
+
+    assert kept("h2 + p") == "c"
+    assert kept("h2 ~ p") == "cdh"
+    assert kept("h2 + p + p") == "d"
+    assert kept("h2 + .x ~ p, div > h2 ~ p") == "h"
+    assert kept("div > h2 + *") == "g"
+    assert kept("div p:last-child, body > h2") == "bh"
+    assert kept("p:not(.x)") == "aceh"
+
+
+@pytest.mark.parametrize("rule", ["div div div p", "p ~ p ~ p", "p + p + p", "* * * *"])
+def test_css_is_followed_on_a_page_of_many_levels_and_siblings(rule: str) -> None:
+    assert page_blocks(_levels(100), "", Rules(keep=(rule,)))[1]
+
+
+def test_an_xpath_is_not_followed_on_a_page_of_too_many_levels() -> None:
+    with pytest.raises(NothingKept, match="too deep"):
+        page_blocks(_levels(100), "", Rules(keep=("//div//p",)))
+    assert page_blocks(_levels(10), "", Rules(keep=("//div//p",)))[1]
+
+
+def _levels(count: int) -> str:
+    return f"<html><body>{('<div>' * count + '<p>a</p>' * 9 + '</div>' * count) * 40}</body></html>"
 
 
 def test_there_are_at_most_twenty_rules() -> None:
