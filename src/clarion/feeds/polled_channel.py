@@ -19,6 +19,7 @@ from clarion.subscriber import State
 FOUND_KEPT = 16  # versions that wait for the broker, of one channel
 _AT_ONCE_S = 1.0  # for a poll that is due at once to be spread over
 _NEVER_S = 0.0
+UNREADABLE = "unreadable"  # the kind of trouble that is not the server's
 _SETTLED_FORM = 3
 _FIRST_AGAIN_S = 60.0  # where nobody has seen it yet, and somebody has just subscribed
 
@@ -83,6 +84,8 @@ class PolledChannel:
         if (url, rules) != (self.url, self.rules):
             self.url, self.rules = url, rules
             self.forget()
+            if self.trouble is not None and self.trouble.kind == UNREADABLE:  # by the rules before, perhaps
+                self.failures, self.not_before_s = 0, _NEVER_S
 
     def on_head(self, head: Head | None) -> None:
         """Take in the newest version at the broker. Where it is another than what was seen last, the next request is

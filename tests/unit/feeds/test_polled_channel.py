@@ -133,6 +133,14 @@ def test_people_are_told_of_trouble_ever_more_rarely_and_at_once_of_what_was_nev
     assert told == at
 
 
+@pytest.mark.parametrize(("kind", "waits"), [("unreadable", False), ("status", True)])
+def test_other_rules_end_the_wait_for_what_could_not_be_read_but_spare_a_server(kind: str, waits: bool) -> None:
+    channel = _channel()
+    channel.on_failure(Trouble(kind=kind, text="t", at_us=1), 1000.0, 1800.0, None, random.Random(1))
+    channel.on_record(channel.url, Rules(keep=("main",)), 5)
+    assert (channel.not_before_s > 1000.0) == waits
+
+
 def test_other_rules_have_everything_looked_at_anew() -> None:
     channel = _channel()
     channel.on_head(_head("one"))
