@@ -159,8 +159,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }
 # Or that the command reads it, as what it is annotated with.
 _OTHER_WORDS = frozenset({
-    "DIR", "FILE", "HOST:PORT", "ID", "LAKE", "LEVEL", "LIST", "NAME", "NAME=VALUE", "OFFSET|earliest", "POLICY",
-    "REASON", "TIME|+TIME", "TOPIC", "URL", "WHERE",
+    "DIR", "FILE", "HOST:PORT", "ID", "LAKE", "LEVEL", "LIST", "NAME", "NAME=VALUE", "NETWORK", "OFFSET|earliest",
+    "POLICY", "REASON", "TIME|+TIME", "TOPIC", "URL", "WHERE",
 })  # fmt: skip
 
 

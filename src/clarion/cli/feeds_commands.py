@@ -37,6 +37,8 @@ Where a broker runs, nodes (as many as you like), and who follows:
   clarion feeds watch --as me
 """
 _URL_SHOWN = 100  # characters in a list
+_TROUBLE_SHOWN = 60
+_LOOK_FOR_FEED_S = 10.0  # somebody waits for it
 feeds_app = typer.Typer(cls=ListsByDefault, help=_HELP)
 
 
@@ -53,6 +55,7 @@ def with_scheme(url: str) -> str:
     return url if "://" in url else f"https://{url}"
 
 
+_ONE_FOLLOWER = "a target follows by a name of its own: give --as or --notify"
 WebUrl = Annotated[
     str, typer.Argument(..., metavar="URL", help="The page or feed: http:// or https://.", callback=with_scheme)
 ]
@@ -64,7 +67,7 @@ Notify = Annotated[
 Allow = Annotated[
     list[str] | None,
     option(
-        ..., "--allow LIST", "A network beside public addresses that may be asked: 127.0.0.0/8; may be repeated."
+        ..., "--allow NETWORK", "A network beside public ones that may be asked: 10.1.0.0/16; may be repeated."
     ),
 ]  # fmt: skip
 
@@ -97,6 +100,7 @@ def subscribe(
     page: bool = option(False, "--page", "Follow the page itself, though it offers a feed."),
     keep: list[str] = option([], "--keep", "Of a page, only this counts: a CSS selector, or an XPath (//…)."),
     leave_out: list[str] = option([], "--leave-out", "Of a page, this does not count; as --keep."),
+    no_rules: bool = option(False, "--no-rules", "Take back the rules of --keep and --leave-out."),
     notify: Notify = None,
     allow: Allow = None,
 ) -> None:
@@ -118,7 +122,9 @@ def subscribe(
     with needing_feeds():
         from clarion.feeds.channels import Rules
         from clarion.feeds.page_text import check_rules
-    rules = Rules(keep=tuple(keep), leave_out=tuple(leave_out)) if keep or leave_out else None
+    if no_rules and (keep or leave_out):
+        raise typer.BadParameter("rules are either given or taken back", param_hint="--no-rules")
+    rules = Rules(keep=tuple(keep), leave_out=tuple(leave_out)) if keep or leave_out or no_rules else None
     if rules is not None:
         check_rules(rules)
     with feeds_at(call) as feeds:
@@ -126,10 +132,12 @@ def subscribe(
         made = follow(feeds, page_url, who, allow or [], page=page, rules=rules, max_attempts=attempts)
         running = len(feeds.nodes())
     if not running and not call.as_json:
-        note("no node polls yet: clarion feeds node --name n1")
+        note("no node polls now: clarion feeds node --name n1")
+    if notify is not None and made.is_new:
+        note("it is told while this runs: clarion feeds notify")
     shown = {"url": made.url, "topic": made.topic, "name": made.name, "is_new": made.is_new, "nodes": running}
-    who = made.name if notify is None else _shown_target(notify)
-    call.print(shown, f"{who} {'follows' if made.is_new else 'follows already'} {made.url}")
+    shown_name = made.name if notify is None else _shown_target(notify)
+    call.print(shown, f"{shown_name} {'follows' if made.is_new else 'follows already'} {made.url}")
 
 
 def _shown_target(target: str) -> str:
@@ -141,7 +149,7 @@ def _shown_target(target: str) -> str:
 def _kept_target(call: BrokerCall, name: str, target: str) -> tuple[str, int]:
     """Have the broker keep a target of notifications; return the name that it follows by, and its attempts."""
     if name:
-        raise typer.BadParameter("a target follows by a name of its own: give --as or --notify", param_hint="--notify")
+        raise typer.BadParameter(_ONE_FOLLOWER, param_hint="--notify")
     with needing("notifications need Apprise", "notify"):
         from clarion.feeds.feed_deliveries import ATTEMPTS
         from clarion.feeds.notify import keep_target
@@ -167,7 +175,7 @@ def follow(
     if found != wanted:
         note(f"{wanted} offers the feed {found}, which is followed; --page follows the page itself")
     if rules is not None and made.others:
-        note(f"{counted(made.others, 'other')} follow it by these rules from now on, too")
+        note(f"rules are the channel's: these hold for {counted(made.others, 'other follower')}, too")
     return made
 
 
@@ -177,13 +185,14 @@ def _feed_of(url: str, allow: list[str]) -> str:
     from clarion.feeds.front_end import feed_of
 
     async def look() -> str:
-        fetcher = Fetcher(FetchSettings(allow=tuple(allow)))
+        fetcher = Fetcher(FetchSettings(allow=tuple(allow), total_s=_LOOK_FOR_FEED_S))
         try:
             return await feed_of(url, fetcher)
         except FetchFailed as error:
-            note(
-                f"whether it offers a feed could not be seen from here ({one_line(str(error))}); it is followed itself"
-            )
+            why = one_line(str(error))
+            if error.kind == "address":
+                why += "; --allow names networks beside public ones, for each node as well as here"
+            note(f"whether it offers a feed could not be seen from here ({why}); it is followed itself")
             return url
         finally:
             await fetcher.close()
@@ -201,23 +210,23 @@ def unsubscribe(call: BrokerCall, page_url: WebUrl, name: As = "", notify: Notif
       clarion feeds unsubscribe https://example.org/news.xml
       clarion feeds unsubscribe https://example.org/news.xml --notify ntfys://ntfy.sh/my-topic
     """
-    who = name or login_name()
+    who = shown_name = name or login_name()
     with feeds_at(call) as feeds:
-        from clarion.feeds.front_end import NotFollowed
+        from clarion.feeds.front_end import NotFollowed, alike
 
         if notify is not None:
+            if name:
+                raise typer.BadParameter(_ONE_FOLLOWER, param_hint="--notify")
             with needing("notifications need Apprise", "notify"):
                 from clarion.feeds.notify import forget_target, target_name
-            who = target_name(notify)
+            who, shown_name = target_name(notify), _shown_target(notify)
         ended = feeds.unsubscribe(page_url, who)
         if notify is not None:
             forget_target(call.url, notify)
         if not ended:
             followed = [one.url for one in feeds.channels(who)]
-            alike = [one for one in followed if one.split("//")[-1].startswith(page_url.split("//")[-1].split("/")[0])]
-            hint = f"; of that host it follows {', '.join(alike[:3])}" if alike else ""
-            raise NotFollowed(f"{who} does not follow {page_url}{hint}")
-    call.print({"url": page_url, "name": who}, f"{who} no longer follows {page_url}")
+            raise NotFollowed(f"{shown_name} does not follow {page_url}{alike(page_url, followed)}")
+    call.print({"url": page_url, "name": who}, f"{shown_name} no longer follows {page_url}")
 
 
 @feeds_app.command("forget")
@@ -272,11 +281,18 @@ def _row(one: ChannelStatus, *, with_unread: bool) -> list[str]:
         one.url if len(one.url) <= _URL_SHOWN else one.url[:_URL_SHOWN] + "…",
         head.title if head else "",
         str(len(one.names)),
-        str(head.version) if head else "not polled yet",
+        str(head.version) if head else "none yet",
         f"{_ago(head.found_at_us)} ago" if head else "",
-        one.trouble.kind if one.trouble else "",
+        _short_trouble(one) if one.trouble else "",
     ]
     return [*cells, str(one.waiting or 0)] if with_unread else cells
+
+
+def _short_trouble(one: ChannelStatus) -> str:
+    """Return what is wrong with a channel, without its URL, which stands beside it."""
+    assert one.trouble is not None
+    text = one_line(one.trouble.text).removeprefix(one.url).removeprefix(" was not fetched").lstrip(": ")
+    return text if len(text) <= _TROUBLE_SHOWN else text[: _TROUBLE_SHOWN - 1] + "…"
 
 
 def _ago(at_us: int) -> str:
@@ -387,6 +403,10 @@ def watch(
       clarion feeds watch --json | jq .url
     """
     with feeds_at(call) as feeds:
+        if not feeds.channels(name):
+            note("nothing is followed yet" if name is None else f"{name} follows nothing yet")
+        elif not feeds.nodes():
+            note("no node polls now: clarion feeds node --name n1")
         print_deltas(feeds, name, as_json=call.as_json, wait_s=wait_s)
 
 

@@ -122,9 +122,10 @@ def run(
     urls: list[str] = typer.Argument(None, metavar="[URL]...", help="Pages and feeds to follow from now on."),
     url: _BrokerUrl = DEFAULT_URL,
     name: As = "",
+    page: bool = option(False, "--page", "Follow the pages themselves, though they offer feeds."),
     poll_interval_s: float = option("5m", "--poll-interval TIME", "Between two polls of a channel."),
     data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
-    notify: bool = option(False, "--notify", "Send notifications, too, as `clarion feeds notify` does."),
+    notify: bool = option(False, "--notify", "Tell targets of notifications, too, as `clarion feeds notify`."),
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
@@ -158,7 +159,7 @@ def run(
         Feeds(url) as feeds,
     ):
         for wanted in urls or ():
-            follow(feeds, with_scheme(wanted), who, options["allow"] or [])
+            follow(feeds, with_scheme(wanted), who, options["allow"] or [], page=page)
         count = len(feeds.channels(who))
         facts = {"node": one.name, "url": url, "channels": count, "pid": os.getpid()}
         told = f"clarion: {who} follows {count}, polled every {readable_duration(poll_interval_s)}"

@@ -161,6 +161,8 @@ def _looks_like_text(body: bytes) -> bool:
 
 _PROLOG = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->)", re.DOTALL)
 _DOCTYPE = re.compile(r"\s*<!DOCTYPE\b", re.IGNORECASE)
+_ENTRY_STARTS = re.compile(r"<(?:item|entry)[\s>]")
+_FEED_ENDS = re.compile(r"</(?:rss|feed|rdf:RDF)\s*>", re.IGNORECASE)
 _ROOT = re.compile(r"\s*<(?:[\w.-]+:)?(\w+)")
 
 
@@ -217,6 +219,8 @@ def root_name(text: str) -> str:
 def _feed_version(text: str, url: str) -> Version:
     import feedparser
 
+    if _ends_within_an_entry(text):
+        raise Unreadable(f"{url} has a feed that ends within an entry; the version before is kept")
     text = _start_of_feed(text, url)
     try:
         found = feedparser.parse(
@@ -234,6 +238,12 @@ def _feed_version(text: str, url: str) -> Version:
         dated.sort(key=lambda one: -one[0])
     items = [_entry(entry, at_s) for at_s, entry in dated[:MOST_ENTRIES]]
     return _of_entries(_line(_value(found.feed.get("title_detail"))), items, url, len(dated) - len(items))
+
+
+def _ends_within_an_entry(text: str) -> bool:
+    """Tell whether a feed was cut off: read so, its last entry would seem to have changed, and changed back later."""
+    rest = text[max(text.rfind("</item>"), text.rfind("</entry>"), 0) :]
+    return bool(_ENTRY_STARTS.search(rest)) and not _FEED_ENDS.search(rest)
 
 
 def _published_s(found: Any) -> int:

@@ -87,7 +87,7 @@ def _one_line(text: str) -> str:
 def _shown(change: Change, *, is_feed: bool) -> str:
     """Return a change as a line or two. The title of a piece of a page is that of its part, and says little."""
     text = change.title if is_feed and change.title else change.text or change.before or change.title
-    shown = _one_line(text)
+    shown = _one_line(text) or ("" if change.link else "(neither title nor text)")
     if change.kind == "changed" and change.before and change.text:
         told = _words_changed(_one_line(change.before), _one_line(change.text))
         shown = f"{shown}: {told}" if is_feed and change.title else told

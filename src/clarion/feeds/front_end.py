@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -28,7 +29,15 @@ from clarion.feeds.deltas import Delta, delta_of
 from clarion.feeds.poll_schedule import Watched, host_stretches, level_of
 from clarion.feeds.polled_channel import Trouble, read_trouble, trouble_name
 from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
-from clarion.feeds.ring_view import NOTICES_KEPT_S, NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
+from clarion.feeds.ring_view import (
+    MISSED_BEATS,
+    NOTICES_KEPT_S,
+    NOTICES_TOPIC,
+    RING_TOPIC,
+    NodeStatus,
+    RingView,
+    decode_ring_message,
+)
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
     MessagesGone,
@@ -48,6 +57,7 @@ KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not r
 _STATES_AT_ONCE = 500
 _TRIES = 20
 _LOOK_S = 1.0
+_CLOCKS_OFF_S = 30.0  # how far this machine's clock may be from the broker's
 _AT_ONCE = 16  # subscriptions that are made
 
 
@@ -269,7 +279,9 @@ class Feeds:
         rows = {row.topic: row for row in listed(self._admin.topics(PREFIX))}
         row = rows.get(topic)
         if row is None:
-            raise NotFollowed(f"nobody follows {url}: clarion feeds subscribe URL")
+            followed = [status.url for status in self.channels()]
+            hint = alike(url, followed) or ": clarion feeds subscribe URL"
+            raise NotFollowed(f"nobody follows {url}{hint}")
         names = (row.record_name, head_name(topic), trouble_name(topic))
         record, head, trouble = self._client.states(names)
         status = _status(row, record, head, trouble, None)
@@ -278,13 +290,13 @@ class Feeds:
             raise NotFollowed(f"the topic {topic} is no channel's")
         last = tuple(self._last_deltas(row, deltas))
         view = self.ring_view()
-        if not view.nodes:
+        if not living(view, time.time()):
             return ChannelDetail(status, channel.rules, last, 0, None, (), None, None, None)
         return _detail(status, channel, last, view, rows)
 
     def nodes(self) -> dict[str, NodeStatus]:
         """Return the nodes that are on the ring, by name, as each told last."""
-        return self.ring_view().nodes
+        return living(self.ring_view(), time.time())
 
     def ring_view(self) -> RingView:
         """Return the ring as its topic tells of it."""
@@ -374,6 +386,21 @@ async def feed_of(url: str, fetcher: Fetcher) -> str:
         return normalise_url(offered[0].url) if offered and offered[0].url != got.url else url
     except BadUrl:  # the page offers something that nobody can follow
         return url
+
+
+def alike(url: str, followed: Iterable[str]) -> str:
+    """Return what to add to "nobody follows this": what is followed of its host, such as the feed of a page."""
+    host = url.split("//")[-1].split("/")[0].lower()
+    found = [one for one in followed if one.split("//")[-1].split("/")[0] == host]
+    shown = ", ".join(get_close_matches(url, found, 3, 0.0))
+    return f"; what is followed of that host: {shown}{', …' if len(found) > 3 else ''}" if found else ""
+
+
+def living(view: RingView, now_s: float) -> dict[str, NodeStatus]:
+    """Return the nodes on a ring; none where all fell silent together, which no other's heartbeat could tell."""
+    silent_s = now_s - view.newest_us / 1e6
+    nodes = view.nodes
+    return {name: nodes[name] for name in nodes if silent_s <= MISSED_BEATS * nodes[name].beat.beat_s + _CLOCKS_OFF_S}
 
 
 def _status(row: Listed, record: State, head: State, trouble: State, wanted: bytes | None) -> ChannelStatus | None:

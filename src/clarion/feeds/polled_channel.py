@@ -18,6 +18,7 @@ from clarion.feeds.versions import Found, Head, Outcome
 _FOUND_KEPT = 16  # versions that wait for the broker, of one channel
 _AT_ONCE_S = 1.0  # for a poll that is due at once to be spread over
 _NEVER_S = 0.0
+UNREADABLE = "unreadable"  # the kind of trouble that is not the server's
 _SETTLED_FORM = 3
 _FIRST_AGAIN_S = 60.0  # where nobody has seen it yet, and somebody has just subscribed
 
@@ -83,6 +84,8 @@ class PolledChannel:
         if (url, rules) != (self.url, self.rules):
             self.url, self.rules = url, rules
             self.forget()
+            if self.trouble is not None and self.trouble.kind == UNREADABLE:  # by the rules before, perhaps
+                self.failures, self.not_before_s = 0, _NEVER_S
 
     def on_head(self, head: Head | None) -> None:
         """Take in the newest version at the broker. Where it is another than what was seen last, the next request is
@@ -190,5 +193,6 @@ class PolledChannel:
         return self.failures & (self.failures - 1) == 0
 
     def is_to_be_told(self) -> bool:
-        """Tell whether somebody should know by now that it fails: from the second time on, as often as it is news."""
-        return self.failures >= 2 and self.is_news()
+        """Tell whether somebody should know by now that it fails: at the second failure, at the first where it was
+        never had, as with a URL that was mistyped; and then as often as it is news."""
+        return self.failures >= (1 if self.head is None else 2) and self.is_news()

@@ -210,3 +210,12 @@ def test_a_hostile_body_is_read_or_refused(body: str) -> None:
     except Unreadable:
         return
     assert unpack_version(pack_version(version)) == version
+
+
+@pytest.mark.parametrize("cut", [b"<item><title>tw", b"<item><guid>2</guid><title>two</title>", b"<item "])
+def test_a_feed_that_ends_within_an_entry_is_no_version(cut: bytes) -> None:
+    start = b"<rss version='2.0'><channel><title>T</title><item><guid>1</guid><title>one</title></item>"
+    with pytest.raises(Unreadable, match="ends within an entry"):
+        read_version(start + cut, "application/rss+xml", "http://a.example/", Rules())
+    for whole in (start, start + b"</channel></rss>", start + b"<!-- <item> --></channel></rss>"):
+        assert read_version(whole, "application/rss+xml", "http://a.example/", Rules()).form == "feed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import msgspec
+import pytest
 
 from clarion.feeds.channels import Rules
 from clarion.feeds.content import Version, read_version
@@ -118,14 +119,26 @@ def test_a_channel_that_nobody_has_seen_is_tried_again_soon() -> None:
     assert channel.not_before_s >= 1900.0
 
 
-def test_people_are_told_of_trouble_ever_more_rarely() -> None:
+@pytest.mark.parametrize(("had", "at"), [(True, [2, 4, 8, 16, 32]), (False, [1, 2, 4, 8, 16, 32])])
+def test_people_are_told_of_trouble_ever_more_rarely_and_at_once_of_what_was_never_had(
+    had: bool, at: list[int]
+) -> None:
     channel = _channel()
+    channel.on_head(_head("one") if had else None)
     told = []
     for number in range(1, 40):
         channel.on_failure(Trouble(kind="timeout", text="t", at_us=1), 0.0, 1.0, None, random.Random(1))
         if channel.is_to_be_told():
             told.append(number)
-    assert told == [2, 4, 8, 16, 32]
+    assert told == at
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("unreadable", False), ("status", True)])
+def test_other_rules_end_the_wait_for_what_could_not_be_read_but_spare_a_server(kind: str, waits: bool) -> None:
+    channel = _channel()
+    channel.on_failure(Trouble(kind=kind, text="t", at_us=1), 1000.0, 1800.0, None, random.Random(1))
+    channel.on_record(channel.url, Rules(keep=("main",)), 5)
+    assert (channel.not_before_s > 1000.0) == waits
 
 
 def test_other_rules_have_everything_looked_at_anew() -> None:
