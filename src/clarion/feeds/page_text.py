@@ -21,7 +21,9 @@ from clarion.feeds.channels import Rules
 from clarion.model.errors import PermanentError
 
 _MOST_ELEMENTS = 10_000  # of a page whose main text is looked for; the text of a larger one is taken whole
-_MOST_ELEMENTS_FOR_RULES = 20_000  # a selector may take the square of their number
+_MOST_ELEMENTS_FOR_RULES = 20_000
+_MOST_ELEMENTS_WITHIN = 8000  # where a rule looks for parts within others, or next to them: that takes their square
+_MOST_ELEMENTS_BESIDE = 2000  # where a rule looks for parts anywhere beside others: that takes more
 _MOST_RULES = 20
 _MOST_RULE_CHARACTERS = 300
 _MOST_BLOCKS = 6000  # what follows is not looked at
@@ -104,6 +106,17 @@ def _costly(path: str) -> bool:
     return nested or far or path.count("//") > 4 or not calls <= _FUNCTIONS
 
 
+def _most_elements(path: str) -> int:
+    """Return how many elements a page may have for a rule, as an XPath, to be followed within seconds."""
+    path = path.replace("following-sibling::*[(self::", "next[(self::")  # of `A + B` in CSS
+    while (outer := re.sub(r"\[[^\[\]]*\]", "", path)) != path:
+        path = outer
+    if "-sibling::" in path:
+        return _MOST_ELEMENTS_BESIDE
+    steps = path.count("//") + path.count("descendant") + path.count("next")
+    return _MOST_ELEMENTS_WITHIN if steps > 1 else _MOST_ELEMENTS_FOR_RULES
+
+
 # From a page to its blocks.
 
 _DROPPED = _set(
@@ -178,8 +191,10 @@ def _parse(text: str) -> Any:
 
 def _ruled(tree: Any, rules: Rules) -> list[Any]:
     """Take what rules leave out off a page, and return the parts that they keep, none of which is within another."""
-    if sum(1 for _ in tree.iter()) > _MOST_ELEMENTS_FOR_RULES:
-        raise NothingKept(f"a page with rules has at most {_MOST_ELEMENTS_FOR_RULES} elements; this one has more")
+    count = sum(1 for _ in tree.iter())
+    for rule in (*rules.keep, *rules.leave_out):
+        if count > (most := _most_elements(_selector(rule).path)):
+            raise NothingKept(f"a page with the rule {rule!r} has at most {most} elements; this one has {count}")
     for rule in rules.leave_out:
         _remove(_found(rule, tree))
     if not rules.keep:

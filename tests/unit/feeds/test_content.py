@@ -210,3 +210,20 @@ def test_a_hostile_body_is_read_or_refused(body: str) -> None:
     except Unreadable:
         return
     assert unpack_version(pack_version(version)) == version
+
+
+def test_json_that_is_deep_takes_no_more_room_than_it_has() -> None:
+    found = content._json_version("[" * 500 + "1," * 1000 + "1" + "]" * 500, "application/json", "http://a.example/")
+    assert [item.text for item in found.items] == ["1"] * 1001
+
+
+def test_half_a_character_in_the_id_of_a_json_feed_leaves_it_a_feed() -> None:
+    feed = '{"version":"https://jsonfeed.org/version/1","items":[{"id":"\\ud800","url":"http://a.example/\\udfff"}]}'
+    found = read_version(feed.encode(), "application/json", "http://a.example/", Rules())
+    assert found.form == "feed"
+    assert unpack_version(pack_version(found)) == found
+
+
+def test_rules_that_somebody_else_kept_and_nobody_can_follow_are_told() -> None:
+    with pytest.raises(Unreadable, match="no CSS selector"):
+        read_version(b"<html><body><p>a</p>", "text/html", "http://a.example/", Rules(keep=("p[",)))
