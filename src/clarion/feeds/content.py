@@ -23,7 +23,7 @@ import msgspec
 
 from clarion.feeds.channels import Rules
 from clarion.feeds.deltas import Form
-from clarion.feeds.page_text import BadRules, NothingKept, page_blocks, plain_text, what_counts
+from clarion.feeds.page_text import BadRules, NothingKept, has_endless_tag, page_blocks, plain_text, what_counts
 from clarion.model.errors import PermanentError
 from clarion.wire.batch import compress, decompress
 
@@ -218,6 +218,8 @@ def _feed_version(text: str, url: str) -> Version:
     import feedparser
 
     text = _start_of_feed(text, url)
+    if has_endless_tag(text):
+        raise Unreadable(f"{url} has a feed with a tag without end; the version before is kept")
     try:
         found = feedparser.parse(
             io.BytesIO(text.encode("utf-8", "replace")),

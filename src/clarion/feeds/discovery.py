@@ -12,6 +12,8 @@ from typing import NamedTuple
 from lxml import etree
 from yarl import URL
 
+from clarion.feeds.page_text import has_endless_tag
+
 RSS, ATOM, JSON = "application/rss+xml", "application/atom+xml", "application/feed+json"
 _TYPES = {RSS: RSS, ATOM: ATOM, JSON: JSON, "application/rdf+xml": RSS, "application/json": JSON, "text/xml": ""}
 _ROOTS = {"rss": RSS, "rdf": RSS, "feed": ATOM}
@@ -108,6 +110,8 @@ def _start_of(body: bytes) -> str:
 
 def _page(body: bytes, content_type: str) -> etree._Element | None:
     """Return the tree of a page, or None where there is none."""
+    if has_endless_tag(body[:_PAGE_MOST].decode("latin-1")):
+        return None
     charset = _CHARSET.search(content_type)
     for encoding in (charset[1] if charset else None, None):
         try:

@@ -227,3 +227,13 @@ def test_half_a_character_in_the_id_of_a_json_feed_leaves_it_a_feed() -> None:
 def test_rules_that_somebody_else_kept_and_nobody_can_follow_are_told() -> None:
     with pytest.raises(Unreadable, match="no CSS selector"):
         read_version(b"<html><body><p>a</p>", "text/html", "http://a.example/", Rules(keep=("p[",)))
+
+
+@pytest.mark.parametrize("tag", ["<p {}>", "<p x='>' {}>", "<p a'b {}>", '<p {}="', '<p x="<" {}'])
+def test_a_tag_of_countless_attributes_is_not_read(tag: str) -> None:
+    names = " ".join(f"a{number}" for number in range(6000))
+    with pytest.raises(Unreadable):
+        read_version(f"<html><body>{tag.format(names)}".encode(), "text/html", URL, Rules())
+    with pytest.raises(Unreadable, match="a tag without end"):
+        read_version(f"<rss><channel><item>{tag.format(names)}</item>".encode(), "text/xml", URL, Rules())
+    assert read_version(f"<html><body><p title='{names}'>{names}".encode(), "text/html", URL, Rules()).items
