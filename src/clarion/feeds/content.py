@@ -23,7 +23,7 @@ import msgspec
 
 from clarion.feeds.channels import Rules
 from clarion.feeds.deltas import Form
-from clarion.feeds.page_text import NothingKept, page_blocks, plain_text, what_counts
+from clarion.feeds.page_text import BadRules, NothingKept, has_endless_tag, page_blocks, plain_text, what_counts
 from clarion.model.errors import PermanentError
 from clarion.wire.batch import compress, decompress
 
@@ -222,6 +222,8 @@ def _feed_version(text: str, url: str) -> Version:
     if _ends_within_an_entry(text):
         raise Unreadable(f"{url} has a feed that ends within an entry; the version before is kept")
     text = _start_of_feed(text, url)
+    if has_endless_tag(text):
+        raise Unreadable(f"{url} has a feed with a tag without end; the version before is kept")
     try:
         found = feedparser.parse(
             io.BytesIO(text.encode("utf-8", "replace")),
@@ -289,7 +291,7 @@ def _entry(found: Any, at_s: int) -> Item:
 def _json_feed_entry(found: dict[str, Any]) -> Item:
     def text(name: str) -> str:
         value = found.get(name)
-        return str(value) if isinstance(value, str | int | float) else ""
+        return str(value).encode("utf-8", "replace").decode() if isinstance(value, str | int | float) else ""
 
     return Item(
         id=text("id"),
@@ -368,7 +370,7 @@ def _link_that_counts(link: str) -> str:
 def _page_version(text: str, url: str, rules: Rules) -> Version:
     try:
         title, blocks = page_blocks(text, url, rules)
-    except NothingKept as error:
+    except (NothingKept, BadRules) as error:
         raise Unreadable(f"{url}: {error}; the version before is kept, and other rules may help") from error
     items: list[Item] = []
     around: list[Item] = []
@@ -392,7 +394,7 @@ def _json_version(text: str, kind: str, url: str) -> Version:
         if isinstance(value, dict) and "jsonfeed.org" in str(value.get("version")) and "items" in value:
             entries = [_json_feed_entry(found) for found in value["items"][:MOST_ENTRIES] if isinstance(found, dict)]
             return _of_entries(_line(str(value.get("title") or "")), entries, url, 0)
-        pretty = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+        pretty = json.dumps(value, indent=0, sort_keys=True, ensure_ascii=False)  # depth would make it larger
     except (ValueError, RecursionError, TypeError):
         if "html" in kind:
             return _page_version(text, url, Rules())

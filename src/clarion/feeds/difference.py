@@ -169,10 +169,12 @@ def _paired(before: Sequence[Item], gone: list[int], after: Sequence[Item], new:
     gone, new = gone[:_MOST_PAIRED], new[:_MOST_PAIRED]
     old = {at: (_words(before[at]), gap) for at, gap in _gaps(before, gone).items()}
     now = {at: (_words(after[at]), gap) for at, gap in _gaps(after, new).items()}
+    sizes, was_sizes = ({at: words.total() for at, (words, _) in some.items()} for some in (now, old))
     found = []
     for is_at, (words, gap) in now.items():
         for was_at, (were, was_gap) in old.items():
-            alike = 2 * (words & were).total() / max(1, words.total() + were.total())
+            shared = sum(min(words[word], were[word]) for word in words.keys() & were.keys())
+            alike = 2 * shared / max(1, sizes[is_at] + was_sizes[was_at])
             if alike >= (_ALIKE_HERE if gap == was_gap else _ALIKE):
                 found.append((-alike - (gap == was_gap) / 4, abs(is_at - was_at), is_at, was_at))
     pairs: dict[int, int] = {}

@@ -391,23 +391,24 @@ def _search(value: Floats, price: Floats, problem: _Problem, multiplier: float, 
 
 _BINS_PER_OCTAVE = 32  # of worth for a unit of size
 _MOST_BINS = 2048  # on either side of 1: 64 octaves
+_MOST_TOLD = 1e30  # of any sum of all channels: what is beyond is no number of the web's
 
 
 class Cluster(msgspec.Struct, frozen=True, array_like=True):
     """Channels for which a step is worth about as much: their number and sums. f and g at each level follow."""
 
     bin: Annotated[int, msgspec.Meta(ge=-_MOST_BINS, le=_MOST_BINS)]
-    channels: Annotated[int, msgspec.Meta(ge=1)]
-    subscribers: Annotated[float, msgspec.Meta(gt=0)]
-    worth: Annotated[float, msgspec.Meta(ge=0)]
-    size: Annotated[float, msgspec.Meta(gt=0)]
+    channels: Annotated[int, msgspec.Meta(ge=1, le=2**48)]
+    subscribers: Annotated[float, msgspec.Meta(gt=0, le=_MOST_TOLD)]
+    worth: Annotated[float, msgspec.Meta(ge=0, le=_MOST_TOLD)]
+    size: Annotated[float, msgspec.Meta(gt=0, le=_MOST_TOLD)]
 
 
 class Clusters(msgspec.Struct, frozen=True):
     """What one node's watched channels, or those of several, come to. At most 4,097 clusters, by their bin."""
 
     scheme: Scheme
-    load: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # of subscribers on their own: sum q s
+    load: Annotated[float, msgspec.Meta(ge=0, le=_MOST_TOLD**2)] = 0.0  # of subscribers on their own: sum q s
     clusters: Annotated[tuple[Cluster, ...], msgspec.Meta(max_length=2 * _MOST_BINS + 1)] = ()
 
     def encode(self) -> bytes:

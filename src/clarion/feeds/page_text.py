@@ -25,6 +25,7 @@ from clarion.model.errors import PermanentError
 _MOST_ELEMENTS = 10_000  # of a page whose main text is looked for; the text of a larger one is taken whole
 _MOST_ELEMENTS_FOR_RULES = 10_000  # a selector may take the square of their number
 _MOST_DEPTHS = 200_000  # of all elements together, where an XPath is followed
+_MOST_ATTRIBUTES = 5000  # of a tag
 _MOST_RULES = 20
 _MOST_RULE_CHARACTERS = 300
 _MOST_BLOCKS = 6000  # what follows is not looked at
@@ -206,10 +207,23 @@ def plain_text(markup: str) -> str:
     return "" if tree is None else "\n".join(block.text for block in _blocks(tree, ""))
 
 
+_TAG = re.compile(r"""<[a-zA-Z](?:[^>"']++|"[^"]*+"|'[^']*+'|["'])*+""")
+_VALUE = re.compile(r"""="[^"]*+"|='[^']*+'""")
+
+
+def has_endless_tag(text: str) -> bool:
+    """Tell whether a tag has so many attributes that reading it takes for ever: parsers take the square of their
+    number."""
+    tags = (
+        _VALUE.sub("=", found[0]) for found in _TAG.finditer(text) if found.end() - found.start() > _MOST_ATTRIBUTES
+    )
+    return any(max(tag.count("="), len(tag.split())) > _MOST_ATTRIBUTES for tag in tags)
+
+
 def parse_page(text: str) -> Any:
     """Return the tree of a page; None where there is none."""
     text = text.replace("\0", "")
-    if not text.strip():
+    if not text.strip() or has_endless_tag(text):
         return None
     parser = html.HTMLParser(
         encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, recover=True, huge_tree=False

@@ -115,6 +115,6 @@ def kept_record(state: State) -> ChannelRecord | None:
 def _record(topic: str, state: State) -> ChannelRecord | None:
     try:
         record = kept_record(state) or ChannelRecord(url=normalise_url(topic[len(PREFIX) :]))
-        return record if channel_topic(record.url) == topic else None
+        return record if normalise_url(record.url) == record.url and channel_topic(record.url) == topic else None
     except BadUrl:
         return None

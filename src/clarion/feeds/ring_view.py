@@ -7,13 +7,13 @@ the order of the log, and no clock of a node is asked. A node that cannot reach 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from clarion.feeds.politeness import HostThrottle, Throttled
 from clarion.model.errors import PermanentError
-from clarion.overlay import Ring
+from clarion.overlay import ID_BITS, Ring
 
 RING_TOPIC = "clarion/feeds/ring"
 NOTICES_TOPIC = "clarion/feeds/notices"  # of new and ended subscriptions; they only hasten what is looked for anyway
@@ -29,12 +29,12 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     node: str
     incarnation: str  # random, for each start of a node
     number: int
-    beat_s: float  # between two
+    beat_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)]  # between two
     base: int
-    poll_interval_s: float
+    poll_interval_s: Annotated[float, msgspec.Meta(gt=0)]
     scheme: str
     target_s: float | None = None
-    host_limit_per_s: float = 1.0
+    host_limit_per_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     leaving: bool = False
     channels: int = 0  # that it polls
     owned: int = 0
@@ -60,7 +60,7 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True, tag="levels"):
     """What an owner decided: the levels of channels, by their hash."""
 
     node: str
-    levels: dict[str, int]
+    levels: dict[str, Annotated[int, msgspec.Meta(ge=0, le=ID_BITS)]]
 
 
 RingMessage = Beat | Aggregate | Levels | Throttled
@@ -76,8 +76,10 @@ def decode_ring_message(payload: bytes) -> RingMessage:
     """Return the message of a payload; PermanentError where it is none."""
     try:
         found: RingMessage = _messages.decode(payload)
+        if isinstance(found, Beat):
+            Ring((), found.base)  # whether there is such a ring
         return found
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise PermanentError(f"this is no message of a ring: {error}") from error
 
 
@@ -118,7 +120,8 @@ class RingView:
             if self.newest_us - self._looked_us > _LOOKED_EACH_US:  # who reads it all at once sees what others saw
                 self.take_out()
         elif isinstance(message, Aggregate):
-            self.aggregates[message.node] = message.clusters
+            if message.node in self._seen:  # what anybody else tells would count for ever
+                self.aggregates[message.node] = message.clusters
         elif isinstance(message, Levels):
             self.levels.update({name: max(0, level) for name, level in message.levels.items()})
         else:

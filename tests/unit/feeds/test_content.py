@@ -219,3 +219,30 @@ def test_a_feed_that_ends_within_an_entry_is_no_version(cut: bytes) -> None:
         read_version(start + cut, "application/rss+xml", "http://a.example/", Rules())
     for whole in (start, start + b"</channel></rss>", start + b"<!-- <item> --></channel></rss>"):
         assert read_version(whole, "application/rss+xml", "http://a.example/", Rules()).form == "feed"
+
+
+def test_json_that_is_deep_takes_no_more_room_than_it_has() -> None:
+    found = content._json_version("[" * 500 + "1," * 1000 + "1" + "]" * 500, "application/json", "http://a.example/")
+    assert [item.text for item in found.items] == ["1"] * 1001
+
+
+def test_half_a_character_in_the_id_of_a_json_feed_leaves_it_a_feed() -> None:
+    feed = '{"version":"https://jsonfeed.org/version/1","items":[{"id":"\\ud800","url":"http://a.example/\\udfff"}]}'
+    found = read_version(feed.encode(), "application/json", "http://a.example/", Rules())
+    assert found.form == "feed"
+    assert unpack_version(pack_version(found)) == found
+
+
+def test_rules_that_somebody_else_kept_and_nobody_can_follow_are_told() -> None:
+    with pytest.raises(Unreadable, match="no CSS selector"):
+        read_version(b"<html><body><p>a</p>", "text/html", "http://a.example/", Rules(keep=("p[",)))
+
+
+@pytest.mark.parametrize("tag", ["<p {}>", "<p x='>' {}>", "<p a'b {}>", '<p {}="', '<p x="<" {}'])
+def test_a_tag_of_countless_attributes_is_not_read(tag: str) -> None:
+    names = " ".join(f"a{number}" for number in range(6000))
+    with pytest.raises(Unreadable):
+        read_version(f"<html><body>{tag.format(names)}".encode(), "text/html", URL, Rules())
+    with pytest.raises(Unreadable, match="a tag without end"):
+        read_version(f"<rss><channel><item>{tag.format(names)}</item>".encode(), "text/xml", URL, Rules())
+    assert read_version(f"<html><body><p title='{names}'>{names}".encode(), "text/html", URL, Rules()).items

@@ -224,3 +224,11 @@ def test_what_is_no_clusters_is_refused(data: bytes) -> None:
 def test_clusters_travel_as_they_are() -> None:
     clusters = Clusters(Scheme.FAIR, 12.5, (Cluster(-7, 3, 5.0, 0.001, 1e9), Cluster(4, 1, 0.1, 0.3, 2.0)))
     assert Clusters.decode(clusters.encode()) == clusters
+
+
+@pytest.mark.parametrize(
+    "told", ["[0,1,1e300,1,1]", "[0,1,1,1e300,1]", "[0,1,1,1,1e300]", "[0,1180591620717411303424,1,1,1]"]
+)
+def test_clusters_of_impossible_numbers_are_refused(told: str) -> None:
+    with pytest.raises(PermanentError):
+        Clusters.decode(b'{"scheme":"lite","load":1,"clusters":[%s]}' % told.encode())

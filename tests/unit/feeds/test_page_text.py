@@ -175,3 +175,17 @@ def test_in_a_file_numbers_count_unless_a_label_says_what_they_are_of() -> None:
     assert what_counts('"generated_at": "2026-11-17T10:00:00Z"', line=True) == what_counts(
         '"generated_at": "2026-11-18T10:00:00Z"', line=True
     )
+
+
+def test_text_between_many_parts_that_are_taken_off_stays_in_its_order() -> None:
+    page = "<html><body><p>start" + "".join(f"<input>{number} " for number in range(20_000)) + "</p><p>end</p>"
+    _, (first, second) = page_blocks(page, "", Rules())
+    assert first.text.split() == ["start0", *map(str, range(1, 20_000))]
+    assert second.text == "end"
+    _, (ruled, _) = page_blocks("<body><p>a<i>b</i>c<b>d</b><i>e</i>f<i>g</i>h</p>z", "", Rules(leave_out=("i",)))
+    assert ruled.text == "acdfh"
+
+
+def test_a_page_that_is_one_advertisement_around_another_is_read() -> None:
+    page = "<html><body>" + "<div class='ad'>" * 200 + "<p>words</p>" * 3000
+    assert len(page_blocks(page, "", Rules())[1]) == 3000

@@ -115,3 +115,24 @@ def test_garbage_on_the_ring_is_no_message(garbage: bytes) -> None:
 def test_messages_travel() -> None:
     for one in (_beat("x"), Levels(node="x", levels={"a": 1}), Throttled(host="h", until_s=1.0, calm_s=2.0)):
         assert decode_ring_message(encode_ring_message(one)) == one
+
+
+@pytest.mark.parametrize("told", ['"base":0', '"base":3', '"beat_s":1e300', '"beat_s":-1', '"poll_interval_s":0'])
+def test_a_beat_of_no_possible_ring_is_no_message(told: str) -> None:
+    name = told.partition(":")[0]
+    others = [one for one in ('"base":16', '"beat_s":1', '"poll_interval_s":1') if not one.startswith(name)]
+    said = ",".join(['"type":"beat","node":"x","incarnation":"a","number":1,"scheme":"lite"', told, *others])
+    with pytest.raises(PermanentError):
+        decode_ring_message(b"{%s}" % said.encode())
+
+
+def test_a_level_that_no_ring_has_is_no_message() -> None:
+    for level in (-1, 161, -(10**24)):
+        with pytest.raises(PermanentError):
+            decode_ring_message(b'{"type":"levels","node":"x","levels":{"a":%d}}' % level)
+
+
+def test_clusters_of_who_is_not_on_the_ring_do_not_count() -> None:
+    view = RingView()
+    view.on_message(Aggregate(node="nobody", clusters=b"garbage"), 1)
+    assert not view.aggregates
