@@ -21,11 +21,33 @@ _KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400
 _LEAVING_S = 2.0
 
 
+class Troubles:
+    """What goes wrong again and again, told when it begins and when it is over."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told: set[str] = set()
+
+    def begins(self, what: str, error: BaseException) -> None:
+        """Tell what goes wrong, unless it was told and is not over."""
+        is_news = what not in self._told
+        self._told.add(what)
+        why = str(error) or "the broker does not answer"
+        log.log(logging.WARNING if is_news else logging.DEBUG, "%s: %s: %s", self._name, what, why)
+
+    def ends(self, what: str) -> None:
+        """Tell that it is over, where it was told."""
+        if what in self._told:
+            self._told.remove(what)
+            log.info("%s: over: %s", self._name, what)
+
+
 class NodeBroker:
     """The broker as one node reaches it."""
 
     def __init__(self, url: str | None, name: str) -> None:
         self._name = name
+        self.troubles = Troubles(name)
         self.admin = Admin(url)
         self.client = AsyncSubscriber(url, f"feeds-node/{name}", prefetch=False)
         self._publisher = AsyncPublisher(url)

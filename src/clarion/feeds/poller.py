@@ -35,6 +35,8 @@ from clarion.model.errors import BadSettings, ClarionError, RetryableError
 log = logging.getLogger("clarion.feeds")
 _HEAD_WITHIN_S = 2.0  # polls do not wait for a broker that is away
 _COMMITS_AT_ONCE = 4  # a client makes one transaction at a time; what waits for its turn there runs out of time
+_FOUND_WAITS = "what is found waits, and is made known when the broker takes it"
+_UNCONDITIONAL = "the broker cannot be asked what is known already, so that pages are asked for whole"
 _MADE_UP_S = 0.1  # for which a host was asked too little, by polls that come late
 
 
@@ -244,8 +246,9 @@ class Poller:
             try:
                 async with asyncio.timeout(_HEAD_WITHIN_S):
                     channel.on_head(await self._versions.head(channel.topic))
-            except (ClarionError, TimeoutError) as error:  # then the request is unconditional
-                log.info("%s: %s: %s", self._name, channel.url, str(error) or "the broker does not answer")
+                self._broker.troubles.ends(_UNCONDITIONAL)
+            except (ClarionError, TimeoutError) as error:
+                self._broker.troubles.begins(_UNCONDITIONAL, error)
 
     async def _read_answer(self, channel: PolledChannel, fetched: Fetched, began_us: int) -> Found | None:
         """Return what was found where it is news to this node."""
@@ -284,7 +287,7 @@ class Poller:
                             channel.url, found, settled=channel.is_settled(found, is_owner=slot.is_owner)
                         )
                 except RetryableError as error:
-                    log.info("%s: %s: what was found waits: %s", self._name, channel.url, error)
+                    self._broker.troubles.begins(_FOUND_WAITS, error)
                     await asyncio.sleep(pause_s * (1 + self._dice.random()))
                     pause_s = min(2 * pause_s, 5.0)
                     continue
@@ -298,6 +301,7 @@ class Poller:
                     channel.found.clear()
                     channel.forget()
                     return
+                self._broker.troubles.ends(_FOUND_WAITS)
                 channel.found.popleft()
                 channel.on_outcome(found, outcome, is_owner=slot.is_owner)
                 changed = outcome.delta is not None
