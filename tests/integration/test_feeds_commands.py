@@ -66,7 +66,7 @@ def test_the_feed_of_a_page_is_followed_or_the_page_itself(shared: Shell, server
     assert f"{page} offers the feed {feed}" in json.loads(made.stderr)["note"]["message"]
     shown = shared.run("feeds", "subscribe", page, "--as", "me and you", "--page", "--keep", "p")
     assert shown.stdout.decode() == f"me and you follows {page}\n"
-    assert b"no node polls yet" in shown.stderr
+    assert b"no node polls now" in shown.stderr
     again = shared.run("feeds", "subscribe", page.replace("http", "HTTP") + "#part", "--page", "--as", "me and you")
     assert b"follows already" in again.stdout
     assert [one["url"] for one in _lines(shared.ok("feeds", "list", "--json"))] == [page, feed]

@@ -38,7 +38,7 @@ from clarion.feeds.ring_view import (
     decode_ring_message,
 )
 from clarion.feeds.versions import VersionStore
-from clarion.model.errors import BadSettings, ClarionError, PermanentError, RetryableError, TakenOver
+from clarion.model.errors import BadSettings, ClarionError, PermanentError, RetryableError, TakenOver, TimedOut
 
 log = logging.getLogger("clarion.feeds")
 _RECORDS_AT_ONCE = 500
@@ -49,6 +49,8 @@ _TRIED_AGAIN_S = 1.0  # after which a node tries to join that could not
 _NOT_JOINED = "not on the ring yet, and goes on trying"
 _VIEW_STAYS = "the view of the ring stays as it is, and polls go on"
 _LEVELS_STAY = "levels stay as they are"
+_LATE_S = 10.0  # for which a heartbeat waits until that is told
+_BEATS_WAIT = "heartbeats wait for the broker; its own log says why, where it runs"
 _NO_BEAT = "heartbeats are refused"
 _NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
 
@@ -162,7 +164,12 @@ class Node:
         began_s = time.time()
         receipt = await self._broker.tell(self._beat(number))
         if receipt is not None:
-            await receipt.result()
+            try:
+                await receipt.result(timeout_s=_LATE_S)
+            except TimedOut as error:  # it is sent for as long as it takes, and no other before
+                self._broker.troubles.begins(_BEATS_WAIT, error)
+                await receipt.result()
+            self._broker.troubles.ends(_BEATS_WAIT)
             self._has_beaten = True
             self._clock.on_sent(number, began_s, time.time())
 

@@ -18,6 +18,7 @@ from clarion.subscriber import AsyncSubscriber, Message
 log = logging.getLogger("clarion.feeds")
 Result = TypeVar("Result")
 _KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400.0}
+_KEPT_BYTES = 4 << 30  # of each: what nodes say of themselves fills no disk
 _LEAVING_S = 2.0
 
 
@@ -66,9 +67,17 @@ class NodeBroker:
         self._positions[NOTICES_TOPIC] = found.next_offset
 
     async def _make_topic(self, topic: str) -> None:
-        await self.in_thread(
-            lambda: self.admin.configure_topic(topic, retention="keep", max_age_s=_KEPT_S[topic], at_bound="trim")
-        )
+        def make() -> None:
+            try:
+                if self.admin.describe_topic(topic).retention == "keep":
+                    return  # with bounds that somebody may have set
+            except NoTopic:
+                pass
+            self.admin.configure_topic(
+                topic, retention="keep", max_age_s=_KEPT_S[topic], max_bytes=_KEPT_BYTES, at_bound="trim"
+            )
+
+        await self.in_thread(make)
 
     async def read(self, topic: str) -> list[Message] | None:
         """Return the messages of a topic since the last look, all that are kept at the first; None where some of them
