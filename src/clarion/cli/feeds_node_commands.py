@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import threading
 from enum import StrEnum
@@ -17,7 +16,7 @@ import typer
 from clarion.cli.command_errors import announce_ready, needing, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, option, with_options
 from clarion.cli.feeds_commands import Allow, As, follow, login_name, needing_feeds, print_deltas, with_scheme
-from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, stop_signals
+from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, on_stop_signals, stop_signals
 from clarion.cli.output import readable_duration
 from clarion.model.errors import PermanentError
 
@@ -110,8 +109,7 @@ def node(
 
     async def run() -> None:
         made = Node(url, own_name, settings)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, made.stop)
+        on_stop_signals(made.stop)
         facts = {"node": own_name, "url": url, "pid": os.getpid()}
         await made.run(lambda: announce_ready(facts, f"clarion: node {own_name} polls for {url}", as_json=as_json))
 
@@ -153,7 +151,7 @@ def run(
     with (
         stop_signals() as stopping,
         broker_where_none_answers(url, data, stopping),
-        _Background(url, settings, notify=notify) as one,
+        _Background(url, settings, stopping, notify=notify) as one,
         Feeds(url) as feeds,
     ):
         for wanted in urls or ():
@@ -168,10 +166,11 @@ def run(
 class _Background:
     """A node, and perhaps a notifier, on an event loop of its own, in a thread."""
 
-    def __init__(self, url: str, settings: NodeSettings, *, notify: bool) -> None:
+    def __init__(self, url: str, settings: NodeSettings, stopping: threading.Event, *, notify: bool) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}"  # several may run on one laptop
         self._url = url
         self._settings = settings
+        self._stopping = stopping
         self._notify = notify
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -214,7 +213,8 @@ class _Background:
 
     def __enter__(self) -> _Background:
         self._thread.start()
-        self._ready.wait()
+        while not self._ready.wait(0.1) and not self._stopping.is_set():
+            pass
         self.check()
         return self
 

@@ -98,6 +98,7 @@ class Deliveries:
         self.failed = 0  # attempts
         self.followed: dict[str, dict[bytes, bool]] = {}  # as of the last look
         self.reachable = False  # the broker, at the last look
+        self._away_told = False
         self.paused = False  # nothing can be delivered for now
         self._url = url
         self._prefix = prefix
@@ -140,7 +141,9 @@ class Deliveries:
                     wait_s = max(wait_s, min(_LONGEST_WAIT_S, (time.monotonic() - began_s) * _LOOKING_SHARE))
                 except ClarionError as error:
                     self.reachable = False
-                    log.info("cannot see who waits, and will look again: %s", error)
+                    level = logging.DEBUG if self._away_told else logging.WARNING
+                    log.log(level, "cannot see who waits, and will look again until it can: %s", error)
+                    self._away_told = True
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._soon.wait(), wait_s)
         finally:
@@ -155,7 +158,7 @@ class Deliveries:
         self.followed = await asyncio.to_thread(lambda: unread_by_recipient(admin.topics(CHANNELS), prefix))
         for noted in self._noted:
             self._apply(*noted)
-        self.reachable = True
+        self.reachable, self._away_told = True, False
         if self.paused:
             return
         now_s = time.monotonic()
