@@ -145,7 +145,8 @@ class Deliveries:
                     log.log(level, "cannot see who waits, and will look again until it can: %s", error)
                     self._away_told = True
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._soon.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):  # wait_for would lose a cancellation
+                        await self._soon.wait()
         finally:
             for task in self._served.values():
                 task.cancel()
@@ -191,7 +192,8 @@ class Deliveries:
             attempt = max([message.attempt for message in messages] + [self._failures.get(recipient, 0) + 1])
             try:
                 if deltas:
-                    await asyncio.wait_for(self._deliver(recipient, deltas, attempt), self.settings.limit_s)
+                    async with asyncio.timeout(self.settings.limit_s):
+                        await self._deliver(recipient, deltas, attempt)
             except (DeliveryFailed, TimeoutError) as error:
                 reason = str(error) or f"it took longer than {self.settings.limit_s:g} s"
                 self._on_failed(recipient, messages, attempt, reason)

@@ -179,7 +179,8 @@ class Poller:
                     self._start(self._poll(channel, self.slots[topic]))
             wait_s = self._due[0][0] - now_s if self._due else 60.0
             try:
-                await asyncio.wait_for(self._wake.wait(), min(max(wait_s, 0.001), 60.0))
+                async with asyncio.timeout(min(max(wait_s, 0.001), 60.0)):  # wait_for would lose a cancellation
+                    await self._wake.wait()
             except TimeoutError:
                 pass
 
