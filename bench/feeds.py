@@ -47,7 +47,7 @@ _SETTLED_S = 6.0  # three beats
 class Extent:
     """How much is measured."""
 
-    rounds: int = 2
+    rounds: int = 1
     channels: int = 48
     subscriptions: int = 48 * 30
     interval_s: float = 20.0  # tau
@@ -86,7 +86,7 @@ class Web:
             form = list(FORMS)[number % len(FORMS)]
             path = f"/{number}.{form}"
             every_s = dice.uniform(*extent.changes_s)
-            since_s = time.time() - dice.uniform(0, every_s)
+            since_s = time.time() - (SHOWN + dice.random()) * every_s  # so that bodies are as large at all times
             server.set_schedule(path, body_of(path, form), every_s, FORMS[form], since_s=since_s)
             url = server.url(path)
             self.pages.append(Page(path, url, channel_topic(url), form, subscribers))

@@ -8,8 +8,6 @@ import statistics
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from clarion.feeds.honeycomb import (
     Channels,
     Clusters,
@@ -20,6 +18,7 @@ from clarion.feeds.honeycomb import (
     describe,
     wedge_sizes,
 )
+from clarion.sim.feeds_simulation import FeedsModel, make_workload
 
 _NODES, _BASE, _INTERVAL_S, _TARGET_S = 1024, 16, 1800.0, 30.0
 _WANTED_S = {100_000: 0.2, 1_000_000: 2.0}
@@ -27,17 +26,6 @@ _WANTED = {
     Scheme.LITE: {"by_subscription": "40.4 +- 1", "by_channel": "63.3 +- 1", "load": "50.0"},
     Scheme.FAST: {"by_subscription": "30.0 +- 0.1", "load": "55.3 +- 0.3"},
 }
-
-
-def lecture(channels: int, seed: int = 1) -> Channels:
-    """Return channels of size 1 with 50 subscriptions each on average, by Zipf's law with exponent 0.5; 10 % change
-    within an hour, 40 % within 5 days, 50 % once a week."""
-    dice = np.random.default_rng(seed)
-    popularity = np.arange(1, channels + 1) ** -0.5
-    shares = np.log(np.array([600, 3600, 432_000, 604_800.0]))
-    kind = dice.choice(3, channels, p=[0.1, 0.4, 0.5])
-    updates = np.where(kind == 2, 604_800.0, np.exp(dice.uniform(shares[kind], shares[kind + 1])))
-    return Channels(50 * channels * popularity / popularity.sum(), np.ones(channels), updates)
 
 
 def median_s(rounds: int, work: Callable[[], object]) -> float:
@@ -59,7 +47,7 @@ def main() -> None:
     asked = parser.parse_args()
     found: dict[str, object] = {"nodes": _NODES, "base": _BASE, "poll_interval_s": _INTERVAL_S}
     for count in asked.channels:
-        channels = lecture(count)
+        channels = make_workload(FeedsModel(channels=count, subscriptions=50 * count)).channels
         for scheme in Scheme:
             found[f"{count} {scheme}"] = measured(channels, scheme, asked.rounds)
     print(json.dumps(found, indent=2))

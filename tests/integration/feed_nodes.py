@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.integration.broker_process import ROOT
+from tests.integration.module_process import ModuleProcess
 from tests.integration.waiting import DEADLINE_S
 
 from clarion.feeds.fetcher import FetchSettings
@@ -91,36 +89,12 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await task
 
 
-class FeedNodes:
-    """Some nodes in a process of their own; `with` sees to it that it is gone."""
+class FeedNodes(ModuleProcess):
+    """Some nodes in a process of their own."""
 
     def __init__(self, url: str, names: list[str], log: Path, **settings: Any) -> None:
+        super().__init__("tests.integration.feed_nodes", [url, names, settings], log)
         self.names = names
-        with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.feed_nodes", json.dumps([url, names, settings])],
-                cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
-                stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-            )  # fmt: skip
-
-    def kill(self) -> None:
-        """SIGKILL it and wait until it is gone."""
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> int:
-        """SIGTERM it; return its exit code."""
-        self.process.terminate()
-        return self.process.wait(DEADLINE_S)
-
-    def __enter__(self) -> FeedNodes:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.kill()
 
 
 async def _run(url: str, names: list[str], settings: NodeSettings) -> None:

@@ -91,6 +91,8 @@ _ELSEWHERE: dict[str, list[str]] = {
     "feeds run": [],
     "feeds nodes": [],
     "feeds watch": [],
+    "feeds notify": [],
+    "feeds chat": ["--jid", "corona@example.org", "--password-file", "{password}"],
     "feeds opml import": ["{feeds.opml}"],
     "feeds opml export": [],
     "pipeline archive": ["alerts", "--to", "{lake}"],

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
-from tests.integration.broker_process import ROOT
+from tests.integration.module_process import ModuleProcess
 from tests.integration.waiting import DEADLINE_S
 
 from clarion.model.errors import RetryableError
@@ -69,42 +66,18 @@ def running(flow: Workflow, url: str, **consumers: int) -> Iterator[Jobs]:
         yield stack.enter_context(Jobs(url, flow.name))
 
 
-class FlowProcess:
-    """A worker, or with no task a control plane, in a process of its own; `with` sees to it that it is gone."""
+class FlowProcess(ModuleProcess):
+    """A worker, or with no task a control plane, in a process of its own."""
 
     def __init__(self, file: Path, url: str, task: str | None, log: Path) -> None:
+        super().__init__("tests.integration.workflow_process", [str(file), url, task], log)
         self.task = task
-        with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.workflow_process", json.dumps([str(file), url, task])],
-                cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
-                stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-            )  # fmt: skip
-
-    def kill(self) -> None:
-        """SIGKILL it and wait until it is gone."""
-        self.process.kill()
-        self.process.wait()
 
     def is_up(self) -> bool:
         """Tell whether it is so far that it heeds SIGTERM; before, it holds nothing, and just dies of it."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
         return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
-
-    def stop(self) -> int:
-        """SIGTERM it; return its exit code."""
-        self.process.terminate()
-        return self.process.wait(DEADLINE_S)
-
-    def __enter__(self) -> FlowProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.kill()
 
 
 def main() -> int:

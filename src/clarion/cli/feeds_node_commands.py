@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import threading
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,23 +15,22 @@ import typer
 from clarion.cli.command_errors import announce_ready, needing, note, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, option, with_options
 from clarion.cli.feeds_commands import Allow, As, follow, login_name, needing_feeds, print_deltas, with_scheme
+from clarion.cli.feeds_plan_command import SchemeName
 from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, on_stop_signals, stop_signals
 from clarion.cli.output import readable_duration
 from clarion.model.errors import PermanentError
 
 if TYPE_CHECKING:
     from clarion.feeds.node import Node
-from clarion.feeds.node_settings import NodeSettings
+    from clarion.feeds.node_settings import NodeSettings
+    from clarion.feeds.notify import Notifier
 
-Schemes = StrEnum(
-    "Schemes", {"LITE": "lite", "FAST": "fast", "FAIR": "fair", "FAIR_SQRT": "fair-sqrt", "FAIR_LOG": "fair-log"}
-)
 _BrokerUrl = Annotated[str, option(..., "--url --broker URL", "Address of the broker.", envvar="CLARION_URL")]
 _SAME = "; the same for all nodes of a ring"
 _OPTIONS: list[tuple[str, Any, Any]] = [
     (name, Annotated[kind, option(..., names, told)], default)
     for name, kind, default, names, told in (
-        ("scheme", Schemes, Schemes.LITE, "--scheme", f"What is optimised{_SAME}."),
+        ("scheme", SchemeName, SchemeName.LITE, "--scheme", f"What is optimised{_SAME}."),
         ("target_s", float | None, None, "--target-s --target TIME", "Mean detection that fast aims at."),
         ("base", int, 16, "--base", f"Of the ring's digits: 2, 4, 16, 32 or 256{_SAME}."),
         ("host_limit_per_s", float, 1.0, "--host-limit", f"Polls of one host a second, by all nodes{_SAME}."),
@@ -53,7 +51,7 @@ _OPTIONS.append(("allow", Allow, None))
 def _settings(
     poll_interval_s: float,
     *,
-    scheme: Schemes,
+    scheme: SchemeName,
     allow: list[str] | None,
     robots: bool,
     contact: str,
@@ -142,16 +140,19 @@ def run(
     from clarion.feeds.front_end import Feeds
 
     who = name or login_name()
+    notifier = None
     if notify:
         with needing("notifications need Apprise", "notify"):
-            import clarion.feeds.notify as _  # noqa: F401
+            from clarion.feeds.addresses import AddressRules
+            from clarion.feeds.notify import Notifier
+        notifier = Notifier(url, AddressRules(settings.fetch.allow))
     log_to_stderr()
     logging.getLogger("trafilatura").setLevel(logging.ERROR)
     logging.getLogger("clarion.feeds").setLevel(logging.WARNING)  # what is found is printed
     with (
         stop_signals() as stopping,
         broker_where_none_answers(url, data, stopping),
-        _Background(url, settings, stopping, notify=notify) as one,
+        _Background(url, settings, stopping, notifier) as one,
         Feeds(url) as feeds,
     ):
         for wanted in urls or ():
@@ -166,12 +167,12 @@ def run(
 class _Background:
     """A node, and perhaps a notifier, on an event loop of its own, in a thread."""
 
-    def __init__(self, url: str, settings: NodeSettings, stopping: threading.Event, *, notify: bool) -> None:
+    def __init__(self, url: str, settings: NodeSettings, stopping: threading.Event, notifier: Notifier | None) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}"  # several may run on one laptop
         self._url = url
         self._settings = settings
         self._stopping = stopping
-        self._notify = notify
+        self._notifier = notifier
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._error: BaseException | None = None
@@ -191,17 +192,11 @@ class _Background:
 
         self._loop = asyncio.get_running_loop()
         self._node = Node(self._url, self.name, self._settings)
-        notifying = asyncio.create_task(self._send_notifications()) if self._notify else None
+        notifying = asyncio.create_task(self._notifier.run()) if self._notifier else None
         await self._node.run(self._ready.set)
         if notifying is not None:
             notifying.cancel()
             await asyncio.gather(notifying, return_exceptions=True)
-
-    async def _send_notifications(self) -> None:
-        from clarion.feeds.addresses import AddressRules
-        from clarion.feeds.notify import Notifier
-
-        await Notifier(self._url, AddressRules(self._settings.fetch.allow)).run()
 
     def check(self) -> bool:
         """Raise what the node failed with; False while it runs."""

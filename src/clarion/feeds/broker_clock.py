@@ -1,6 +1,7 @@
 """The broker's clock, as a node knows it: from its own heartbeats, and how far off that may be. Pure.
 
-A heartbeat is committed between its sending and its receipt. Of the last ones, the one that took least says most.
+A heartbeat is committed between its sending and its receipt. Of the last ones, the one that took least says most, but
+for those that contradict the newest: a clock was set since.
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ class BrokerClock:
         """Note when the broker committed a heartbeat, by its own clock."""
         if (sent := self._sent.pop(number, None)) is not None:
             began_s, acked_s = sent
-            took_s = max(0.0, acked_s - began_s)
-            self._samples.append(_Sample(took_s / 2, committed_s - (began_s + acked_s) / 2))
+            if acked_s < began_s:  # the clock here was set back meanwhile: this says nothing
+                return
+            newest = _Sample((acked_s - began_s) / 2, committed_s - (began_s + acked_s) / 2)
+            agreeing = [
+                one for one in self._samples if abs(one.ahead_s - newest.ahead_s) <= one.unsure_s + newest.unsure_s
+            ]
+            self._samples = deque([*agreeing, newest], maxlen=_SAMPLES)
 
     @property
     def _best(self) -> _Sample:

@@ -23,11 +23,12 @@ from slixmpp.jid import InvalidJID
 
 from clarion.admin import Admin
 from clarion.feeds.channels import PREFIX as CHANNELS
-from clarion.feeds.channels import channel_hash, channel_topic, normalise_url, read_record, record_name
+from clarion.feeds.channels import channel_hash, channel_topic, normalise_url, record_name
 from clarion.feeds.deltas import Delta, readable_together
 from clarion.feeds.feed_deliveries import Deliveries, DeliveryFailed, DeliverySettings
 from clarion.feeds.fetcher import Fetcher, FetchFailed
 from clarion.feeds.front_end import Feeds, feed_of
+from clarion.feeds.registry import kept_record
 from clarion.model.errors import BadSettings, ClarionError, RetryableError, TakenOver, Unreachable
 
 log = logging.getLogger("clarion.feeds.chat")
@@ -412,8 +413,5 @@ class ChatBot:
 
     def _url_of(self, topic: str) -> str:
         """Return the URL of a channel's topic, which names it unless it is very long."""
-        if _LONG.search(topic):
-            record = self._admin.state(record_name(channel_hash(topic))).value
-            if record is not None:
-                return read_record(record).url
-        return topic.removeprefix(CHANNELS)
+        record = kept_record(self._admin.state(record_name(channel_hash(topic)))) if _LONG.search(topic) else None
+        return record.url if record else topic.removeprefix(CHANNELS)

@@ -89,7 +89,7 @@ def read_version(body: bytes, content_type: str, url: str, rules: Rules) -> Vers
     text = decoded(body, content_type)
     if "json" in kind or text.lstrip()[:1] in ("{", "["):
         return _json_version(text, kind, url)
-    root = _root(text)
+    root = root_name(text)
     if root in ("rss", "feed", "rdf"):
         return _feed_version(without_doctype(text), url)
     if root == "html" or "html" in kind:
@@ -161,7 +161,7 @@ def _looks_like_text(body: bytes) -> bool:
 
 _PROLOG = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->)", re.DOTALL)
 _DOCTYPE = re.compile(r"\s*<!DOCTYPE\b", re.IGNORECASE)
-_ROOT = re.compile(r"\s*<(?:\w+:)?(\w+)")
+_ROOT = re.compile(r"\s*<(?:[\w.-]+:)?(\w+)")
 
 
 def without_doctype(text: str) -> str:
@@ -197,7 +197,7 @@ def _after_prolog(text: str, start: int = 0) -> int:
     return start
 
 
-def _root(text: str) -> str:
+def root_name(text: str) -> str:
     """Return the name of the root of XML or HTML in lower case, `html` for what starts as pages do, or nothing."""
     start = _after_prolog(text)
     if doctype := _DOCTYPE.match(text, start):

@@ -130,6 +130,14 @@ def encode_delta(delta: Delta) -> bytes:
     return msgspec.json.encode(delta)
 
 
+def delta_of(payload: bytes) -> Delta | None:
+    """Return the delta of a message; None where somebody else put something on a channel's topic."""
+    try:
+        return decode_delta(payload)
+    except PermanentError:
+        return None
+
+
 def decode_delta(payload: bytes) -> Delta:
     """Return the delta of a message; PermanentError where it is none."""
     try:

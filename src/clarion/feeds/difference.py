@@ -8,32 +8,9 @@ from itertools import groupby
 
 import msgspec
 
-from clarion.feeds.content import (
-    MOST_KNOWN,
-    Item,
-    Unreadable,
-    Version,
-    digest,
-    pack_version,
-    read_version,
-    unpack_version,
-)
+from clarion.feeds.content import MOST_KNOWN, Item, Unreadable, Version, digest
 from clarion.feeds.deltas import Change, Form
-from clarion.feeds.page_text import BadRules, check_rules, what_counts
-
-__all__ = [
-    "BadRules",
-    "FormChanged",
-    "Unreadable",
-    "Version",
-    "check_rules",
-    "difference",
-    "fitting",
-    "missed",
-    "pack_version",
-    "read_version",
-    "unpack_version",
-]
+from clarion.feeds.page_text import what_counts
 
 MOST_CHANGES = 100  # in a delta
 MOST_CHANGED_BYTES = 256 * 1024  # of the texts in a delta

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lxml import etree
 from yarl import URL
 
+from clarion.feeds.content import decoded, root_name
+from clarion.feeds.page_text import parse_page
+
 RSS, ATOM, JSON = "application/rss+xml", "application/atom+xml", "application/feed+json"
 _TYPES = {RSS: RSS, ATOM: ATOM, JSON: JSON, "application/rdf+xml": RSS, "application/json": JSON, "text/xml": ""}
 _ROOTS = {"rss": RSS, "rdf": RSS, "feed": ATOM}
-_SNIFFED = 8192  # bytes that tell what a body is
-_PAGE_MOST = 2 << 20  # bytes of a page that are looked at
-_HEAD_MOST = 1 << 16  # bytes of a feed in which its hubs are named
+_PAGE_MOST = 2 << 20  # characters of a page that are looked at
+_HEAD_MOST = 1 << 16  # bytes that tell what a body is, and in which a feed names its hubs
 _FOUND_MOST = 50
 _TITLE_MOST = 200
-_ROOT = re.compile(r"(?>\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^<>\[]*(?:\[[^\]]*\]\s*)?>)*+<(?:[\w.-]+:)?(\w+)", re.DOTALL)
 _JSON_FEED = re.compile(r"\s*\{.*?\"version\"\s*:\s*\"https?:\\?/\\?/jsonfeed\.org\\?/version\\?/", re.DOTALL)
 _ENTITY = re.compile(rb"<\x00?!\x00?E\x00?N")  # also in UTF-16
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _LIKE_A_FEED = re.compile(r"(?:^|/)(?:feeds?|rss2?|atom)(?:/|$)|\.(?:rss|atom|rdf)$|(?:rss|atom|feed|index)\.xml$")
 _HUB = re.compile(rb"\brel\s*=\s*[\"']?[^\"'<>]{0,99}\bhub\b", re.IGNORECASE)
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
@@ -40,11 +40,8 @@ class FoundFeed(NamedTuple):
 
 def feed_type(body: bytes) -> str:
     """Return the media type of a body that is itself a feed, and an empty text where it is none."""
-    start = _start_of(body)
-    if _JSON_FEED.match(start):
-        return JSON
-    root = _ROOT.match(start)
-    return _ROOTS.get(root[1].lower(), "") if root else ""
+    start = decoded(body[:_HEAD_MOST], "")
+    return JSON if _JSON_FEED.match(start) else _ROOTS.get(root_name(start), "")
 
 
 def find_feeds(body: bytes, content_type: str, url: str) -> list[FoundFeed]:
@@ -99,25 +96,8 @@ def joined(base: str, target: str) -> str:
         return ""
 
 
-def _start_of(body: bytes) -> str:
-    for mark, name in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
-        if body.startswith(mark):
-            return body[len(mark) : _SNIFFED].decode(name, "replace")
-    return body[:_SNIFFED].decode("latin-1")
-
-
-def _page(body: bytes, content_type: str) -> etree._Element | None:
-    """Return the tree of a page, or None where there is none."""
-    charset = _CHARSET.search(content_type)
-    for encoding in (charset[1] if charset else None, None):
-        try:
-            parser = etree.HTMLParser(no_network=True, huge_tree=False, remove_comments=True, encoding=encoding)
-            return etree.fromstring(body[:_PAGE_MOST], parser)
-        except LookupError:  # a charset that nobody knows
-            continue
-        except (etree.LxmlError, ValueError):
-            return None
-    return None
+def _page(body: bytes, content_type: str) -> Any:
+    return parse_page(decoded(body, content_type)[:_PAGE_MOST])
 
 
 def _base(tree: etree._Element, url: str) -> str:

@@ -20,17 +20,15 @@ import msgspec
 
 from clarion.admin import Admin
 from clarion.feeds.channels import PREFIX as CHANNELS
-from clarion.feeds.deltas import Delta, decode_delta
+from clarion.feeds.deltas import Delta, delta_of
 from clarion.model.errors import (
     ClarionError,
     MessagesGone,
     NoTopic,
     NotSubscribed,
-    PermanentError,
     RetryableError,
     TakenOver,
 )
-from clarion.model.names import to_text
 from clarion.subscriber import AsyncSubscriber, Message
 from clarion.wire.bodies import TopicRow
 
@@ -145,7 +143,7 @@ class Deliveries:
                     log.log(level, "cannot see who waits, and will look again until it can: %s", error)
                     self._away_told = True
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):  # wait_for would lose a cancellation
+                    async with asyncio.timeout(wait_s):
                         await self._soon.wait()
         finally:
             for task in self._served.values():
@@ -188,7 +186,7 @@ class Deliveries:
         subscriber = AsyncSubscriber(self._url, name, ack="explicit", prefetch=False, timeout_s=self.settings.timeout_s)
         try:
             messages = await self._unread(subscriber, topics)
-            deltas = [delta for message in messages if (delta := _delta_of(message)) is not None]
+            deltas = [delta for message in messages if (delta := delta_of(message.payload)) is not None]
             attempt = max([message.attempt for message in messages] + [self._failures.get(recipient, 0) + 1])
             try:
                 if deltas:
@@ -242,12 +240,3 @@ class Deliveries:
 
     def _wait(self, recipient: str, wait_s: float) -> None:
         self._not_before_s[recipient] = time.monotonic() + wait_s
-
-
-def _delta_of(message: Message) -> Delta | None:
-    """Return a message's delta; what is none is told, and passed over."""
-    try:
-        return decode_delta(message.payload)
-    except PermanentError as error:
-        log.warning("offset %d of %s is passed over: %s", message.offset, to_text(message.topic), error)
-        return None

@@ -24,11 +24,11 @@ from clarion.feeds.channels import (
     normalise_url,
     record_name,
 )
-from clarion.feeds.deltas import Delta, decode_delta
-from clarion.feeds.poll_schedule import Watched, host_stretches
+from clarion.feeds.deltas import Delta, delta_of
+from clarion.feeds.poll_schedule import Watched, host_stretches, level_of
 from clarion.feeds.polled_channel import Trouble, read_trouble, trouble_name
 from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
-from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
+from clarion.feeds.ring_view import NOTICES_KEPT_S, NOTICES_TOPIC, RING_TOPIC, NodeStatus, RingView, decode_ring_message
 from clarion.feeds.versions import Head, content_name, head_name, read_head
 from clarion.model.errors import (
     MessagesGone,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from clarion.feeds.fetcher import Fetcher
 
 KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not read stay
-_NOTICES_KEPT_S = 86_400.0
 _STATES_AT_ONCE = 500
 _TRIES = 20
 _LOOK_S = 1.0
@@ -138,11 +137,18 @@ class Feeds:
             check_rules(rules)
         topic = channel_topic(url)
         self._keep_record(topic, url, rules)
-        self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+        self._keep_topic(topic)
         is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
         self._notice(topic)
         others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
         return Subscribed(url, topic, name, is_new, others)
+
+    def _keep_topic(self, topic: str) -> None:
+        """Make a channel's topic; one that is kept already stays as somebody may have set it."""
+        with suppress(NoTopic):
+            if self._admin.describe_topic(topic).retention == "keep":
+                return
+        self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
 
     def subscribe_many(self, urls: Iterable[str], name: str) -> int:
         """Have many URLs followed for a subscriber, with fewer requests than one by one; return how many are new to
@@ -156,7 +162,7 @@ class Feeds:
 
         def subscribe(topic: str) -> bool:
             if topic not in rows:
-                self._admin.configure_topic(topic, retention="keep", max_age_s=KEPT_S)
+                self._keep_topic(topic)
             return self._admin.subscribe(topic, name)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -188,7 +194,7 @@ class Feeds:
         if followers:
             shown = ", ".join(to_text(one.name) for one in followers[:5])
             raise PermanentError(f"{url} is followed by {shown}; unsubscribe first. Nothing was deleted")
-        head = read_head(self._client.state(head_name(topic)))
+        head = read_head(self._client.state(head_name(topic)).value)
         names += [content_name(topic, part) for part in range(head.parts if head else 0)]
         with self._client.transaction() as tx:
             for state in names:
@@ -233,7 +239,7 @@ class Feeds:
                     tx.put(NOTICES_TOPIC, notice_of(topic))
                 return
             except NoSubscriber:  # the topic is not there yet
-                self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=_NOTICES_KEPT_S, at_bound="trim")
+                self._admin.configure_topic(NOTICES_TOPIC, retention="keep", max_age_s=NOTICES_KEPT_S, at_bound="trim")
 
     # Looking.
 
@@ -298,7 +304,7 @@ class Feeds:
             found = list(self._admin.browse(row.topic, start))
         except MessagesGone as gap:
             found = list(self._admin.browse(row.topic, gap.stop))
-        return [delta for message in found if (delta := delta_of(message)) is not None][-count:]
+        return [delta for message in found if (delta := delta_of(message.payload)) is not None][-count:]
 
     def watch(self, name: str | None = None, *, wait_s: float | None = None) -> Iterator[tuple[Message, Delta] | None]:
         """Return deltas as they come, for ever, or until none came for `wait_s`: those of all channels from now on, or
@@ -307,7 +313,7 @@ class Feeds:
         last_s = time.monotonic()
         with closing(self._news() if name is None else self._unread(name)) as source:
             for message in source:
-                delta = None if message is None else delta_of(message)
+                delta = None if message is None else delta_of(message.payload)
                 if message is not None and delta is not None:
                     yield message, delta
                     last_s = time.monotonic()
@@ -370,21 +376,13 @@ async def feed_of(url: str, fetcher: Fetcher) -> str:
         return url
 
 
-def delta_of(message: Message) -> Delta | None:
-    """Return the delta of a message; None where somebody else put something on a channel's topic."""
-    try:
-        return decode_delta(message.payload)
-    except PermanentError:
-        return None
-
-
 def _status(row: Listed, record: State, head: State, trouble: State, wanted: bytes | None) -> ChannelStatus | None:
     channel = channel_of(row, record)
     if channel is None:
         return None
     waiting = next((row.next_offset - cursor for one, cursor in row.subscriptions if one == wanted), None)
     names = tuple(to_text(one) for one, _ in row.subscriptions)
-    return ChannelStatus(channel.url, row.topic, names, read_head(head), read_trouble(trouble), waiting)
+    return ChannelStatus(channel.url, row.topic, names, read_head(head.value), read_trouble(trouble.value), waiting)
 
 
 def _detail(
@@ -393,14 +391,14 @@ def _detail(
     """Return what the ring makes of a channel, as every node computes it."""
     beat = next(iter(view.nodes.values())).beat
     ring = view.ring(beat.base)
-    place, name = channel_id(channel.topic), channel_hash(channel.topic)
-    level = min(view.levels.get(name, ring.levels), ring.levels)
+    place = channel_id(channel.topic)
+    level = level_of(channel_hash(channel.topic), view.levels, ring)
     pollers = ring.pollers(place, level)
     host = channel.host
     beside = {
         channel_hash(topic): Watched(channel_id(topic), host, len(row.subscriptions))
         for topic, row in rows.items()
-        if row.subscriptions and f"//{host}" in topic
+        if row.subscriptions and row.host == host
     }
     stretch = host_stretches(ring, beside, view.levels, beat.poll_interval_s, beat.host_limit_per_s).get(host, 1.0)
     interval_s = beat.poll_interval_s * stretch

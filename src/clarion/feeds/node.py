@@ -37,7 +37,8 @@ from clarion.feeds.ring_view import (
     RingView,
     decode_ring_message,
 )
-from clarion.feeds.versions import VersionStore
+from clarion.feeds.update_intervals import UNCHANGED_S
+from clarion.feeds.version_store import VersionStore
 from clarion.model.errors import BadSettings, ClarionError, PermanentError, RetryableError, TakenOver, TimedOut
 
 log = logging.getLogger("clarion.feeds")
@@ -52,7 +53,6 @@ _LEVELS_STAY = "levels stay as they are"
 _LATE_S = 10.0  # for which a heartbeat waits until that is told
 _BEATS_WAIT = "heartbeats wait for the broker; its own log says why, where it runs"
 _NO_BEAT = "heartbeats are refused"
-_NEVER_CHANGED_S = 7 * 86_400.0  # update interval of a channel that nobody saw change
 
 
 class Node:
@@ -341,7 +341,7 @@ class Node:
             troubles = await self._broker.client.states([trouble_name(channel.topic) for channel in some])
             for channel, trouble in zip(some, troubles, strict=True):
                 channel.on_head(heads[channel.topic])
-                channel.trouble = channel.trouble or read_trouble(trouble)  # told by another node, which is gone
+                channel.trouble = channel.trouble or read_trouble(trouble.value)  # told by another node, which is gone
         if any(channel.head is None and not channel.polled_at_s for channel in owned):
             self._schedule()
 
@@ -355,7 +355,7 @@ class Node:
         return Channels(
             np.array([float(channel.watched.subscribers) for channel in owned]),
             np.array(sizes),
-            np.array([_NEVER_CHANGED_S if one is None else max(1.5, one) for one in updates]),
+            np.array([UNCHANGED_S if one is None else max(1.5, one) for one in updates]),
         )
 
     async def _aggregate(self) -> None:
@@ -413,5 +413,4 @@ class Node:
         )
         topics = {channel.name: topic for topic, channel in self.channels.items()}
         slots = {topics[name]: slot for name, slot in by_name.items()}
-        levels = {name: min(self.view.levels.get(name, self._ring.levels), self._ring.levels) for name in by_name}
-        self.poller.schedule(slots, self.channels, levels, max(1, len(self._ring)))
+        self.poller.schedule(slots, self.channels, max(1, len(self._ring)))

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 from clarion.admin import Admin
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
-from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC, RingMessage, encode_ring_message
+from clarion.feeds.ring_view import NOTICES_KEPT_S, NOTICES_TOPIC, RING_TOPIC, RingMessage, encode_ring_message
 from clarion.model.errors import BufferFull, ClarionError, InvalidRequest, MessagesGone, NoTopic
 from clarion.publisher import AsyncPublisher
 from clarion.subscriber import AsyncSubscriber, Message
 
 log = logging.getLogger("clarion.feeds")
 Result = TypeVar("Result")
-_KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: 86_400.0, POLLS_TOPIC: 30 * 86_400.0}
+_KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: NOTICES_KEPT_S, POLLS_TOPIC: 30 * 86_400.0}
 _KEPT_BYTES = 4 << 30  # of each: what nodes say of themselves fills no disk
 _LEAVING_S = 2.0
 

@@ -55,7 +55,11 @@ def _state_name(name: str) -> str:
 
 def shown_target(target: str) -> str:
     """Return a target as it may be shown and logged: without its secrets."""
-    return str(open_target(target).url(privacy=True)).partition("?")[0]
+    return _shown(open_target(target))
+
+
+def _shown(service: Any) -> str:
+    return str(service.url(privacy=True)).partition("?")[0]
 
 
 class _Watch:
@@ -246,7 +250,7 @@ class Notifier:
         thread = self._sending[recipient] = threading.Thread(target=send, name=f"notify {recipient[:8]}", daemon=True)
         thread.start()
         if problem := await done:
-            raise DeliveryFailed(f"{service.url(privacy=True).partition('?')[0]}: {problem}")
+            raise DeliveryFailed(f"{_shown(service)}: {problem}")
 
     def _send(self, target: str, service: Any, title: str, text: str) -> str:
         """Send, and return what went wrong, or nothing."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from itertools import dropwhile, islice
 from typing import Any, NamedTuple
@@ -178,7 +178,7 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 
 def page_blocks(text: str, url: str, rules: Rules) -> tuple[str, list[Block]]:
     """Return the title of a page and the blocks of its text; NothingKept where rules keep no part of it."""
-    tree = _parse(text)
+    tree = parse_page(text)
     if tree is None:
         return "", []
     title = " ".join((tree.findtext(".//title") or "").split())
@@ -202,11 +202,12 @@ def plain_text(markup: str) -> str:
     """Return the text of a piece of HTML, a line for each of its blocks."""
     if "<" not in markup and "&" not in markup:
         return markup
-    tree = _parse(markup)
+    tree = parse_page(markup)
     return "" if tree is None else "\n".join(block.text for block in _blocks(tree, ""))
 
 
-def _parse(text: str) -> Any:
+def parse_page(text: str) -> Any:
+    """Return the tree of a page; None where there is none."""
     text = text.replace("\0", "")
     if not text.strip():
         return None
@@ -224,8 +225,7 @@ def _ruled(tree: Any, rules: Rules) -> list[Any]:
     if sum(1 for _ in tree.iter()) > _MOST_ELEMENTS_FOR_RULES:
         raise NothingKept(f"a page with rules has at most {_MOST_ELEMENTS_FOR_RULES} elements; this one has more")
     for rule in rules.leave_out:
-        for element in _found(rule, tree):
-            _remove(element)
+        _remove(_found(rule, tree))
     if not rules.keep:
         return []
     kept = {element for rule in rules.keep for element in _found(rule, tree)}
@@ -242,28 +242,40 @@ def _found(rule: str, tree: Any) -> list[Any]:
         raise NothingKept(f"the rule {rule!r} cannot be followed on this page: {error}") from error
 
 
-def _remove(element: Any) -> None:
-    parent = element.getparent()
-    if parent is None:
-        return
-    if element.tail:  # the text after an element is not of it
-        before = element.getprevious()
-        if before is None:
-            parent.text = (parent.text or "") + element.tail
-        else:
-            before.tail = (before.tail or "") + element.tail
-    parent.remove(element)
+def _remove(elements: Iterable[Any]) -> None:
+    """Take elements off a page, but not the text after them, which is not of them. All at once: one by one, that text
+    would be copied for every other."""
+    removed = set(elements)
+    for parent in {above for element in removed if (above := element.getparent()) is not None}:
+        before: Any = None
+        pieces: list[str] = []
+        for element in (*parent, None):
+            if element in removed:
+                pieces.append(element.tail or "")
+                parent.remove(element)
+                continue
+            if pieces and before is None:
+                parent.text = (parent.text or "") + "".join(pieces)
+            elif pieces:
+                before.tail = (before.tail or "") + "".join(pieces)
+            before, pieces = element, []
 
 
 def _drop_around(tree: Any) -> None:
     """Take off a page what is plainly not its text: hidden parts, navigation, advertisements, what asks to share it."""
-    whole = 0
-    for element in list(tree.iter(etree.Element)):
-        if element.tag in ("html", "body", "main", "article") or not _is_around(element):
-            continue
-        whole = whole or len("".join(tree.itertext()))
-        if len("".join(element.itertext())) * 2 <= whole:  # a whole page may be marked so by mistake
-            _remove(element)
+    lengths: dict[Any, int] = {}  # of the text of such parts
+    read = 0
+    for event, element in etree.iterwalk(tree, events=("start", "end")):
+        if event == "start":
+            if element.tag not in ("html", "body", "main", "article") and _is_around(element):
+                lengths[element] = -read
+            read += len(element.text or "")
+        else:
+            if element in lengths:
+                lengths[element] += read
+            if element is not tree:
+                read += len(element.tail or "")
+    _remove([one for one, length in lengths.items() if length * 2 <= read])  # a whole page may be marked by mistake
 
 
 def _is_around(element: Any) -> bool:

@@ -11,6 +11,8 @@ import msgspec
 
 _LONGEST_S = 86_400.0  # that anybody is waited for
 _DOUBLINGS_MOST = 6
+_JITTER = 0.1  # of what a server asks for
+LONGEST_WAIT_S = _LONGEST_S * (1 + _JITTER)  # after an error
 
 
 class Dice(Protocol):
@@ -53,7 +55,7 @@ def backoff_s(failures: int, interval_s: float, retry_after_s: float | None, dic
         return interval_s
     longest_s = max(interval_s, min(math.ldexp(interval_s, min(failures - 1, _DOUBLINGS_MOST)), _LONGEST_S))
     asked_s = min(retry_after_s or 0.0, _LONGEST_S)
-    return max(longest_s * (1.0 - dice.random() / 2.0), asked_s * (1.0 + dice.random() / 10.0))
+    return max(longest_s * (1.0 - dice.random() / 2.0), asked_s * (1.0 + dice.random() * _JITTER))
 
 
 def throttles(kind: str, worked_before: bool) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from math import floor
 from typing import NamedTuple
 
-from clarion.overlay import ID_BITS, Ring
+from clarion.overlay import Ring
 
 
 class Watched(NamedTuple):
@@ -30,6 +30,12 @@ class Slot(NamedTuple):
     phase_s: float
     pollers: int  # that share the channel, this one included
     is_owner: bool
+    level: int = 0
+
+
+def level_of(name: str, levels: Mapping[str, int], ring: Ring) -> int:
+    """Return the level of a channel: as its owner told; the highest where nobody did, or the ring has shrunk."""
+    return min(levels.get(name, ring.levels), ring.levels)
 
 
 def poll_phase_s(rank: int, pollers: int, interval_s: float, place: int = 0) -> float:
@@ -52,7 +58,7 @@ def host_stretches(
     `limit_per_s`: every node computes the same from the same ring. Hosts that need no stretching are left out."""
     pollers: dict[str, int] = defaultdict(int)
     for name, channel in channels.items():
-        level = min(levels.get(name, ID_BITS), ring.levels)
+        level = level_of(name, levels, ring)
         pollers[channel.host] += 1 if level >= ring.levels else ring.rank(channel.place, level, "")[1]
     allowed = limit_per_s * poll_interval_s
     return {host: count / allowed for host, count in pollers.items() if count > allowed}
@@ -72,9 +78,10 @@ def slots_of(
     stretches = host_stretches(ring, channels, levels, poll_interval_s, limit_per_s)
     found: dict[str, Slot] = {}
     for name, channel in channels.items():
-        rank, pollers = ring.rank(channel.place, levels.get(name, ID_BITS), node)
+        level = level_of(name, levels, ring)
+        rank, pollers = ring.rank(channel.place, level, node)
         if rank is not None:
             interval_s = poll_interval_s * stretches.get(channel.host, 1.0)
             phase_s = poll_phase_s(rank, pollers, interval_s, channel.place)
-            found[name] = Slot(interval_s, phase_s, pollers, ring.owner(channel.place) == node)
+            found[name] = Slot(interval_s, phase_s, pollers, ring.owner(channel.place) == node, level)
     return found

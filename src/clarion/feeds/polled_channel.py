@@ -11,15 +11,15 @@ from collections import deque
 import msgspec
 
 from clarion.feeds.channels import Rules, channel_hash, channel_id
-from clarion.feeds.politeness import Dice, backoff_s
+from clarion.feeds.politeness import LONGEST_WAIT_S, Dice, backoff_s
 from clarion.feeds.poll_schedule import Slot, Watched, next_poll_s
 from clarion.feeds.versions import Found, Head, Outcome
-from clarion.subscriber import State
 
-FOUND_KEPT = 16  # versions that wait for the broker, of one channel
+_FOUND_KEPT = 16  # versions that wait for the broker, of one channel
 _AT_ONCE_S = 1.0  # for a poll that is due at once to be spread over
 _NEVER_S = 0.0
 _SETTLED_FORM = 3
+_FIRST_AGAIN_S = 60.0  # where nobody has seen it yet, and somebody has just subscribed
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,10 +39,10 @@ def trouble_name(topic: str) -> str:
     return f"clarion/feeds/troubles/{channel_hash(topic)}"
 
 
-def read_trouble(state: State) -> Trouble | None:
+def read_trouble(value: bytes | None) -> Trouble | None:
     """Return the trouble that a state tells of; None where it tells of none."""
     try:
-        return None if state.value is None else _troubles.decode(state.value)
+        return None if value is None else _troubles.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -72,7 +72,9 @@ class PolledChannel:
         self.committing = False
         self.soon = False  # poll it at once: a hub said that there is news, or what was found is in doubt
         self.found: deque[Found] = deque()
+        self.dropped = 0  # of what was found, as too much waited for the broker
         self._doubted = ""  # the hash of an old version that came again
+        self._late_us = 0  # until when the version was seen that something found was too late for
         self._other_form = 0  # how often running it was another kind of thing than the version before
 
     def on_record(self, url: str, rules: Rules, subscribers: int) -> None:
@@ -104,15 +106,25 @@ class PolledChannel:
         that there is news, else at the slot's next moment. `spread`, from 0 to 1, keeps many from being at once. An
         owner makes up for a moment within the last `silent_s`: the owner before it may have failed by then."""
         if self.soon or (slot.is_owner and self.head_known and self.head is None and not self.polled_at_s):
-            return max(now_s + _AT_ONCE_S * spread * (not self.soon), self.not_before_s)
-        earliest_s = max(now_s, self.not_before_s, self.polled_at_s + self.max_age_s)
+            return max(now_s + _AT_ONCE_S * spread * (not self.soon), self._not_before_s(now_s, slot))
+        polled_at_s = self.polled_at_s if self.polled_at_s <= now_s + slot.interval_s else now_s  # by a wrong clock
+        earliest_s = max(now_s, self._not_before_s(now_s, slot), polled_at_s + self.max_age_s)
         if slot.is_owner and earliest_s == now_s:
             missed_s = next_poll_s(slot, now_s - silent_s)
             if self.polled_at_s < missed_s <= now_s:
                 return now_s + _AT_ONCE_S * spread
         return next_poll_s(slot, earliest_s)
 
+    def _not_before_s(self, now_s: float, slot: Slot) -> float:
+        """Return until when it is left alone after errors; longer than any error asks for is by a wrong clock."""
+        return self.not_before_s if self.not_before_s <= now_s + max(LONGEST_WAIT_S, slot.interval_s) else now_s
+
     # What an answer means.
+
+    def on_worked(self) -> bool:
+        """It can be had; tell whether it could not before."""
+        was, self.trouble = self.trouble, None
+        return was is not None
 
     def on_unchanged(self) -> None:
         """The server has nothing new."""
@@ -130,7 +142,12 @@ class PolledChannel:
         if found.content.hash == self.hash:
             return False
         self.hash = found.content.hash
+        if self._late_us and not self.soon:  # it was asked for after that version was known, whatever clocks say
+            found = found._replace(began_us=max(found.began_us, self._late_us + 1))
         self.found.append(found)
+        while len(self.found) > _FOUND_KEPT:
+            self.found.popleft()
+            self.dropped += 1
         return True
 
     def is_settled(self, found: Found, *, is_owner: bool) -> bool:
@@ -142,9 +159,12 @@ class PolledChannel:
         """Take in what became of something found."""
         self.head, self.head_known = outcome.head, True
         if outcome.kind == "late":
+            self._late_us = outcome.head.seen_until_us
             self.forget()
             self.soon = True
-        elif outcome.kind == "old" and is_owner:
+            return
+        self._late_us = 0
+        if outcome.kind == "old" and is_owner:
             self._doubted = found.content.hash
             self.forget()  # so that it is looked at once more
         else:
@@ -162,8 +182,13 @@ class PolledChannel:
         """The channel could not be had: leave it alone for a while."""
         self.failures += 1
         self.trouble = msgspec.structs.replace(trouble, failures=self.failures)
-        self.not_before_s = now_s + backoff_s(self.failures, slot_s, retry_after_s, dice)
+        wait_s = slot_s if self.head is not None else min(slot_s, _FIRST_AGAIN_S)
+        self.not_before_s = now_s + backoff_s(self.failures, wait_s, retry_after_s, dice)
+
+    def is_news(self) -> bool:
+        """Tell whether that it fails is worth a line: the first time, and then ever more rarely."""
+        return self.failures & (self.failures - 1) == 0
 
     def is_to_be_told(self) -> bool:
-        """Tell whether somebody should know by now that it fails: at the second failure, and ever more rarely."""
-        return self.failures >= 2 and self.failures & (self.failures - 1) == 0
+        """Tell whether somebody should know by now that it fails: from the second time on, as often as it is news."""
+        return self.failures >= 2 and self.is_news()

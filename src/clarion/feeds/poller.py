@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -26,10 +26,11 @@ from clarion.feeds.node_broker import NodeBroker
 from clarion.feeds.node_settings import NodeSettings
 from clarion.feeds.politeness import HostThrottle, throttles
 from clarion.feeds.poll_schedule import Slot
-from clarion.feeds.polled_channel import FOUND_KEPT, PolledChannel, Trouble, trouble_name
+from clarion.feeds.polled_channel import PolledChannel, Trouble, trouble_name
 from clarion.feeds.polls import PollRecord
 from clarion.feeds.ring_view import MISSED_BEATS
-from clarion.feeds.versions import Found, VersionStore
+from clarion.feeds.version_store import VersionStore
+from clarion.feeds.versions import Found
 from clarion.feeds.websub import WebSubCallback
 from clarion.model.errors import BadSettings, ClarionError, RetryableError
 
@@ -70,7 +71,6 @@ class Poller:
         self._hubs_asked: set[str] = set()  # about which channels, by URL
         self.slots: dict[str, Slot] = {}  # by topic
         self._channels: Mapping[str, PolledChannel] = {}  # by topic
-        self._levels: Mapping[str, int] = {}
         self._nodes = 1
         self._due: list[tuple[float, int, str]] = []
         self._serial = 0
@@ -112,11 +112,9 @@ class Poller:
 
     # What is due.
 
-    def schedule(
-        self, slots: dict[str, Slot], channels: Mapping[str, PolledChannel], levels: Mapping[str, int], nodes: int
-    ) -> None:
-        """Poll by these slots from now on; `levels` are told in the log of polls, `nodes` is how many the ring has."""
-        self.slots, self._channels, self._levels, self._nodes = slots, channels, levels, nodes
+    def schedule(self, slots: dict[str, Slot], channels: Mapping[str, PolledChannel], nodes: int) -> None:
+        """Poll by these slots from now on; `nodes` is how many the ring has."""
+        self.slots, self._channels, self._nodes = slots, channels, nodes
         self._due = []
         self._slow_hosts &= {channels[topic].watched.host for topic in slots}
         if self._websub is not None:
@@ -178,11 +176,9 @@ class Poller:
                     channel.polling = True
                     self._start(self._poll(channel, self.slots[topic]))
             wait_s = self._due[0][0] - now_s if self._due else 60.0
-            try:
-                async with asyncio.timeout(min(max(wait_s, 0.001), 60.0)):  # wait_for would lose a cancellation
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(max(wait_s, 0.001), 60.0)):  # wait_for may lose that it is cancelled
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     def _may_ask(self, channel: PolledChannel, now_s: float, turns: dict[str, int]) -> bool:
         """Tell whether a host may be asked now. Polls in their slots keep to its limit by themselves; those that are
@@ -278,10 +274,10 @@ class Poller:
             lambda: read_version(fetched.body, fetched.content_type, fetched.url, channel.rules)
         )
         found = Found(content, fetched.etag, fetched.last_modified, len(fetched.body), began_us, at_us)
+        dropped = channel.dropped
         if not channel.on_found(found, body_hash):
             return None
-        while len(channel.found) > FOUND_KEPT:
-            channel.found.popleft()
+        if channel.dropped > dropped:
             self.counts["versions_dropped"] += 1
             log.warning("%s: %s: a version is dropped, too many wait for the broker", self._name, channel.url)
         return found
@@ -335,7 +331,7 @@ class Poller:
         return PollRecord(
             url=channel.url, node=self._name, at_us=time.time_ns() // 1000, status=status, bytes=received,
             size=channel.size, changed=False, took_ms=round((time.monotonic() - began_s) * 1e3, 3),
-            level=self._levels.get(channel.name, -1), subscribers=channel.watched.subscribers, error=error,
+            level=slot.level, subscribers=channel.watched.subscribers, error=error,
         )  # fmt: skip
 
     async def _log_poll(self, record: PollRecord) -> None:
@@ -343,8 +339,7 @@ class Poller:
             self.counts["log_dropped"] += 1
 
     def _worked(self, channel: PolledChannel, slot: Slot, fetched: Fetched) -> None:
-        if channel.trouble is not None:
-            channel.trouble = None
+        if channel.on_worked():
             self._start(self._tell_trouble(channel))
         asked = self._websub if slot.is_owner and not fetched.not_modified else None
         if asked is not None:
@@ -364,8 +359,7 @@ class Poller:
             await self._broker.tell(self._throttle.on_throttled(channel.watched.host, now_s, retry_after_s))
         trouble = Trouble(kind=kind, text=str(error), at_us=time.time_ns() // 1000)
         channel.on_failure(trouble, now_s, slot.interval_s, retry_after_s, self._dice)
-        is_news = channel.failures & (channel.failures - 1) == 0
-        log.log(logging.INFO if is_news else logging.DEBUG, "%s: %s: %s", self._name, channel.url, error)
+        log.log(logging.INFO if channel.is_news() else logging.DEBUG, "%s: %s: %s", self._name, channel.url, error)
         await self._log_poll(self._record(channel, slot, status, 0, began_s, kind))
         if slot.is_owner and channel.is_to_be_told():
             self._start(self._tell_trouble(channel))

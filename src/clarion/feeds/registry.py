@@ -37,6 +37,14 @@ class Listed(NamedTuple):
         """The state that holds the channel's record."""
         return record_name(channel_hash(self.topic))
 
+    @property
+    def host(self) -> str:
+        """The host that serves it, by its name alone."""
+        try:
+            return URL(self.topic.removeprefix(PREFIX)).host or ""
+        except ValueError:  # nobody's channel
+            return ""
+
 
 class Channel(NamedTuple):
     """A channel, with what people want of it."""

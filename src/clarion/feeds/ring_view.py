@@ -17,6 +17,7 @@ from clarion.overlay import Ring
 
 RING_TOPIC = "clarion/feeds/ring"
 NOTICES_TOPIC = "clarion/feeds/notices"  # of new and ended subscriptions; they only hasten what is looked for anyway
+NOTICES_KEPT_S = 86_400.0
 MISSED_BEATS = 3  # after which a node is taken out
 _CLOCKS_OFF_S = 10.0  # that is not taken for silence
 _RETIRED_KEPT = 1000

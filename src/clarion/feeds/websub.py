@@ -1,8 +1,8 @@
 """WebSub: being told by a feed's hub that it changed, instead of asking (W3C Recommendation, 2018; the subscriber).
 
-A notice makes the node poll at once and is believed no further: what changed is fetched like ever. So polls go on, more
-rarely if the node likes, and a hub that dies, lies or floods costs nothing but that. `WebSubTable` decides, from
-questions and the time; `WebSubCallback` is the small server to which hubs talk.
+A notice makes the node poll at once and is believed no further: what changed is fetched like ever. So polls go on, and
+a hub that dies, lies or floods costs nothing but that. `WebSubTable` decides, from questions and the time;
+`WebSubCallback` is the small server to which hubs talk.
 """
 
 from __future__ import annotations

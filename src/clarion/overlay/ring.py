@@ -11,8 +11,11 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from clarion.model.errors import BadSettings
+
 ID_BITS = 160
-_CIRCLE = 1 << ID_BITS
+BASES = (2, 4, 16, 32, 256)  # whose digits fill an id
+CIRCLE = 1 << ID_BITS
 
 
 def ring_id(name: bytes | str) -> int:
@@ -22,17 +25,16 @@ def ring_id(name: bytes | str) -> int:
 
 
 def shared_digits(one: int, other: int, base: int) -> int:
-    """Return how many digits two ids have in common from the highest on; `base` is a power of two."""
+    """Return how many digits two ids have in common from the highest on."""
     bits = _digit_bits(base)
     differing = (one ^ other).bit_length()
     return (ID_BITS - differing) // bits
 
 
 def _digit_bits(base: int) -> int:
-    bits = base.bit_length() - 1
-    if base < 2 or base != 1 << bits or ID_BITS % bits:
-        raise ValueError(f"the base of a ring is 2, 4, 16, 32 or 256, not {base}")
-    return bits
+    if base not in BASES:
+        raise BadSettings(f"the base of a ring is one of {', '.join(map(str, BASES))}, not {base}")
+    return base.bit_length() - 1
 
 
 class Ring:
@@ -40,7 +42,7 @@ class Ring:
 
     def __init__(self, names: Iterable[str] = (), base: int = 16) -> None:
         self.base = base
-        self._bits = _digit_bits(base)
+        self.digit_bits = _digit_bits(base)
         places = sorted((ring_id(name), name) for name in set(names))
         self._ids = [place for place, _ in places]
         self._names = [name for _, name in places]
@@ -91,7 +93,7 @@ class Ring:
         after, before = bisect_left(self._ids, place) % total, (bisect_left(self._ids, place) - 1) % total
         found: list[str] = []
         for _ in range(min(count, total)):
-            ahead, behind = (self._ids[after] - place) % _CIRCLE, (place - self._ids[before]) % _CIRCLE
+            ahead, behind = (self._ids[after] - place) % CIRCLE, (place - self._ids[before]) % CIRCLE
             if ahead <= behind:
                 found.append(self._names[after])
                 after = (after + 1) % total
@@ -107,7 +109,7 @@ class Ring:
 
     def _wedge(self, place: int, level: int) -> tuple[int, int]:
         """Return the positions on the circle between which a wedge lies."""
-        width = max(0, ID_BITS - self._bits * level)
+        width = max(0, ID_BITS - self.digit_bits * level)
         low = place >> width << width
         return bisect_left(self._ids, low), bisect_left(self._ids, low + (1 << width))
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clarion.overlay.ring import ID_BITS, Ring, ring_id, shared_digits
+from clarion.overlay.ring import CIRCLE, ID_BITS, Ring, ring_id, shared_digits
 
 LEAVES = 16  # half of them on either side
-_CIRCLE = 1 << ID_BITS
 
 
 def _distance(one: int, other: int) -> int:
-    ahead = (one - other) % _CIRCLE
-    return min(ahead, _CIRCLE - ahead)
+    ahead = (one - other) % CIRCLE
+    return min(ahead, CIRCLE - ahead)
 
 
 def _digit(place: int, row: int, bits: int) -> int:
@@ -33,7 +32,7 @@ class RoutingTable:
         self.name = name
         self.id = ring_id(name)
         self._ring = ring
-        self._bits = ring.base.bit_length() - 1
+        self._bits = ring.digit_bits
         around = ring.names
         at, half = around.index(name), min(LEAVES // 2, len(around) // 2)
         beside = (around[(at + step) % len(around)] for step in range(-half, half + 1))

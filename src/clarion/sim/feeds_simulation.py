@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from clarion.feeds.honeycomb import Channels, LevelPlan, Scheme, choose_levels
 from clarion.feeds.poll_schedule import poll_phase_s
 from clarion.model.errors import BadSettings
-from clarion.overlay import ID_BITS, Ring, ring_id
-from clarion.overlay.routing import route, wedge_tree
+from clarion.overlay import BASES, ID_BITS, Ring, ring_id, route, wedge_tree
 
 Series: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
 Ids: TypeAlias = NDArray[np.uint64]  # the highest 64 bits of ids on the ring
 TARGET_S = 30.0  # of Corona-Fast in the lecture
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
-BASES = (2, 4, 16, 32, 256)
 MOST_NODES, MOST_CHANNELS = 100_000, 100_000_000
 _ID_BITS = 64
 _POLLS_AT_ONCE = 4_000_000  # bounds the memory of a run, however many channels it has
@@ -101,7 +99,7 @@ class Places:
         ids = [ring_id(name) >> (ID_BITS - _ID_BITS) for name in ring.names]
         self.ids = np.array(ids, dtype=np.uint64)  # sorted, as the ring has them
         self.levels = ring.levels
-        self._bits = ring.base.bit_length() - 1
+        self._bits = ring.digit_bits
 
     def owners(self, places: Ids) -> Counts:
         """Return who owns channels: the node nearest on the circle, the next one on where two are equally near."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -63,6 +64,12 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch, words: list[st
     done = CliRunner().invoke(app, ["pipeline", *words])
     assert done.exit_code == 1
     assert 'pip install "clarion[spark]"' in done.stderr
+
+
+def test_the_command_line_starts_without_any_extra() -> None:
+    extras = "aiohttp apprise feedparser kubernetes lxml matplotlib numpy pyarrow pyspark simpy slixmpp yaml yarl"
+    code = f"import sys; sys.modules.update(dict.fromkeys('{extras}'.split())); import clarion.cli.main"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 _NOWHERE = ("--url", "ipc:///nowhere/at/all", "--timeout", "0.05")

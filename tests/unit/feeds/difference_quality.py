@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from clarion.feeds.channels import Rules
+from clarion.feeds.content import read_version
 from clarion.feeds.deltas import Change
-from clarion.feeds.difference import difference, read_version
+from clarion.feeds.difference import difference
 
 URL = "https://site.example/page"
 

@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clarion.feeds.channels import Rules
-from clarion.feeds.content import MOST_KNOWN, Item
+from clarion.feeds.content import MOST_KNOWN, Item, Unreadable, Version, pack_version, read_version
 from clarion.feeds.deltas import Change
-from clarion.feeds.difference import (
-    MOST_CHANGED_BYTES,
-    MOST_CHANGES,
-    FormChanged,
-    Unreadable,
-    Version,
-    difference,
-    fitting,
-    pack_version,
-    read_version,
-)
+from clarion.feeds.difference import MOST_CHANGED_BYTES, MOST_CHANGES, FormChanged, difference, fitting
 
 
 def read(body: str, kind: str = "") -> Version:

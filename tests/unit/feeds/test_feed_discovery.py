@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clarion.feeds.channels import Rules
+from clarion.feeds.content import read_version
 from clarion.feeds.discovery import (
     ATOM,
     JSON,
@@ -42,6 +44,27 @@ def page(head: str, body: str = "") -> bytes:
 )
 def test_what_is_itself_a_feed_is_known_by_its_start(body: bytes, found: str) -> None:
     assert feed_type(body) == found
+
+
+_RSS = "<rss version='2.0'><channel><title>t</title><item><guid>1</guid></item></channel></rss>"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_feed"),
+    [
+        (f"<!--{'x' * 9000}-->{_RSS}".encode(), True),
+        (f"<?xml version='1.0'?>{_RSS}".encode("utf-16-le"), True),
+        (f"\ufeff{_RSS}".encode("utf-32"), True),
+        (
+            b"<a-b:feed xmlns:a-b='http://www.w3.org/2005/Atom'><a-b:entry><a-b:id>1</a-b:id></a-b:entry></a-b:feed>",
+            True,
+        ),
+        (f"<!DOCTYPE html>{_RSS}<p>text".encode(), False),
+    ],
+)
+def test_what_is_taken_for_a_feed_is_read_as_one(body: bytes, is_feed: bool) -> None:
+    assert (feed_type(body) != "") == is_feed
+    assert (read_version(body, "", PAGE, Rules()).form == "feed") == is_feed
 
 
 def test_a_feed_offers_itself() -> None:

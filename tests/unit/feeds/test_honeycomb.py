@@ -18,6 +18,7 @@ from clarion.feeds.honeycomb import (
     wedge_sizes,
 )
 from clarion.model.errors import BadSettings, PermanentError
+from clarion.sim.feeds_simulation import FeedsModel, make_workload
 
 _INTERVAL_S = 1800.0
 
@@ -31,11 +32,7 @@ def _made(subscribers: list[float], size: list[float] | None = None, update_inte
 def lecture() -> Channels:
     """100,000 channels of size 1 with 5,000,000 subscriptions by Zipf (0.5); of their update intervals
     10 % are up to an hour, 40 % up to 5 days and 50 % a week."""
-    popularity = np.arange(1, 100_001) ** -0.5
-    dice = np.random.default_rng(1)
-    quick, slow = 10 ** dice.uniform(np.log10(600), np.log10(3600), 10_000), dice.uniform(3600, 432_000, 40_000)
-    updates = dice.permutation(np.concatenate((quick, slow, np.full(50_000, 604_800.0))))
-    return Channels(5e6 * popularity / popularity.sum(), np.ones(100_000), updates)
+    return make_workload(FeedsModel()).channels
 
 
 def test_lite_finds_the_lectures_channels_at_the_load_of_their_subscribers(lecture: Channels) -> None:

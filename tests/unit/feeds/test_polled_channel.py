@@ -10,7 +10,7 @@ from clarion.feeds.channels import Rules
 from clarion.feeds.content import Version, read_version
 from clarion.feeds.poll_schedule import Slot
 from clarion.feeds.polled_channel import PolledChannel, Trouble
-from clarion.feeds.versions import Found, Head, Outcome
+from clarion.feeds.versions import Found, Head, Outcome, is_late
 
 SLOT = Slot(60.0, 10.0, 1, True)
 
@@ -109,6 +109,15 @@ def test_errors_are_answered_with_patience_and_jitter() -> None:
     assert channel.not_before_s >= 1000.0 + 7200.0
 
 
+def test_a_channel_that_nobody_has_seen_is_tried_again_soon() -> None:
+    channel = _channel()
+    channel.on_failure(Trouble(kind="timeout", text="t", at_us=1), 1000.0, 1800.0, None, random.Random(1))
+    assert channel.not_before_s <= 1060.0
+    channel.on_head(_head("one"))
+    channel.on_failure(Trouble(kind="timeout", text="t", at_us=1), 1000.0, 1800.0, None, random.Random(1))
+    assert channel.not_before_s >= 1900.0
+
+
 def test_people_are_told_of_trouble_ever_more_rarely() -> None:
     channel = _channel()
     told = []
@@ -140,3 +149,30 @@ def test_a_new_owner_makes_up_for_the_moment_that_a_failed_one_may_have_missed()
     assert channel.due_s(SLOT, 75.0, 0.0, silent_s=8.0) == 130.0  # it was there itself
     channel.polled_at_s = 10.0  # it was the owner before, and then another
     assert channel.due_s(SLOT, 75.0, 0.0, silent_s=8.0) == 75.0
+
+
+def test_what_was_asked_for_after_a_version_was_known_is_not_too_late_for_it_again() -> None:
+    channel = _channel()
+    ahead = msgspec.structs.replace(_head("one"), seen_until_us=10**15)  # by a node whose clock was set wrong
+    channel.on_found(_found("two"), "b2")
+    channel.on_outcome(channel.found.popleft(), Outcome("late", ahead), is_owner=True)
+    channel.on_found(_found("under way"), "b3")
+    assert channel.found.popleft().began_us < ahead.seen_until_us
+    channel.soon = False  # the next request begins
+    channel.on_found(_found("two"), "b2")
+    assert not is_late(ahead, channel.found[0])
+    channel.on_outcome(channel.found.popleft(), Outcome("made", _head("two", 2)), is_owner=True)
+    channel.on_found(_found("three"), "b3")
+    assert channel.found[0].began_us == 1
+
+
+def test_a_clock_that_was_ahead_for_a_moment_keeps_no_channel_from_being_polled() -> None:
+    channel = _channel()
+    channel.on_head(_head("one"))
+    month_s = 30 * 86_400.0
+    channel.polled_at_s = 1000.0 + month_s
+    assert channel.due_s(SLOT, 1000.0, 0.0) == 1030.0
+    channel.on_failure(Trouble(kind="timeout", text="", at_us=0), 1000.0 + month_s, 60.0, None, random.Random(1))
+    assert channel.due_s(SLOT, 1000.0, 0.0) == 1030.0
+    channel.on_failure(Trouble(kind="timeout", text="", at_us=0), 1000.0, 60.0, 86_400.0, random.Random(1))
+    assert channel.due_s(SLOT, 1000.0, 0.0) > 1000.0 + 86_400.0

@@ -34,7 +34,7 @@ def test_a_node_that_ends_polls_no_more_though_something_becomes_due_at_that_mom
         running = asyncio.create_task(poller.run())
         while not poller._wake._waiters:
             await asyncio.sleep(0)
-        poller.schedule({}, {}, {}, 1)
+        poller.schedule({}, {}, 1)
         await asyncio.sleep(0)
         running.cancel()
         done, _ = await asyncio.wait([running], timeout=10.0)
@@ -68,7 +68,11 @@ def test_hosts_that_hang_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) 
             channel = PolledChannel(f"feeds/http://{host}", f"http://{host}", host, Rules(), 1)
             channel.head_known = True
             channels[channel.topic] = channel
-        poller.schedule({topic: Slot(0.001, 0.0, 1, False) for topic in channels}, channels, {}, 1)
+        poller.schedule(
+            {topic: Slot(interval_s=0.001, phase_s=0.0, pollers=1, is_owner=False, level=0) for topic in channels},
+            channels,
+            1,
+        )
         running = asyncio.create_task(poller.run())
         async with asyncio.timeout(60.0):
             await enough.wait()

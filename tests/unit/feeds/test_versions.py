@@ -97,3 +97,19 @@ def test_the_brokers_clock_is_known_as_well_as_the_quickest_heartbeat_tells() ->
     clock.on_committed(7, 0.0)  # nobody sent it
     assert abs(clock.now_s(120.0) - 1120.0) < 0.11
     assert clock.at_the_latest_us(120.0) <= 1_120_000_000 <= clock.at_the_earliest_us(120.0)
+
+
+def test_when_a_clock_is_set_the_next_heartbeat_is_believed_and_no_earlier_one() -> None:
+    clock = BrokerClock()
+    for number, (began_s, acked_s, committed_s) in enumerate(
+        [
+            (100.0, 100.1, 1100.05),
+            (5000.0, 5000.4, 1102.2),  # it was set ahead, and this took longer
+        ]
+    ):
+        clock.on_sent(number, began_s, acked_s)
+        clock.on_committed(number, committed_s)
+    assert clock.now_s(5001.0) == 1103.0
+    clock.on_sent(7, 5002.0, 102.0)  # set back while it was under way: this tells nothing
+    clock.on_committed(7, 1104.0)
+    assert clock.now_s(5003.0) == 1105.0

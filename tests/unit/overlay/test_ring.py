@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from clarion.model.errors import BadSettings
 from clarion.overlay import ID_BITS, Ring, ring_id, shared_digits
 
 _CIRCLE = 1 << ID_BITS
@@ -28,7 +29,7 @@ def test_shared_digits_are_counted_from_the_highest_on_in_every_base() -> None:
 
 @pytest.mark.parametrize("base", [0, 1, 3, 8, 64, 1 << 161])
 def test_a_base_whose_digits_do_not_fill_an_id_is_refused(base: int) -> None:
-    with pytest.raises(ValueError, match="base of a ring"):
+    with pytest.raises(BadSettings, match="base of a ring"):
         Ring(["a"], base)
 
 
