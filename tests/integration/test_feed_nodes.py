@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.broker_process import BrokerProcess, hold_port
-from tests.integration.feed_nodes import LOOPBACK, FeedNodes, NodesHere
+from tests.integration.feed_nodes import LOOPBACK, FeedNodes, NodesHere, node_settings
 from tests.integration.feed_server import Entry, FeedServer, Misbehaviour
 from tests.integration.feeds_torture import Campaign, Plan, judge
 from tests.integration.torture_oracle import describe
-from tests.integration.waiting import eventually
+from tests.integration.waiting import DEADLINE_S, eventually
 
 from clarion import Admin, Publisher, Subscriber
 from clarion.feeds.channels import Rules, channel_hash, channel_topic, record_name
@@ -251,7 +253,35 @@ def test_nodes_of_a_ring_agree_on_what_they_all_compute_with(world: World) -> No
     assert list(world.feeds.nodes()) == ["n1"]
 
 
+def test_bounds_that_somebody_set_for_the_topics_of_nodes_stay(world: World) -> None:
+    with Admin(world.url) as admin:
+        admin.configure_topic(POLLS_TOPIC, retention="keep", max_age_s=60.0)
+        world.start("n1")
+        assert admin.describe_topic(POLLS_TOPIC).settings.max_age_s == 60.0
+
+
 # Who fails.
+
+
+def test_a_node_that_is_started_before_its_broker_joins_when_it_comes(broker: BrokerProcess) -> None:
+    broker.kill()
+    with ThreadPoolExecutor(1) as pool, NodesHere(broker.url) as nodes:
+        starting = pool.submit(nodes.start, "n1")
+        eventually(lambda: nodes.running, "it tries")
+        broker.start()
+        assert list(starting.result(DEADLINE_S).view.nodes) == ["n1"]
+
+
+def test_a_node_that_waits_for_its_broker_ends_when_it_is_told_to() -> None:
+    async def run(url: str) -> None:
+        node = Node(url, "n1", node_settings())
+        running = asyncio.create_task(node.run())
+        await asyncio.sleep(0)
+        node.stop()
+        await running
+
+    with hold_port() as port:
+        asyncio.run(run(f"tcp://127.0.0.1:{port.getsockname()[1]}"))
 
 
 def test_nodes_go_on_while_the_broker_is_away_and_what_they_found_comes_in_order(

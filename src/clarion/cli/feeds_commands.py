@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from clarion.model.errors import PermanentError
 if TYPE_CHECKING:
     from clarion.feeds.channels import Rules
     from clarion.feeds.front_end import ChannelDetail, ChannelStatus, Feeds, Subscribed
+    from clarion.feeds.ring_view import NodeStatus
 
 _HELP = """Follow web pages and feeds: nodes poll them together, and tell what changed.
 
@@ -130,7 +132,8 @@ def subscribe(
     with feeds_at(call) as feeds:
         who, attempts = (name or login_name(), None) if notify is None else _kept_target(call, name, notify)
         made = follow(feeds, page_url, who, allow or [], page=page, rules=rules, max_attempts=attempts)
-        running = len(feeds.nodes())
+        found = feeds.nodes()
+    running = len(found) - len(_silent(found))
     if not running and not call.as_json:
         note("no node polls now: clarion feeds node --name n1")
     if notify is not None and made.is_new:
@@ -138,6 +141,11 @@ def subscribe(
     shown = {"url": made.url, "topic": made.topic, "name": made.name, "is_new": made.is_new, "nodes": running}
     shown_name = made.name if notify is None else _shown_target(notify)
     call.print(shown, f"{shown_name} {'follows' if made.is_new else 'follows already'} {made.url}")
+
+
+def _silent(nodes: dict[str, NodeStatus]) -> list[str]:
+    now_us = time.time_ns() // 1000
+    return [name for name, one in nodes.items() if one.is_silent(now_us)]
 
 
 def _shown_target(target: str) -> str:
@@ -320,13 +328,14 @@ def show(
     """
     with feeds_at(call) as feeds:
         found = feeds.show(page_url, deltas)
+        silent = sorted({*_silent(feeds.nodes())} & {*found.pollers})
     if call.as_json:
-        print_json(found.told())
+        print_json({**found.told(), "silent": silent})
     else:
-        _print_detail(found)
+        _print_detail(found, silent)
 
 
-def _print_detail(found: ChannelDetail) -> None:
+def _print_detail(found: ChannelDetail, silent: list[str]) -> None:
     status, head = found.status, found.status.head
     rows = [("title", head.title), ("form", head.form)] if head else []
     rows += [("topic", status.topic), ("followers", str(len(status.names)))]
@@ -342,6 +351,9 @@ def _print_detail(found: ChannelDetail) -> None:
         rows.append(
             ("polled by", f"{len(found.pollers)} of {counted(found.nodes, 'node')}, level {found.level}: {shown}")
         )
+        if silent:
+            shown = ", ".join(silent[:8]) + (" …" if len(silent) > 8 else "")
+            rows.append(("silent", f"{len(silent)} of these, dead or without the broker: {shown}"))
         rows.append(("each polls", f"every {readable_duration(found.interval_s or 0)}, evenly spaced"))
         rows.append(("detection", f"{readable_duration(found.detection_s or 0)} expected"))
     if status.trouble:
@@ -366,9 +378,10 @@ def nodes(call: BrokerCall) -> None:
     """
     with feeds_at(call) as feeds:
         found = feeds.nodes()
+    silent = _silent(found)
     if call.as_json:
-        for one in found.values():
-            print_json(msgspec.to_builtins(one.beat))
+        for name, one in found.items():
+            print_json({**msgspec.to_builtins(one.beat), "at_us": one.at_us, "silent": name in silent})
         return
     if not found:
         note("no node runs: clarion feeds node --name n1")
@@ -381,6 +394,8 @@ def nodes(call: BrokerCall) -> None:
         rows.append((name, *(f"{number:,}" for number in numbers), f"{_ago(one.at_us)} ago"))
     console().print(table_of(heads, rows, heads[1:]))
     print(f"each channel every {readable_duration(beat.poll_interval_s)} by each of its pollers, scheme {beat.scheme}")
+    if silent:
+        note(f"silent, so that it is dead or cannot reach the broker: {', '.join(silent)}")
 
 
 @feeds_app.command("watch")

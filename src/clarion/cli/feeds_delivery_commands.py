@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import typer
 from clarion.cli.command_errors import announce_ready, needing, tells_errors
 from clarion.cli.command_options import DEFAULT_URL, AsJson, Url, option
 from clarion.cli.feeds_commands import Allow
-from clarion.cli.long_running import log_to_stderr
+from clarion.cli.long_running import log_to_stderr, on_stop_signals
 from clarion.model.errors import BadSettings
 
 
@@ -122,27 +120,19 @@ def _serve(service: Coroutine[Any, Any, None]) -> None:
     """Run a service until SIGTERM or Ctrl-C; the second ends the program at once."""
     import asyncio
 
-    from clarion.session.service_process import StopSignals
-
     log_to_stderr()
     for name in ("apprise", "slixmpp"):  # what they would say is said by us, without secrets
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
     async def until_stopped() -> None:
-        loop, signals, running = asyncio.get_running_loop(), StopSignals(), asyncio.ensure_future(service)
-        stopping = False
+        running, stopping = asyncio.ensure_future(service), False
 
-        def stop(number: int) -> None:
+        def stop() -> None:
             nonlocal stopping
-            if signals.is_echo(number, time.monotonic()):
-                return
-            if stopping:
-                os._exit(128 + number)
             stopping = True
             running.cancel()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, number)
+        on_stop_signals(stop)
         try:
             await running
         except asyncio.CancelledError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import threading
 from pathlib import Path
@@ -17,7 +16,7 @@ from clarion.cli.command_errors import announce_ready, needing, note, tells_erro
 from clarion.cli.command_options import DEFAULT_URL, AsJson, option, with_options
 from clarion.cli.feeds_commands import Allow, As, follow, login_name, needing_feeds, print_deltas, with_scheme
 from clarion.cli.feeds_plan_command import SchemeName
-from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, stop_signals
+from clarion.cli.long_running import broker_where_none_answers, log_to_stderr, on_stop_signals, stop_signals
 from clarion.cli.output import readable_duration
 from clarion.model.errors import PermanentError
 
@@ -108,8 +107,7 @@ def node(
 
     async def run() -> None:
         made = Node(url, own_name, settings)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, made.stop)
+        on_stop_signals(made.stop)
         facts = {"node": own_name, "url": url, "pid": os.getpid()}
         await made.run(lambda: announce_ready(facts, f"clarion: node {own_name} polls for {url}", as_json=as_json))
 
@@ -155,7 +153,7 @@ def run(
     with (
         stop_signals() as stopping,
         broker_where_none_answers(url, data, stopping),
-        _Background(url, settings, notifier) as one,
+        _Background(url, settings, stopping, notifier) as one,
         Feeds(url) as feeds,
     ):
         for wanted in urls or ():
@@ -170,10 +168,11 @@ def run(
 class _Background:
     """A node, and perhaps a notifier, on an event loop of its own, in a thread."""
 
-    def __init__(self, url: str, settings: NodeSettings, notifier: Notifier | None) -> None:
+    def __init__(self, url: str, settings: NodeSettings, stopping: threading.Event, notifier: Notifier | None) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}"  # several may run on one laptop
         self._url = url
         self._settings = settings
+        self._stopping = stopping
         self._notifier = notifier
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -210,7 +209,8 @@ class _Background:
 
     def __enter__(self) -> _Background:
         self._thread.start()
-        self._ready.wait()
+        while not self._ready.wait(0.1) and not self._stopping.is_set():
+            pass
         self.check()
         return self
 

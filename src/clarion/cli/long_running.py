@@ -58,6 +58,27 @@ def stop_signals() -> Iterator[threading.Event]:
     yield stopping
 
 
+def on_stop_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at the first SIGTERM or Ctrl-C, on the running event loop; the second ends the program at once."""
+    import asyncio
+
+    from clarion.session.service_process import StopSignals
+
+    loop, signals, stopping = asyncio.get_running_loop(), StopSignals(), False
+
+    def on_signal(number: int) -> None:
+        nonlocal stopping
+        if signals.is_echo(number, time.monotonic()):
+            return
+        if stopping:
+            os._exit(128 + number)
+        stopping = True
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
 @contextmanager
 def broker_where_none_answers(
     url: str, data: Path, stopping: threading.Event

@@ -96,6 +96,7 @@ class Deliveries:
         self.failed = 0  # attempts
         self.followed: dict[str, dict[bytes, bool]] = {}  # as of the last look
         self.reachable = False  # the broker, at the last look
+        self._away_told = False
         self.paused = False  # nothing can be delivered for now
         self._url = url
         self._prefix = prefix
@@ -138,7 +139,9 @@ class Deliveries:
                     wait_s = max(wait_s, min(_LONGEST_WAIT_S, (time.monotonic() - began_s) * _LOOKING_SHARE))
                 except ClarionError as error:
                     self.reachable = False
-                    log.info("cannot see who waits, and will look again: %s", error)
+                    level = logging.DEBUG if self._away_told else logging.WARNING
+                    log.log(level, "cannot see who waits, and will look again until it can: %s", error)
+                    self._away_told = True
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._soon.wait()
@@ -154,7 +157,7 @@ class Deliveries:
         self.followed = await asyncio.to_thread(lambda: unread_by_recipient(admin.topics(CHANNELS), prefix))
         for noted in self._noted:
             self._apply(*noted)
-        self.reachable = True
+        self.reachable, self._away_told = True, False
         if self.paused:
             return
         now_s = time.monotonic()
@@ -187,7 +190,8 @@ class Deliveries:
             attempt = max([message.attempt for message in messages] + [self._failures.get(recipient, 0) + 1])
             try:
                 if deltas:
-                    await asyncio.wait_for(self._deliver(recipient, deltas, attempt), self.settings.limit_s)
+                    async with asyncio.timeout(self.settings.limit_s):
+                        await self._deliver(recipient, deltas, attempt)
             except (DeliveryFailed, TimeoutError) as error:
                 reason = str(error) or f"it took longer than {self.settings.limit_s:g} s"
                 self._on_failed(recipient, messages, attempt, reason)

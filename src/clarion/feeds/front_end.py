@@ -30,7 +30,6 @@ from clarion.feeds.poll_schedule import Watched, host_stretches, level_of
 from clarion.feeds.polled_channel import Trouble, read_trouble, trouble_name
 from clarion.feeds.registry import Channel, Listed, channel_of, kept_record, listed, notice_of
 from clarion.feeds.ring_view import (
-    MISSED_BEATS,
     NOTICES_KEPT_S,
     NOTICES_TOPIC,
     RING_TOPIC,
@@ -57,7 +56,6 @@ KEPT_S = 90 * 86_400.0  # deltas of a channel; those that a subscriber has not r
 _STATES_AT_ONCE = 500
 _TRIES = 20
 _LOOK_S = 1.0
-_CLOCKS_OFF_S = 30.0  # how far this machine's clock may be from the broker's
 _AT_ONCE = 16  # subscriptions that are made
 
 
@@ -290,13 +288,13 @@ class Feeds:
             raise NotFollowed(f"the topic {topic} is no channel's")
         last = tuple(self._last_deltas(row, deltas))
         view = self.ring_view()
-        if not living(view, time.time()):
+        if all(node.is_silent(time.time_ns() // 1000) for node in view.nodes.values()):
             return ChannelDetail(status, channel.rules, last, 0, None, (), None, None, None)
         return _detail(status, channel, last, view, rows)
 
     def nodes(self) -> dict[str, NodeStatus]:
         """Return the nodes that are on the ring, by name, as each told last."""
-        return living(self.ring_view(), time.time())
+        return self.ring_view().nodes
 
     def ring_view(self) -> RingView:
         """Return the ring as its topic tells of it."""
@@ -394,13 +392,6 @@ def alike(url: str, followed: Iterable[str]) -> str:
     found = [one for one in followed if one.split("//")[-1].split("/")[0] == host]
     shown = ", ".join(get_close_matches(url, found, 3, 0.0))
     return f"; what is followed of that host: {shown}{', …' if len(found) > 3 else ''}" if found else ""
-
-
-def living(view: RingView, now_s: float) -> dict[str, NodeStatus]:
-    """Return the nodes on a ring; none where all fell silent together, which no other's heartbeat could tell."""
-    silent_s = now_s - view.newest_us / 1e6
-    nodes = view.nodes
-    return {name: nodes[name] for name in nodes if silent_s <= MISSED_BEATS * nodes[name].beat.beat_s + _CLOCKS_OFF_S}
 
 
 def _status(row: Listed, record: State, head: State, trouble: State, wanted: bytes | None) -> ChannelStatus | None:

@@ -11,7 +11,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 import numpy as np
@@ -39,13 +39,20 @@ from clarion.feeds.ring_view import (
 )
 from clarion.feeds.update_intervals import UNCHANGED_S
 from clarion.feeds.version_store import VersionStore
-from clarion.model.errors import BadSettings, ClarionError, PermanentError, TakenOver
+from clarion.model.errors import BadSettings, ClarionError, PermanentError, RetryableError, TakenOver, TimedOut
 
 log = logging.getLogger("clarion.feeds")
 _RECORDS_AT_ONCE = 500
 _NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
 _SIZES_BEATS = 5  # after which a node tells of sizes that it learnt
+_TRIED_AGAIN_S = 1.0  # after which a node tries to join that could not
+_NOT_JOINED = "not on the ring yet, and goes on trying"
+_VIEW_STAYS = "the view of the ring stays as it is, and polls go on"
+_LEVELS_STAY = "levels stay as they are"
+_LATE_S = 10.0  # for which a heartbeat waits until that is told
+_BEATS_WAIT = "heartbeats wait for the broker; its own log says why, where it runs"
+_NO_BEAT = "heartbeats are refused"
 
 
 class Node:
@@ -71,34 +78,53 @@ class Node:
         self._phases_due = asyncio.Event()
         self._aggregates_seen: dict[str, bytes] = {}
         self._own_clusters = b""
+        self._has_beaten = False
         self._stopping = asyncio.Event()
 
     # Running.
 
     async def run(self, ready: Callable[[], None] | None = None) -> None:
         """Join the ring, and poll until `stop`."""
-        loops: list[asyncio.Task[None]] = []
         try:
-            await self._begin()
-            if ready is not None:
-                ready()
-            parts = (self._beat_loop, self._look_loop, self._phases_loop, self.poller.run, self._until_stopped)
-            loops = [asyncio.create_task(part()) for part in parts]
-            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_one_ends(self._begin, self._until_stopped)
+            if not self._stopping.is_set():
+                if ready is not None:
+                    ready()
+                await self._until_one_ends(
+                    self._beat_loop, self._look_loop, self._phases_loop, self.poller.run, self._until_stopped
+                )
+        finally:
+            await self._fetcher.close()
+            await self._broker.leave(self._beat(leaving=True) if self._has_beaten and self._stopping.is_set() else None)
+
+    async def _until_one_ends(self, *parts: Callable[[], Coroutine[None, None, None]]) -> None:
+        tasks = [asyncio.create_task(part()) for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
-            await self._fetcher.close()
-            await self._broker.leave(self._beat(leaving=True) if self._stopping.is_set() else None)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
         """Have it leave the ring and end."""
         self._stopping.set()
 
     async def _begin(self) -> None:
+        """Join the ring, for as long as it takes: a broker and its nodes may be started in any order."""
+        while True:
+            try:
+                await self._join()
+            except RetryableError as error:
+                self._broker.troubles.begins(_NOT_JOINED, error)
+                await asyncio.sleep(_TRIED_AGAIN_S)
+            else:
+                self._broker.troubles.ends(_NOT_JOINED)
+                return
+
+    async def _join(self) -> None:
         await self._broker.begin()
         await self._read_ring()
         await self._agree()
@@ -129,15 +155,22 @@ class Node:
             began_s = time.monotonic()
             try:
                 await self._beat_once(number)
+                self._broker.troubles.ends(_NO_BEAT)
             except ClarionError as error:
-                log.warning("%s: a heartbeat was refused: %s", self.name, error)
+                self._broker.troubles.begins(_NO_BEAT, error)
             await asyncio.sleep(max(0.0, self._settings.beat_s - (time.monotonic() - began_s)))
 
     async def _beat_once(self, number: int) -> None:
         began_s = time.time()
         receipt = await self._broker.tell(self._beat(number))
         if receipt is not None:
-            await receipt.result()
+            try:
+                await receipt.result(timeout_s=_LATE_S)
+            except TimedOut as error:  # it is sent for as long as it takes, and no other before
+                self._broker.troubles.begins(_BEATS_WAIT, error)
+                await receipt.result()
+            self._broker.troubles.ends(_BEATS_WAIT)
+            self._has_beaten = True
             self._clock.on_sent(number, began_s, time.time())
 
     # Looking at the broker.
@@ -147,8 +180,9 @@ class Node:
             try:
                 await self._read_ring()
                 await self._read_notices()
+                self._broker.troubles.ends(_VIEW_STAYS)
             except ClarionError as error:
-                log.info("%s: the view of the ring stays as it is: %s", self.name, error)
+                self._broker.troubles.begins(_VIEW_STAYS, error)
             if self.view.is_retired(self.name, self._incarnation):
                 raise TakenOver(
                     f"another node named {self.name} has started, and this one ends: each node of a ring has a name of"
@@ -273,8 +307,9 @@ class Node:
                 await self._optimise(whole=whole)
                 if whole:
                     retell_s = time.monotonic() + self._settings.maintenance_s
+                self._broker.troubles.ends(_LEVELS_STAY)
             except ClarionError as error:
-                log.info("%s: levels stay as they are: %s", self.name, error)
+                self._broker.troubles.begins(_LEVELS_STAY, error)
                 self._look_at_all()
             await self._pause(retell_s)
 

@@ -18,7 +18,29 @@ from clarion.subscriber import AsyncSubscriber, Message
 log = logging.getLogger("clarion.feeds")
 Result = TypeVar("Result")
 _KEPT_S = {RING_TOPIC: 1800.0, NOTICES_TOPIC: NOTICES_KEPT_S, POLLS_TOPIC: 30 * 86_400.0}
+_KEPT_BYTES = 4 << 30  # of each: what nodes say of themselves fills no disk
 _LEAVING_S = 2.0
+
+
+class Troubles:
+    """What goes wrong again and again, told when it begins and when it is over."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told: set[str] = set()
+
+    def begins(self, what: str, error: BaseException) -> None:
+        """Tell what goes wrong, unless it was told and is not over."""
+        is_news = what not in self._told
+        self._told.add(what)
+        why = str(error) or "the broker does not answer"
+        log.log(logging.WARNING if is_news else logging.DEBUG, "%s: %s: %s", self._name, what, why)
+
+    def ends(self, what: str) -> None:
+        """Tell that it is over, where it was told."""
+        if what in self._told:
+            self._told.remove(what)
+            log.info("%s: over: %s", self._name, what)
 
 
 class NodeBroker:
@@ -26,6 +48,7 @@ class NodeBroker:
 
     def __init__(self, url: str | None, name: str) -> None:
         self._name = name
+        self.troubles = Troubles(name)
         self.admin = Admin(url)
         self.client = AsyncSubscriber(url, f"feeds-node/{name}", prefetch=False)
         self._publisher = AsyncPublisher(url)
@@ -44,9 +67,17 @@ class NodeBroker:
         self._positions[NOTICES_TOPIC] = found.next_offset
 
     async def _make_topic(self, topic: str) -> None:
-        await self.in_thread(
-            lambda: self.admin.configure_topic(topic, retention="keep", max_age_s=_KEPT_S[topic], at_bound="trim")
-        )
+        def make() -> None:
+            try:
+                if self.admin.describe_topic(topic).retention == "keep":
+                    return  # with bounds that somebody may have set
+            except NoTopic:
+                pass
+            self.admin.configure_topic(
+                topic, retention="keep", max_age_s=_KEPT_S[topic], max_bytes=_KEPT_BYTES, at_bound="trim"
+            )
+
+        await self.in_thread(make)
 
     async def read(self, topic: str) -> list[Message] | None:
         """Return the messages of a topic since the last look, all that are kept at the first; None where some of them

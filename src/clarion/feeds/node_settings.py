@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from clarion.feeds.fetcher import FetchSettings
 from clarion.feeds.honeycomb import Scheme
 from clarion.model.errors import BadSettings
+from clarion.overlay import Ring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,5 +33,13 @@ class NodeSettings:
         for name in ("poll_interval_s", "beat_s", "host_limit_per_s", "maintenance_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise BadSettings(f"{name} is more than 0, not {getattr(self, name)}")
+        if self.polls_at_once < 1:
+            raise BadSettings(f"polls_at_once is 1 or more, not {self.polls_at_once}")
+        if not 0 <= self.websub_listen[1] < 65_536:
+            raise BadSettings(f"a port to listen for hubs at is less than 65536, not {self.websub_listen[1]}")
+        try:
+            Ring((), self.base)
+        except ValueError as error:
+            raise BadSettings(str(error)) from None
         if (self.scheme is Scheme.FAST) != (self.target_s is not None):
             raise BadSettings("a target of detection is for the scheme fast, which needs one")

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -37,6 +37,9 @@ from clarion.model.errors import BadSettings, ClarionError, RetryableError
 log = logging.getLogger("clarion.feeds")
 _HEAD_WITHIN_S = 2.0  # polls do not wait for a broker that is away
 _COMMITS_AT_ONCE = 4  # a client makes one transaction at a time; what waits for its turn there runs out of time
+_SLOW_S = 5.0  # a host of which a poll took longer is slow, until one takes less
+_FOUND_WAITS = "what is found waits, and is made known when the broker takes it"
+_UNCONDITIONAL = "the broker cannot be asked what is known already, so that pages are asked for whole"
 _MADE_UP_S = 0.1  # for which a host was asked too little, by polls that come late
 
 
@@ -74,6 +77,8 @@ class Poller:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once = asyncio.Semaphore(settings.polls_at_once)
+        self._slow_at_once = asyncio.Semaphore(max(1, settings.polls_at_once // 2))
+        self._slow_hosts: set[str] = set()
         self._commits_at_once = asyncio.Semaphore(_COMMITS_AT_ONCE)
         self._host_free_s: dict[str, float] = {}
         self._host_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -111,6 +116,7 @@ class Poller:
         """Poll by these slots from now on; `nodes` is how many the ring has."""
         self.slots, self._channels, self._nodes = slots, channels, nodes
         self._due = []
+        self._slow_hosts &= {channels[topic].watched.host for topic in slots}
         if self._websub is not None:
             self._change_hubs(self._websub)
         for topic in self.slots:
@@ -203,8 +209,9 @@ class Poller:
             log.error("%s: a poll failed in a way that nobody thought of", self._name, exc_info=error)
 
     async def _poll(self, channel: PolledChannel, slot: Slot) -> None:
+        host = channel.watched.host
         try:
-            async with self._host_turn(channel.watched.host), self._at_once:
+            async with self._host_turn(host), self._room(host), self._at_once:
                 await self._ask_head(channel)
                 asked, channel.soon = channel.soon, False
                 began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
@@ -224,6 +231,7 @@ class Poller:
                         self._start(self._commit(channel, slot, record))
                 except (FetchFailed, Unreadable) as error:
                     await self._failed(channel, slot, error, began_s)
+                (self._slow_hosts.add if time.monotonic() - began_s > _SLOW_S else self._slow_hosts.discard)(host)
         finally:
             channel.polled_at_s = self._now_s()
             channel.polling = False
@@ -237,13 +245,18 @@ class Poller:
             turn = self._host_turns[host] = asyncio.Semaphore(self._settings.fetch.connections_per_host)
         return turn
 
+    def _room(self, host: str) -> AbstractAsyncContextManager[None]:
+        """Return what polls of slow hosts wait for: they have half of the room, so that others find some."""
+        return self._slow_at_once if host in self._slow_hosts else nullcontext()
+
     async def _ask_head(self, channel: PolledChannel) -> None:
         if not channel.head_known:
             try:
                 async with asyncio.timeout(_HEAD_WITHIN_S):
                     channel.on_head(await self._versions.head(channel.topic))
-            except (ClarionError, TimeoutError) as error:  # then the request is unconditional
-                log.info("%s: %s: %s", self._name, channel.url, str(error) or "the broker does not answer")
+                self._broker.troubles.ends(_UNCONDITIONAL)
+            except (ClarionError, TimeoutError) as error:
+                self._broker.troubles.begins(_UNCONDITIONAL, error)
 
     async def _read_answer(self, channel: PolledChannel, fetched: Fetched, began_us: int) -> Found | None:
         """Return what was found where it is news to this node."""
@@ -282,7 +295,7 @@ class Poller:
                             channel.url, found, settled=channel.is_settled(found, is_owner=slot.is_owner)
                         )
                 except RetryableError as error:
-                    log.info("%s: %s: what was found waits: %s", self._name, channel.url, error)
+                    self._broker.troubles.begins(_FOUND_WAITS, error)
                     await asyncio.sleep(pause_s * (1 + self._dice.random()))
                     pause_s = min(2 * pause_s, 5.0)
                     continue
@@ -296,6 +309,7 @@ class Poller:
                     channel.found.clear()
                     channel.forget()
                     return
+                self._broker.troubles.ends(_FOUND_WAITS)
                 channel.found.popleft()
                 channel.on_outcome(found, outcome, is_owner=slot.is_owner)
                 changed = outcome.delta is not None

@@ -19,6 +19,7 @@ RING_TOPIC = "clarion/feeds/ring"
 NOTICES_TOPIC = "clarion/feeds/notices"  # of new and ended subscriptions; they only hasten what is looked for anyway
 NOTICES_KEPT_S = 86_400.0
 MISSED_BEATS = 3  # after which a node is taken out
+_CLOCKS_OFF_S = 10.0  # that is not taken for silence
 _RETIRED_KEPT = 1000
 _LOOKED_EACH_US = 500_000
 
@@ -97,6 +98,11 @@ class NodeStatus(NamedTuple):
 
     beat: Beat
     at_us: int  # by the broker
+
+    def is_silent(self, now_us: int) -> bool:
+        """Tell whether it has missed its beats, though nobody else beats who would have it taken out. For people: the
+        clock may be another machine's, and somewhat off."""
+        return now_us - self.at_us > (MISSED_BEATS * self.beat.beat_s + _CLOCKS_OFF_S) * 1e6
 
 
 class RingView:

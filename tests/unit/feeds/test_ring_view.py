@@ -41,6 +41,14 @@ def test_a_node_that_falls_silent_is_taken_out_after_three_beats_of_another() ->
     assert view.ring(16).names == ("x",)
 
 
+def test_people_see_that_the_last_node_is_silent_though_nobody_takes_it_out() -> None:
+    view = RingView()
+    _tell(view, 100.0, _beat("x"))
+    view.take_out()
+    assert not view.nodes["x"].is_silent(round(110e6))
+    assert view.nodes["x"].is_silent(round(117e6))
+
+
 def test_a_broker_that_was_away_takes_nobody_out() -> None:
     view = RingView()
     _tell(view, 0.0, _beat("x"), _beat("y"))
