@@ -81,7 +81,7 @@ def node(
     url: _BrokerUrl = DEFAULT_URL,
     name: str = option("", "--name NAME", "The node's name, its own on the ring.", show_default="the host's"),
     poll_interval_s: float = option(
-        "30m", "--poll-interval TIME", f"Between two polls of a channel by one node{_SAME}."
+        "10m", "--poll-interval TIME", f"Between two polls of a channel by one node{_SAME}."
     ),
     as_json: AsJson = False,
     **options: Any,
@@ -121,7 +121,7 @@ def run(
     url: _BrokerUrl = DEFAULT_URL,
     name: As = "",
     page: bool = option(False, "--page", "Follow the pages themselves, though they offer feeds."),
-    poll_interval_s: float = option("5m", "--poll-interval TIME", "Between two polls of a channel."),
+    poll_interval_s: float = option("10m", "--poll-interval TIME", "Between two polls of a channel."),
     data: Path = option(Path("clarion-data"), "--data DIR", "Folder of the broker that is started where none answers."),
     notify: bool = option(False, "--notify", "Tell targets of notifications, too, as `clarion feeds notify`."),
     as_json: AsJson = False,

@@ -228,7 +228,10 @@ class Node:
                     differ = ", ".join(
                         f"{key} {theirs[key]} (here {mine[key]})" for key in mine if mine[key] != theirs[key]
                     )
-                    raise BadSettings(f"node {name} is on this ring with {differ}; all nodes of a ring have the same")
+                    raise BadSettings(
+                        f"node {name} is on this ring with {differ}; all nodes of a ring have the same, so start this"
+                        " one with these settings, or all of them anew with others"
+                    )
             longest_s = min(60.0, max(MISSED_BEATS * node.beat.beat_s for node in others.values()))
             if time.monotonic() > began_s + longest_s:
                 return
