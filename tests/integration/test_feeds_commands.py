@@ -120,7 +120,7 @@ def test_what_nobody_follows_is_told_with_an_exit_code(shared: Shell) -> None:
     shared.run("feeds", "subscribe", "example.org/this", "--page", "--as", "me")
     refused = shared.run("feeds", "unsubscribe", "http://example.org/that", "--as", "me")
     assert refused.returncode == 6
-    assert "of that host it follows https://example.org/this" in one_line(refused)
+    assert "what is followed of that host: https://example.org/this" in one_line(refused)
     assert shared.run("feeds", "show", "http://example.org/that").returncode == 6
     assert shared.run("feeds", "nodes").returncode == 0
 

@@ -420,7 +420,7 @@ def watch(
     with feeds_at(call) as feeds:
         if not feeds.channels(name):
             note("nothing is followed yet" if name is None else f"{name} follows nothing yet")
-        elif not feeds.nodes():
+        elif not call.as_json and len(_silent(found := feeds.nodes())) == len(found):
             note("no node polls now: clarion feeds node --name n1")
         print_deltas(feeds, name, as_json=call.as_json, wait_s=wait_s)
 

@@ -45,6 +45,7 @@ log = logging.getLogger("clarion.feeds")
 _RECORDS_AT_ONCE = 500
 _NOTICES_AT_ONCE = 100
 _LEVELS_AT_ONCE = 2000
+_TELL_AGAIN_S = 900.0  # at the latest: who joins reads what the ring's topic keeps, which is half an hour
 _SIZES_BEATS = 5  # after which a node tells of sizes that it learnt
 _TRIED_AGAIN_S = 1.0  # after which a node tries to join that could not
 _NOT_JOINED = "not on the ring yet, and goes on trying"
@@ -309,7 +310,7 @@ class Node:
                     await self._aggregate()
                 await self._optimise(whole=whole)
                 if whole:
-                    retell_s = time.monotonic() + self._settings.maintenance_s
+                    retell_s = time.monotonic() + min(self._settings.maintenance_s, _TELL_AGAIN_S)
                 self._broker.troubles.ends(_LEVELS_STAY)
             except ClarionError as error:
                 self._broker.troubles.begins(_LEVELS_STAY, error)

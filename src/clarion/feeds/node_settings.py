@@ -9,6 +9,8 @@ from clarion.feeds.honeycomb import Scheme
 from clarion.model.errors import BadSettings
 from clarion.overlay import Ring
 
+_BEAT_MOST_S = 300.0  # so that what the ring's topic keeps tells of all nodes
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
@@ -37,9 +39,8 @@ class NodeSettings:
             raise BadSettings(f"polls_at_once is 1 or more, not {self.polls_at_once}")
         if not 0 <= self.websub_listen[1] < 65_536:
             raise BadSettings(f"a port to listen for hubs at is less than 65536, not {self.websub_listen[1]}")
-        try:
-            Ring((), self.base)
-        except ValueError as error:
-            raise BadSettings(str(error)) from None
+        if self.beat_s > _BEAT_MOST_S:
+            raise BadSettings(f"beat_s is at most {_BEAT_MOST_S:g}, not {self.beat_s:g}")
+        Ring((), self.base)  # whether there is such a ring
         if (self.scheme is Scheme.FAST) != (self.target_s is not None):
             raise BadSettings("a target of detection is for the scheme fast, which needs one")
