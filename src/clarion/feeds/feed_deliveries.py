@@ -142,7 +142,8 @@ class Deliveries:
                     self.reachable = False
                     log.info("cannot see who waits, and will look again: %s", error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._soon.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):  # `wait_for` of Python 3.11 may lose that this is cancelled
+                        await self._soon.wait()
         finally:
             for task in self._served.values():
                 task.cancel()
@@ -188,7 +189,8 @@ class Deliveries:
             attempt = max([message.attempt for message in messages] + [self._failures.get(recipient, 0) + 1])
             try:
                 if deltas:
-                    await asyncio.wait_for(self._deliver(recipient, deltas, attempt), self.settings.limit_s)
+                    async with asyncio.timeout(self.settings.limit_s):
+                        await self._deliver(recipient, deltas, attempt)
             except (DeliveryFailed, TimeoutError) as error:
                 reason = str(error) or f"it took longer than {self.settings.limit_s:g} s"
                 self._on_failed(recipient, messages, attempt, reason)

@@ -249,7 +249,8 @@ class WebSubCallback:
             self._wanted.clear()
             await asyncio.gather(*map(self._post, self._table.due(time.monotonic())))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), _LOOKED_EVERY_S)
+                async with asyncio.timeout(_LOOKED_EVERY_S):  # `wait_for` of Python 3.11 may lose a cancellation
+                    await self._wanted.wait()
 
     async def _post(self, request: HubRequest) -> None:
         async with self._slots:
