@@ -22,12 +22,12 @@ from clarion import Admin, Publisher, Subscriber
 from clarion.feeds.channels import Rules, channel_hash, channel_topic, record_name
 from clarion.feeds.deltas import Change, Delta, delta_of
 from clarion.feeds.fetcher import FetchSettings
-from clarion.feeds.front_end import ChannelDetail, Feeds
+from clarion.feeds.front_end import ChannelDetail, Feeds, NotFollowed
 from clarion.feeds.node import Node
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, decode_poll
 from clarion.feeds.ring_view import NOTICES_TOPIC, RING_TOPIC
 from clarion.feeds.versions import content_name, head_name
-from clarion.model.errors import BadSettings, TakenOver
+from clarion.model.errors import BadSettings, PermanentError, TakenOver
 
 SOON = {"poll_interval_s": 0.5, "beat_s": 0.3}
 SELDOM = {"poll_interval_s": 86_400.0, "beat_s": 0.3}  # so that whatever is polled is polled for another reason
@@ -447,3 +447,22 @@ def test_what_the_broker_forgot_comes_again_and_garbage_makes_no_node_fail(world
     assert len(world.feeds.channels()) == len(urls)
     world.follow("/recordless.xml", "another")
     assert world.feeds.show(recordless).status.names == ("another", "reader")
+
+
+def test_a_channel_is_forgotten_as_a_whole_and_only_where_nobody_follows_it(world: World) -> None:
+    world.server.set_feed("/forgotten.xml", ["one"])
+    url = world.follow("/forgotten.xml")
+    (node,) = world.start("n1")
+    world.wait_versions(url, 1)
+    with pytest.raises(PermanentError, match="followed by reader"):
+        world.feeds.forget(url)
+    assert len(world.deltas(url)) == 1
+    world.feeds.unsubscribe(url, "reader")
+    topic = channel_topic(url)
+    eventually(lambda: topic not in node.poller.slots, "the node hears of it")
+    world.feeds.forget(url)
+    with Subscriber(world.url, "looks") as client:
+        names = [head_name(topic), content_name(topic, 0), record_name(channel_hash(topic))]
+        assert [state.value for state in client.states(names)] == [None] * 3
+    with pytest.raises(NotFollowed):
+        world.feeds.forget(url)

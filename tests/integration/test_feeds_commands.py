@@ -149,7 +149,9 @@ def test_what_is_found_is_listed_shown_and_watched_once(shared: Shell, server: F
     assert (listed["version"], listed["waiting"], listed["title"]) == (2, 2, "The [red]news[/red]")
     watched = _lines(shared.ok("feeds", "watch", "--as", "me", "--wait", "100ms", "--json"))
     assert [(one["version"], one["changes"][0]["title"]) for one in watched] == [(1, "one"), (2, "two")]
-    assert shared.ok("feeds", "watch", "--as", "me", "--wait", "100ms") == b""
+    again = shared.run("feeds", "watch", "--as", "me", "--wait", "100ms")
+    assert again.stdout == b""
+    assert b"no node polls now" in again.stderr
     assert _lines(shared.ok("feeds", "list", "--as", "me", "--json"))[0]["waiting"] == 0
 
 

@@ -144,3 +144,13 @@ def test_clusters_of_who_is_not_on_the_ring_do_not_count() -> None:
     view = RingView()
     view.on_message(Aggregate(node="nobody", clusters=b"garbage"), 1)
     assert not view.aggregates
+
+
+def test_clusters_of_a_node_that_fell_silent_count_no_more() -> None:
+    view = RingView()
+    _tell(view, 0.0, _beat("x"), _beat("y"))
+    view.on_message(Aggregate(node="y", clusters=b"{}"), 1)
+    for number in range(2, 7):
+        _tell(view, 2.0 * number, _beat("x", number))
+    view.take_out()
+    assert not view.aggregates
