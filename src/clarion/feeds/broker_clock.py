@@ -20,9 +20,10 @@ class _Sample(NamedTuple):
 
 
 class BrokerClock:
-    """How far the broker's clock is ahead of this machine's, by heartbeats that came back."""
+    """How far the broker's clock is ahead of one of this machine's, by heartbeats that came back."""
 
-    def __init__(self) -> None:
+    def __init__(self, guess_s: float = 0.0) -> None:
+        self._guess_s = guess_s  # how far it is ahead, before any heartbeat came back
         self._sent: dict[int, tuple[float, float]] = {}
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
 
@@ -46,7 +47,7 @@ class BrokerClock:
 
     @property
     def _best(self) -> _Sample:
-        return min(self._samples, default=_Sample(_UNKNOWN_S, 0.0))
+        return min(self._samples, default=_Sample(_UNKNOWN_S, self._guess_s))
 
     def now_s(self, here_s: float) -> float:
         """Return the broker's time, as near as it is known."""

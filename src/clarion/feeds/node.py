@@ -66,7 +66,7 @@ class Node:
         self._broker = NodeBroker(url, name)
         self._versions = VersionStore(self._broker.client, name)
         self._fetcher = fetcher or Fetcher(settings.fetch)
-        self._clock = BrokerClock()
+        self._clock = BrokerClock(time.time() - time.monotonic())  # of the one here that nobody sets
         self.view = RingView()
         self.poller = Poller(
             name, settings, self._broker, self._versions, self._fetcher, self._clock, self.view.throttle,
@@ -162,7 +162,7 @@ class Node:
             await asyncio.sleep(max(0.0, self._settings.beat_s - (time.monotonic() - began_s)))
 
     async def _beat_once(self, number: int) -> None:
-        began_s = time.time()
+        began_s = time.monotonic()
         receipt = await self._broker.tell(self._beat(number))
         if receipt is not None:
             try:
@@ -172,7 +172,7 @@ class Node:
                 await receipt.result()
             self._broker.troubles.ends(_BEATS_WAIT)
             self._has_beaten = True
-            self._clock.on_sent(number, began_s, time.time())
+            self._clock.on_sent(number, began_s, time.monotonic())
 
     # Looking at the broker.
 
@@ -184,6 +184,8 @@ class Node:
                 self._broker.troubles.ends(_VIEW_STAYS)
             except ClarionError as error:
                 self._broker.troubles.begins(_VIEW_STAYS, error)
+            except Exception:  # of some message that nobody thought of
+                log.exception("%s: the view of the ring stays as it is", self.name)
             if self.view.is_retired(self.name, self._incarnation):
                 raise TakenOver(
                     f"another node named {self.name} has started, and this one ends: each node of a ring has a name of"
@@ -315,6 +317,8 @@ class Node:
             except ClarionError as error:
                 self._broker.troubles.begins(_LEVELS_STAY, error)
                 self._look_at_all()
+            except Exception:
+                log.exception("%s: levels stay as they are", self.name)
             await self._pause(retell_s)
 
     async def _pause(self, retell_s: float) -> None:

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from weakref import WeakValueDictionary
 
@@ -76,6 +77,9 @@ class Poller:
         self._serial = 0
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._readers = ThreadPoolExecutor(
+            2, f"clarion-feeds-{name}-reader"
+        )  # a page that takes long blocks no other work
         self._at_once = asyncio.Semaphore(settings.polls_at_once)
         self._slow_at_once = asyncio.Semaphore(max(1, settings.polls_at_once // 2))
         self._slow_hosts: set[str] = set()
@@ -98,6 +102,7 @@ class Poller:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._websub is not None:
                 await self._websub.close()
+            self._readers.shutdown(wait=False, cancel_futures=True)
 
     async def _listen(self, websub: WebSubCallback) -> None:
         try:
@@ -108,7 +113,7 @@ class Poller:
 
     def _now_s(self) -> float:
         """Return the broker's time, as far as it is known."""
-        return self._clock.now_s(time.time())
+        return self._clock.now_s(time.monotonic())
 
     # What is due.
 
@@ -182,12 +187,12 @@ class Poller:
 
     def _may_ask(self, channel: PolledChannel, now_s: float, turns: dict[str, int]) -> bool:
         """Tell whether a host may be asked now. Polls in their slots keep to its limit by themselves; those that are
-        made at once, because a channel is new, wait for each other, in `turns`."""
+        made at once, because a channel is new or a hub has news, wait for each other, in `turns`."""
         host, apart_s = channel.watched.host, self._nodes / self._settings.host_limit_per_s
         if self._throttle.until_s(host) > now_s:  # it was heard of since the channel became due
             self._push(channel)
             return False
-        if channel.polled_at_s:
+        if channel.polled_at_s and not channel.soon:
             return True
         free_s = max(self._host_free_s.get(host, 0.0), now_s - _MADE_UP_S)
         if free_s > now_s:
@@ -214,7 +219,7 @@ class Poller:
             async with self._host_turn(host), self._room(host), self._at_once:
                 await self._ask_head(channel)
                 asked, channel.soon = channel.soon, False
-                began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.time())
+                began_s, began_us = time.monotonic(), self._clock.at_the_latest_us(time.monotonic())
                 self.counts["polls"] += 1
                 try:
                     fetched = await self._fetcher.fetch(
@@ -269,10 +274,13 @@ class Poller:
         if not channel.needs_reading(body_hash):
             channel.on_unchanged()
             return None
-        at_us = self._clock.at_the_earliest_us(time.time())
-        content = await self._broker.in_thread(
-            lambda: read_version(fetched.body, fetched.content_type, fetched.url, channel.rules)
+        at_us, rules = self._clock.at_the_earliest_us(time.monotonic()), channel.rules
+        content = await asyncio.get_running_loop().run_in_executor(
+            self._readers, lambda: read_version(fetched.body, fetched.content_type, fetched.url, rules)
         )
+        if channel.rules != rules:  # somebody changed them meanwhile, and it is to be read by those
+            channel.forget()
+            return None
         found = Found(content, fetched.etag, fetched.last_modified, len(fetched.body), began_us, at_us)
         dropped = channel.dropped
         if not channel.on_found(found, body_hash):

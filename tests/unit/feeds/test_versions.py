@@ -87,6 +87,14 @@ def test_a_server_that_lags_behind_is_not_believed_unless_it_says_that_it_was_mo
     assert not is_old(second.head, _found(_feed("c"), 3000))
 
 
+def test_versions_from_long_before_the_newest_are_known_as_old() -> None:
+    step = _step(None, None, _feed("a"), 1000)
+    for number, titles in enumerate((("b", "a"), ("c", "b", "a"), ("d", "c", "b", "a")), 2):
+        step = _step(step.head, step.content, _feed(*titles), 1000 * number)
+    for titles in (("a",), ("b", "a"), ("c", "b", "a")):
+        assert is_old(step.head, _found(_feed(*titles), 9000))
+
+
 def test_the_brokers_clock_is_known_as_well_as_the_quickest_heartbeat_tells() -> None:
     clock = BrokerClock()
     assert clock.at_the_latest_us(1e6) < 1e12 < clock.at_the_earliest_us(1e6)
