@@ -115,14 +115,15 @@ class Fetched:
 class FetchFailed(RetryableError):
     """A resource could not be fetched; nothing was changed by it, and what is known of it stays. `kind` says why."""
 
-    def __init__(self, kind: Kind, text: str, *, status: int | None = None, retry_after_s: float | None = None) -> None:
-        super().__init__(kind, text)  # so that it can be copied
-        self.kind: Kind = kind
-        self.status = status
-        self.retry_after_s = retry_after_s
+    kind: Kind = "connection"
+    status: int | None = None
+    retry_after_s: float | None = None
 
-    def __str__(self) -> str:
-        return str(self.args[1])
+
+def _failed(kind: Kind, text: str, *, status: int | None = None, retry_after_s: float | None = None) -> FetchFailed:
+    error = FetchFailed(text)
+    error.kind, error.status, error.retry_after_s = kind, status, retry_after_s
+    return error
 
 
 class Fetcher:
@@ -222,11 +223,11 @@ class Fetcher:
         try:
             found = URL(normalise_url(url))
         except BadUrl as error:
-            raise FetchFailed("scheme", str(error)) from None
+            raise _failed("scheme", str(error)) from None
         if found.port == 0:
-            raise FetchFailed("address", f"{url} is not fetched: there is no port 0")
+            raise _failed("address", f"{url} is not fetched: there is no port 0")
         if before.startswith("https:") and found.scheme == "http" and not self._settings.downgrade:
-            raise FetchFailed(
+            raise _failed(
                 "redirects", f"{before} leads from https to {found}, which anybody on the way can change; not followed"
             )
         return found
@@ -237,7 +238,7 @@ class Fetcher:
 
         def failed(kind: Kind, error: BaseException | str) -> FetchFailed:
             text = " ".join(str(error).split()) or type(error).__name__
-            return FetchFailed(kind, f"{url} was not fetched: {text[:_TOLD_MOST]}")
+            return _failed(kind, f"{url} was not fetched: {text[:_TOLD_MOST]}")
 
         try:
             async with asyncio.timeout(self._settings.total_s):
@@ -266,7 +267,7 @@ class Fetcher:
             while True:
                 seen.append(str(here))
                 if robots and not await self.robots_allow(seen[-1]):
-                    raise FetchFailed("robots", f"{here} is not fetched: robots.txt forbids it, or cannot be had")
+                    raise _failed("robots", f"{here} is not fetched: robots.txt forbids it, or cannot be had")
                 async with self._open().get(here, headers=headers, allow_redirects=False) as response:
                     target = response.headers.get("Location", "") if response.status in _REDIRECTS else ""
                     if not target:
@@ -275,11 +276,9 @@ class Fetcher:
                 here = self._checked(joined(seen[-1], target) or target, seen[-1])
                 moved_to = str(here) if permanent else moved_to
                 if str(here) in seen:
-                    raise FetchFailed("redirects", f"{url} was not fetched: its redirects go round in a circle")
+                    raise _failed("redirects", f"{url} was not fetched: its redirects go round in a circle")
                 if len(seen) > self._settings.redirects:
-                    raise FetchFailed(
-                        "redirects", f"{url} was not fetched: more than {self._settings.redirects} redirects"
-                    )
+                    raise _failed("redirects", f"{url} was not fetched: more than {self._settings.redirects} redirects")
 
     async def _answer(self, response: aiohttp.ClientResponse, url: str, moved_to: str, most: int) -> Fetched:
         """Return what a response says, with its whole body, or raise what its status means."""
@@ -350,7 +349,7 @@ class UnpackedBody:
     def __init__(self, encoding: str, url: str, most: int) -> None:
         codings = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
         if len(codings) > 1 or not {*codings} <= {"gzip", "x-gzip", "deflate", "zstd"}:
-            raise FetchFailed("encoding", f"{url} was not fetched: its Content-Encoding {encoding[:100]!r} is not read")
+            raise _failed("encoding", f"{url} was not fetched: its Content-Encoding {encoding[:100]!r} is not read")
         self._coding = codings[0].removeprefix("x-") if codings else ""
         self._url, self._most = url, most
         self._body = bytearray()
@@ -370,17 +369,17 @@ class UnpackedBody:
             try:
                 self._body += self._opener.decompress(data, room)
             except (zlib.error, zstd.ZstdError) as error:
-                raise FetchFailed("encoding", f"{self._url} was not fetched: {self._coding}: {error}") from None
+                raise _failed("encoding", f"{self._url} was not fetched: {self._coding}: {error}") from None
             data = self._opener.unused_data if self._opener.eof else b""
             if len(self._body) > self._most:
                 break
         if len(self._body) > self._most:
-            raise FetchFailed("too-large", f"{self._url} was not fetched: more than {self._most:,} bytes unpacked")
+            raise _failed("too-large", f"{self._url} was not fetched: more than {self._most:,} bytes unpacked")
 
     def whole(self) -> bytes:
         """Return the body; FetchFailed where its end did not come."""
         if self._opener is not None and not self._opener.eof:
-            raise FetchFailed("encoding", f"{self._url} was not fetched: its {self._coding} was cut short")
+            raise _failed("encoding", f"{self._url} was not fetched: its {self._coding} was cut short")
         return bytes(self._body)
 
     def _open_member(self, data: bytes) -> None:
@@ -391,7 +390,7 @@ class UnpackedBody:
             return
         self._members += 1
         if self._members > _MEMBERS_MOST:
-            raise FetchFailed("encoding", f"{self._url} was not fetched: packed in more than {_MEMBERS_MOST} pieces")
+            raise _failed("encoding", f"{self._url} was not fetched: packed in more than {_MEMBERS_MOST} pieces")
         if self._coding == "zstd":
             self._opener = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG})
         elif self._coding == "gzip":
@@ -408,7 +407,7 @@ def validator(text: str) -> str:
 async def _read_body(response: aiohttp.ClientResponse, url: str, most: int, unpacked_most: int) -> tuple[bytes, int]:
     """Return the body of a response and how many bytes of it travelled."""
     if (response.content_length or 0) > most:
-        raise FetchFailed(
+        raise _failed(
             "too-large", f"{url} was not fetched: {response.content_length:,} bytes, more than {most:,} are not read"
         )
     body = UnpackedBody(", ".join(response.headers.getall("Content-Encoding", ())), url, unpacked_most)
@@ -416,7 +415,7 @@ async def _read_body(response: aiohttp.ClientResponse, url: str, most: int, unpa
     async for piece in response.content.iter_any():
         received += len(piece)
         if received > most:
-            raise FetchFailed("too-large", f"{url} was not fetched: more than {most:,} bytes are not read")
+            raise _failed("too-large", f"{url} was not fetched: more than {most:,} bytes are not read")
         body.take(piece)
     return body.whole(), received
 
@@ -430,4 +429,4 @@ def _status_failed(url: str, status: int, retry_after_s: float | None) -> FetchF
     elif status == 410:
         kind = "gone"
     later = f", to be asked again in {retry_after_s:g} s" if retry_after_s else ""
-    return FetchFailed(kind, f"{url} answered {status}{later}", status=status, retry_after_s=retry_after_s)
+    return _failed(kind, f"{url} answered {status}{later}", status=status, retry_after_s=retry_after_s)
