@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clarion.cli.command_errors import naming_option, needing, tells_errors
 from clarion.cli.command_options import AsJson, option
 from clarion.cli.feeds_plan_command import SchemeName
-from clarion.cli.model_commands import progress_of_runs, read_hours
+from clarion.cli.model_commands import print_claims, progress_of_runs, read_hours
 from clarion.cli.output import console, print_json, table_of
 
 if TYPE_CHECKING:
@@ -160,9 +160,5 @@ def reproduce_feeds(
     draw_all(FIGURES, results, out)
     if as_json:
         print_json({**report.to_dict(), "folder": str(out)})
-        return
-    screen = console()
-    screen.print(table_of(["", "claim", "verdict"], summary_rows(report.claims)))
-    screen.print(
-        f"\nThe report, with what we see for each claim, is {out / REPORT}; figures are beside it.", markup=False
-    )
+    else:
+        print_claims(["", "claim", "verdict"], summary_rows(report.claims), out / REPORT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -372,6 +372,13 @@ def progress_of_runs(what: str = "runs", *, quiet: bool) -> Iterator[Callable[[i
     with progress.Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def print_claims(columns: Sequence[str], rows: Iterable[Sequence[str]], report: Path) -> None:
+    """Print what became of claims, and where the report is that says more."""
+    screen = console()
+    screen.print(table_of(columns, rows))
+    screen.print(f"\nThe report, with what we see for each claim, is {report}; figures are beside it.", markup=False)
 
 
 def _print_report(report: Report, out: Path) -> None:

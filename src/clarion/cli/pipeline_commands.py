@@ -606,7 +606,7 @@ def channels(
     check_output(out, "--out")
     check_output(when, "--when")
     with spark_session(context, "channels", quiet=as_json) as spark, live_line(quiet=as_json) as show:
-        from clarion.pipeline.jobs.channels import measure_channels
+        from clarion.pipeline.jobs.measured_channels import measure_channels
 
         show("measuring channels …")
         messages = source.read(spark, columns="topic,payload")

@@ -10,7 +10,7 @@ import typer
 
 from clarion.cli.command_errors import naming_option, needing, tells_errors
 from clarion.cli.command_options import AsJson, option
-from clarion.cli.model_commands import progress_of_runs
+from clarion.cli.model_commands import print_claims, progress_of_runs
 from clarion.cli.output import console, print_json, table_of
 from clarion.cli.workflow_options import Arrivals, File, WorkloadFile, read_consumers, read_workflow
 
@@ -152,9 +152,5 @@ def reproduce_workflow(
     draw_all(FIGURES, results, out)
     if as_json:
         print_json({**report.to_dict(), "folder": str(out)})
-        return
-    screen = console()
-    screen.print(table_of(["", "claim", "holds by"], summary_rows(report.claims)))
-    screen.print(
-        f"\nThe report, with what we see for each claim, is {out / REPORT}; figures are beside it.", markup=False
-    )
+    else:
+        print_claims(["", "claim", "holds by"], summary_rows(report.claims), out / REPORT)

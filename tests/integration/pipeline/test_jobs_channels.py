@@ -18,7 +18,7 @@ from clarion import Admin, Publisher
 from clarion.cli.main import app
 from clarion.feeds.polls import POLLS_TOPIC, PollRecord, encode_poll
 from clarion.feeds.update_intervals import UNCHANGED_S, update_intervals
-from clarion.pipeline.jobs.channels import measure_channels
+from clarion.pipeline.jobs.measured_channels import measure_channels
 
 _GARBAGE = [b"", b"\xff\xfe", b"[]", b'{"url": "http://a.example/"}', b'{"url": 7, "at_us": "x"}']
 
