@@ -358,7 +358,11 @@ CREATE INDEX decision_nonce ON decision (nonce);
 INSERT INTO meta SELECT 'count', coalesce(max(token), 0) FROM subscription;
 INSERT INTO meta VALUES ('stamp', 0);
 """
-_STEPS = (VERSION_1, VERSION_2, VERSION_3, VERSION_4)
+VERSION_5 = """
+ALTER TABLE pattern ADD COLUMN token INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pattern ADD COLUMN nonce BLOB NOT NULL DEFAULT x'';
+"""
+_STEPS = (VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5)
 SCHEMA_VERSION = len(_STEPS)
 
 

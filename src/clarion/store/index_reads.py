@@ -62,6 +62,12 @@ WHERE topic = ? AND first_offset <= ? ORDER BY first_offset DESC LIMIT 1
 """
 _COMMITTED_AT_US = _HOLDER.format(column="committed_at_us")
 _BYTES_TOTAL = _HOLDER.format(column="bytes_total")
+_TOPICS_OF = """
+SELECT s.topic, t.name, cursor <
+    coalesce((SELECT first_offset + count FROM log WHERE topic = s.topic ORDER BY first_offset DESC LIMIT 1), 0)
+FROM subscription s JOIN topic t ON t.number = s.topic
+WHERE s.name = ? AND s.topic > ? ORDER BY s.topic LIMIT ?
+"""
 _HIGHEST = "SELECT value FROM meta WHERE key = ?"
 
 _STAGED = """
@@ -294,6 +300,9 @@ class IndexReader:
 
     def patterns(self) -> list[PatternRow]:
         return [PatternRow(*row) for row in self._rows("SELECT * FROM pattern ORDER BY pattern, name")]
+
+    def topics_of(self, name: bytes, after: int, limit: int) -> list[tuple[int, bytes, bool]]:
+        return [(number, topic, bool(unread)) for number, topic, unread in self._rows(_TOPICS_OF, (name, after, limit))]
 
     def used_bytes(self) -> int:
         with self._one_state():

@@ -63,7 +63,7 @@ _ADD_WRITERS = Rows("REPLACE INTO writer", 5)
 _ADD_ANSWERS = Rows("INSERT INTO answer", 4)
 _ADD_STATES = Rows("REPLACE INTO state", 3)
 _ADD_RETURNED = Rows("REPLACE INTO returned", 6)
-_ADD_PATTERNS = Rows("REPLACE INTO pattern", 4)
+_ADD_PATTERNS = Rows("REPLACE INTO pattern", 6)
 _ADD_DECISIONS = Rows("INSERT INTO decision", 6)
 
 _HISTORY_KEPT = 1000  # rows

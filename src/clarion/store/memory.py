@@ -314,6 +314,11 @@ class MemoryStore:
     def last_version(self) -> int:
         return self._last_version
 
+    def topics_of(self, name: bytes, after: int, limit: int) -> list[tuple[int, bytes, bool]]:
+        numbers = sorted(number for number, subscriber in self._subscriptions if subscriber == name and number > after)
+        rows = [self._logs[number].row for number in numbers[:limit]]
+        return [(row.number, row.name, row.next_offset > self._subscriptions[row.number, name].cursor) for row in rows]
+
     def patterns(self) -> list[PatternRow]:
         return sorted(self._patterns.values())
 

@@ -196,6 +196,8 @@ class PatternRow(NamedTuple):
     name: bytes
     options: bytes
     number: int = 0  # the broker's count when it was made
+    token: int = 0  # of the consumer that last began to fetch from all of it together
+    nonce: bytes = b""  # by which it asked
 
 
 class TopicSummary(NamedTuple):
@@ -457,6 +459,11 @@ class Store(Protocol):
 
     def patterns(self) -> list[PatternRow]:
         """Return every subscription to a pattern."""
+        ...
+
+    def topics_of(self, name: bytes, after: int, limit: int) -> list[tuple[int, bytes, bool]]:
+        """Return number and name of topics that have a subscription of this name, by number, above `after`, at most so
+        many; and of each whether there is something at or above its cursor."""
         ...
 
     @property

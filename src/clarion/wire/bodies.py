@@ -76,6 +76,14 @@ class Put(Body):
     topic_number: int = 0
 
 
+class PutMany(Body):
+    """Store the batches that lie one after the other in the next frame; each is taken or refused by itself."""
+
+    puts: tuple[
+        tuple[int, int, int], ...
+    ]  # number of its topic (as an Open told), bytes, ttl_ms (0: as the topic says)
+
+
 class Subscribe(Body):
     """Make a durable subscription. `start` is "new", "earliest", "offset" or "time" (`at`: offset, or unix µs).
 
@@ -124,6 +132,41 @@ class Ack(ByConsumer):
     """These half-open ranges of offsets are done; answered once that is on disk."""
 
     acked: Ranges
+
+
+class BeginFetch(Body):
+    """Become the consumer of all topics of these patterns, and of these topics, to fetch from them together.
+
+    A topic that a pattern matches is attached to when something of it is delivered, unless another consumer attached to
+    it later than this. The same `nonce` again is the same; `as_of` as in Attach.
+    """
+
+    topics: tuple[bytes, ...]  # or patterns
+    name: bytes
+    nonce: bytes
+    as_of: int = 0
+
+
+class Fetch(Body):
+    """Return what there is on all topics of a fetch session beyond what it was sent, waiting for it up to `wait_ms`.
+
+    A consumer numbers its fetches 1, 2, 3, …; the same number again gives again what it gave, and perhaps more.
+    """
+
+    name: bytes
+    token: int
+    number: int
+    max_messages: int
+    max_bytes: int
+    wait_ms: int
+
+
+class AckMany(Body):
+    """These offsets of many topics are done; answered once that is on disk. Each is taken or refused by itself."""
+
+    name: bytes
+    acks: tuple[tuple[int, int, int, int], ...]  # number of the topic, token, start, stop; those of a topic together
+    soon: bool = False  # somebody waits for the answer: otherwise it may take a moment longer, to go with other changes
 
 
 class Configure(Body):
@@ -237,6 +280,12 @@ class Describe(Body):
     """Ask for everything about a topic."""
 
     topic: bytes
+
+
+class DescribeMany(Body):
+    """Ask for everything about many topics."""
+
+    topics: tuple[bytes, ...]
 
 
 class Seek(Body):
@@ -372,6 +421,53 @@ class PutDone(Body):
     sequence: int = 0
 
 
+class PutsDone(Body):
+    """What became of each batch of a PutMany, in their order, all that are taken being on disk; `offsets` has -1 for
+    those that are `refused`."""
+
+    offsets: tuple[int, ...]  # of its first message
+    times_us: tuple[int, ...]  # of its commit
+    credits: tuple[int, ...]  # as in PutDone
+    credit_s: float
+    refused: tuple[
+        tuple[int, int, str, float, int], ...
+    ] = ()  # place, and of Refused: code, text, retry_after_s, expected
+    sequence: int = 0
+
+
+class FetchBegun(Body):
+    """What a fetch session has to show with every fetch; `shared` where the patterns are read with Take instead, topic
+    by topic, and no session was begun."""
+
+    token: int
+    shared: bool = False
+    count: int = 0  # as in Welcome
+    sequence: int = 0
+
+
+class Fetched(Body):
+    """Batches of many topics follow, one after the other in as many frames as suits; none lies in two frames.
+
+    What is told of a topic holds before its batches here. A topic is told of before its first batch, and again, with
+    another token, where it begins anew elsewhere (sought, or made again): what the consumer has of it is nobody's then.
+    """
+
+    batches: tuple[tuple[int, int, int, int], ...]  # number of the topic, first offset, commit time in µs, bytes
+    topics: tuple[tuple[int, bytes, int, int], ...] = ()  # number, name, token, cursor
+    skip: tuple[tuple[int, int, int], ...] = ()  # number, start, stop: not for this reader; expired, or done already
+    gone: tuple[tuple[int, int, int], ...] = ()  # number, start, stop: no longer kept; the consumer acks them
+    left: tuple[tuple[int, int, str], ...] = ()  # number, code, text: no longer of this session, and why
+    trouble: tuple[tuple[int, int, str], ...] = ()  # number, code, text: cannot be read, for now or for good
+    shared: tuple[bytes, ...] = ()  # topics that the consumer has to read with Take instead
+    sequence: int = 0
+
+
+class AcksDone(Body):
+    """All acks of an AckMany that are not `refused` are on disk."""
+
+    refused: tuple[tuple[int, int, str], ...] = ()  # number of the topic, code, text
+
+
 class Attached(Body):
     """What the consumer has to show with every get and ack, and what is already acked."""
 
@@ -434,6 +530,12 @@ class Description(Body):
     """Everything about a topic, by name."""
 
     values: dict[str, Any]
+
+
+class Descriptions(Body):
+    """Everything about topics, each by name; nothing of one that is not there."""
+
+    topics: tuple[dict[str, Any], ...]
 
 
 class Purged(Body):
@@ -533,4 +635,14 @@ class Done(Body):
     """The request is done, and on disk."""
 
 
-TELLING = (Welcome, PutDone, Attached, Lent, Delivery, Transacted)  # those that tell the `sequence`
+TELLING = (
+    Welcome,
+    PutDone,
+    PutsDone,
+    Attached,
+    FetchBegun,
+    Lent,
+    Delivery,
+    Fetched,
+    Transacted,
+)  # those that tell the `sequence`

@@ -33,6 +33,7 @@ class Code(IntEnum):
     BUSY = 21
     ALREADY_DONE = 22  # what a transaction acks is acked already
     STALE = 23  # decided as of too long ago: things have changed, or a copy of it may be done and forgotten
+    NO_SESSION = 24  # the fetch session is not known (any more): begin it again with the same nonce
     WENT_BACK = 99  # never on the wire, said by the client itself: the store is not the one it spoke with
 
 
@@ -59,6 +60,7 @@ _ERRORS: dict[int, type[errors.ClarionError]] = {
     Code.WENT_BACK: errors.StoreWentBack,
     Code.ALREADY_DONE: errors.AlreadyDone,
     Code.STALE: errors.InDoubt,
+    Code.NO_SESSION: errors.Busy,
 }
 
 # A client sends the same request again after these; everything else it raises.

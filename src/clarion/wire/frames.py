@@ -11,7 +11,7 @@ import msgspec
 
 from clarion.wire import bodies
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 OLDEST_VERSION = 1
 MAGIC = b"CN"
 PREFIX = struct.Struct("<2sBBQ")  # magic, version, kind, request id
@@ -59,6 +59,11 @@ class Kind(IntEnum):
     REPORT = 41
     FIND_OFFSET = 42
     OPEN = 43
+    PUT_MANY = 44  # from here on: of protocol version 2
+    BEGIN_FETCH = 45
+    FETCH = 46
+    ACK_MANY = 47
+    DESCRIBE_MANY = 48
 
 
 class BadFrames(ValueError):
@@ -66,11 +71,13 @@ class BadFrames(ValueError):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+SINCE_VERSION_2 = frozenset({Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY, Kind.DESCRIBE_MANY})
 
 
 def pack_frames(kind: int, request_id: int, body: object, blobs: Sequence[Buffer] = ()) -> list[Buffer]:
     """Return the frames of a request or reply: prefix, msgpack body, and what is sent as it is."""
-    return [PREFIX.pack(MAGIC, PROTOCOL_VERSION, kind, request_id), _encode(body), *blobs]
+    version = 2 if kind in SINCE_VERSION_2 else 1  # as old as can be, so that older brokers and clients take it
+    return [PREFIX.pack(MAGIC, version, kind, request_id), _encode(body), *blobs]
 
 
 def unpack_prefix(frame: Buffer) -> tuple[int, int, int]:
@@ -114,6 +121,11 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.REPORT: bodies.Report,
     Kind.FIND_OFFSET: bodies.FindOffset,
     Kind.OPEN: bodies.Open,
+    Kind.PUT_MANY: bodies.PutMany,
+    Kind.BEGIN_FETCH: bodies.BeginFetch,
+    Kind.FETCH: bodies.Fetch,
+    Kind.ACK_MANY: bodies.AckMany,
+    Kind.DESCRIBE_MANY: bodies.DescribeMany,
 }
 REQUEST_KINDS = frozenset(_BODIES)
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
@@ -127,13 +139,14 @@ _BODY_BYTES = 64 * 1024
 _LARGE_BODY_BYTES = 2**21  # of those that carry ranges, names or times of very many messages
 _WITH_LARGE_BODY = frozenset({
     Kind.PUT, Kind.ACK, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.TRANSACT, Kind.COMMIT_STAGED, Kind.DEAD, Kind.OPEN,
+    Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.ACK_MANY, Kind.DESCRIBE_MANY,
 })  # fmt: skip
-WITH_BLOB = frozenset({Kind.PUT, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches
+WITH_BLOB = frozenset({Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches
 # A transaction reads and writes, and registers to do so: these are welcome at every address.
-PUBLISHER_KINDS = frozenset({Kind.OPEN, Kind.PUT, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REPORT})
+PUBLISHER_KINDS = frozenset({Kind.OPEN, Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REPORT})
 SUBSCRIBER_KINDS = frozenset({
     Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.ATTACH, Kind.GET, Kind.ACK, Kind.TAKE, Kind.RENEW, Kind.RETURN, Kind.DETACH,
-    Kind.MATCHES,
+    Kind.MATCHES, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY,
 })  # fmt: skip
 
 
