@@ -15,6 +15,7 @@ from clarion.broker.engine.delays import Delays
 from clarion.broker.engine.gets import Gets
 from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import FULL_RETRY_S, Limits
+from clarion.broker.engine.many_puts import ManyPuts
 from clarion.broker.engine.notices import Notice
 from clarion.broker.engine.patterns import Patterns
 from clarion.broker.engine.puts import Puts
@@ -26,6 +27,7 @@ from clarion.broker.engine.state import (
     DelaysReleased,
     Group,
     Leasable,
+    PutsTaken,
     PutTaken,
     Registered,
     State,
@@ -69,6 +71,7 @@ class Engine:
         self._delays = Delays(state)
         self._subscriptions = Subscriptions(state)
         self._puts = Puts(state, self._subscriptions, self._delays)
+        self._many_puts = ManyPuts(state, self._puts)
         self._staged_puts = StagedPuts(state, self._puts)
         self._dead_letters = DeadLetters(state, self._subscriptions)
         self._leases = Leases(state, self._subscriptions, self._dead_letters)
@@ -97,6 +100,7 @@ class Engine:
         puts, subscriptions, leases = self._puts, self._subscriptions, self._leases
         return {
             Kind.PUT: _Handler(puts.check_put, puts.put),
+            Kind.PUT_MANY: _Handler(self._many_puts.check_put_many, self._many_puts.put_many),
             Kind.TRANSACT: _Handler(self._transactions.check_transact, self._transactions.transact),
             Kind.STAGE: _Handler(self._staged_puts.check_stage, self._staged_puts.stage),
             Kind.COMMIT_STAGED: _Handler(self._staged_puts.check_commit, self._staged_puts.commit),
@@ -108,6 +112,7 @@ class Engine:
             Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matching.ask),
             Kind.ATTACH: _Handler(subscriptions.check_attach, subscriptions.attach),
             Kind.ACK: _Handler(subscriptions.check_ack, subscriptions.ack),
+            Kind.ACK_MANY: _Handler(subscriptions.check_ack_many, subscriptions.ack_many),
             Kind.GET: _Handler(self._gets.check_get, self._gets.get),
             Kind.TAKE: _Handler(leases.check_take, leases.take),
             Kind.RENEW: _Handler(leases.check_renew, leases.renew),
@@ -126,6 +131,7 @@ class Engine:
             Kind.DEAD: _Handler(self._dead_letters.check_dead, self._dead_letters.settle),
             Kind.TOPICS: _Handler(administration.check_topics, answer),
             Kind.DESCRIBE: _Handler(administration.check_describe, self._answer_when_durable),
+            Kind.DESCRIBE_MANY: _Handler(administration.check_describe_many, self._answer_when_durable),
             Kind.STATE: _Handler(administration.check_state, answer),
             Kind.READ: _Handler(self._gets.check_read, self._gets.read),
             Kind.FIND_OFFSET: _Handler(self._gets.check_find_offset, answer),
@@ -138,6 +144,7 @@ class Engine:
         return {
             Reply: lambda effect, _now: state.out.append(effect),
             PutTaken: self._puts.on_put_taken,
+            PutsTaken: self._many_puts.on_puts_taken,
             TransactionTaken: self._transactions.on_transaction_taken,
             Registered: lambda effect, _now: state.registered.pop(effect.nonce, None),
             Decided: lambda effect, _now: state.asked.pop(effect.nonce, None),
@@ -183,6 +190,7 @@ class Engine:
 
     def tick(self, now: Now) -> None:
         """Do the periodic work that is due."""
+        self._seen = now
         now_s = now.monotonic_s
         self._gets.expire(now_s)
         self._leases.tick(now)
@@ -205,6 +213,8 @@ class Engine:
     def next_deadline_s(self) -> float:
         """Return when `tick` should be called next, on the monotonic clock."""
         own = min(self._trim_at_s, self._state.next_unload_s(), self._disk_at_s, self._retention.next_deadline_s())
+        if self._state.in_flight is None:
+            own = min(own, self._state.open.patient_until_s)
         for part in (self._gets, self._leases, self._delays, self._patterns):
             deadline_s = part.next_deadline_s()
             own = own if deadline_s is None else min(own, deadline_s)
@@ -241,6 +251,8 @@ class Engine:
         state = self._state
         if state.in_flight is not None or not state.open:
             return None
+        if state.open.can_wait and self._seen.monotonic_s < state.open.patient_until_s:
+            return None
         state.write_notes()
         if self._seen.monotonic_s >= self._clock_noted_s + _CLOCK_EVERY_S:
             self._clock_noted_s, state.open.changes.clock_us = self._seen.monotonic_s, self._seen.unix_us
@@ -249,6 +261,10 @@ class Engine:
             group.changes.subscriptions[key] = subscription.to_row()
         state.in_flight = group
         return group
+
+    def make_haste(self) -> None:
+        """Have the next group wait for nothing: there will be no other."""
+        self._state.open.patient_until_s = 0.0
 
     def committed(self, group: Group, now: Now) -> None:
         """The group is on disk: show its batches, deliver them, and only then do what else was to follow, in order."""
@@ -307,6 +323,9 @@ class Engine:
                 state.refuse(ReplyTo(effect.peer, effect.request_id), refused)
             elif isinstance(effect, PutTaken | TransactionTaken):
                 state.refuse(effect.reply_to, refused)
+            elif isinstance(effect, PutsTaken) and effect.answer.left:
+                effect.answer.left = 0  # once, though its batches may be in both groups
+                state.refuse(effect.answer.reply_to, refused)
         trimmed = [effect.topic for effect in lost if isinstance(effect, Trimmed)]
         trims = {topic.name for topic in (*state.read_topics, *trimmed)}
         patterns = state.patterns

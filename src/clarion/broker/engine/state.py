@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -91,6 +92,13 @@ class PutTaken(NamedTuple):
     reply_to: ReplyTo
 
 
+class PutsTaken(NamedTuple):
+    """Somebody is told what became of batches of one request, once that is known of all of it."""
+
+    answer: PutsAnswer
+    parts: list[tuple[int, Topic, Writer, Receipt]]  # place in the request
+
+
 class TransactionTaken(NamedTuple):
     """Somebody is told what became of a transaction."""
 
@@ -98,6 +106,25 @@ class TransactionTaken(NamedTuple):
     number: int
     transacted: bodies.Transacted
     reply_to: ReplyTo
+
+
+class PutsAnswer:
+    """What is known so far of what became of the batches of one request."""
+
+    __slots__ = ("credits", "left", "offsets", "refused", "reply_to", "times_us")
+
+    def __init__(self, reply_to: ReplyTo, count: int) -> None:
+        self.reply_to = reply_to
+        self.left = count  # batches of which nothing is known
+        self.offsets = [-1] * count
+        self.times_us = [0] * count
+        self.credits = [0] * count
+        self.refused: list[tuple[int, int, str, float, int]] = []
+
+    def refuse(self, place: int, refused: Refused) -> None:
+        """Note that a batch is not taken."""
+        self.refused.append((place, refused.code, refused.text, refused.retry_after_s, refused.expected))
+        self.left -= 1
 
 
 class Registered(NamedTuple):
@@ -156,8 +183,8 @@ class DelaysReleased(NamedTuple):
 
 
 Effect = (
-    Reply | PutTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted | SubscriptionChanged
-    | Leasable | Delayed | DelaysReleased
+    Reply | PutTaken | PutsTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted
+    | SubscriptionChanged | Leasable | Delayed | DelaysReleased
 )  # fmt: skip
 
 
@@ -171,6 +198,13 @@ class Group:
     topics: set[Topic] = field(default_factory=set)
     dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)
     bytes: int = 0
+    patient: int = 0  # of those that are answered then, who can wait a moment for other changes to go with
+    patient_until_s: float = inf
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether there is nothing but acks that nobody waits for: they need no commit of their own."""
+        return len(self.on_durable) == self.patient > 0 and not self.shown and not self.changes
 
     def __bool__(self) -> bool:
         return bool(self.on_durable or self.shown or self.dirty or self.changes)
@@ -193,6 +227,7 @@ class State:
     def forget_all(self) -> None:
         """Start from what is in the store, as after a crash."""
         self.topics: dict[bytes, Topic] = {}
+        self.numbered: dict[int, Topic] = {}  # the same, by number
         self.publishers: dict[int, PublisherRow] = {}
         self.registered: dict[bytes, int] = {}  # by nonce, those whose registration is not yet in the store
         self.open = Group()
@@ -237,7 +272,8 @@ class State:
             if row is None:
                 return None
             topic = Topic(row, self.store.subscriptions(row.number), now_s)
-            self.topics[name] = topic
+            topic.known_from = self.next_publisher
+            self.add_topic(topic)
             shared = {sub.name: sub.leases for sub in topic.subscriptions.values() if sub.leases is not None}
             for returned in self.store.returned(topic.number) if shared else ():
                 if returned.name in shared:
@@ -248,8 +284,16 @@ class State:
         topic.touched_s = now_s
         return topic
 
+    def add_topic(self, topic: Topic) -> None:
+        """Have a topic in memory."""
+        self.topics[topic.name] = self.numbered[topic.number] = topic
+
     def find_topic_by_number(self, number: int, now_s: float) -> Topic | None:
         """Return the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
+        found = self.numbered.get(number)
+        if found is not None:
+            found.touched_s = now_s
+            return None if found.deleted else found
         row = next((row for group in self.groups() if (row := group.changes.topics.get(number))), None)
         name = row.name if row else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)
@@ -396,13 +440,28 @@ class State:
         else:
             self.reply(reply_to, kind, body, blobs)
 
-    def refuse(self, reply_to: ReplyTo, refused: Refused) -> None:
-        """Answer that a request is not done: all refusals go this way."""
+    def reply_in_a_moment(self, reply_to: ReplyTo, kind: int, body: bodies.Body, now: Now) -> None:
+        """Answer once everything taken so far is on disk, which nobody waits for: it goes with the next other change,
+        or soon if there is none."""
+        if not self.open and self.in_flight is None:
+            self.reply(reply_to, kind, body)
+            return
+        self.open.on_durable.append(Reply(reply_to.peer, kind, reply_to.request_id, body))
+        if not self.open.patient:
+            self.open.patient_until_s = now.monotonic_s + _NOTED_WITHIN_S
+        self.open.patient += 1
+
+    def note_refused(self, refused: Refused) -> None:
+        """Note that something was refused, and what that leaves behind."""
         self.counters["refused"] += 1
         self.notices.refused(refused.code, refused.text)
         if refused.full is not None:
             self.read_topics.add(refused.full)
         self.note_publisher(refused.seen)
+
+    def refuse(self, reply_to: ReplyTo, refused: Refused) -> None:
+        """Answer that a request is not done: all refusals go this way."""
+        self.note_refused(refused)
         when_durable = refused.when_durable
         if refused.code == Code.SHOW_HELD:
             refused.expected = self.start_number()
@@ -466,7 +525,7 @@ class State:
         while topic.recent:
             self.drop_oldest(topic)
         self.read_topics.discard(topic)
-        del self.topics[topic.name]
+        del self.topics[topic.name], self.numbered[topic.number]
 
     def next_unload_s(self) -> float:
         """Return when the coldest topics are dropped next: the limit is soft, but twice the limit is not waited for."""

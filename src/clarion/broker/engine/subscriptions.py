@@ -171,7 +171,9 @@ class Subscriptions:
         state = self._state
         topic = state.find_topic(name, now.monotonic_s)
         if topic is None:
-            topic = state.topics[name] = Topic(TopicRow(state.draw(), name, retention), (), now.monotonic_s)
+            topic = Topic(TopicRow(state.draw(), name, retention), (), now.monotonic_s)
+            topic.delayed_bytes = 0
+            state.add_topic(topic)
             state.topic_count += 1
             state.free_bytes -= ROW_BYTES
             state.open.changes.topics[topic.number] = topic.row()
@@ -384,13 +386,18 @@ class Subscriptions:
     def check_ack(self, body: bodies.Ack, now: Now) -> AckPlan:
         """Refuse to take ranges as done that the caller cannot, or may not, ack."""
         topic, subscription = self.find(body.topic, body.name, now)
-        token, acked = body.token, body.acked
+        return self.plan_ack(topic, subscription, body.token, body.acked)
+
+    def plan_ack(
+        self, topic: Topic, subscription: Subscription, token: int, acked: Sequence[tuple[int, int]]
+    ) -> AckPlan:
+        """Return how to take ranges as done; refuse where the caller cannot, or may not, ack them."""
+        leases = subscription.leases
         self.check_token(topic, subscription, token)
         if len(acked) > MAX_RANGES or any(not 0 <= start < stop <= topic.visible_end for start, stop in acked):
             text = f"acked ranges must lie within 0 and {topic.visible_end}, the end of the topic"
             raise Refused(Code.MALFORMED, text)
-        ranges = merged(acked)
-        leases = subscription.leases
+        ranges = merged(acked) if len(acked) > 1 else acked
         if leases is None:
             if not self._ranges_fit(subscription, ranges):
                 text = f"a subscription keeps at most {self._state.limits.max_acked_ranges} ranges above its cursor"
@@ -416,6 +423,42 @@ class Subscriptions:
         """Take ranges as done; answered when that is on disk."""
         self.take_ack(plan, now)
         self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
+
+    def check_ack_many(self, body: bodies.AckMany, now: Now) -> bodies.AckMany:
+        """Refuse more at once than may be."""
+        if len(body.acks) > MAX_RANGES:
+            raise Refused(Code.MALFORMED, f"an ACK_MANY has at most {MAX_RANGES} ranges")
+        return body
+
+    def ack_many(self, reply_to: ReplyTo, body: bodies.AckMany, now: Now) -> None:
+        """Take ranges of many topics as done, each topic's by itself; answered when that is on disk."""
+        state, name = self._state, body.name
+        numbered = state.numbered
+        refused: list[tuple[int, int, str]] = []
+        place, count = 0, len(body.acks)
+        while place < count:
+            number, token, start, stop = body.acks[place]
+            place += 1
+            ranges = [(start, stop)]
+            while place < count and body.acks[place][0] == number and body.acks[place][1] == token:
+                ranges.append(body.acks[place][2:])
+                place += 1
+            try:
+                topic = numbered.get(number) or state.find_topic_by_number(number, now.monotonic_s)
+                subscription = topic.subscriptions.get(name) if topic is not None else None
+                if topic is None or subscription is None:
+                    raise Refused(Code.NOT_SUBSCRIBED, f"{to_text(name)} does not subscribe to topic {number} any more")
+                if subscription.leases is not None:
+                    raise Refused(Code.MALFORMED, "what is lent of a shared subscription is acked with ACK")
+                self.take_ack(self.plan_ack(topic, subscription, token, ranges), now)
+            except Refused as error:
+                state.note_refused(error)
+                refused.append((number, error.code, error.text))
+        done = bodies.AcksDone(tuple(refused))
+        if body.soon:
+            state.reply_when_durable(reply_to, Kind.ACK, done)
+        else:
+            state.reply_in_a_moment(reply_to, Kind.ACK, done, now)
 
     def take_ack(self, plan: AckPlan, now: Now) -> None:
         """Take ranges as done."""
