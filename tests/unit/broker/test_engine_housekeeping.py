@@ -101,7 +101,7 @@ def test_a_hello_is_welcomed_with_what_the_broker_is_and_bears() -> None:
 
 def test_a_client_that_speaks_no_common_version_is_told() -> None:
     asker = Asker()
-    for oldest, newest in ((2, 9), (0, 0)):
+    for oldest, newest in ((3, 9), (0, 0)):
         refused = asker.ask(Kind.HELLO, bodies.Hello(oldest, newest, "test"))
         assert code_of(refused) == (Kind.INVALID, Code.VERSION)
 

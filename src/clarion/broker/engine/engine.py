@@ -297,14 +297,17 @@ class Engine:
         """Have the batches of a group seen, and delivered to those who wait."""
         state = self._state
         grown = {}
+        messages = size = 0
         for topic, batch in group.shown:
             topic.visible_end = batch.first_offset + batch.count
             topic.visible_bytes = batch.bytes_total
             state.remember(topic, batch)
-            state.counters["messages_stored"] += batch.count
-            state.counters["bytes_stored"] += len(batch.data)
-            state.counters["batches_stored"] += 1
+            messages += batch.count
+            size += len(batch.data)
             grown[topic] = True
+        state.counters["messages_stored"] += messages
+        state.counters["bytes_stored"] += size
+        state.counters["batches_stored"] += len(group.shown)
         for topic in grown:
             if topic.waiting:
                 self._gets.wake(topic, now)

@@ -459,9 +459,13 @@ class Subscriptions:
                 subscription = topic.subscriptions.get(name) if topic is not None else None
                 if topic is None or subscription is None:
                     raise Refused(Code.NOT_SUBSCRIBED, f"{to_text(name)} does not subscribe to topic {number} any more")
+                acked = subscription.acked
                 if subscription.leases is not None:
                     raise Refused(Code.MALFORMED, "what is lent of a shared subscription is acked with ACK")
-                self.take_ack(self.plan_ack(topic, subscription, token, ranges), now)
+                if token == subscription.token and start == acked.cursor < stop <= topic.visible_end and not len(acked):
+                    ranges = self._go_ahead(topic, subscription, ranges)  # the common case: acks in order
+                if ranges:
+                    self.take_ack(self.plan_ack(topic, subscription, token, ranges), now)
             except Refused as error:
                 state.note_refused(error)
                 refused.append((number, error.code, error.text))
@@ -470,6 +474,18 @@ class Subscriptions:
             state.reply_when_durable(reply_to, Kind.ACK, done)
         else:
             state.reply_in_a_moment(reply_to, Kind.ACK, done, now)
+
+    def _go_ahead(
+        self, topic: Topic, subscription: Subscription, ranges: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Move the cursor to the end of the first range, which begins there; return the others."""
+        state = self._state
+        subscription.acked.cursor = ranges[0][1]
+        state.open.dirty[topic.number, subscription.name] = subscription
+        state.changed(topic)
+        state.read_topics.add(topic)
+        state.counters["acks"] += 1
+        return ranges[1:]
 
     def take_ack(self, plan: AckPlan, now: Now) -> None:
         """Take ranges as done."""
