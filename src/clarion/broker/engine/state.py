@@ -155,6 +155,10 @@ class Trimmed(NamedTuple):
     """The store has let go of a topic's oldest batches."""
 
     topic: Topic
+    below: int
+    bytes_below: (
+        int | None
+    )  # ever put, where all that was committed went: then nobody has to ask the store what is left
 
 
 class TopicDeleted(NamedTuple):
