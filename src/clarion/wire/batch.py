@@ -39,6 +39,9 @@ _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
 _WIDE = struct.Struct("<Q")
 _CHECKSUM_AT, _STAMP_AT, _NUMBER_AT = 8, 32, 40
 _OWNER = struct.Struct("<II")  # broker, publisher
+_OFFSETS_OF_ONE = struct.Struct("<ii")
+_LONE_PAYLOAD_AT = HEADER_BYTES + _OFFSETS_OF_ONE.size
+_COPIED_BELOW_BYTES = 4096  # a copy is quicker than a view
 _OWNER_AT = 20
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
@@ -192,8 +195,13 @@ def readdress_batch(packed: Buffer, *, broker: int, publisher: int, stamp: int, 
 
 
 def _checksum(packed: Buffer) -> int:
-    view = memoryview(packed)
+    view = packed if len(packed) < _COPIED_BELOW_BYTES else memoryview(packed)
     return xxh3_64_intdigest(view[_CHECKED_FROM:], seed=int.from_bytes(view[:8], "little"))
+
+
+def _is_lone_payload(raw: Buffer, size: int) -> bool:
+    """Return whether the body is the payload column of one message, and nothing else."""
+    return len(raw) == _LONE_PAYLOAD_AT + padded(size) and _OFFSETS_OF_ONE.unpack_from(raw, HEADER_BYTES) == (0, size)
 
 
 class ColumnPlace:
@@ -233,8 +241,8 @@ class Batch:
     def __init__(self, raw: Buffer, header: tuple[Any, ...] | None = None) -> None:
         self.raw = raw
         self._header = header = header or _HEADER.unpack_from(raw)
-        _, _, self.flags, self.first_counter, _, self.count, self.broker, self.publisher, *_ = header
-        self.stamp, self.number = header[9], header[10]
+        self.flags, self.first_counter, self.count = header[2], header[3], header[5]
+        self.broker, self.publisher, self.stamp, self.number = header[6], header[7], header[9], header[10]
         self._columns: _Columns | None = None
         self._holder = raw  # the bytes the columns lie in, once they are laid out
 
@@ -262,7 +270,7 @@ class Batch:
         batch = cls(raw, header)
         if batch.is_compressed:
             batch._check_promise()
-        else:
+        elif count > 1 or header[2] or not _is_lone_payload(raw, header[8]):
             batch._check_columns(batch._layout())
         return batch
 

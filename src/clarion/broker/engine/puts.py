@@ -264,7 +264,7 @@ class Puts:
     def check_batch(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
         """Refuse a batch that will be refused again: it is too large, or nobody would read it."""
         most = self.max_batch_bytes(topic)
-        if max(len(batch.raw), batch.plain_bytes) > most:
+        if len(batch.raw) > most or (batch.is_compressed and batch.plain_bytes > most):
             raise Refused(Code.TOO_LARGE, too_large(name, most))
         if topic is None and self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))

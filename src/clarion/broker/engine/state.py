@@ -420,7 +420,8 @@ class State:
         return topic.delayed_bytes
 
     def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
-        topic.last_commit_us = max(topic.last_commit_us, now.unix_us)
+        if now.unix_us > topic.last_commit_us:
+            topic.last_commit_us = now.unix_us
         topic.bytes_total += size
         batch = StoredBatch(
             topic.number, topic.next_offset, count, topic.last_commit_us, topic.bytes_total, data, expires_at_us
