@@ -327,8 +327,7 @@ class Puts:
                 batch.publisher, topic.number, batch.number, batch.checksum, code,
                 first_offset, committed_at_us, writer.messages_total,
             )  # fmt: skip
-            writer.last_number = batch.number
-            writer.kept.append(receipt)
+            writer.keep(receipt)
             state.open.changes.receipts.append(receipt)
         else:
             state.counters["puts_repeated"] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -16,7 +16,7 @@ from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Subscription, Topic, Transactor, Writer
+from clarion.broker.engine.topics import NOTHING, Subscription, Topic, Transactor, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
@@ -545,6 +545,8 @@ class State:
             while topic.recent:
                 self.drop_oldest(topic)
             return
+        if topic.recent is NOTHING:
+            topic.recent = deque()
         topic.recent.append(batch)
         topic.recent_messages += batch.count
         self.cached[topic] = None
@@ -561,6 +563,7 @@ class State:
         topic.recent_messages -= dropped.count
         self.cached_bytes -= len(dropped.data) + _OVERHEAD_BYTES
         if not topic.recent:
+            topic.recent = NOTHING
             del self.cached[topic]
 
     def drop_topic(self, topic: Topic) -> None:
