@@ -39,9 +39,6 @@ _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
 _WIDE = struct.Struct("<Q")
 _CHECKSUM_AT, _STAMP_AT, _NUMBER_AT = 8, 32, 40
 _OWNER = struct.Struct("<II")  # broker, publisher
-_OFFSETS_OF_ONE = struct.Struct("<ii")
-_LONE_PAYLOAD_AT = HEADER_BYTES + _OFFSETS_OF_ONE.size
-_COPIED_BELOW_BYTES = 4096  # a copy is quicker than a view
 _OWNER_AT = 20
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
@@ -55,6 +52,7 @@ _LAST_OFFSET = struct.Struct("<i")
 _EVEN_FROM = 16  # values of one size: fewer are not worth the look
 _EVEN_AT_ONCE = 64
 _OFFSET_MAX = (1 << 31) - 1
+_SOLE_AT = HEADER_BYTES + 8  # where the payload of a lone message without key and headers begins
 
 Headers = dict[str, bytes]
 encode_headers = msgspec.msgpack.Encoder().encode
@@ -195,13 +193,17 @@ def readdress_batch(packed: Buffer, *, broker: int, publisher: int, stamp: int, 
 
 
 def _checksum(packed: Buffer) -> int:
-    view = packed if len(packed) < _COPIED_BELOW_BYTES else memoryview(packed)
-    return xxh3_64_intdigest(view[_CHECKED_FROM:], seed=int.from_bytes(view[:8], "little"))
+    return xxh3_64_intdigest(memoryview(packed)[_CHECKED_FROM:], seed=_WIDE.unpack_from(packed)[0])
 
 
-def _is_lone_payload(raw: Buffer, size: int) -> bool:
-    """Return whether the body is the payload column of one message, and nothing else."""
-    return len(raw) == _LONE_PAYLOAD_AT + padded(size) and _OFFSETS_OF_ONE.unpack_from(raw, HEADER_BYTES) == (0, size)
+def _check_payloads(raw: Buffer, count: int, size: int) -> None:
+    """Raise BadBatch where a batch of payloads alone is not laid out as its header says; see `_check_columns`."""
+    data_at = HEADER_BYTES + padded(4 * (count + 1))
+    if data_at + padded(size) != len(raw):
+        raise BadBatch("the batch's columns do not fill its body")
+    first = _LAST_OFFSET.unpack_from(raw, HEADER_BYTES)[0]
+    if first != 0 or _LAST_OFFSET.unpack_from(raw, HEADER_BYTES + 4 * count)[0] != size:
+        raise BadBatch("a column's offsets do not span its bytes")
 
 
 class ColumnPlace:
@@ -268,9 +270,11 @@ class Batch:
         if header[13] != len(raw) - HEADER_BYTES:
             raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
         batch = cls(raw, header)
-        if batch.is_compressed:
+        if not header[2]:
+            _check_payloads(raw, count, header[8])
+        elif header[2] & COMPRESSED:
             batch._check_promise()
-        elif count > 1 or header[2] or not _is_lone_payload(raw, header[8]):
+        else:
             batch._check_columns(batch._layout())
         return batch
 
@@ -368,6 +372,8 @@ class Batch:
 
     def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Return the payloads of messages [start, stop) as a list of bytes."""
+        if self.count == 1 and not self.flags:  # it lies where every such does
+            return [bytes(self.raw[_SOLE_AT : _SOLE_AT + self._header[8]])][start:stop]
         column = self._layout()[0]
         return cut_column(self._holder, column, self.count, start, self.count if stop is None else stop)
 
