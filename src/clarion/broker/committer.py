@@ -1,13 +1,13 @@
-"""The thread that makes groups of changes durable, one at a time, and tells the loop when they are; and the one that has
+"""The thread that makes groups of changes durable, one at a time, and tells the loop when they are; and one that has
 the store's index follow behind, so that nobody waits for it."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from math import inf
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -24,6 +24,7 @@ class Outcome(NamedTuple):
     error: ClarionError | None
 
 
+_log = logging.getLogger(__name__)
 _CHORE = object()  # in place of a group: the store is to look after itself
 
 
@@ -109,10 +110,7 @@ class Committer:
             self._tell.send(b"\0")
 
     def _follow(self) -> None:
-        """Have the index follow a while after a commit, for all that came meanwhile; or soon where that is much.
-
-        What cannot be is told by the next who commits or reads.
-        """
+        """Have the index follow a while after a commit, for all that came meanwhile; or soon where that is much."""
         while True:
             self._left_something.wait()
             self._left_something.clear()  # What is left from now on is for the next time, if not for this one.
@@ -120,8 +118,12 @@ class Committer:
             self._left_much.clear()
             if self._closed:
                 return
-            with suppress(ClarionError):
+            try:
                 self._store.settle()
+            except ClarionError:
+                pass  # The next who commits or reads is told.
+            except Exception:  # noqa: BLE001 it is told, and tried again the next time
+                _log.exception("the index was not brought up to the log")
 
     def _do(self, group: Group | None) -> Outcome:
         error: ClarionError | None = None
