@@ -320,6 +320,8 @@ class State:
         if found is not None:
             found.touched_s = now_s
             return None if found.deleted else found
+        if not 0 < number <= self.count:  # nobody was ever given such a number, and a store may not hold it
+            return None
         row = next((row for group in self.groups() if (row := group.changes.topics.get(number))), None)
         name = row.name if row else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)
