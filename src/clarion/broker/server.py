@@ -290,6 +290,7 @@ class Broker:
         patience_s = time.monotonic() + _LINGER_MS / 1000
         self._again_s = 0.0
         while True:
+            self._engine.make_haste()
             if not self._again_s:  # else a commit failed, and with it everything that was taken
                 self._submit(alone=False)
             self._send_replies()

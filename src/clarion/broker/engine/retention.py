@@ -124,6 +124,11 @@ class Retention:
             return False
         if subscription.leases is not None and subscription.leases.consumers:
             return False
+        if any(session.name == subscription.name for session in self._state.sessions_of(topic)):
+            self._subscriptions.note_use(
+                topic, subscription, now
+            )  # by who fetches from many topics, and got nothing here
+            return False
         return not any(get.body.name == subscription.name for get in topic.waiting.values())
 
     def _is_overdue(self, seen_at_us: int, expires_s: float, now: Now) -> bool:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from clarion.broker.engine.answers import Peer, Refused, Waiting
+from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
@@ -124,9 +125,10 @@ class Topic:
     """A topic while it is in memory. `next_offset` counts what was taken, `visible_end` what is committed."""
 
     __slots__ = (
-        "bytes_total", "delayed_bytes", "deleted", "first_offset", "last_commit_us", "name", "next_offset", "number",
-        "recent", "recent_messages", "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s",
-        "tried_below", "uncommitted", "unread_mark", "visible_bytes", "visible_end", "waiting", "writers",
+        "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "known_from", "last_commit_us",
+        "name", "next_offset", "number", "recent", "recent_messages", "retention", "settings", "stored_bytes",
+        "subscriptions", "takers", "touched_s", "tried_below", "uncommitted", "unread_mark", "visible_bytes",
+        "visible_end", "waiting", "writers",
     )  # fmt: skip
 
     def __init__(self, row: TopicRow, subscriptions: Iterable[SubscriptionRow], now_s: float) -> None:
@@ -142,9 +144,11 @@ class Topic:
         self.stored_bytes = row.stored_bytes
         self.subscriptions = {sub.name: Subscription.from_row(sub) for sub in subscriptions}
         self.writers: dict[int, Writer] = {}
+        self.known_from = 0  # publishers from here on have nothing in the store that is not in memory
         self.recent: deque[StoredBatch] = deque()  # the newest batches, without a gap up to visible_end
         self.recent_messages = 0
         self.waiting: dict[tuple[Peer, bytes], Waiting] = {}
+        self.fetched_by: tuple[int, list[FetchSession]] = (-1, [])  # as of which count of sessions
         self.takers: dict[bytes, Subscription] = {}  # shared subscriptions that somebody waits to be lent from
         self.uncommitted = 0  # groups with changes to this topic that are not on disk yet
         self.touched_s = now_s
