@@ -1,8 +1,9 @@
 """Reading many topics in one go: a fetch session brings messages of all of them in one reply, keeps them in the order
 in which they came, and acks them in one request.
 
-The broker remembers how far it has sent each topic. So does the session: what it is sent again, after a reply was lost
-or the broker began anew, it drops. The name is Kafka's (KIP-227).
+The broker remembers how far it has sent each topic, and with every fetch hears which answer was the last that came.
+What is sent again, since a reply was lost or the broker began anew, the session knows and drops. The name is Kafka's
+(KIP-227).
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class FetchedTopic:
 class _Begun:
     """One session as the broker knows it: how it was begun, what it has to show, and what is under way."""
 
-    __slots__ = ("again_at_s", "body", "number", "put_off_s", "sent_twice", "token", "waits")
+    __slots__ = ("again_at_s", "body", "got", "number", "put_off_s", "sent_twice", "token", "waits")
 
     def __init__(self, body: bodies.BeginFetch | None = None) -> None:
         self.body = body  # None until the broker has said what it counts
@@ -105,6 +106,7 @@ class _Begun:
         self.sent_twice = False  # the begin, so that one that is refused may have been taken before
         self.put_off_s: float | None = None  # when it is begun again
         self.number = 0  # of the last fetch
+        self.got = 0  # the serial of the last answer that was taken in
         self.waits: dict[int, float] = {}  # fetches under way, as the core numbers them, with how long each waits
         self.again_at_s = 0.0  # before which none is sent
 
@@ -203,7 +205,7 @@ class FetchSession:
             self._reader.read_each_topic()
             return
         count.note(max(answer.token, answer.count))
-        begun.token = answer.token
+        begun.token, begun.got = answer.token, 0
         if not is_again:
             self._reader.on_session_begun()
         self.want(*self._wanted, now_s)
@@ -221,7 +223,8 @@ class FetchSession:
         begun.number += 1
         self._wanted = (wait_s, messages)
         most = max(messages, _MANY) if self._settings.prefetch or not messages else messages
-        body = bodies.Fetch(self.name, token, begun.number, most, self._settings.fetch_bytes, ceil(wait_s * 1000))
+        most_bytes, wait_ms = self._settings.fetch_bytes, ceil(wait_s * 1000)
+        body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got)
         self._state.send(self, (begun, number), Kind.FETCH, body, (), wait_s)
 
     def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
@@ -241,10 +244,11 @@ class FetchSession:
         wait_s = begun.waits.pop(number)
         if reply.kind == Kind.MESSAGES:
             try:
-                self._take_in(reply.read(bodies.Fetched), reply.blobs, now_s)
-            except StoredDataCorrupt as error:  # what follows it cannot be taken before it: so all comes again
-                self.end(error)
-                self.notices.append(error)
+                fetched = reply.read(bodies.Fetched)
+                self._take_in(fetched, reply.blobs, now_s)
+                begun.got = max(begun.got, fetched.serial)
+            except StoredDataCorrupt as error:
+                self.notices.append(error)  # and as it did not get it, it is sent it again
             except _OutOfStep:
                 self._wanted = (wait_s, self._wanted[1])
                 self._begin_anew(LeaseLost("messages were lost on the way, and come again"), now_s)
