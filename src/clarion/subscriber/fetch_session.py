@@ -236,8 +236,8 @@ class FetchSession:
                 self._on_begun(self._begun, reply, now_s)
         else:
             begun, number = about
-            if self._begun is begun:
-                self._on_fetched(begun, number, reply, now_s)
+            if self._begun is not None and self._begun is begun:
+                self._on_fetched(self._begun, number, reply, now_s)
         self._reader.on_news(self)
 
     def _on_fetched(self, begun: _Begun, number: int, reply: Reply, now_s: float) -> None:
