@@ -541,8 +541,8 @@ class FetchSession:
         )
 
     def hurry_acks(self, now_s: float) -> None:
-        """Somebody waits for every ack to be durable."""
-        self._hurries = True
+        """Somebody waits for every ack to be durable, also of what is acked right after this."""
+        self._hurries = bool(self._handed) or not self.acks_done()
         self.send_acks(now_s)
 
     def send_acks(self, now_s: float) -> float | None:

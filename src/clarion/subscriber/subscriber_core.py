@@ -491,8 +491,8 @@ def _handed_out(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -
     try:
         deadline_s = now_s + core.state.timeout_s
         for consumer in {part.attachment.consumer: None for part in parts}:
-            consumer.ack_handed(now_s)
             consumer.hurry_acks(now_s)
+            consumer.ack_handed(now_s)
             while not consumer.is_settled() and now_s < deadline_s:
                 now_s = yield deadline_s
             consumer.raise_unless_settled()
@@ -559,10 +559,10 @@ class Close(SteppedCall):
         in_time = True
         for first in range(0, len(consumers), _SETTLED_AT_ONCE):
             some = consumers[first : first + _SETTLED_AT_ONCE]
-            for consumer in some if self._ack and core.auto_ack else ():
-                consumer.ack_handed(now_s)
             for consumer in some:
                 consumer.hurry_acks(now_s)
+                if self._ack and core.auto_ack:
+                    consumer.ack_handed(now_s)
             patience_s = min(deadline_s, now_s + _LEAVE_S)
             for consumer in some if len(consumers) > len(some) else ():
                 while in_time and not consumer.is_settled():
