@@ -347,7 +347,7 @@ class Engine:
                 effect.answer.left = 0  # once, though its batches may be in both groups
                 state.refuse(effect.answer.reply_to, refused)
         trimmed = [effect.topic for effect in lost if isinstance(effect, Trimmed)]
-        trims = {topic.name for topic in (*state.read_topics, *trimmed)}
+        trims = {topic.name for topic in (*state.read_topics, *trimmed)} | set(self._retention.forget_all())
         patterns = state.patterns
         state.forget_all()
         self._patterns.failed(patterns, code, text)

@@ -39,11 +39,12 @@ class _Parcel:
     """What one fetch brings."""
 
     __slots__ = (
-        "attaching", "batches", "befores", "blobs", "gone", "left", "left_bytes", "left_messages", "shared", "skip",
-        "topics", "trouble",
+        "attaching", "batches", "befores", "blobs", "gone", "left", "left_bytes", "left_messages", "messages",
+        "shared", "skip", "topics", "trouble",
     )  # fmt: skip
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self.messages = 0  # handed out
         self.left_messages = max_messages
         self.left_bytes = max_bytes
         self.befores: list[tuple[Place, int, int]] = []  # where topics were, and which token was told
@@ -263,6 +264,7 @@ class Fetches:
             return False
         session.note_sent(parcel.befores)
         state.counters["deliveries"] += 1
+        state.counters["messages_delivered"] += parcel.messages
         state.reply(reply_to, Kind.MESSAGES, parcel.body(session.serial), _frames(parcel.blobs))
         return True
 
@@ -318,7 +320,7 @@ class Fetches:
             parcel.blobs.append(newest.data)
             parcel.left_messages -= newest.count
             parcel.left_bytes -= len(newest.data)
-            state.counters["messages_delivered"] += newest.count
+            parcel.messages += newest.count
             parcel.befores.append((place, before, place.token))
             place.position = end
             return
@@ -346,7 +348,7 @@ class Fetches:
             parcel.blobs.append(blob)
             parcel.left_bytes -= len(blob)
         parcel.left_messages -= packed.messages
-        state.counters["messages_delivered"] += packed.messages
+        parcel.messages += packed.messages
         parcel.befores.append((place, before, place.token))
         place.position = reached
         if before < reached < end:

@@ -264,7 +264,7 @@ class Puts:
     def check_batch(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
         """Refuse a batch that will be refused again: it is too large, or nobody would read it."""
         most = self.max_batch_bytes(topic)
-        if max(len(batch.raw), batch.plain_bytes) > most:
+        if len(batch.raw) > most or (batch.is_compressed and batch.plain_bytes > most):
             raise Refused(Code.TOO_LARGE, too_large(name, most))
         if topic is None and self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
@@ -327,8 +327,7 @@ class Puts:
                 batch.publisher, topic.number, batch.number, batch.checksum, code,
                 first_offset, committed_at_us, writer.messages_total,
             )  # fmt: skip
-            writer.last_number = batch.number
-            writer.kept.append(receipt)
+            writer.keep(receipt)
             state.open.changes.receipts.append(receipt)
         else:
             state.counters["puts_repeated"] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -16,7 +16,7 @@ from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Subscription, Topic, Transactor, Writer
+from clarion.broker.engine.topics import NOTHING, Subscription, Topic, Transactor, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
@@ -155,6 +155,10 @@ class Trimmed(NamedTuple):
     """The store has let go of a topic's oldest batches."""
 
     topic: Topic
+    below: int
+    bytes_below: (
+        int | None
+    )  # ever put, where all that was committed went: then nobody has to ask the store what is left
 
 
 class TopicDeleted(NamedTuple):
@@ -416,7 +420,8 @@ class State:
         return topic.delayed_bytes
 
     def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
-        topic.last_commit_us = max(topic.last_commit_us, now.unix_us)
+        if now.unix_us > topic.last_commit_us:
+            topic.last_commit_us = now.unix_us
         topic.bytes_total += size
         batch = StoredBatch(
             topic.number, topic.next_offset, count, topic.last_commit_us, topic.bytes_total, data, expires_at_us
@@ -540,6 +545,8 @@ class State:
             while topic.recent:
                 self.drop_oldest(topic)
             return
+        if topic.recent is NOTHING:
+            topic.recent = deque()
         topic.recent.append(batch)
         topic.recent_messages += batch.count
         self.cached[topic] = None
@@ -556,6 +563,7 @@ class State:
         topic.recent_messages -= dropped.count
         self.cached_bytes -= len(dropped.data) + _OVERHEAD_BYTES
         if not topic.recent:
+            topic.recent = NOTHING
             del self.cached[topic]
 
     def drop_topic(self, topic: Topic) -> None:

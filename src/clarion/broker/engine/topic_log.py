@@ -138,8 +138,7 @@ def trim(state: State, topic: Topic, below: int) -> None:
         state.drop_oldest(topic)
     if topic.deleted or below <= max(topic.first_offset, topic.tried_below):
         return
-    if topic.number not in state.open.changes.trims:
-        state.open.on_durable.append(Trimmed(topic))
+    state.open.on_durable.append(Trimmed(topic, below, topic.visible_bytes if below == topic.visible_end else None))
     state.open.changes.trims[topic.number] = Trim(
         topic.number, below, topic.next_offset, topic.last_commit_us, topic.bytes_total
     )
@@ -150,9 +149,12 @@ def trim(state: State, topic: Topic, below: int) -> None:
 
 def on_trimmed(state: State, effect: Trimmed) -> None:
     """Take from the store what it let go of, batch by batch."""
-    topic = effect.topic
-    row = state.store.topic(topic.name)
-    if row is not None and row.number == topic.number:
-        later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
-        topic.first_offset = max(row.first_offset, later.below) if later else row.first_offset
-        topic.stored_bytes = row.stored_bytes + topic.bytes_total - row.bytes_total
+    topic, first_offset, bytes_below = effect
+    if bytes_below is None:
+        row = state.store.topic(topic.name)
+        if row is None or row.number != topic.number:
+            return
+        first_offset, bytes_below = row.first_offset, row.bytes_total - row.stored_bytes
+    later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
+    topic.first_offset = max(first_offset, later.below) if later else first_offset
+    topic.stored_bytes = topic.bytes_total - bytes_below
