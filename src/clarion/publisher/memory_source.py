@@ -61,19 +61,21 @@ class MemorySource:
 
     def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch:
         """Take out the next batch, with its number; one that cannot be packed is refused, and done."""
-        if queue.identity is None:
-            queue.identity = self.core.identity
-        assert queue.identity is not None
+        core, identity = self.core, queue.identity
+        if identity is None:
+            identity = queue.identity = core.identity
+        assert identity is not None
         batch = queue.take_next()
-        self._last_stamp = next_stamp(self._last_stamp, unix_s)
+        self._last_stamp = stamp = next_stamp(self._last_stamp, unix_s)
         try:
             batch.seal(
-                broker=queue.identity.broker,
-                publisher=queue.identity.publisher,
-                stamp=self._last_stamp,
+                broker=identity.broker,
+                publisher=identity.publisher,
+                stamp=stamp,
                 number=queue.next_number,
-                compressed=self.core.compressed,
+                compressed=core.compressed,
             )
+            core.buffered_bytes += batch.count_sent()
         except (TypeError, ValueError, OverflowError) as error:  # something in it is not bytes; the rest goes on
             self.core.fail(batch, InvalidRequest(f"these messages cannot be packed, and were not sent: {error}"))
         return batch

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.names import is_pattern, to_text
 from clarion.publisher.memory_source import MemorySource
-from clarion.publisher.outgoing_batch import Failures, OutgoingBatch, Part
+from clarion.publisher.outgoing_batch import ALONE_FROM_BYTES, Failures, OutgoingBatch, Part
 from clarion.publisher.topic_queue import TopicQueue
 from clarion.publisher.tuner import LAN, Publish, Sample, Trace, Tuner, TunerSettings, make_tuner
 from clarion.session.calls import CallersCore, Request
@@ -35,7 +35,6 @@ _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is
 _NO_NUMBER = 1 << 63  # above all numbers of batches
 _OPENED_MAX = 1000  # topics that one request asks the numbers of
 # What goes with batches of other topics, and how much goes in one request: it is answered when all of it is on disk.
-_ALONE_FROM_BYTES = 32 * 1024
 _TOGETHER_MAX = 256
 _TOGETHER_BYTES = 2**20
 _QUEUE_MEMORY_BYTES = 512  # a topic's queue, where it is found by name
@@ -375,6 +374,8 @@ class PublisherCore(CallersCore):
         going_on, self._going_on = self._going_on, {}
         queues: list[TopicQueue] = []
         for queue in going_on:
+            if not (queue.ready or queue.leaving):
+                continue
             if self._held_until_s(queue, now_s) is None:
                 queues.append(queue)
             else:
@@ -385,11 +386,12 @@ class PublisherCore(CallersCore):
         elif self.identity is None and self.source.settled and any(queue.identity is None for queue in self._busy):
             wanted_s = self._register(now_s)
         over_s = -1.0
+        window = self.in_flight
         for queue in queues:
-            while queue.is_publishing and queue.may_send(self.in_flight, now_s):
+            while queue.publishing and (not queue.flying or queue.may_send(window, now_s)):
                 took_s = self._send_next(queue, now_s, unix_s)
                 over_s = over_s if took_s is None or took_s < over_s else took_s
-            if (queue.ready or queue.leaving) and not queue.is_publishing and queue.may_send(self.in_flight, now_s):
+            if (queue.ready or queue.leaving) and not queue.publishing and queue.may_send(window, now_s):
                 self._busy[queue] = None
         if over_s >= 0:
             tuner.on_published(took_s=over_s, now_s=now_s)
@@ -412,21 +414,23 @@ class PublisherCore(CallersCore):
                 if queue.identity is None and self.identity is None:
                     self._busy[queue] = None
                     wanted_s = min(wanted_s, held_until_s)
-            elif queue.is_publishing:
+            elif queue.publishing:
                 queues.append(queue)
-            elif queue.may_send(self.in_flight, now_s):
-                part, left = queue.pending(), queue.credit_left(now_s)
-                found.append((queue, part, left))
-                pending += part
-                credit += left
+            else:
+                part, left = queue.part(self.in_flight, now_s)
+                if part:
+                    found.append((queue, part, left))
+                    pending += part
+                    credit += left
         if not found:
             return wanted_s
         decision = tuner.on_poll(pending=pending, now_s=now_s, credit=credit, topics=len(found))
         assert isinstance(decision, Publish), "what has credit, or is alone, leaves when the tuner of all topics is asked"
         for queue, part, left in found:
-            queue.publish(min(part, left), now_s)
+            queue.publish(part if part < left else left, now_s)
             queues.append(queue)
-            if self._kept_trace is not None:
+        if self._kept_trace is not None:
+            for queue, part, left in found:
                 sample = tuner.sample(now_s, part, min(part, left))
                 self._kept_trace.add(queue.topic, sample._replace(credit=left))
         return wanted_s
@@ -437,7 +441,7 @@ class PublisherCore(CallersCore):
         if not batch.done:
             queue.fly(batch, now_s)
             self._leaving.append((queue, batch))
-        return queue.left(batch.count, now_s)
+        return queue.left(batch.messages, now_s)
 
     def _send(self, *, ends_publish: bool) -> None:
         """Send the batches that leave in this turn, in their order: small ones together, others alone."""
@@ -449,7 +453,7 @@ class PublisherCore(CallersCore):
             queue, batch = part
             assert batch.packed is not None
             added = len(batch.packed)
-            if self.last_seen.version < 2 or added >= _ALONE_FROM_BYTES or batch.packed_due:
+            if self.last_seen.version < 2 or added >= ALONE_FROM_BYTES or batch.packed_due:
                 if any(other is queue for other, _ in together):  # the batches of a topic stay in order
                     sends.append(together)
                     together, size = [], 0
@@ -471,12 +475,12 @@ class PublisherCore(CallersCore):
             ((queue, batch),) = parts
             assert batch.packed is not None
             put = bodies.Put(queue.topic, batch.ttl_ms, batch.packed_due, queue.topic_number or 0)
-            self._in_transfer += batch.count
+            self._in_transfer += batch.messages
             self._instructions.append(Send(Kind.PUT, put, PutTag(queue, batch, ends_publish), (batch.packed,)))
             return
         packed = [batch.packed or b"" for _, batch in parts]
         puts = tuple([(queue.topic_number or 0, len(batch.packed or b""), batch.ttl_ms) for queue, batch in parts])
-        messages = sum([batch.count for _, batch in parts])
+        messages = sum([batch.messages for _, batch in parts])
         self._in_transfer += messages
         tag = PutsTag(parts, messages, ends_publish)
         self._instructions.append(Send(Kind.PUT_MANY, bodies.PutMany(puts), tag, (b"".join(packed),)))
@@ -609,7 +613,7 @@ class PublisherCore(CallersCore):
         refusal = reply.refusal()
         if ends_publish and self._tuner is not None and refusal is None:
             self._tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=self._in_transfer)
-        self._in_transfer -= batch.count
+        self._in_transfer -= batch.messages
         self._publishes -= ends_publish
         if batch.done or queue.flying.get(batch.number) is not batch:
             return
@@ -653,7 +657,8 @@ class PublisherCore(CallersCore):
         batch.uncertain |= times_sent > 1
         code, error = refusal.code, error_of(refusal.code, refusal.text)
         if code in USES_NUMBER:
-            self._tell_transferred(queue, batch, now_s)
+            if self._tuner is None:
+                queue.tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=queue.flying_messages)
             queue.land(batch)
             queue.sent -= batch.count  # credit counts what was taken
             self.fail(batch, error)
@@ -681,26 +686,23 @@ class PublisherCore(CallersCore):
         credit_until_s: float,
         now_s: float,
     ) -> None:
-        self._tell_transferred(queue, batch, now_s)
+        if self._tuner is None:
+            queue.tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=queue.flying_messages)
         queue.land(batch)
         if credit > queue.credit:
             queue.credit = credit
         queue.credit_until_s = credit_until_s
         self.source.on_ended(batch)
-        self.messages_stored += batch.count
-        queue.stored += batch.count
+        self.messages_stored += batch.messages
+        queue.stored += batch.messages
         self.batches_stored += 1
         self.refusal = None
         batch.end(first_offset=first_offset)
         self._look_after(queue)
 
-    def _tell_transferred(self, queue: TopicQueue, batch: OutgoingBatch, now_s: float) -> None:
-        if self._tuner is None:
-            queue.tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=queue.flying_messages)
-
     def _look_after(self, queue: TopicQueue) -> None:
         """Have a queue with an answer go on."""
-        if queue.is_publishing and self._tuner is not None:
+        if queue.publishing and self._tuner is not None:
             self._going_on[queue] = None
         elif queue.ready or queue.leaving:
             self._busy[queue] = None

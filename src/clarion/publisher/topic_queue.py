@@ -88,15 +88,15 @@ class TopicQueue:
     """
 
     __slots__ = (
-        "_polled_s", "_publishing", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering",
-        "identity", "leaving", "next_number", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent",
+        "_polled_s", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering",
+        "identity", "leaving", "next_number", "publishing", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent",
         "stored", "topic", "topic_number", "tuner",
     )  # fmt: skip
 
     def __init__(self, topic: bytes, tuner: Tuner) -> None:
         self.topic = topic
         self.tuner = tuner  # its own, or that of all topics
-        self._publishing = 0  # messages that the publish under way still has to send
+        self.publishing = 0  # messages that the publish under way still has to send
         self._polled_s = 0.0  # when it began
         self.gathering = Gathering(self)  # what is put
         self.leaving = self.gathering  # what may leave as it is; with an outbox another one, and nothing
@@ -159,12 +159,12 @@ class TopicQueue:
 
     def take_ready(self) -> list[OutgoingBatch]:
         """Take out the batches that wait for the window."""
-        ready, self.ready, self.ready_messages = list(self.ready), _NONE_READY, 0
+        ready, self.ready = list(self.ready), _NONE_READY
+        self.ready_messages = self.publishing = 0
         return ready
 
     def take_waiting(self) -> list[OutgoingBatch]:
         """Take out the batches that were never sent."""
-        self._publishing = 0
         return [*self.take_ready(), *self.leaving.take()]
 
     def drop(self, batch: OutgoingBatch) -> None:
@@ -173,7 +173,7 @@ class TopicQueue:
             self.ready.remove(batch)
             self.ready_messages -= batch.count
         if not self.unsent():
-            self._publishing = 0
+            self.publishing = 0
 
     def pending(self) -> int:
         """Return how many messages wait to be sent for the first time."""
@@ -181,7 +181,7 @@ class TopicQueue:
 
     def held_until_s(self, now_s: float, trace: Trace | None) -> float | None:
         """Return when its own tuner is to be asked again; None where the next batch leaves now."""
-        if self._publishing:
+        if self.publishing:
             return None
         pending = self.pending()
         due_s = self.tuner.poll_due_s(self.flying_messages, pending)
@@ -196,15 +196,22 @@ class TopicQueue:
         self.publish(decision.messages, now_s)
         return None
 
+    def part(self, window: int, now_s: float) -> tuple[int, int]:
+        """Return how many messages are pending, and for how many there is credit; 0 where the next batch may not leave
+        now."""
+        leaving = self.leaving
+        if self.flying or self.ready or leaving.delayed is not None:
+            if not self.unsent() or not self.may_send(window, now_s):
+                return 0, 0
+            return self.pending(), self.credit_left(now_s)
+        pending = 0 if leaving.undelayed is None else len(leaving.undelayed.builder.payloads)
+        credit = self.credit - self.sent if now_s < self.credit_until_s else 0
+        return pending, credit if credit > pending else pending  # one batch may always be under way
+
     def publish(self, messages: int, now_s: float) -> None:
         """Have so many messages leave, as the window lets them go."""
-        self._publishing = messages
+        self.publishing = messages
         self._polled_s = now_s
-
-    @property
-    def is_publishing(self) -> bool:
-        """Whether a publish has something left to send."""
-        return self._publishing > 0
 
     def credit_left(self, now_s: float) -> int:
         """Return how many messages the broker would take now: the next batch at least, while nothing is under way."""
@@ -222,12 +229,12 @@ class TopicQueue:
     def left(self, messages: int, now_s: float) -> float | None:
         """Note so many messages of the publish under way as gone: sent, or not to be sent at all. Return how long it
         took, once it is over."""
-        self._publishing = max(0, self._publishing - messages) if self.ready or self.leaving else 0
-        return None if self._publishing else now_s - self._polled_s
+        self.publishing = max(0, self.publishing - messages) if self.ready or self.leaving else 0
+        return None if self.publishing else now_s - self._polled_s
 
     def fly(self, batch: OutgoingBatch, now_s: float) -> None:
         """Note a batch, sealed with the next number, as sent."""
-        number, count = batch.number, batch.count
+        number, count = batch.number, batch.messages
         assert number == self.next_number
         batch.sent_s = now_s
         if self.flying:
@@ -242,7 +249,7 @@ class TopicQueue:
     def land(self, batch: OutgoingBatch) -> None:
         """Note a batch as answered for good."""
         self.take_flying(batch)
-        self.flying_messages -= batch.count
+        self.flying_messages -= batch.messages
         self.refusal = None
 
     def take_flying(self, batch: OutgoingBatch) -> None:
