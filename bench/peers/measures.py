@@ -53,9 +53,7 @@ class Bench:
 
     def done(self, job: str, **options: Any) -> None:
         """Have a job done that nobody waits with."""
-        self._workers.append(
-            Worker(self.system.client, job, self.server.url, settings=self.system.settings, **options)
-        )
+        self._workers.append(Worker(self.system.client, job, self.server.url, settings=self.system.settings, **options))
         self._workers[-1].result()
 
     def run(self, *workers: Worker) -> tuple[list[dict[str, Any]], Usage]:

@@ -1,4 +1,5 @@
-"""NATS JetStream at an ordinary pace: one stream of all topics, durable consumers, by nats-py on uvloop.
+"""NATS JetStream at an ordinary pace: one stream of all topics, durable consumers, by nats-py on uvloop. Subscribers of
+one topic each have a stream for each topic: of one stream, each would have its own search through all topics.
 
 `pull` fetches and acks each message, all acks of a fetch gathered; `push` has messages sent to it and acks the last of
 those that came together, which acks all before it. Publishers count their acks on one inbox.
@@ -34,24 +35,26 @@ def prepare(url: str, *, topics: int, readers: list[str], each: bool, settings: 
     async def work() -> None:
         client = await connect(url)
         jetstream = client.jetstream(timeout=WAIT_S)
-        await jetstream.add_stream(name=STREAM, subjects=[ALL])
-        wanted = {name: ALL for name in readers} if not each else {f"reader-{n}": f"t.{n}" for n in range(topics)}
-        configs = [_consumer(name, subject, settings) for name, subject in wanted.items()]
-        for first in range(0, len(configs), MADE_AT_A_TIME):
-            some = configs[first : first + MADE_AT_A_TIME]
-            await asyncio.gather(*(jetstream.add_consumer(STREAM, config) for config in some))
+        streams = {f"{STREAM}-{n}": f"t.{n}" for n in range(topics)} if each else {STREAM: ALL}
+
+        async def make(stream: str, subject: str) -> None:
+            await jetstream.add_stream(name=stream, subjects=[subject])
+            for name in readers or [stream]:
+                await jetstream.add_consumer(stream, _consumer(name, settings))
+
+        wanted = list(streams.items())
+        for first in range(0, len(wanted), MADE_AT_A_TIME):
+            await asyncio.gather(*(make(*one) for one in wanted[first : first + MADE_AT_A_TIME]))
         await client.close()
 
     uvloop.run(work())
 
 
-def _consumer(name: str, subject: str, settings: dict[str, Any]) -> ConsumerConfig:
+def _consumer(name: str, settings: dict[str, Any]) -> ConsumerConfig:
     if settings["consumer"] == "pull":
-        return ConsumerConfig(
-            durable_name=name, filter_subject=subject, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=UNACKED
-        )
+        return ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=UNACKED)
     return ConsumerConfig(
-        durable_name=name, filter_subject=subject, deliver_subject=f"deliver.{name}", ack_policy=AckPolicy.ALL,
+        durable_name=name, deliver_subject=f"deliver.{name}", ack_policy=AckPolicy.ALL,
         max_ack_pending=UNACKED, flow_control=True, idle_heartbeat=HEARTBEAT_S,
     )  # fmt: skip
 
@@ -89,7 +92,7 @@ def read_paced(url: str, *, name: str, topics: int, settings: dict[str, Any]) ->
         if settings["consumer"] == "pull":
             await _pull(client, name, seen)
         else:
-            await _Pushed(client, name, ALL, settings, seen).listen()
+            await _Pushed(client, STREAM, name, settings, seen).listen()
             seen.serve()
             await asyncio.Event().wait()
 
@@ -112,10 +115,10 @@ async def _pull(client: Client, name: str, seen: Seen) -> None:
 class _Pushed:
     """A reader to which the server sends."""
 
-    def __init__(self, client: Client, name: str, subject: str, settings: dict[str, Any], seen: Seen) -> None:
+    def __init__(self, client: Client, stream: str, name: str, settings: dict[str, Any], seen: Seen) -> None:
         self._client = client
-        self._subject = subject
-        self._config = _consumer(name, subject, settings)
+        self._stream = stream
+        self._config = _consumer(name, settings)
         self._seen = seen
         self._payloads: list[bytes] = []
         self._times: list[float] = []
@@ -123,7 +126,7 @@ class _Pushed:
     async def listen(self) -> None:
         """Take messages from now on."""
         self._subscription = await self._client.jetstream().subscribe_bind(
-            STREAM, self._config, str(self._config.durable_name), cb=self._on_message, manual_ack=True,
+            self._stream, self._config, str(self._config.durable_name), cb=self._on_message, manual_ack=True,
             pending_msgs_limit=0, pending_bytes_limit=0,
         )  # fmt: skip
 
@@ -143,7 +146,8 @@ def read_each(url: str, *, topics: list[int], settings: dict[str, Any]) -> None:
     async def work() -> None:
         seen = Seen()
         for topic in topics:
-            await _Pushed(await connect(url), f"reader-{topic}", f"t.{topic}", settings, seen).listen()
+            name = f"{STREAM}-{topic}"
+            await _Pushed(await connect(url), name, name, settings, seen).listen()
         seen.serve()
         await asyncio.Event().wait()
 

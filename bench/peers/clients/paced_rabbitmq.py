@@ -23,7 +23,7 @@ EXCHANGE = "all"
 
 def prepare(url: str, *, topics: int, readers: list[str], each: bool, settings: dict[str, Any]) -> None:
     """Declare the exchange and the queues, and bind them."""
-    wanted = {name: "t.#" for name in readers} if not each else {f"reader-{n}": f"t.{n}" for n in range(topics)}
+    wanted = dict.fromkeys(readers, "t.#") if not each else {f"reader-{n}": f"t.{n}" for n in range(topics)}
     with pika.BlockingConnection(parameters(url)) as connection:
         channel = connection.channel()
         channel.exchange_declare(EXCHANGE, "topic", durable=True)

@@ -1,18 +1,21 @@
 """Redis Streams at an ordinary pace, by redis-py's connections with commands that hiredis packed.
 
-`streams`: a stream for each topic, and each read names all of them. `field`: one stream, whose entries name their topic.
+`streams`: a stream for each topic; each read names all of them. `field`: one stream, whose entries name their topic.
 What is due goes in one write, its answers are read later; acks go with the next read, all ids of a stream in one XACK.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from collections import deque
 from itertools import islice
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
+import uvloop
+from redis.asyncio import Connection as AsyncConnection
 
 from bench.peers.clients.redis import connect, pack
 from bench.peers.paced.pacing import Batch, Share, put_steps
@@ -93,48 +96,52 @@ def put_paced(url: str, *, share: dict[str, int], publishers: int, settings: dic
     put_steps(Share(**share), send, flush)
 
 
-class _Reader:
-    """A consumer of a group on some streams."""
+def _reading(name: str, streams: list[str]) -> bytes:
+    """Return the command that waits for messages of some streams."""
+    head = ("XREADGROUP", "GROUP", name, "one", "COUNT", READ_AT_A_TIME, "BLOCK", 1000, "STREAMS")
+    return bytes(pack((*head, *streams, *[">"] * len(streams))))
 
-    def __init__(self, url: str, name: str, streams: list[str]) -> None:
-        self._connection = connect(url)
-        self._name = name.encode()
-        self._read = pack(
-            ("XREADGROUP", "GROUP", name, "one", "COUNT", READ_AT_A_TIME, "BLOCK", 1000, "STREAMS", *streams,
-             *[">"] * len(streams))
-        )  # fmt: skip
 
-    def read(self, seen: Seen) -> None:
-        """Get and ack for ever."""
-        send, answer = self._connection.send_packed_command, self._connection.read_response
-        acks: list[bytes] = []
-        while True:
-            send([b"".join([*acks, self._read])])
-            for _ in acks:
-                answer()
-            found = answer() or []
-            now_s = time.perf_counter()
-            acks = [
-                pack((b"XACK", stream, self._name, *[entry[0] for entry in entries])) for stream, entries in found
-            ]
-            seen.add([entry[1][-1] for _, entries in found for entry in entries], now_s)
+def _took(found: list[Any], name: bytes, seen: Seen) -> list[bytes]:
+    """Note what a read gave, and return the acks for it."""
+    now_s = time.perf_counter()
+    acks = [pack((b"XACK", stream, name, *[entry[0] for entry in entries])) for stream, entries in found]
+    seen.add([entry[1][-1] for _, entries in found for entry in entries], now_s)
+    return acks
 
 
 def read_paced(url: str, *, name: str, topics: int, settings: dict[str, Any]) -> None:
     """Read all topics."""
-    seen = Seen()
-    reader = _Reader(url, name, _streams(topics, settings))
+    seen, connection, reading = Seen(), connect(url), _reading(name, _streams(topics, settings))
     seen.serve()
-    reader.read(seen)
+    acks: list[bytes] = []
+    while True:
+        connection.send_packed_command([b"".join([*acks, reading])])
+        for _ in acks:
+            connection.read_response()
+        acks = _took(connection.read_response() or [], name.encode(), seen)
 
 
 def read_each(url: str, *, topics: list[int], settings: dict[str, Any]) -> None:
-    """Be a subscriber for each of these topics, each with its own connection and thread."""
+    """Be a subscriber for each of these topics, each with its own connection, on one event loop."""
+    uvloop.run(_read_each(url, topics))
+
+
+async def _read_each(url: str, topics: list[int]) -> None:
     seen = Seen()
-    readers = [_Reader(url, "reader", [f"t/{topic}"]) for topic in topics]
-    threads = [threading.Thread(target=reader.read, args=(seen,), daemon=True) for reader in readers]
-    for thread in threads:
-        thread.start()
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
+    connections: list[Any] = [AsyncConnection(host=host, port=port, protocol=2) for _ in topics]
+    for connection in connections:
+        await connection.connect()
+
+    async def read(connection: Any, reading: bytes) -> None:
+        acks: list[bytes] = []
+        while True:
+            await connection.send_packed_command([b"".join([*acks, reading])], check_health=False)
+            for _ in acks:
+                await connection.read_response()
+            acks = _took(await connection.read_response() or [], b"reader", seen)
+
     seen.serve()
-    for thread in threads:
-        thread.join()
+    wanted = [_reading("reader", [f"t/{topic}"]) for topic in topics]
+    await asyncio.gather(*map(read, connections, wanted))

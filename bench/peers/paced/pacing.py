@@ -1,4 +1,4 @@
-"""The publisher's side of a paced load: what is due when, and the steps that the measurement asks for on standard input.
+"""The publisher's side of a paced load: what is due when, and the steps that are asked for on standard input.
 
 A client hands in what sends some messages and what waits for all acks; everything else is the same for all systems.
 """

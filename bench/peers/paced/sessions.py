@@ -51,6 +51,7 @@ def session(system: System, folder: Path, load: Load) -> Iterator[Clients]:
             seconds = max(0.3, load.topics / _WARM_UP_PER_S)
             do_step(clients, Load("warm-up", load.topics, _WARM_UP_PER_S, load.publishers, load.subscribers), seconds)
         yield clients
+        bench.server.kill()  # nobody needs what it stored
 
 
 def do_step(clients: Clients, load: Load, seconds: float) -> Figures:
@@ -69,7 +70,7 @@ def do_step(clients: Clients, load: Load, seconds: float) -> Figures:
         reader.tell({"do": "report", "total": own, "by": by_s, "topics": load.topics if load.publishers == 1 else 0})
     reads = [reader.answer() for reader in clients.readers]
     after = clients.bench.server.usage()
-    elapsed_s = max(max(each["last"] for each in reads), max(each["end"] for each in puts)) - begin_s
+    elapsed_s = max(*(each["last"] for each in reads), *(each["end"] for each in puts)) - begin_s
     asked = int(load.per_s * seconds) if load.per_s else total
     got = sum(each["got"] for each in reads) if load.subscribers else min(each["got"] for each in reads)
     return {

@@ -100,7 +100,9 @@ def _trouble(rounds: Rounds, load: Load) -> str:
         return f"{failed} of our runs failed"
     names = ("delivered", "pace", "p50_ms")
     values = [rounds.values(OURS, Figure(load.name, name)) for name in names]
-    behind = [turn for turn in values[0] if not keeps_up({name: of[turn] for name, of in zip(names, values)})]
+    behind = [
+        turn for turn in values[0] if not keeps_up({name: of[turn] for name, of in zip(names, values, strict=True)})
+    ]
     if not behind or not load.per_s:
         return ""
     delivered = min(values[0].values())
