@@ -18,9 +18,9 @@ from bench.peers.paced.verdicts import ASKED, Asked, curve, judge, keeps_up, sat
 ROW = next(load for load in TABLE if load.row == "500x5000")
 
 
-def make_run(system: str, load: Load, turn: int = 0, **figures: float) -> dict[str, Any]:
+def make_run(system: str, load: Load, turn: int = 0, /, **figures: float) -> dict[str, Any]:
     usual = {
-        "delivered": 1.0, "pace": 1.0, "p50_ms": 2.0, "p99_ms": 9.0, "per_s": 5000.0, "server_cpu": 0.3,
+        "delivered": 1.0, "pace": 1.0, "lag": 0.0, "p50_ms": 2.0, "p99_ms": 9.0, "per_s": 5000.0, "server_cpu": 0.3,
         "publisher_cpu": 0.1, "readers_cpu": 0.2, "server_us": 60.0, "server_memory_bytes": 2e7,
         "publisher_memory_bytes": 5e7, "readers_memory_bytes": 1e8,
     }  # fmt: skip
@@ -90,6 +90,12 @@ def test_a_peer_that_does_not_keep_up_is_not_the_best_one() -> None:
     assert those_who_keep_up(rounds, ROW) == ["clarion", "nats"]
 
 
+def test_who_alone_keeps_up_has_what_is_asked_and_who_was_alone_from_the_start_is_not_judged() -> None:
+    ours, behind = make_run("clarion", TRACKING, p50_ms=90.0), make_run("rabbitmq", TRACKING, pace=0.5)
+    assert judge(rounds_of(ours, behind), asked_of(TRACKING, "p50_ms")).holds == "yes: no peer keeps up"
+    assert judge(rounds_of(ours), asked_of(TRACKING, "p50_ms")).holds == "not known"
+
+
 def test_server_cpu_is_compared_with_nats_whoever_else_is_better() -> None:
     runs = [make_run("clarion", ROW, server_cpu=0.2), make_run("redis-field", ROW, server_cpu=0.1)]
     verdict = judge(rounds_of(*runs, make_run("nats", ROW, server_cpu=0.4)), asked_of(ROW, "server_cpu"))
@@ -115,9 +121,9 @@ def test_a_ratio_is_taken_within_each_round() -> None:
 
 
 def test_a_growing_queue_is_not_keeping_up() -> None:
-    usual = {"delivered": 1.0, "pace": 1.0, "p50_ms": 2.0}
+    usual = {"delivered": 1.0, "pace": 1.0, "lag": 0.01}
     assert keeps_up(usual)
-    assert not any(keeps_up(usual | worse) for worse in ({"delivered": 0.99}, {"pace": 0.9}, {"p50_ms": 1500.0}))
+    assert not any(keeps_up(usual | worse) for worse in ({"delivered": 0.99}, {"pace": 0.9}, {"lag": 0.4}))
 
 
 def test_a_curve_ends_with_the_first_load_that_is_not_kept_up_with() -> None:

@@ -21,7 +21,7 @@ from bench.peers.paced.loads import ENTRANTS, LONG, ONCE, ROWS, Load, sessions_o
 from bench.peers.paced.pages import write_report
 from bench.peers.paced.sessions import do_loads
 from bench.peers.paced.soak import soak
-from bench.peers.paced.verdicts import keeps_up
+from bench.peers.paced.verdicts import keeps_up, why_behind
 from bench.peers.systems import System
 
 
@@ -95,7 +95,7 @@ def _in_a_line(load: Load, found: Figures | Exception) -> str:
         return f"failed: {found}"
     if not load.per_s:
         return f"{found['per_s']:,.0f}/s to each, server {found['server_cpu']:.2f} of a core"
-    behind = "" if keeps_up(found) else f", falls behind: {100 * found['delivered']:.1f} % delivered"
+    behind = "" if keeps_up(found) else f", falls behind: {why_behind(found)}"
     return (
         f"p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f}, server {found['server_cpu']:.2f} of a core{behind}"
     )

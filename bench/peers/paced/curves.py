@@ -56,10 +56,10 @@ def draw_curves(rounds: Rounds, path: Path) -> bool:
                     place.set_ylabel(f"p{share}, ms")
         labelled = (place.get_legend_handles_labels() for place in axes.flat)
         handles = {label: handle for pair in labelled for handle, label in zip(*pair, strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False)
-        figure.suptitle(
-            "From put to the application, 200 bytes, two readers of all topics that ack (lower is better; solid: "
-            "acked after fsync)", fontsize=10,
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False, handlelength=3.5,
+            title="Latency against load: 200 bytes from put to the application, two readers of all topics that ack\n"
+            "(lower is better; solid lines: acked after fsync)", title_fontsize=10,
         )  # fmt: skip
     return True
 

@@ -76,6 +76,7 @@ def do_step(clients: Clients, load: Load, seconds: float) -> Figures:
     return {
         "delivered": got / max(1, asked),
         "pace": min(1.0, seconds / max(each["end"] - each["begin"] for each in puts)) if load.per_s else 1.0,
+        "lag": (begin_s + elapsed_s - max(each["end"] for each in puts)) / seconds,
         "p50_ms": max(each["p50_ms"] for each in reads),
         "p99_ms": max(each["p99_ms"] for each in reads),
         "per_s": got / elapsed_s,

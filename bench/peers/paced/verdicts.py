@@ -11,13 +11,23 @@ from bench.peers.systems import System
 
 DELIVERED = 0.999  # of what was asked; the rest came too late, or never
 PACE = 0.95  # a publisher that takes longer is held back by its system
-LATE_MS = 1000.0  # so late at p50, it is a queue that grows
+LAG = 0.25  # of the time that was put: who still delivers so long afterwards has a queue that grows
+FACTS = ("delivered", "pace", "lag")
 NATS = "nats"  # as the table of what is asked has it
 
 
 def keeps_up(figures: Mapping[str, float]) -> bool:
-    """Return whether a system did what was asked: all was put in time, delivered, and not ever later."""
-    return figures["delivered"] >= DELIVERED and figures["pace"] >= PACE and figures["p50_ms"] < LATE_MS
+    """Return whether a system did what was asked: all was put in time, delivered, and without a growing queue."""
+    return figures["delivered"] >= DELIVERED and figures["pace"] >= PACE and figures["lag"] <= LAG
+
+
+def why_behind(figures: Mapping[str, float]) -> str:
+    """Say by what a system did not keep up."""
+    if figures["delivered"] < DELIVERED:
+        return f"{min(99.9, 100 * figures['delivered']):.1f} % delivered"
+    if figures["pace"] < PACE:
+        return f"puts at {figures['pace']:.2f} of the pace"
+    return f"delivers for {figures['lag']:.2f} of the time after the last put"
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Verdict:
     peers: Spread | None
     ratio: Spread | None
     trouble: str  # why our own runs do not count
+    alone: bool = False  # whether peers tried, and none keeps up
 
     @property
     def holds(self) -> str:
@@ -74,7 +85,7 @@ class Verdict:
             return f"no: {self.trouble}"
         reached = self.ours if self.asked.absolute else self.ratio
         if reached is None:
-            return "not known"
+            return "yes: no peer keeps up" if self.alone and self.ours else "not known"
         if not self.asked.is_met(reached.median, self.asked.must):
             return "no"
         return "yes, the aim too" if self.asked.is_met(reached.median, self.asked.aim) else "yes"
@@ -85,11 +96,9 @@ def those_who_keep_up(rounds: Rounds, load: Load) -> list[str]:
     found = []
     for system in rounds.systems:
         medians = {
-            name: spread.median
-            for name in ("delivered", "pace", "p50_ms")
-            if (spread := rounds.spread(system.name, Figure(load.name, name)))
+            name: spread.median for name in FACTS if (spread := rounds.spread(system.name, Figure(load.name, name)))
         }
-        if len(medians) == 3 and (keeps_up(medians) or not load.per_s):
+        if len(medians) == len(FACTS) and (keeps_up(medians) or not load.per_s):
             found.append(system.name)
     return found
 
@@ -98,10 +107,9 @@ def _trouble(rounds: Rounds, load: Load) -> str:
     """Say why our runs of a load do not count; nothing where they do."""
     if failed := len(rounds.failures(OURS, load.name)):
         return f"{failed} of our runs failed"
-    names = ("delivered", "pace", "p50_ms")
-    values = [rounds.values(OURS, Figure(load.name, name)) for name in names]
+    values = [rounds.values(OURS, Figure(load.name, name)) for name in FACTS]
     behind = [
-        turn for turn in values[0] if not keeps_up({name: of[turn] for name, of in zip(names, values, strict=True)})
+        turn for turn in values[0] if not keeps_up({name: of[turn] for name, of in zip(FACTS, values, strict=True)})
     ]
     if not behind or not load.per_s:
         return ""
@@ -115,6 +123,7 @@ def judge(rounds: Rounds, asked: Asked) -> Verdict:
     """Compare Clarion with the best peer that keeps up, or with the peer that is named."""
     among = [asked.against] if asked.against else those_who_keep_up(rounds, asked.load)
     peer = rounds.best_peer(asked.what, among=among)
+    tried = rounds.best_peer(asked.what) is not None
     return Verdict(
         asked,
         rounds.spread(OURS, asked.what),
@@ -122,6 +131,7 @@ def judge(rounds: Rounds, asked: Asked) -> Verdict:
         rounds.spread(peer.name, asked.what) if peer else None,
         rounds.ratio(OURS, peer.name, asked.what) if peer else None,
         _trouble(rounds, asked.load),
+        alone=tried and peer is None and not asked.against,
     )
 
 
