@@ -211,10 +211,11 @@ def test_growth_is_what_the_last_third_has_beyond_the_middle_one() -> None:
         {
             "server, MB": [50, 100, 100, 100, 104, 101],
             "files, MB": [50, 100, 100, 100, 150, 101],
-            "reader 1: p50, ms": [1, 1, 1, 1, 3, 1],
+            "reader 1: p50, ms": [1, 1, 1, 1, 90, 1, 1, 1, 900],
+            "reader 2: p50, ms": [1, 1, 1, 1, 1, 1, 9, 10, 11],
             "too short": [1, 2],
         }
     )
     assert [(each.name, each.grows) for each in found] == [
-        ("server, MB", False), ("files, MB", True), ("reader 1: p50, ms", False),
+        ("server, MB", False), ("files, MB", True), ("reader 1: p50, ms", False), ("reader 2: p50, ms", True),
     ]  # fmt: skip
