@@ -22,6 +22,7 @@ from bench.peers.paced.pages import write_report
 from bench.peers.paced.sessions import do_loads
 from bench.peers.paced.soak import soak
 from bench.peers.paced.verdicts import keeps_up, why_behind
+from bench.peers.servers import Missing
 from bench.peers.systems import System
 
 
@@ -83,7 +84,7 @@ def _run(system: System, loads: list[Load], turn: int, options: argparse.Namespa
         for load, found, taken_s in do_loads(system, folders, loads, options.seconds):
             run: dict[str, Any] = {"system": system.name, "measure": load.name, "round": turn, "taken_s": taken_s}
             if isinstance(found, Exception):
-                run["failed"] = str(found) if isinstance(found, RuntimeError) else repr(found)
+                run["failed"] = str(found) if isinstance(found, Missing | RuntimeError) else repr(found)
             else:
                 run["figures"] = found
             runs.append(run)

@@ -97,7 +97,7 @@ def put(clients: Clients, load: Load, seconds: float) -> list[dict[str, Any]]:
     places = len(clients.publishers)
     for publisher in clients.publishers:
         publisher.tell({"per_s": load.per_s / places, "seconds": seconds, "most": load.most // places})
-    return [publisher.answer() for publisher in clients.publishers]
+    return [publisher.answer(2 * seconds + 2 * DRAIN_S) for publisher in clients.publishers]
 
 
 def check(system: System, figures: Figures) -> None:
