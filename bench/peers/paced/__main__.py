@@ -63,7 +63,7 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.peers.paced", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help=f"with one, {' and '.join(LONG)} only if --rows has them")
-    parser.add_argument("--seconds", type=float, default=4.0, help="how long a row of the table is put")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long a row of the table is put")
     parser.add_argument("--rows", nargs="*", metavar="ROW", choices=ROWS, help=", ".join(ROWS))
     parser.add_argument("--systems", nargs="*", metavar="SYSTEM", choices=[system.name for system in ENTRANTS],
                         help=", ".join(system.name for system in ENTRANTS))  # fmt: skip

@@ -38,7 +38,7 @@ def draw_curves(rounds: Rounds, path: Path) -> bool:
     if not found:
         return False
     often = "one round" if rounds.count == 1 else f"medians of {rounds.count} rounds"
-    footer = f"{in_a_line(rounds.machine)}; everything on loopback, {often}; a cross: no longer keeps up"
+    footer = f"{in_a_line(rounds.machine)}; everything on loopback, {often}"
     with saved(path, 2, len(CURVE_TOPICS), size=(9.6, 7.0), footer=footer, sharex=True, sharey="row") as (figure, axes):
         for column, topics in enumerate(CURVE_TOPICS):
             for row, share in enumerate((50, 99)):
@@ -56,11 +56,12 @@ def draw_curves(rounds: Rounds, path: Path) -> bool:
                     place.set_ylabel(f"p{share}, ms")
         labelled = (place.get_legend_handles_labels() for place in axes.flat)
         handles = {label: handle for pair in labelled for handle, label in zip(*pair, strict=True)}
-        figure.legend(
+        legend = figure.legend(
             handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False, handlelength=3.5,
             title="Latency against load: 200 bytes from put to the application, two readers of all topics that ack\n"
-            "(lower is better; solid lines: acked after fsync)", title_fontsize=10,
+            "(lower is better; solid: acked after fsync; a cross: no longer keeps up; bands: lowest to highest round)", title_fontsize=10,
         )  # fmt: skip
+        legend.get_title().set_multialignment("center")
     return True
 
 
