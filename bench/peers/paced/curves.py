@@ -59,7 +59,8 @@ def draw_curves(rounds: Rounds, path: Path) -> bool:
         legend = figure.legend(
             handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False, handlelength=3.5,
             title="Latency against load: 200 bytes from put to the application, two readers of all topics that ack\n"
-            "(lower is better; solid: acked after fsync; a cross: no longer keeps up; bands: lowest to highest round)", title_fontsize=10,
+            "(lower is better; solid: acked after fsync; a cross: no longer keeps up; bands: lowest to highest round)",
+            title_fontsize=10,
         )  # fmt: skip
         legend.get_title().set_multialignment("center")
     return True
