@@ -69,9 +69,8 @@ ENTRANTS = [
 
 def takes_part(system: System, load: Load) -> bool:
     """Return whether a system has a way to do it that somebody would use."""
-    if load.subscribers:  # who wants one topic cannot ask one stream for it; hundreds who poll are no use of NATS
-        return system.name not in ("nats", "redis-field")
-    return load.topics <= 10_000 or system.name != "redis-streams"  # each read names every stream
+    # Who wants one topic cannot ask one stream for it; hundreds who poll for one topic each are no use of NATS.
+    return not load.subscribers or system.name not in ("nats", "redis-field")
 
 
 def sessions_of(rows: list[str]) -> list[list[Load]]:
