@@ -425,7 +425,9 @@ class PublisherCore(CallersCore):
         if not found:
             return wanted_s
         decision = tuner.on_poll(pending=pending, now_s=now_s, credit=credit, topics=len(found))
-        assert isinstance(decision, Publish), "what has credit, or is alone, leaves when the tuner of all topics is asked"
+        assert isinstance(decision, Publish), (
+            "what has credit, or is alone, leaves when the tuner of all topics is asked"
+        )
         for queue, part, left in found:
             queue.publish(part if part < left else left, now_s)
             queues.append(queue)
