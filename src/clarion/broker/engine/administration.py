@@ -274,10 +274,12 @@ class Administration:
 
     def check_describe(self, body: bodies.Describe, now: Now) -> Answer:
         """Return everything about a topic."""
-        topic = find_topic(self._state, body.topic, now)
+        return Answer(Kind.ACK, bodies.Description(self._described(find_topic(self._state, body.topic, now))))
+
+    def _described(self, topic: Topic) -> dict[str, Any]:
         times = _Times(self._state, topic)
         messages, size = self._state.store.staged_totals(topic.number)
-        values = {
+        return {
             "topic": topic.name,
             "number": topic.number,
             "retention": topic.retention,
@@ -290,7 +292,14 @@ class Administration:
             "oldest_at_us": times.at(topic.first_offset),
             "subscriptions": [_describe(topic, each, times) for _, each in sorted(topic.subscriptions.items())],
         }
-        return Answer(Kind.ACK, bodies.Description(values))
+
+    def check_describe_many(self, body: bodies.DescribeMany, now: Now) -> Answer:
+        """Return everything about each topic that is there."""
+        if len(body.topics) > bodies.MAX_DESCRIBED:
+            text = f"a DESCRIBE_MANY names at most {bodies.MAX_DESCRIBED} topics"
+            raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
+        found = (find_unless_deleted(self._state, name, now) for name in dict.fromkeys(body.topics))
+        return Answer(Kind.ACK, bodies.Descriptions(tuple(self._described(topic) for topic in found if topic)))
 
     def check_state(self, body: bodies.AskState, now: Now) -> Answer:
         """Return what a named state is on disk."""

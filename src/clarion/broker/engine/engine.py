@@ -12,9 +12,11 @@ from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.decisions import Changing
 from clarion.broker.engine.delays import Delays
+from clarion.broker.engine.fetches import Fetches
 from clarion.broker.engine.gets import Gets
 from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import FULL_RETRY_S, Limits
+from clarion.broker.engine.many_puts import ManyPuts
 from clarion.broker.engine.notices import Notice
 from clarion.broker.engine.patterns import Patterns
 from clarion.broker.engine.puts import Puts
@@ -26,8 +28,10 @@ from clarion.broker.engine.state import (
     DelaysReleased,
     Group,
     Leasable,
+    PutsTaken,
     PutTaken,
     Registered,
+    SessionAttached,
     State,
     SubscriptionChanged,
     TopicDeleted,
@@ -69,12 +73,14 @@ class Engine:
         self._delays = Delays(state)
         self._subscriptions = Subscriptions(state)
         self._puts = Puts(state, self._subscriptions, self._delays)
+        self._many_puts = ManyPuts(state, self._puts)
         self._staged_puts = StagedPuts(state, self._puts)
         self._dead_letters = DeadLetters(state, self._subscriptions)
         self._leases = Leases(state, self._subscriptions, self._dead_letters)
         self._gets = Gets(state, self._subscriptions)
         self._transactions = Transactions(state, self._subscriptions, self._puts)
-        self._patterns = Patterns(state, self._subscriptions)
+        self._fetches = Fetches(state, self._subscriptions)
+        self._patterns = Patterns(state, self._subscriptions, self._fetches)
         self._retention = Retention(state, self._subscriptions)
         self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
         self._commits_seen = -1
@@ -97,6 +103,7 @@ class Engine:
         puts, subscriptions, leases = self._puts, self._subscriptions, self._leases
         return {
             Kind.PUT: _Handler(puts.check_put, puts.put),
+            Kind.PUT_MANY: _Handler(self._many_puts.check_put_many, self._many_puts.put_many),
             Kind.TRANSACT: _Handler(self._transactions.check_transact, self._transactions.transact),
             Kind.STAGE: _Handler(self._staged_puts.check_stage, self._staged_puts.stage),
             Kind.COMMIT_STAGED: _Handler(self._staged_puts.check_commit, self._staged_puts.commit),
@@ -108,7 +115,10 @@ class Engine:
             Kind.MATCHES: _Handler(self._patterns.check_matches, self._patterns.matching.ask),
             Kind.ATTACH: _Handler(subscriptions.check_attach, subscriptions.attach),
             Kind.ACK: _Handler(subscriptions.check_ack, subscriptions.ack),
+            Kind.ACK_MANY: _Handler(subscriptions.check_ack_many, subscriptions.ack_many),
             Kind.GET: _Handler(self._gets.check_get, self._gets.get),
+            Kind.BEGIN_FETCH: _Handler(self._fetches.check_begin, self._fetches.begin),
+            Kind.FETCH: _Handler(self._fetches.check_fetch, self._fetches.fetch),
             Kind.TAKE: _Handler(leases.check_take, leases.take),
             Kind.RENEW: _Handler(leases.check_renew, leases.renew),
             Kind.RETURN: _Handler(leases.check_return, leases.take_back),
@@ -126,6 +136,7 @@ class Engine:
             Kind.DEAD: _Handler(self._dead_letters.check_dead, self._dead_letters.settle),
             Kind.TOPICS: _Handler(administration.check_topics, answer),
             Kind.DESCRIBE: _Handler(administration.check_describe, self._answer_when_durable),
+            Kind.DESCRIBE_MANY: _Handler(administration.check_describe_many, self._answer_when_durable),
             Kind.STATE: _Handler(administration.check_state, answer),
             Kind.READ: _Handler(self._gets.check_read, self._gets.read),
             Kind.FIND_OFFSET: _Handler(self._gets.check_find_offset, answer),
@@ -138,12 +149,14 @@ class Engine:
         return {
             Reply: lambda effect, _now: state.out.append(effect),
             PutTaken: self._puts.on_put_taken,
+            PutsTaken: self._many_puts.on_puts_taken,
             TransactionTaken: self._transactions.on_transaction_taken,
             Registered: lambda effect, _now: state.registered.pop(effect.nonce, None),
             Decided: lambda effect, _now: state.asked.pop(effect.nonce, None),
             Trimmed: lambda effect, _now: on_trimmed(state, effect),
             TopicDeleted: self._on_topic_deleted,
-            SubscriptionChanged: self._patterns.matching.on_subscription_changed,
+            SubscriptionChanged: self._on_subscription_changed,
+            SessionAttached: self._fetches.on_attached,
             Leasable: self._leases.on_leasable,
             Delayed: self._delays.on_delayed,
             DelaysReleased: self._delays.on_released,
@@ -183,8 +196,10 @@ class Engine:
 
     def tick(self, now: Now) -> None:
         """Do the periodic work that is due."""
+        self._seen = now
         now_s = now.monotonic_s
         self._gets.expire(now_s)
+        self._fetches.tick(now)
         self._leases.tick(now)
         self._delays.tick(now)
         self._patterns.tick(now)
@@ -205,7 +220,9 @@ class Engine:
     def next_deadline_s(self) -> float:
         """Return when `tick` should be called next, on the monotonic clock."""
         own = min(self._trim_at_s, self._state.next_unload_s(), self._disk_at_s, self._retention.next_deadline_s())
-        for part in (self._gets, self._leases, self._delays, self._patterns):
+        if self._state.in_flight is None:
+            own = min(own, self._state.open.patient_until_s)
+        for part in (self._gets, self._fetches, self._leases, self._delays, self._patterns):
             deadline_s = part.next_deadline_s()
             own = own if deadline_s is None else min(own, deadline_s)
         return own
@@ -241,6 +258,8 @@ class Engine:
         state = self._state
         if state.in_flight is not None or not state.open:
             return None
+        if state.open.can_wait and self._seen.monotonic_s < state.open.patient_until_s:
+            return None
         state.write_notes()
         if self._seen.monotonic_s >= self._clock_noted_s + _CLOCK_EVERY_S:
             self._clock_noted_s, state.open.changes.clock_us = self._seen.monotonic_s, self._seen.unix_us
@@ -249,6 +268,10 @@ class Engine:
             group.changes.subscriptions[key] = subscription.to_row()
         state.in_flight = group
         return group
+
+    def make_haste(self) -> None:
+        """Have the next group wait for nothing: there will be no other."""
+        self._state.open.patient_until_s = 0.0
 
     def committed(self, group: Group, now: Now) -> None:
         """The group is on disk: show its batches, deliver them, and only then do what else was to follow, in order."""
@@ -266,6 +289,7 @@ class Engine:
             effects[type(effect)](effect, now)
         self._leases.serve_all(now)
         self._patterns.matching.tell_changed()
+        self._fetches.serve_woken(now)
         for topic in group.topics:
             topic.uncommitted -= 1
 
@@ -273,19 +297,30 @@ class Engine:
         """Have the batches of a group seen, and delivered to those who wait."""
         state = self._state
         grown = {}
+        messages = size = 0
         for topic, batch in group.shown:
             topic.visible_end = batch.first_offset + batch.count
             topic.visible_bytes = batch.bytes_total
             state.remember(topic, batch)
-            state.counters["messages_stored"] += batch.count
-            state.counters["bytes_stored"] += len(batch.data)
-            state.counters["batches_stored"] += 1
+            messages += batch.count
+            size += len(batch.data)
             grown[topic] = True
+        state.counters["messages_stored"] += messages
+        state.counters["bytes_stored"] += size
+        state.counters["batches_stored"] += len(group.shown)
         for topic in grown:
             if topic.waiting:
                 self._gets.wake(topic, now)
             if topic.takers:
                 self._leases.wake(topic, now)
+            if state.sessions:
+                state.tell_sessions(topic)
+        self._fetches.serve_woken(now)
+
+    def _on_subscription_changed(self, effect: SubscriptionChanged, now: Now) -> None:
+        self._patterns.matching.on_subscription_changed(effect, now)
+        if effect.is_there:
+            self._state.tell_sessions(effect.topic)
 
     def _on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
         """Free the name of a topic whose deletion is on disk."""
@@ -299,6 +334,7 @@ class Engine:
         assert state.in_flight is group
         state.counters["commits_failed"] += 1
         self._gets.answer_all()
+        self._fetches.answer_all()
         self._leases.forget_all()
         refused = Refused(code, text, retry_after_s=FULL_RETRY_S)
         lost = [*group.on_durable, *state.open.on_durable]
@@ -307,8 +343,11 @@ class Engine:
                 state.refuse(ReplyTo(effect.peer, effect.request_id), refused)
             elif isinstance(effect, PutTaken | TransactionTaken):
                 state.refuse(effect.reply_to, refused)
+            elif isinstance(effect, PutsTaken) and effect.answer.left:
+                effect.answer.left = 0  # once, though its batches may be in both groups
+                state.refuse(effect.answer.reply_to, refused)
         trimmed = [effect.topic for effect in lost if isinstance(effect, Trimmed)]
-        trims = {topic.name for topic in (*state.read_topics, *trimmed)}
+        trims = {topic.name for topic in (*state.read_topics, *trimmed)} | set(self._retention.forget_all())
         patterns = state.patterns
         state.forget_all()
         self._patterns.failed(patterns, code, text)

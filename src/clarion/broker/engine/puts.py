@@ -42,7 +42,7 @@ class PutPlan(NamedTuple):
     trim_below: int = 0  # what the topic lets go of first
 
 
-class _Numbered(NamedTuple):
+class NumberedPut(NamedTuple):
     """A put by a publisher: to be stored, to be remembered as refused (`code`), or a repeat (`receipt`)."""
 
     put: PutPlan
@@ -190,16 +190,14 @@ class Puts:
 
     # PUT.
 
-    def check_put(self, body: bodies.Put, blob: Buffer, now: Now) -> _Numbered:
+    def check_put(self, body: bodies.Put, blob: Buffer, now: Now) -> NumberedPut:
         """Refuse a batch that cannot be taken, or not now; what is refused for good uses its number up."""
         batch = self.parse(blob)
         return self.plan_for(batch.publisher, self._plan_put, body, batch, now)
 
-    def _plan_put(self, body: bodies.Put, batch: Batch, seen: PublisherRow | None, now: Now) -> _Numbered:
-        state = self._state
+    def _plan_put(self, body: bodies.Put, batch: Batch, seen: PublisherRow | None, now: Now) -> NumberedPut:
         times_us = read_due(batch, body.due, now.unix_us)
-        if body.ttl_ms < 0:
-            raise Refused(Code.MALFORMED, f"ttl_ms is 0 (as the topic says) or more, not {body.ttl_ms}")
+        self.check_ttl(body.ttl_ms)
         topic = self._topic_meant(body, now) if body.topic_number else self.find_topic(body.topic, now)
         put = PutPlan(body.topic, topic, batch, body.ttl_ms, times_us)
         if topic is None:
@@ -207,20 +205,25 @@ class Puts:
             self.check_batch(body.topic, None, batch)  # there is no topic yet whose number could be used up
             if batch.number != 1:
                 Writer((), 0.0).find(batch.number, batch.checksum, "batch", "receipts")
-            return _Numbered(put, seen)
+            return NumberedPut(put, seen)
+        return self.plan_on(topic, put, seen, now)
+
+    def plan_on(self, topic: Topic, put: PutPlan, seen: PublisherRow | None, now: Now) -> NumberedPut:
+        """Return how to take a batch on a topic that is there; refuse it where its number is not the next."""
+        state, batch = self._state, put.batch
         writer = self._writer(topic, batch.publisher, now)
         if batch.number != writer.last_number + 1:
             receipt = writer.find(batch.number, batch.checksum, "batch", "receipts")
             if receipt.code and receipt.number <= writer.durable_number:
-                raise self._refusal(topic, receipt)
-            return _Numbered(put, seen, writer, receipt=receipt)
+                raise self.refusal(topic, receipt)
+            return NumberedPut(put, seen, writer, receipt=receipt)
         try:
             self.check_batch(topic.name, topic, batch)
         except Refused as refused:
             state.check_row(NOT_TAKEN)  # not even to remember it
-            return _Numbered(put, seen, writer, refused.code)
+            return NumberedPut(put, seen, writer, refused.code)
         below = check_room(state, topic, len(batch.raw))
-        return _Numbered(put._replace(trim_below=below) if below else put, seen, writer)
+        return NumberedPut(put._replace(trim_below=below) if below else put, seen, writer)
 
     def parse(self, blob: Buffer) -> Batch:
         """Return the batch in these bytes; refuse what is none, or was made for another broker."""
@@ -235,12 +238,16 @@ class Puts:
             raise Refused(Code.MALFORMED, text)
         return batch
 
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Refuse a time to live that is none."""
+        if ttl_ms < 0:
+            raise Refused(Code.MALFORMED, f"ttl_ms is 0 (as the topic says) or more, not {ttl_ms}")
+
     def _topic_meant(self, body: bodies.Put, now: Now) -> Topic:
         """Return the topic that a put names by number; refuse where that is gone."""
         topic = self._state.find_topic(body.topic, now.monotonic_s)
         if topic is None or topic.number != body.topic_number:
-            text = f"the topic {to_text(body.topic)} that this was put on (number {body.topic_number}) is deleted"
-            raise Refused(Code.NO_TOPIC, text)
+            raise deleted(f"the topic {to_text(body.topic)}", body.topic_number)
         if topic.deleted:
             raise being_deleted(topic)
         return topic
@@ -261,7 +268,7 @@ class Puts:
     def check_batch(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
         """Refuse a batch that will be refused again: it is too large, or nobody would read it."""
         most = self.max_batch_bytes(topic)
-        if max(len(batch.raw), batch.plain_bytes) > most:
+        if len(batch.raw) > most or (batch.is_compressed and batch.plain_bytes > most):
             raise Refused(Code.TOO_LARGE, too_large(name, most))
         if topic is None and self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
@@ -282,18 +289,31 @@ class Puts:
         """Return a publisher's numbers on a topic, read from the store where they are not at hand."""
         writer = topic.writers.get(publisher)
         if writer is None:
-            receipts = self._state.store.receipts(publisher, topic.number)
+            known = publisher >= topic.known_from
+            receipts = () if known else self._state.store.receipts(publisher, topic.number)
             writer = topic.writers[publisher] = Writer(receipts, now.monotonic_s)
         return writer
 
-    def _refusal(self, topic: Topic, receipt: Receipt) -> Refused:
+    def refusal(self, topic: Topic, receipt: Receipt) -> Refused:
         """Return how to refuse a batch whose receipt says that it was refused for good."""
         is_large = receipt.code == Code.TOO_LARGE
         text = too_large(topic.name, self.max_batch_bytes(topic)) if is_large else _unread(topic.name)
         return Refused(Code(receipt.code), text)
 
-    def put(self, reply_to: ReplyTo, plan: _Numbered, now: Now) -> None:
+    def put(self, reply_to: ReplyTo, plan: NumberedPut, now: Now) -> None:
         """Take a batch; the answer waits for its commit."""
+        topic, writer, receipt = self.take(plan, now)
+        if receipt.number <= writer.durable_number:
+            self._answer(reply_to, topic, writer, receipt, now)
+            return
+        group = self._state.open
+        if plan.receipt is not None and self._state.in_flight is not None:
+            group = self._state.in_flight if receipt in self._state.in_flight.changes.receipts else group
+        group.on_durable.append(PutTaken(topic, writer, receipt, reply_to))
+
+    def take(self, plan: NumberedPut, now: Now) -> tuple[Topic, Writer, Receipt]:
+        """Have a batch stored, or that it is refused for good, with the open group, unless it was before; return its
+        receipt."""
         state, (put, seen, writer, code, receipt) = self._state, plan
         batch = put.batch
         state.note_publisher(seen)
@@ -311,18 +331,11 @@ class Puts:
                 batch.publisher, topic.number, batch.number, batch.checksum, code,
                 first_offset, committed_at_us, writer.messages_total,
             )  # fmt: skip
-            writer.last_number = batch.number
-            writer.kept.append(receipt)
+            writer.keep(receipt)
             state.open.changes.receipts.append(receipt)
         else:
             state.counters["puts_repeated"] += 1
-            if receipt.number <= writer.durable_number:
-                self._answer(reply_to, topic, writer, receipt, now)
-                return
-            if state.in_flight is not None and receipt in state.in_flight.changes.receipts:
-                state.in_flight.on_durable.append(PutTaken(topic, writer, receipt, reply_to))
-                return
-        state.open.on_durable.append(PutTaken(topic, writer, receipt, reply_to))
+        return topic, writer, receipt
 
     def make_topic(self, name: bytes, now: Now) -> Topic:
         """Return the topic to put on, made where needed."""
@@ -348,7 +361,7 @@ class Puts:
     def _answer(self, reply_to: ReplyTo, topic: Topic, writer: Writer, receipt: Receipt, now: Now) -> None:
         state = self._state
         if receipt.code:
-            state.refuse(reply_to, self._refusal(topic, receipt))
+            state.refuse(reply_to, self.refusal(topic, receipt))
             return
         credit = writer.messages_total + grant_messages(state, topic, now.monotonic_s)
         body = bodies.PutDone(
@@ -359,6 +372,11 @@ class Puts:
 
 def too_large(name: bytes, most: int) -> str:
     return f"a batch for {to_text(name)} has at most {most} bytes"
+
+
+def deleted(what: str, number: int) -> Refused:
+    """Return how to refuse what is for a topic that was deleted."""
+    return Refused(Code.NO_TOPIC, f"{what} that this was put on (number {number}) is deleted")
 
 
 def _unread(name: bytes) -> str:

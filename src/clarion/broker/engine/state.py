@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 import msgspec
 
 from clarion.broker.engine.answers import Refused, Reply, ReplyTo, Waiting, disk_full
 from clarion.broker.engine.clock import Now as Now
+from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Subscription, Topic, Transactor, Writer
+from clarion.broker.engine.topics import NOTHING, Subscription, Topic, Transactor, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
@@ -63,9 +65,12 @@ class PatternTable:
     def __init__(self, rows: Iterable[PatternRow]) -> None:
         self.options: dict[PatternKey, SubscriptionOptions] = {}
         self.numbers: dict[PatternKey, int] = {}
+        self.consumers: dict[PatternKey, tuple[int, bytes]] = {}  # token and nonce of who began to fetch from it last
         for row in rows:
             self.options[row.pattern, row.name] = unpack_options(row.options)
             self.numbers[row.pattern, row.name] = row.number
+            if row.token:
+                self.consumers[row.pattern, row.name] = (row.token, row.nonce)
         self.coming: dict[PatternKey, tuple[SubscriptionOptions, list[ReplyTo]]] = {}
         self.going: dict[PatternKey, list[ReplyTo]] = {}
 
@@ -77,6 +82,14 @@ class PatternTable:
         for key, (options, _) in self.coming.items():
             if matches(key[0], topic):
                 yield key[1], options
+
+    def consumer_of(self, name: bytes, topic: bytes) -> bytes:
+        """Return the nonce of the one consumer that fetches by a pattern from topics of this name; b"" where there is
+        none, or several might."""
+        found = {
+            nonce for (pattern, who), (_, nonce) in self.consumers.items() if who == name and matches(pattern, topic)
+        }
+        return found.pop() if len(found) == 1 else b""
 
 
 # What happens when a group is on disk, besides replies: plain data, each done by one part of the engine, in order.
@@ -91,6 +104,13 @@ class PutTaken(NamedTuple):
     reply_to: ReplyTo
 
 
+class PutsTaken(NamedTuple):
+    """Somebody is told what became of batches of one request, once that is known of all of it."""
+
+    answer: PutsAnswer
+    parts: list[tuple[int, Topic, Writer, Receipt]]  # place in the request
+
+
 class TransactionTaken(NamedTuple):
     """Somebody is told what became of a transaction."""
 
@@ -98,6 +118,25 @@ class TransactionTaken(NamedTuple):
     number: int
     transacted: bodies.Transacted
     reply_to: ReplyTo
+
+
+class PutsAnswer:
+    """What is known so far of what became of the batches of one request."""
+
+    __slots__ = ("credits", "left", "offsets", "refused", "reply_to", "times_us")
+
+    def __init__(self, reply_to: ReplyTo, count: int) -> None:
+        self.reply_to = reply_to
+        self.left = count  # batches of which nothing is known
+        self.offsets = [-1] * count
+        self.times_us = [0] * count
+        self.credits = [0] * count
+        self.refused: list[tuple[int, int, str, float, int]] = []
+
+    def refuse(self, place: int, refused: Refused) -> None:
+        """Note that a batch is not taken."""
+        self.refused.append((place, refused.code, refused.text, refused.retry_after_s, refused.expected))
+        self.left -= 1
 
 
 class Registered(NamedTuple):
@@ -116,6 +155,10 @@ class Trimmed(NamedTuple):
     """The store has let go of a topic's oldest batches."""
 
     topic: Topic
+    below: int
+    bytes_below: (
+        int | None
+    )  # ever put, where all that was committed went: then nobody has to ask the store what is left
 
 
 class TopicDeleted(NamedTuple):
@@ -130,6 +173,13 @@ class SubscriptionChanged(NamedTuple):
     topic: Topic
     name: bytes
     is_there: bool
+
+
+class SessionAttached(NamedTuple):
+    """A fetch session is the consumer of topics from now on."""
+
+    session: FetchSession
+    numbers: list[int]
 
 
 class Leasable(NamedTuple):
@@ -156,8 +206,8 @@ class DelaysReleased(NamedTuple):
 
 
 Effect = (
-    Reply | PutTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted | SubscriptionChanged
-    | Leasable | Delayed | DelaysReleased
+    Reply | PutTaken | PutsTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted
+    | SubscriptionChanged | SessionAttached | Leasable | Delayed | DelaysReleased
 )  # fmt: skip
 
 
@@ -171,6 +221,13 @@ class Group:
     topics: set[Topic] = field(default_factory=set)
     dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)
     bytes: int = 0
+    patient: int = 0  # of those that are answered then, who can wait a moment for other changes to go with
+    patient_until_s: float = inf
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether there is nothing but acks that nobody waits for: they need no commit of their own."""
+        return len(self.on_durable) == self.patient > 0 and not self.shown and not self.changes
 
     def __bool__(self) -> bool:
         return bool(self.on_durable or self.shown or self.dirty or self.changes)
@@ -193,6 +250,7 @@ class State:
     def forget_all(self) -> None:
         """Start from what is in the store, as after a crash."""
         self.topics: dict[bytes, Topic] = {}
+        self.numbered: dict[int, Topic] = {}  # the same, by number
         self.publishers: dict[int, PublisherRow] = {}
         self.registered: dict[bytes, int] = {}  # by nonce, those whose registration is not yet in the store
         self.open = Group()
@@ -214,6 +272,9 @@ class State:
         self.cached: OrderedDict[Topic, None] = OrderedDict()  # topics with batches in memory, coldest first
         self.cached_bytes = 0
         self.waiting_gets = 0
+        self.sessions: dict[bytes, list[FetchSession]] = {}  # by subscriber; who loses one begins it again
+        self.sessions_changed = 0  # how often
+        self.woken: dict[FetchSession, None] = {}  # those that wait, and may have something now
         self._notes: dict[tuple[int, bytes], tuple[Topic, Subscription]] = {}
         self.notes_by_s: float | None = None  # when they are written at the latest
         self.just_read: StoredBatch | None = None  # often the next one asked for, too
@@ -237,7 +298,8 @@ class State:
             if row is None:
                 return None
             topic = Topic(row, self.store.subscriptions(row.number), now_s)
-            self.topics[name] = topic
+            topic.known_from = self.next_publisher
+            self.add_topic(topic)
             shared = {sub.name: sub.leases for sub in topic.subscriptions.values() if sub.leases is not None}
             for returned in self.store.returned(topic.number) if shared else ():
                 if returned.name in shared:
@@ -248,14 +310,40 @@ class State:
         topic.touched_s = now_s
         return topic
 
+    def add_topic(self, topic: Topic) -> None:
+        """Have a topic in memory."""
+        self.topics[topic.name] = self.numbered[topic.number] = topic
+
     def find_topic_by_number(self, number: int, now_s: float) -> Topic | None:
         """Return the topic of a number, loading it where needed; None when there is none, or it is being deleted."""
+        found = self.numbered.get(number)
+        if found is not None:
+            found.touched_s = now_s
+            return None if found.deleted else found
+        if not 0 < number <= self.count:  # nobody was ever given such a number, and a store may not hold it
+            return None
         row = next((row for group in self.groups() if (row := group.changes.topics.get(number))), None)
         name = row.name if row else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)
         return None if topic is None or topic.deleted or topic.number != number else topic
 
-    def most_of(self, body: bodies.Get | bodies.Take | bodies.Read) -> tuple[int, int]:
+    def sessions_of(self, topic: Topic) -> list[FetchSession]:
+        """Return the fetch sessions that a topic is part of."""
+        changed, sessions = topic.fetched_by
+        if changed != self.sessions_changed:
+            names = self.sessions.keys() & topic.subscriptions.keys()
+            sessions = [each for name in sorted(names) for each in self.sessions[name] if each.covers(topic.name)]
+            topic.fetched_by = (self.sessions_changed, sessions)
+        return sessions
+
+    def tell_sessions(self, topic: Topic) -> None:
+        """Have the fetch sessions look at a topic, which has grown, or whose subscriptions have changed."""
+        for session in self.sessions_of(topic):
+            session.ready[topic.number] = None
+            if session.waiting is not None:
+                self.woken[session] = None
+
+    def most_of(self, body: bodies.Get | bodies.Take | bodies.Read | bodies.Fetch) -> tuple[int, int]:
         """Return how many messages, and bytes, a reader gets at a time."""
         limits = self.limits
         return min(max(1, body.max_messages), limits.max_get_msgs), min(max(1, body.max_bytes), limits.max_get_bytes)
@@ -334,7 +422,8 @@ class State:
         return topic.delayed_bytes
 
     def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
-        topic.last_commit_us = max(topic.last_commit_us, now.unix_us)
+        if now.unix_us > topic.last_commit_us:
+            topic.last_commit_us = now.unix_us
         topic.bytes_total += size
         batch = StoredBatch(
             topic.number, topic.next_offset, count, topic.last_commit_us, topic.bytes_total, data, expires_at_us
@@ -396,13 +485,28 @@ class State:
         else:
             self.reply(reply_to, kind, body, blobs)
 
-    def refuse(self, reply_to: ReplyTo, refused: Refused) -> None:
-        """Answer that a request is not done: all refusals go this way."""
+    def reply_in_a_moment(self, reply_to: ReplyTo, kind: int, body: bodies.Body, now: Now) -> None:
+        """Answer once everything taken so far is on disk, which nobody waits for: it goes with the next other change,
+        or soon if there is none."""
+        if not self.open and self.in_flight is None:
+            self.reply(reply_to, kind, body)
+            return
+        self.open.on_durable.append(Reply(reply_to.peer, kind, reply_to.request_id, body))
+        if not self.open.patient:
+            self.open.patient_until_s = now.monotonic_s + _NOTED_WITHIN_S
+        self.open.patient += 1
+
+    def note_refused(self, refused: Refused) -> None:
+        """Note that something was refused, and what that leaves behind."""
         self.counters["refused"] += 1
         self.notices.refused(refused.code, refused.text)
         if refused.full is not None:
             self.read_topics.add(refused.full)
         self.note_publisher(refused.seen)
+
+    def refuse(self, reply_to: ReplyTo, refused: Refused) -> None:
+        """Answer that a request is not done: all refusals go this way."""
+        self.note_refused(refused)
         when_durable = refused.when_durable
         if refused.code == Code.SHOW_HELD:
             refused.expected = self.start_number()
@@ -443,6 +547,8 @@ class State:
             while topic.recent:
                 self.drop_oldest(topic)
             return
+        if topic.recent is NOTHING:
+            topic.recent = deque()
         topic.recent.append(batch)
         topic.recent_messages += batch.count
         self.cached[topic] = None
@@ -459,6 +565,7 @@ class State:
         topic.recent_messages -= dropped.count
         self.cached_bytes -= len(dropped.data) + _OVERHEAD_BYTES
         if not topic.recent:
+            topic.recent = NOTHING
             del self.cached[topic]
 
     def drop_topic(self, topic: Topic) -> None:
@@ -466,7 +573,7 @@ class State:
         while topic.recent:
             self.drop_oldest(topic)
         self.read_topics.discard(topic)
-        del self.topics[topic.name]
+        del self.topics[topic.name], self.numbered[topic.number]
 
     def next_unload_s(self) -> float:
         """Return when the coldest topics are dropped next: the limit is soft, but twice the limit is not waited for."""
