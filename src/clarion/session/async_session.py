@@ -15,7 +15,7 @@ import zmq
 from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
 from clarion.session.connection import Backoff, Connection, Outage, broker_url, session_broke
-from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake
+from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake, WakeDone
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 
@@ -128,6 +128,10 @@ class AsyncSession:
                     connection.send(frames)
             elif isinstance(instruction, Wake):
                 self._wake(self._waiting.get(instruction.call, ()))
+            elif isinstance(instruction, WakeDone):
+                for call, waiting in self._waiting.items():
+                    if call.done:
+                        self._wake(waiting)
             else:
                 self._exchange.give_up(instruction.tag)
 
