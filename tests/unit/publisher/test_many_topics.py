@@ -6,7 +6,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from tests.unit.publisher.talking import MOMENT_S, TOPIC, Asked, Talk
+from tests.unit.publisher.talking import MOMENT_S, Asked, Talk
 
 from clarion.model.errors import InvalidRequest, NoSubscriber, NoTopic, PublisherExpired, TopicFull
 from clarion.publisher.outgoing_batch import OutgoingBatch
@@ -49,7 +49,7 @@ def answer(asked: Asked, *refused: tuple[int, int] | tuple[int, int, float, int]
     out = {place for place, *_ in refused}
     count = len(asked.body.puts)
     offsets = tuple(-1 if place in out else 100 + place for place in range(count))
-    done = bodies.PutsDone(offsets, (0,) * count, (CREDIT,) * count, 1e9, why)  # type: ignore[arg-type]
+    done = bodies.PutsDone(offsets, (0,) * count, (CREDIT,) * count, 1e9, why)
     asked.answer(Kind.ACK, done, times_sent)
 
 
@@ -133,9 +133,8 @@ def test_parts_that_are_refused_for_now_are_sent_again_together() -> None:
     answer(asked, (0, Code.TOPIC_FULL, 0.5, 0), (2, Code.TOPIC_FULL, 0.5, 0))
     assert isinstance(talk.core.refused(b"a"), TopicFull)
     assert talk.core.refused(b"b") is None
-    wanted_s = talk.turn()
-    assert wanted_s == pytest.approx(talk.now_s + 0.5)
-    talk.now_s = wanted_s
+    assert talk.turn() == pytest.approx(talk.now_s + 0.5)
+    talk.now_s += 0.5
     (again,) = talk.pump()
     assert [batch.number for batch in batches(again)] == [1, 1]
     assert again.body.puts == (asked.body.puts[0], asked.body.puts[2])
@@ -261,6 +260,7 @@ def test_nobody_needs_to_come_before_the_tuner_lets_go() -> None:
     assert talk.core.holds_until_s == 0.0, "the next put is to be looked at"
     add(talk, b"a")
     wanted_s = talk.turn()
+    assert wanted_s is not None
     assert wanted_s == talk.core.holds_until_s > talk.now_s
     add(talk, b"b")
     add(talk, b"new")
