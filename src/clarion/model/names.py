@@ -86,6 +86,18 @@ def matches(pattern: bytes, topic: bytes) -> bool:
     return len(wanted) == len(parts) and all(want in (ONE, part) for want, part in zip(wanted, parts, strict=True))
 
 
+def overlap(one: bytes, other: bytes) -> bool:
+    """Return whether there may be a topic that both patterns, or names, stand for."""
+    parts, others = one.split(SEPARATOR), other.split(SEPARATOR)
+    for part, its in zip(parts, others, strict=False):
+        if REST in (part, its):
+            return True
+        if ONE not in (part, its) and part != its:
+            return False
+    longer = parts[len(others) :] or others[len(parts) :]
+    return longer in ([], [REST])
+
+
 def dead_letters_of(topic: bytes) -> bytes:
     """Return the topic that a topic's dead letters go to."""
     return DEAD + topic

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from clarion.model.errors import InvalidRequest
@@ -70,6 +72,7 @@ _PLAIN_SETTINGS = TopicSettings()
 _PLAIN_OPTIONS = SubscriptionOptions()
 
 
+@lru_cache(maxsize=1024)  # a row is written with each ack, and options seldom differ
 def pack_options(options: TopicSettings | SubscriptionOptions) -> bytes:
     """Return the bytes that the store keeps; none for plain defaults."""
     return b"" if options in (_PLAIN_SETTINGS, _PLAIN_OPTIONS) else _encode(options)

@@ -141,7 +141,7 @@ class AckedRanges:
 
     def pack(self) -> bytes:
         """Return the ranges above the cursor as bytes for the store."""
-        return b"".join(_PAIR.pack(*pair) for pair in self)
+        return b"".join(_PAIR.pack(*pair) for pair in self) if self._starts else b""
 
     @classmethod
     def unpack(cls, cursor: int, packed: bytes) -> AckedRanges:

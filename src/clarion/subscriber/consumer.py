@@ -3,7 +3,6 @@ wants sent goes to the core's instructions."""
 
 from __future__ import annotations
 
-from collections import deque
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,12 +19,13 @@ from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges, merged
 from clarion.session.exchange import Reply
 from clarion.subscriber.core_state import CoreState
+from clarion.subscriber.inbox import Inbox
 from clarion.subscriber.lent_messages import LentMessages
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Kind
-from clarion.wire.messages import Message, MessageBatch, unreadable
+from clarion.wire.messages import Message, MessageBatch
 
 if TYPE_CHECKING:
     from clarion.subscriber.pattern_reader import PatternReader
@@ -37,89 +37,6 @@ _RANGES_TOLD = 10
 _MANY = 65_536
 _ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck
 _AS_OF = frozenset({Code.STALE, Code.MOVED, Code.LEASE_LOST})  # to an attach: the subscription has changed meanwhile
-
-
-class Inbox:
-    """Messages of one topic in the order in which they are handed out, whole batches or one by one."""
-
-    def __init__(self) -> None:
-        self.buffered = 0  # messages
-        self.bytes = 0
-        self._parts: deque[MessageBatch] = deque()
-        self._loose: list[Message] = []  # of one batch, being handed out one by one: what is left of it, last first
-
-    def add(self, part: MessageBatch) -> None:
-        """Take in what came."""
-        self._parts.append(part)
-        self.buffered += len(part)
-        self.bytes += len(part.batch.raw)
-
-    def next_message(self) -> Message | None:
-        """Return one message; None when there is none."""
-        if not self._loose:
-            if not self._parts:
-                return None
-            part = self._parts[0]
-            _open(part)
-            self._parts.popleft()
-            self._loose = part.messages()
-            self._loose.reverse()
-            self.bytes -= len(part.batch.raw)
-        self.buffered -= 1
-        return self._loose.pop()
-
-    def _gather_loose(self) -> None:
-        if self._loose:
-            part = self._loose[-1].part
-            self._parts.appendleft(part.cut(part.stop - len(self._loose), part.stop))
-            self.bytes += len(part.batch.raw)
-            self._loose = []
-
-    def take(self, most: int, *, opened: bool = False) -> list[MessageBatch]:
-        """Return up to `most` messages, where wanted all from batches whose messages can be looked at."""
-        self._gather_loose()
-        taken: list[MessageBatch] = []
-        while most > 0 and self._parts:
-            if opened:
-                try:
-                    _open(self._parts[0])
-                except StoredDataCorrupt:
-                    if taken:
-                        break
-                    raise
-            part = self._parts.popleft()
-            if len(part) > most:
-                self._parts.appendleft(part.cut(part.start + most, part.stop))
-                part = part.cut(part.start, part.start + most)
-            else:
-                self.bytes -= len(part.batch.raw)
-            most -= len(part)
-            self.buffered -= len(part)
-            taken.append(part)
-        return taken
-
-    def put_back(self, part: MessageBatch) -> None:
-        """Take back what was not used after all; it comes out first again."""
-        self._gather_loose()
-        self._parts.appendleft(part)
-        self.buffered += len(part)
-        self.bytes += len(part.batch.raw)
-
-    def drop_first(self) -> MessageBatch:
-        """Take out the batch that is next."""
-        return self.take(len(self._parts[0]))[0]
-
-    def ranges(self) -> list[tuple[int, int]]:
-        """Return the offsets of what lies here."""
-        self._gather_loose()
-        return [(part.offsets.start, part.offsets.stop) for part in self._parts]
-
-
-def _open(part: MessageBatch) -> None:
-    try:
-        part.batch.open()
-    except BadBatch as error:
-        raise unreadable(part, error) from error
 
 
 class Asked(NamedTuple):
@@ -674,7 +591,7 @@ class Consumer:
             self._fetch.take_ack(start, stop)
             self.send_acks(now_s)
 
-    def hand_out(self, start: int, stop: int) -> None:
+    def hand_out(self, attachment: Attachment, start: int, stop: int) -> None:
         """Have a range acked by the next call."""
         self._handed.append((start, stop))
 
@@ -717,6 +634,9 @@ class Consumer:
     def _settle(self) -> None:
         if self.lent is not None:
             self.lent.settle_acks()
+
+    def hurry_acks(self, now_s: float) -> None:
+        """Somebody waits for every ack to be durable; they are on their way."""
 
     def acks_done(self) -> bool:
         """Whether everything acked or given back is durable."""

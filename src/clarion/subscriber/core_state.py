@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clarion.model.errors import ClarionError, NotSubscribed, Unreachable
 from clarion.model.names import to_text
@@ -17,9 +17,12 @@ from clarion.wire.frames import Buffer, Kind
 
 if TYPE_CHECKING:
     from clarion.subscriber.consumer import Consumer
+    from clarion.subscriber.fetch_session import FetchSession
     from clarion.subscriber.pattern_reader import PatternReader
     from clarion.subscriber.subscriber_core import SubscriberCore
     from clarion.subscriber.subscriber_transactions import Transactions
+
+    Part: TypeAlias = Consumer | FetchSession | PatternReader | Transactions
 
 
 @dataclass(slots=True)
@@ -89,12 +92,12 @@ class CoreState:
     instructions: list[Instruction]
     numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of fetches, and of marks between them
     welcome: bodies.Welcome | None = None
-    _greeting: list[Consumer | Transactions] = field(default_factory=list)  # who waits for the welcome
+    _greeting: list[Part] = field(default_factory=list)  # who waits for the welcome
     _greet_at_s: float | None = None  # when to greet again a broker that could not answer
 
     def send(
         self,
-        part: Consumer | PatternReader | Transactions | None,
+        part: Part | None,
         about: Any,
         kind: Kind,
         body: bodies.Body,
@@ -104,7 +107,7 @@ class CoreState:
         """Have a request sent, and its reply handed to the part, with what it is about; to nobody without one."""
         self.instructions.append(Send(kind, body, (part, about), blobs, wait_s))
 
-    def greet(self, part: Consumer | Transactions, now_s: float) -> None:
+    def greet(self, part: Part, now_s: float) -> None:
         """Have a part told once the broker has said who it is and what it counts; at once where it has."""
         if self.welcome is not None:
             part.on_greeted(None, now_s)

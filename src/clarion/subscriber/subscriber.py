@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from clarion.session.endings import Works, closed, watch
 from clarion.session.thread_session import ThreadSession
 from clarion.subscriber.consumer import Attachment
 from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.fetch_session import FetchedTopic
 from clarion.subscriber.subscriber_core import (
     MANY,
     AskState,
@@ -36,6 +37,7 @@ from clarion.subscriber.subscriber_core import (
     Start,
     Subscribe,
     SubscriberCore,
+    Topics,
     Unsubscribe,
     options_of,
 )
@@ -45,6 +47,21 @@ from clarion.wire.messages import Message, MessageBatch
 log = logging.getLogger("clarion.subscriber")
 AckMode = Literal["auto", "explicit"]
 Delivery = Literal["at-least-once", "at-most-once"]
+
+
+TopicOrTopics = bytes | str | Sequence[bytes | str]
+_MOST_TOPICS = 1000
+_LINGER_S = 0.01  # for which a confirmed ack, or what was fetched ahead, may lie unread
+
+
+def _topics(topic: object) -> Topics:
+    """Return a topic or pattern as bytes, or several of them, each once."""
+    if not isinstance(topic, list | tuple):
+        return to_bytes(topic, "topic")  # type: ignore[arg-type]
+    several = tuple(sorted({to_bytes(each, "topic") for each in topic}))
+    if not 1 <= len(several) <= _MOST_TOPICS:
+        raise ValueError(f"a list names 1 to {_MOST_TOPICS} topics or patterns, not {len(several)}")
+    return several if len(several) > 1 else several[0]
 
 
 class _Works(Works):
@@ -57,15 +74,15 @@ class _Works(Works):
     def __init__(self, core: SubscriberCore) -> None:
         self.core = core
 
-    def ack_offsets(self, attachment: Attachment, start: int, stop: int) -> None:
+    def ack_offsets(self, attachment: Any, start: int, stop: int) -> None:
         """Say that messages are done."""
         self.do(lambda now_s: attachment.consumer.ack(attachment, start, stop, now_s))
 
-    def nack_offsets(self, attachment: Attachment, start: int, stop: int, delay_s: float, reason: str) -> None:
+    def nack_offsets(self, attachment: Any, start: int, stop: int, delay_s: float, reason: str) -> None:
         """Give messages back."""
         self.do(lambda _now_s: attachment.consumer.nack(attachment, start, stop, delay_s, reason))
 
-    def extend_offsets(self, attachment: Attachment, start: int, stop: int) -> Any:
+    def extend_offsets(self, attachment: Attachment | FetchedTopic, start: int, stop: int) -> Any:
         """Keep messages for longer, and wait for the answer; for asyncio, return what is to be awaited."""
         return self.session.run(Extend(attachment, start, stop))
 
@@ -102,7 +119,7 @@ class _ThreadWorks(_Works):
 
     def __init__(self, core: SubscriberCore) -> None:
         super().__init__(core)
-        self.session = ThreadSession(core.url, core)
+        self.session = ThreadSession(core.url, core, linger_s=_LINGER_S)
         self.lock = self.session.lock
         self.do = self.session.do
         self._closing = threading.Lock()  # held by who closes it
@@ -216,11 +233,9 @@ class _Client:
 
     __init__.__qualname__ = "Subscriber.__init__"  # as Python calls it where an argument is wrong
 
-    def _get(self, topic: bytes | str, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
+    def _get(self, topic: TopicOrTopics, max_messages: int, wait_s: float, *, single: bool = False) -> Get:
         most, patience_s = whole(max_messages, "max_messages", 1), seconds(wait_s, "wait_s")
-        return Get(
-            to_bytes(topic, "topic"), most, patience_s, opened=single, single=single, holder=self._works, keeper=self
-        )
+        return Get(_topics(topic), most, patience_s, opened=single, single=single, holder=self._works, keeper=self)
 
     @contextmanager
     def _closing(self, error: BaseException | None) -> Iterator[None]:
@@ -291,30 +306,30 @@ class Subscriber(_Client):
         found: bool = self._session.run(Unsubscribe(topic, self.name, self._core.state.timeout_s))
         return found
 
-    def get(self, topic: bytes | str, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
+    def get(self, topic: TopicOrTopics, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
         """Return up to `max_messages`; where there are none, wait up to `wait_s` for the first: [] when it is over."""
         found: list[Message] = self._session.run(self._get(topic, max_messages, wait_s, single=True))
         return found
 
-    def get_batches(self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0) -> list[MessageBatch]:
+    def get_batches(self, topic: TopicOrTopics, max_messages: int = MANY, wait_s: float = 0.0) -> list[MessageBatch]:
         """As `get`, but in columns as they are stored, with no object for each message."""
         found: list[MessageBatch] = self._session.run(self._get(topic, max_messages, wait_s))
         return found
 
-    def stream(self, topic: bytes | str, wait_s: float | None = None) -> Iterator[Message]:
+    def stream(self, topic: TopicOrTopics, wait_s: float | None = None) -> Iterator[Message]:
         """Return messages one by one, for ever, or until none came for `wait_s`. With ack="auto" a message is acked
         when the next one is asked for. Leave it when you like: the next get goes on where it was left."""
-        topic = to_bytes(topic, "topic")
+        topics = _topics(topic)
         patience_s = optional_seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
             with self._works.lock:
-                message = self._core.next_now(topic, self._works, time.monotonic())
+                message = self._core.next_now(topics, self._works, time.monotonic())
                 wants_turn = self._core.wants_turn()
             if wants_turn:
                 self._session.wake()
             if message is None:
-                message = self._session.run(Next(topic, patience_s, holder=self._works))
+                message = self._session.run(Next(topics, patience_s, holder=self._works))
                 if message is None:
                     return
             yield message
@@ -382,29 +397,29 @@ class AsyncSubscriber(_Client):
         found: bool = await self._session.run(Unsubscribe(topic, self.name, self._core.state.timeout_s))
         return found
 
-    async def get(self, topic: bytes | str, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
+    async def get(self, topic: TopicOrTopics, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
         """Return up to `max_messages`; wait up to `wait_s` for the first. [] when that is over."""
         found: list[Message] = await self._session.run(self._get(topic, max_messages, wait_s, single=True))
         return found
 
     async def get_batches(
-        self, topic: bytes | str, max_messages: int = MANY, wait_s: float = 0.0
+        self, topic: TopicOrTopics, max_messages: int = MANY, wait_s: float = 0.0
     ) -> list[MessageBatch]:
         """As `get`, but in columns as they are stored, with no object for each message."""
         found: list[MessageBatch] = await self._session.run(self._get(topic, max_messages, wait_s))
         return found
 
-    async def stream(self, topic: bytes | str, wait_s: float | None = None) -> AsyncIterator[Message]:
+    async def stream(self, topic: TopicOrTopics, wait_s: float | None = None) -> AsyncIterator[Message]:
         """Return messages one by one, for ever, or until none came for `wait_s`; see Subscriber.stream."""
-        topic = to_bytes(topic, "topic")
+        topics = _topics(topic)
         patience_s = optional_seconds(wait_s, "wait_s")
         while True:
             self._session.check_usable()
-            message = self._core.next_now(topic, self._works, self._session.now_s())
+            message = self._core.next_now(topics, self._works, self._session.now_s())
             if self._core.wants_turn():
                 self._session.perform()
             if message is None:
-                message = await self._session.run(Next(topic, patience_s, holder=self._works))
+                message = await self._session.run(Next(topics, patience_s, holder=self._works))
                 if message is None:
                     return
             yield message

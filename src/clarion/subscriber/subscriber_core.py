@@ -8,7 +8,7 @@ wait go on as far as they get.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from math import inf
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from clarion.session.calls import Call, Request, Requests
 from clarion.session.exchange import Instruction, Reply, Wake
 from clarion.subscriber.consumer import Attachment, Consumer
 from clarion.subscriber.core_state import CoreState, FetchSettings, SteppedCall, Steps, no_longer_reads
+from clarion.subscriber.fetch_session import FetchedTopic, FetchSession
 from clarion.subscriber.pattern_reader import PatternReader
 from clarion.subscriber.subscriber_transactions import State, Transactions
 from clarion.wire import bodies
@@ -36,6 +37,7 @@ _GRACE_S = 0.05  # for the broker to answer a get whose wait is over
 _SETTLED_AT_ONCE = 1000  # topics that are acked together when closing: all of 100,000 would wait for each other
 _LEAVE_S = 2.0  # how long a close waits to tell the broker that this one leaves, at most
 
+Topics = bytes | tuple[bytes, ...]  # a topic or pattern, or several
 Source = Consumer | PatternReader
 Start = Literal["new", "earliest"] | int | datetime
 Order = Literal["key"]
@@ -56,8 +58,8 @@ class SubscriberCore:
         self.state = CoreState(name, url, timeout_s, settings, self._requests, self.instructions)
         self.transactions = Transactions(self.state)
         self._consumers: dict[bytes, Consumer] = {}
-        self._patterns: dict[bytes, PatternReader] = {}
-        self._timed: dict[Consumer, None] = {}  # those that may have something to do by the clock
+        self._patterns: dict[Topics, PatternReader] = {}
+        self._timed: dict[Consumer | FetchSession, None] = {}  # those that may have something to do by the clock
         self._calls: dict[SteppedCall, None] = {}  # those that wait
 
     # Events.
@@ -94,7 +96,7 @@ class SubscriberCore:
             part, about = tag
             if part is not None:
                 part.on_reply(about, reply, now_s)
-            if isinstance(part, Consumer):
+            if isinstance(part, Consumer | FetchSession):
                 self._timed[part] = None
 
     def on_lost(self, error: ClarionError, now_s: float) -> None:
@@ -145,24 +147,33 @@ class SubscriberCore:
 
     # Topics.
 
-    def source(self, topic: bytes) -> Source:
-        """Return what reads a topic, or all topics of a pattern."""
-        known = self._consumers.get(topic)
-        if known is not None:
-            return known
-        if not is_pattern(topic):
-            return self.of(topic)
-        pattern = self._patterns.get(topic)
+    def source(self, topics: Topics) -> Source:
+        """Return what reads a topic, all topics of a pattern, or several such."""
+        if isinstance(topics, bytes) and (topics in self._consumers or not is_pattern(topics)):
+            return self.of(topics)
+        pattern = self._patterns.get(topics)
         if pattern is None:
-            pattern = self._patterns[topic] = PatternReader(topic, self.state, self)
+            several = (topics,) if isinstance(topics, bytes) else topics
+            pattern = self._patterns[topics] = PatternReader(several, self.state, self)
         return pattern
 
-    def of(self, topic: bytes) -> Consumer:
-        """Return the consumer of a topic."""
+    def of(self, topic: bytes, reader: PatternReader | None = None) -> Consumer:
+        """Return the consumer of a topic, for the reader of several or a call for this one alone."""
         consumer = self._consumers.get(topic)
         if consumer is None:
             consumer = self._consumers[topic] = Consumer(topic, self.state)
+            for pattern in self._patterns.values():
+                if pattern is not reader:
+                    pattern.on_consumer(consumer)
         return consumer
+
+    def consumers_of(self, covers: Callable[[bytes], bool]) -> list[Consumer]:
+        """Return the consumers of topics that a reader covers."""
+        return [consumer for topic, consumer in self._consumers.items() if covers(topic)]
+
+    def overlaps_session(self, topics: tuple[bytes, ...]) -> bool:
+        """Return whether a session may read one of these topics: a second one would take it away from the first."""
+        return any(pattern.overlaps(topics) for pattern in self._patterns.values())
 
     def on_left(self, consumer: Consumer) -> None:
         """A pattern no longer reads a topic; once no other does, either, nothing is kept of it."""
@@ -175,25 +186,31 @@ class SubscriberCore:
 
     def _end_subscription(self, topic: bytes) -> None:
         pattern = self._patterns.pop(topic, None)
-        of_it = [name for name in self._consumers if name == topic or (is_pattern(topic) and matches(topic, name))]
-        for name in of_it:
+        for session in self._sessions():
+            for read in session.topics():
+                if _is_of(topic, read.name):
+                    session.drop(read, no_longer_reads(self.name, read.name))
+        for name in [name for name in self._consumers if _is_of(topic, name)]:
             consumer = self._consumers[name]
             consumer.end(no_longer_reads(self.name, name))
             self.on_left(consumer)
         if pattern is not None:
             pattern.end()
 
-    def consumers(self) -> list[Consumer]:
-        """Return the consumers of all topics."""
-        return list(self._consumers.values())
+    def consumers(self) -> list[Consumer | FetchSession]:
+        """Return the consumers of all topics, and the sessions of several."""
+        return [*self._consumers.values(), *self._sessions()]
+
+    def _sessions(self) -> list[FetchSession]:
+        return [pattern.session for pattern in self._patterns.values() if pattern.session is not None]
 
     # What takes no waiting.
 
-    def next_now(self, topic: bytes, holder: Holder, now_s: float) -> Message | None:
+    def next_now(self, topics: Topics, holder: Holder, now_s: float) -> Message | None:
         """Return the next message, if that takes no waiting."""
         if self.state.settings.at_most_once:
             return None
-        source = self.source(topic)
+        source = self.source(topics)
         if self.auto_ack:
             source.ack_handed(now_s)
         if source.troubled:
@@ -203,7 +220,7 @@ class SubscriberCore:
             part, offset = message.part, message.offset
             part.holder = holder
             if self.auto_ack:
-                part.attachment.consumer.hand_out(offset, offset + 1)
+                part.attachment.consumer.hand_out(part.attachment, offset, offset + 1)
         return message
 
     def drop_all(self, error: ClarionError) -> None:
@@ -213,7 +230,10 @@ class SubscriberCore:
 
     def stats(self) -> dict[str, Any]:
         """Return what is buffered and held, in all and by topic."""
-        by_topic = {topic: consumer.stats() for topic, consumer in self._consumers.items()}
+        by_topic: dict[bytes, dict[str, Any]] = {}
+        for session in self._sessions():
+            by_topic |= session.stats_by_topic()
+        by_topic |= {topic: consumer.stats() for topic, consumer in self._consumers.items()}
         return {
             "buffered": sum(each["buffered"] for each in by_topic.values()),
             "held": sum(each["held"] for each in by_topic.values()),
@@ -221,6 +241,11 @@ class SubscriberCore:
             "transactions": self.transactions.committed,
             "by_topic": {to_text(topic): each for topic, each in by_topic.items()},
         }
+
+
+def _is_of(topic: bytes, name: bytes) -> bool:
+    """Return whether a name is the topic, or one that it stands for."""
+    return name == topic or (is_pattern(topic) and matches(topic, name))
 
 
 # Verbs that ask once.
@@ -361,7 +386,7 @@ class Get(SteppedCall):
 
     def __init__(
         self,
-        topic: bytes,
+        topics: Topics,
         most: int,
         wait_s: float,
         *,
@@ -372,7 +397,7 @@ class Get(SteppedCall):
     ) -> None:
         if most < 1:
             raise ValueError(f"max_messages is at least 1, not {most}")
-        self.topic = topic
+        self._topics = topics
         self._most = most
         self._wait_s = wait_s
         self._opened = opened  # only from batches whose messages can be looked at
@@ -384,7 +409,7 @@ class Get(SteppedCall):
     def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Ack what was handed out, wait for messages, and hand them out."""
         deadline_s = now_s + self._wait_s
-        source = core.source(self.topic)
+        source = core.source(self._topics)
         if core.auto_ack:
             source.ack_handed(now_s)
         while True:
@@ -410,15 +435,15 @@ class Get(SteppedCall):
 class Next(SteppedCall):
     """Get the next message; None where none came for `wait_s`."""
 
-    def __init__(self, topic: bytes, wait_s: float | None, *, holder: Holder | None = None) -> None:
-        self.topic = topic
+    def __init__(self, topics: Topics, wait_s: float | None, *, holder: Holder | None = None) -> None:
+        self._topics = topics
         self._wait_s = wait_s
         self._holder = holder
 
     def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Ack the one before, and wait for the next; for ever, if that is wanted, also for a broker."""
         while True:
-            source = core.source(self.topic)
+            source = core.source(self._topics)
             if core.auto_ack:
                 source.ack_handed(now_s)
             deadline_s = now_s + (_LONG_WAIT_S if self._wait_s is None else self._wait_s)
@@ -457,15 +482,17 @@ def _put_back(parts: list[MessageBatch]) -> None:
 def _handed_out(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -> Steps:
     """Return messages that the next call acks, with ack="auto". At most once: ack them now, and return only what could
     be acked."""
-    if not core.state.settings.at_most_once:
-        for part in parts if core.auto_ack else ():
-            part.attachment.consumer.hand_out(part.offsets.start, part.offsets.stop)
+    at_most_once = core.state.settings.at_most_once
+    for part in parts if core.auto_ack or at_most_once else ():
+        first = part.batch_offset
+        part.attachment.consumer.hand_out(part.attachment, first + part.start, first + part.stop)
+    if not at_most_once:
         return parts
     try:
-        for part in parts:
-            part.attachment.consumer.ack(part.attachment, part.offsets.start, part.offsets.stop, now_s)
         deadline_s = now_s + core.state.timeout_s
         for consumer in {part.attachment.consumer: None for part in parts}:
+            consumer.hurry_acks(now_s)
+            consumer.ack_handed(now_s)
             while not consumer.is_settled() and now_s < deadline_s:
                 now_s = yield deadline_s
             consumer.raise_unless_settled()
@@ -478,7 +505,7 @@ def _handed_out(parts: list[MessageBatch], core: SubscriberCore, now_s: float) -
 class Extend(SteppedCall):
     """Renew the lease on messages, and wait until the broker says that it did."""
 
-    def __init__(self, attachment: Attachment, start: int, stop: int) -> None:
+    def __init__(self, attachment: Attachment | FetchedTopic, start: int, stop: int) -> None:
         self._attachment = attachment
         self._offsets = start, stop
         self.answered = False
@@ -508,7 +535,10 @@ class Flush(SteppedCall):
     def steps(self, core: SubscriberCore, now_s: float, unix_s: float) -> Steps:
         """Wait for one consumer after the other."""
         deadline_s = now_s + (core.state.timeout_s if self._timeout_s is None else self._timeout_s)
-        for consumer in core.consumers():
+        consumers = core.consumers()
+        for consumer in consumers:
+            consumer.hurry_acks(now_s)
+        for consumer in consumers:
             while not consumer.is_settled() and now_s < deadline_s:
                 now_s = yield deadline_s
             consumer.raise_unless_settled()
@@ -529,8 +559,10 @@ class Close(SteppedCall):
         in_time = True
         for first in range(0, len(consumers), _SETTLED_AT_ONCE):
             some = consumers[first : first + _SETTLED_AT_ONCE]
-            for consumer in some if self._ack and core.auto_ack else ():
-                consumer.ack_handed(now_s)
+            for consumer in some:
+                consumer.hurry_acks(now_s)
+                if self._ack and core.auto_ack:
+                    consumer.ack_handed(now_s)
             patience_s = min(deadline_s, now_s + _LEAVE_S)
             for consumer in some if len(consumers) > len(some) else ():
                 while in_time and not consumer.is_settled():

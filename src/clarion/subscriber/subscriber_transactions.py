@@ -29,6 +29,7 @@ from clarion.session.calls import Call
 from clarion.session.exchange import Reply
 from clarion.subscriber.consumer import Attachment, Range
 from clarion.subscriber.core_state import CoreState, SteppedCall, Steps
+from clarion.subscriber.fetch_session import FetchedTopic
 from clarion.wire import bodies
 from clarion.wire.batch_builder import BatchBuilder, message_bytes
 from clarion.wire.codes import Code, error_of
@@ -65,7 +66,7 @@ class Draft:
         self._builders: list[BatchBuilder] = []
         self._open: dict[tuple[bytes, int, bool], int] = {}  # by topic and lifetime: the one that is not full
         self._places: list[tuple[int, int]] = []  # of each put: builder, place in it
-        self._acks: dict[Attachment, list[Range]] = {}
+        self._acks: dict[Attachment | FetchedTopic, list[Range]] = {}
         self._sets: list[tuple[bytes, bytes | None, int | None]] = []
 
     def __bool__(self) -> bool:
@@ -90,7 +91,7 @@ class Draft:
         place = self._builders[at].add(payload, key, packed, message_bytes(payload, key, packed), due_us or 0)
         self._places.append((at, place))
 
-    def ack(self, attachment: Attachment, start: int, stop: int) -> None:
+    def ack(self, attachment: Attachment | FetchedTopic, start: int, stop: int) -> None:
         """Add a range to be acked."""
         self._acks.setdefault(attachment, []).append((start, stop))
 
@@ -100,7 +101,7 @@ class Draft:
             raise ValueError("a transaction sets each state once")
         self._sets.append((name, value, expect))
 
-    def acks(self) -> list[tuple[Attachment, int, int]]:
+    def acks(self) -> list[tuple[Attachment | FetchedTopic, int, int]]:
         """Return what is to be acked."""
         return [(attachment, start, stop) for attachment, ranges in self._acks.items() for start, stop in ranges]
 

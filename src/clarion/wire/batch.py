@@ -52,6 +52,7 @@ _LAST_OFFSET = struct.Struct("<i")
 _EVEN_FROM = 16  # values of one size: fewer are not worth the look
 _EVEN_AT_ONCE = 64
 _OFFSET_MAX = (1 << 31) - 1
+_SOLE_AT = HEADER_BYTES + 8  # where the payload of a lone message without key and headers begins
 
 Headers = dict[str, bytes]
 encode_headers = msgspec.msgpack.Encoder().encode
@@ -212,8 +213,17 @@ def readdress_batch(packed: Buffer, *, broker: int, publisher: int, stamp: int, 
 
 
 def _checksum(packed: Buffer) -> int:
-    view = memoryview(packed)
-    return xxh3_64_intdigest(view[_CHECKED_FROM:], seed=int.from_bytes(view[:8], "little"))
+    return xxh3_64_intdigest(memoryview(packed)[_CHECKED_FROM:], seed=_WIDE.unpack_from(packed)[0])
+
+
+def _check_payloads(raw: Buffer, count: int, size: int) -> None:
+    """Raise BadBatch where a batch of payloads alone is not laid out as its header says; see `_check_columns`."""
+    data_at = HEADER_BYTES + padded(4 * (count + 1))
+    if data_at + padded(size) != len(raw):
+        raise BadBatch("the batch's columns do not fill its body")
+    first = _LAST_OFFSET.unpack_from(raw, HEADER_BYTES)[0]
+    if first != 0 or _LAST_OFFSET.unpack_from(raw, HEADER_BYTES + 4 * count)[0] != size:
+        raise BadBatch("a column's offsets do not span its bytes")
 
 
 class ColumnPlace:
@@ -253,8 +263,8 @@ class Batch:
     def __init__(self, raw: Buffer, header: tuple[Any, ...] | None = None) -> None:
         self.raw = raw
         self._header = header = header or _HEADER.unpack_from(raw)
-        _, _, self.flags, self.first_counter, _, self.count, self.broker, self.publisher, *_ = header
-        self.stamp, self.number = header[9], header[10]
+        self.flags, self.first_counter, self.count = header[2], header[3], header[5]
+        self.broker, self.publisher, self.stamp, self.number = header[6], header[7], header[9], header[10]
         self._columns: _Columns | None = None
         self._holder = raw  # the bytes the columns lie in, once they are laid out
 
@@ -280,7 +290,9 @@ class Batch:
         if header[13] != len(raw) - HEADER_BYTES:
             raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
         batch = cls(raw, header)
-        if batch.is_compressed:
+        if not header[2]:
+            _check_payloads(raw, count, header[8])
+        elif header[2] & COMPRESSED:
             batch._check_promise()
         else:
             batch._check_columns(batch._layout())
@@ -380,6 +392,8 @@ class Batch:
 
     def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Return the payloads of messages [start, stop) as a list of bytes."""
+        if self.count == 1 and not self.flags:  # it lies where every such does
+            return [bytes(self.raw[_SOLE_AT : _SOLE_AT + self._header[8]])][start:stop]
         column = self._layout()[0]
         return cut_column(self._holder, column, self.count, start, self.count if stop is None else stop)
 

@@ -148,9 +148,10 @@ class BeginFetch(Body):
 
 
 class Fetch(Body):
-    """Return what there is on all topics of a fetch session beyond what it was sent, waiting for it up to `wait_ms`.
+    """Return what there is on all topics of a fetch session beyond what it `got`, waiting for it up to `wait_ms`.
 
-    A consumer numbers its fetches 1, 2, 3, …; the same number again gives again what it gave, and perhaps more.
+    A consumer numbers its fetches 1, 2, 3, …, so that one that comes late is known. `got` is the `serial` of the last
+    answer with messages that it has: what was sent after that did not arrive, and comes again.
     """
 
     name: bytes
@@ -159,6 +160,7 @@ class Fetch(Body):
     max_messages: int
     max_bytes: int
     wait_ms: int
+    got: int = 0
 
 
 class AckMany(Body):
@@ -280,6 +282,9 @@ class Describe(Body):
     """Ask for everything about a topic."""
 
     topic: bytes
+
+
+MAX_DESCRIBED = 100  # topics of one DescribeMany: each may have to be read from the store
 
 
 class DescribeMany(Body):
@@ -452,6 +457,7 @@ class Fetched(Body):
     another token, where it begins anew elsewhere (sought, or made again): what the consumer has of it is nobody's then.
     """
 
+    serial: int  # of this answer, in its session
     batches: tuple[tuple[int, int, int, int], ...]  # number of the topic, first offset, commit time in µs, bytes
     topics: tuple[tuple[int, bytes, int, int], ...] = ()  # number, name, token, cursor
     skip: tuple[tuple[int, int, int], ...] = ()  # number, start, stop: not for this reader; expired, or done already

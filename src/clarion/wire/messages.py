@@ -97,7 +97,8 @@ class MessageBatch:
 
     def messages(self) -> list[Message]:
         """Return single messages."""
-        return [Message(self, place, payload) for place, payload in enumerate(self.payloads(), self.start)]
+        payloads = self.batch.payloads(self.start, self.stop)
+        return [Message(self, place, payload) for place, payload in enumerate(payloads, self.start)]
 
     def ack(self) -> None:
         """Say that all of it is done (with ack="explicit")."""

@@ -22,6 +22,7 @@ from clarion.wire.messages import Message, MessageBatch
 T = TypeVar("T")
 Ranges = tuple[tuple[int, int], ...]
 LEASE_S = 15.0
+BROKER, PUBLISHER = 11, 22
 COUNT = 100  # the broker's, when the client began
 
 
@@ -253,12 +254,16 @@ class Talk(World):
 
     def mark_handed(self, part: MessageBatch) -> None:
         """Have it acked by the next call, as a subscriber does with ack="auto"."""
-        self.reading.hand_out(part.offsets.start, part.offsets.stop)
+        self.reading.hand_out(part.attachment, part.offsets.start, part.offsets.stop)
 
     def lent(self, *offsets: int, waiting: int = 0) -> list[Message]:
         """Have messages lent by the take under way, and handed out."""
         self.pick(Kind.TAKE).lend(*offsets, waiting=waiting)
         return self.hand_out()
+
+
+def welcome(version: int, max_batch_bytes: int = 10_000) -> bodies.Welcome:
+    return bodies.Welcome(version, BROKER, b"", 0, max_batch_bytes, 1, 1, count=COUNT)
 
 
 def packed(*payloads: bytes) -> bytes:
@@ -320,6 +325,10 @@ class Watch(World):
         self.tokens: dict[bytes, int] = {}
         self.version = 0
 
+    def make_core(self, settings: FetchSettings, *, auto_ack: bool) -> None:
+        super().make_core(settings, auto_ack=auto_ack)
+        self.core.state.welcome = welcome(1)  # it knows no fetch sessions
+
     def get(self, most: int = 10, wait_s: float = 0.0) -> Walk[list[MessageBatch]]:
         return self.run(Get(PATTERN, most, wait_s, holder=self))
 
@@ -357,9 +366,6 @@ class Watch(World):
 # Transactions beside a reading, whose requests are answered by the test.
 
 
-BROKER, PUBLISHER = 11, 22
-
-
 class Business(Talk):
     """A reading with messages 0 to 4 handed out, and transactions beside it."""
 
@@ -380,7 +386,7 @@ class Business(Talk):
     def register(self, publisher: int = PUBLISHER, max_batch_bytes: int = 10_000) -> None:
         """Answer what is asked before the first transaction."""
         for kind, body in (
-            (Kind.HELLO, bodies.Welcome(1, BROKER, b"", 0, max_batch_bytes, 1, 1, count=COUNT)),
+            (Kind.HELLO, welcome(1, max_batch_bytes)),
             (Kind.REGISTER, bodies.Registered(BROKER, publisher)),
         ):
             for asked in [asked for asked in self.asked if asked.kind == kind]:

@@ -30,7 +30,7 @@ def check_room(state: State, topic: Topic, size: int, *, count_delayed: bool = T
     bound = bound_bytes(topic, state.limits)
     if not bound:
         return 0
-    delayed = state.delayed_bytes(topic) if count_delayed else 0
+    delayed = (topic.delayed_bytes or state.delayed_bytes(topic)) if count_delayed else 0
     if topic.stored_bytes + delayed + size <= bound:
         return 0
     below = 0

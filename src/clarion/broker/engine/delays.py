@@ -51,6 +51,8 @@ def read_due(batch: Batch, due: bytes, now_us: int) -> tuple[int, ...]:
 
 def expires_at_us(topic: Topic, ttl_ms: int, now: Now) -> int:
     """Return when a batch expires that is committed now: after its own time to live, or the topic's; 0 is never."""
+    if ttl_ms <= 0 and not topic.settings.ttl_s:
+        return 0
     ttl_us = (
         1000 * min(ttl_ms, LONGEST_TTL_MS)
         if ttl_ms > 0

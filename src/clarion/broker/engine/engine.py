@@ -12,6 +12,7 @@ from clarion.broker.engine.clock import Now
 from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.decisions import Changing
 from clarion.broker.engine.delays import Delays
+from clarion.broker.engine.fetches import Fetches
 from clarion.broker.engine.gets import Gets
 from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import FULL_RETRY_S, Limits
@@ -30,6 +31,7 @@ from clarion.broker.engine.state import (
     PutsTaken,
     PutTaken,
     Registered,
+    SessionAttached,
     State,
     SubscriptionChanged,
     TopicDeleted,
@@ -77,7 +79,8 @@ class Engine:
         self._leases = Leases(state, self._subscriptions, self._dead_letters)
         self._gets = Gets(state, self._subscriptions)
         self._transactions = Transactions(state, self._subscriptions, self._puts)
-        self._patterns = Patterns(state, self._subscriptions)
+        self._fetches = Fetches(state, self._subscriptions)
+        self._patterns = Patterns(state, self._subscriptions, self._fetches)
         self._retention = Retention(state, self._subscriptions)
         self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
         self._commits_seen = -1
@@ -114,6 +117,8 @@ class Engine:
             Kind.ACK: _Handler(subscriptions.check_ack, subscriptions.ack),
             Kind.ACK_MANY: _Handler(subscriptions.check_ack_many, subscriptions.ack_many),
             Kind.GET: _Handler(self._gets.check_get, self._gets.get),
+            Kind.BEGIN_FETCH: _Handler(self._fetches.check_begin, self._fetches.begin),
+            Kind.FETCH: _Handler(self._fetches.check_fetch, self._fetches.fetch),
             Kind.TAKE: _Handler(leases.check_take, leases.take),
             Kind.RENEW: _Handler(leases.check_renew, leases.renew),
             Kind.RETURN: _Handler(leases.check_return, leases.take_back),
@@ -150,7 +155,8 @@ class Engine:
             Decided: lambda effect, _now: state.asked.pop(effect.nonce, None),
             Trimmed: lambda effect, _now: on_trimmed(state, effect),
             TopicDeleted: self._on_topic_deleted,
-            SubscriptionChanged: self._patterns.matching.on_subscription_changed,
+            SubscriptionChanged: self._on_subscription_changed,
+            SessionAttached: self._fetches.on_attached,
             Leasable: self._leases.on_leasable,
             Delayed: self._delays.on_delayed,
             DelaysReleased: self._delays.on_released,
@@ -193,6 +199,7 @@ class Engine:
         self._seen = now
         now_s = now.monotonic_s
         self._gets.expire(now_s)
+        self._fetches.tick(now)
         self._leases.tick(now)
         self._delays.tick(now)
         self._patterns.tick(now)
@@ -215,7 +222,7 @@ class Engine:
         own = min(self._trim_at_s, self._state.next_unload_s(), self._disk_at_s, self._retention.next_deadline_s())
         if self._state.in_flight is None:
             own = min(own, self._state.open.patient_until_s)
-        for part in (self._gets, self._leases, self._delays, self._patterns):
+        for part in (self._gets, self._fetches, self._leases, self._delays, self._patterns):
             deadline_s = part.next_deadline_s()
             own = own if deadline_s is None else min(own, deadline_s)
         return own
@@ -282,6 +289,7 @@ class Engine:
             effects[type(effect)](effect, now)
         self._leases.serve_all(now)
         self._patterns.matching.tell_changed()
+        self._fetches.serve_woken(now)
         for topic in group.topics:
             topic.uncommitted -= 1
 
@@ -289,19 +297,30 @@ class Engine:
         """Have the batches of a group seen, and delivered to those who wait."""
         state = self._state
         grown = {}
+        messages = size = 0
         for topic, batch in group.shown:
             topic.visible_end = batch.first_offset + batch.count
             topic.visible_bytes = batch.bytes_total
             state.remember(topic, batch)
-            state.counters["messages_stored"] += batch.count
-            state.counters["bytes_stored"] += len(batch.data)
-            state.counters["batches_stored"] += 1
+            messages += batch.count
+            size += len(batch.data)
             grown[topic] = True
+        state.counters["messages_stored"] += messages
+        state.counters["bytes_stored"] += size
+        state.counters["batches_stored"] += len(group.shown)
         for topic in grown:
             if topic.waiting:
                 self._gets.wake(topic, now)
             if topic.takers:
                 self._leases.wake(topic, now)
+            if state.sessions:
+                state.tell_sessions(topic)
+        self._fetches.serve_woken(now)
+
+    def _on_subscription_changed(self, effect: SubscriptionChanged, now: Now) -> None:
+        self._patterns.matching.on_subscription_changed(effect, now)
+        if effect.is_there:
+            self._state.tell_sessions(effect.topic)
 
     def _on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
         """Free the name of a topic whose deletion is on disk."""
@@ -315,6 +334,7 @@ class Engine:
         assert state.in_flight is group
         state.counters["commits_failed"] += 1
         self._gets.answer_all()
+        self._fetches.answer_all()
         self._leases.forget_all()
         refused = Refused(code, text, retry_after_s=FULL_RETRY_S)
         lost = [*group.on_durable, *state.open.on_durable]
@@ -327,7 +347,7 @@ class Engine:
                 effect.answer.left = 0  # once, though its batches may be in both groups
                 state.refuse(effect.answer.reply_to, refused)
         trimmed = [effect.topic for effect in lost if isinstance(effect, Trimmed)]
-        trims = {topic.name for topic in (*state.read_topics, *trimmed)}
+        trims = {topic.name for topic in (*state.read_topics, *trimmed)} | set(self._retention.forget_all())
         patterns = state.patterns
         state.forget_all()
         self._patterns.failed(patterns, code, text)

@@ -9,28 +9,18 @@ from clarion.broker.engine.answers import Answer, Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import Subscriptions, find_topic, gone_below
-from clarion.broker.engine.topic_log import UNREAD, cut, has_expired, read_batches, unread
+from clarion.broker.engine.topic_log import UNREAD, Batches, pack_batches, read_batches, unread
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges
-from clarion.store.port import StoredBatch
 from clarion.wire import bodies
 from clarion.wire.codes import Code
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import Kind
 
 _ANSWERED_KEPT = 1024  # deadlines of gets already answered that may linger
 
 
-_Batches = tuple[int, list[StoredBatch]]  # how many messages are wanted, and the batches that hold them
-_Found = tuple[int, _Batches]  # the first offset that the subscription needs, and what is there from there on
-
-
-class _Packed(NamedTuple):
-    envelopes: list[tuple[int, int]]
-    blobs: list[Buffer]
-    expired: list[tuple[int, int]]
-    reached: int  # 0: there was no batch
-    messages: int
+_Found = tuple[int, Batches]  # the first offset that the subscription needs, and what is there from there on
 
 
 class _Get(NamedTuple):
@@ -45,7 +35,7 @@ class _Read(NamedTuple):
     body: bodies.Read
     topic: Topic
     subscription: Subscription | None
-    batches: _Batches
+    batches: Batches
 
 
 class Gets:
@@ -83,7 +73,7 @@ class Gets:
             raise gone_below(topic, unacked)
         return unacked, self._batches(body, topic, position)
 
-    def _batches(self, body: bodies.Get | bodies.Read, topic: Topic, position: int) -> _Batches:
+    def _batches(self, body: bodies.Get | bodies.Read, topic: Topic, position: int) -> Batches:
         max_messages, max_bytes = self._state.most_of(body)
         try:
             return max_messages, read_batches(self._state, topic, position, max_messages, max_bytes)
@@ -157,12 +147,9 @@ class Gets:
     def _deliver(self, reply_to: ReplyTo, plan: _Get, found: _Found, now: Now) -> None:
         state, (unacked, batches) = self._state, found
         body, topic, subscription, position, _ = plan
-        packed = _pack(batches, position, now)
+        packed = pack_batches(batches, position, now)
         for start, stop in packed.expired:
-            state.counters["messages_expired"] += stop - start
-            if subscription.acked.add(start, stop):
-                self._subscriptions.changed(topic, subscription)
-                state.read_topics.add(topic)
+            self._subscriptions.take_expired(topic, subscription, start, stop)
         state.counters["messages_delivered"] += packed.messages
         state.counters["deliveries"] += 1
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
@@ -192,7 +179,7 @@ class Gets:
         if position == topic.visible_end:
             self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
             return
-        packed = _pack(batches, position, now)
+        packed = pack_batches(batches, position, now)
         reached = packed.reached or position
         skip = AckedRanges(0)
         for span in (*packed.expired, *(subscription.acked.within(position, reached) if subscription else ())):
@@ -205,30 +192,6 @@ class Gets:
         """Return the first offset committed at a time or later that may be read, or the end of the topic."""
         topic = find_topic(self._state, body.topic, now)
         return Answer(Kind.ACK, bodies.OffsetIs(self._subscriptions.offset_at(topic, body.at_us)))
-
-
-def _pack(found: _Batches, position: int, now: Now) -> _Packed:
-    """Return what is sent of batches from a position on, and what of them expired."""
-    envelopes: list[tuple[int, int]] = []
-    blobs: list[Buffer] = []
-    expired: list[tuple[int, int]] = []
-    reached = messages = 0
-    left, batches = found
-    for batch in batches:
-        start = max(0, position - batch.first_offset)
-        stop = min(batch.count, start + left)
-        reached = batch.first_offset + stop
-        if has_expired(batch, now):
-            expired.append((batch.first_offset + start, reached))
-            continue
-        left -= stop - start
-        messages += stop - start
-        first_offset, data = cut(batch, start, stop)
-        if data is batch.data:  # it is sent whole, and the reader may take all of it
-            reached = batch.first_offset + batch.count
-        envelopes.append((first_offset, batch.committed_at_us))
-        blobs.append(data)
-    return _Packed(envelopes, blobs, expired, reached, messages)
 
 
 def _still_waits(topic: Topic, get: Waiting) -> bool:

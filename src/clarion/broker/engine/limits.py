@@ -16,7 +16,7 @@ FULL_RETRY_S = 0.2  # before somebody who found the disk or a topic full, or who
 class Limits:
     """What the engine bounds. Names from the reliable-service document are kept where they still steer something."""
 
-    max_topics_in_memory: int = 10_000
+    max_topics_in_memory: int = 100_000  # some 4 KB each
     topic_queue_size: int = 100_000  # messages of a topic kept in memory
     memory_bytes: int = 64 * 2**20  # of messages kept in memory, all topics together
     topic_unload_interval_s: float = 10.0

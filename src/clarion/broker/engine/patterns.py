@@ -11,6 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from clarion.broker.engine.answers import Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
+from clarion.broker.engine.fetches import Fetches
 from clarion.broker.engine.state import PatternKey, PatternTable, State, SubscriptionChanged
 from clarion.broker.engine.subscriptions import BUSY_RETRY_S, Subscriptions
 from clarion.broker.engine.topics import Topic
@@ -267,9 +268,10 @@ class Patterns:
     the topics have room is known only when they were gone through: then the answer is that it was given up.
     """
 
-    def __init__(self, state: State, subscriptions: Subscriptions) -> None:
+    def __init__(self, state: State, subscriptions: Subscriptions, fetches: Fetches) -> None:
         self._state = state
         self._subscriptions = subscriptions
+        self._fetches = fetches
         self._scans = Scans(state.store)
         self.matching = Matching(state, self._scans)
         self._made: dict[PatternKey, list[bytes]] = {}  # topics subscribed to for those that come
@@ -413,9 +415,11 @@ class Patterns:
     def _end(self, key: PatternKey) -> None:
         state = self._state
         del state.patterns.options[key], state.patterns.numbers[key]
+        state.patterns.consumers.pop(key, None)
         state.open.changes.patterns.pop(key, None)
         state.open.changes.gone_patterns.add(key)
         self.matching.end(*key)
+        self._fetches.end_pattern(key, f"the subscription to the pattern {to_text(key[0])} was ended")
         for reply_to in state.patterns.going.pop(key):
             state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 

@@ -197,8 +197,7 @@ class Puts:
 
     def _plan_put(self, body: bodies.Put, batch: Batch, seen: PublisherRow | None, now: Now) -> NumberedPut:
         times_us = read_due(batch, body.due, now.unix_us)
-        if body.ttl_ms < 0:
-            raise Refused(Code.MALFORMED, f"ttl_ms is 0 (as the topic says) or more, not {body.ttl_ms}")
+        self.check_ttl(body.ttl_ms)
         topic = self._topic_meant(body, now) if body.topic_number else self.find_topic(body.topic, now)
         put = PutPlan(body.topic, topic, batch, body.ttl_ms, times_us)
         if topic is None:
@@ -239,6 +238,11 @@ class Puts:
             raise Refused(Code.MALFORMED, text)
         return batch
 
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Refuse a time to live that is none."""
+        if ttl_ms < 0:
+            raise Refused(Code.MALFORMED, f"ttl_ms is 0 (as the topic says) or more, not {ttl_ms}")
+
     def _topic_meant(self, body: bodies.Put, now: Now) -> Topic:
         """Return the topic that a put names by number; refuse where that is gone."""
         topic = self._state.find_topic(body.topic, now.monotonic_s)
@@ -264,7 +268,7 @@ class Puts:
     def check_batch(self, name: bytes, topic: Topic | None, batch: Batch) -> None:
         """Refuse a batch that will be refused again: it is too large, or nobody would read it."""
         most = self.max_batch_bytes(topic)
-        if max(len(batch.raw), batch.plain_bytes) > most:
+        if len(batch.raw) > most or (batch.is_compressed and batch.plain_bytes > most):
             raise Refused(Code.TOO_LARGE, too_large(name, most))
         if topic is None and self._would_be_unread(name):
             raise Refused(Code.NO_SUBSCRIBER, _unread(name))
@@ -327,8 +331,7 @@ class Puts:
                 batch.publisher, topic.number, batch.number, batch.checksum, code,
                 first_offset, committed_at_us, writer.messages_total,
             )  # fmt: skip
-            writer.last_number = batch.number
-            writer.kept.append(receipt)
+            writer.keep(receipt)
             state.open.changes.receipts.append(receipt)
         else:
             state.counters["puts_repeated"] += 1

@@ -17,6 +17,7 @@ _SUBSCRIPTIONS_A_SWEEP = 2000
 _HEADS_A_SWEEP = 5  # first batches read from the store to see whether they have expired
 _HEAD_BYTES = 2**20
 _HEAD_BATCHES = 1000
+_TRIMMED_AT_ONCE = 2000  # topics that were read, unless the disk has little room
 _UNUSED_S = 60.0  # for which a topic that is for a time may be without subscriptions at its beginning
 
 
@@ -31,12 +32,25 @@ class Retention:
         self._page = _TOPICS_A_SWEEP
         self._first_round = True
         self._started_us: int | None = None
+        self._to_trim: list[Topic] = []  # in turn: of very many topics, each lets go of more at a time
 
     def trim_read(self, now: Now) -> None:
         """Forget messages that every subscriber has read (the stale message removal of the reliable service)."""
-        topics, self._state.read_topics = self._state.read_topics, set()
-        for topic in topics:
-            self.trim(topic, now)
+        state = self._state
+        if not self._to_trim:
+            self._to_trim, state.read_topics = list(state.read_topics), set()
+        most = _TRIMMED_AT_ONCE if state.has_room(state.limits.disk_reserve_bytes) else len(self._to_trim)
+        some, self._to_trim = self._to_trim[:most], self._to_trim[most:]
+        for topic in some:
+            if (
+                state.topics.get(topic.name) is topic
+            ):  # it may have left memory meanwhile: then it is found when it is back
+                self.trim(topic, now)
+
+    def forget_all(self) -> list[bytes]:
+        """Return the names of topics that have something to let go of, and forget them."""
+        topics, self._to_trim = self._to_trim, []
+        return [topic.name for topic in topics]
 
     def trim(self, topic: Topic, now: Now) -> None:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
@@ -105,8 +119,10 @@ class Retention:
         settings = unpack_settings(row.settings)
         if settings.temporary and not subscriptions:
             return True
-        if any(self._is_overdue(sub.seen_at_us, unpack_options(sub.options).expires_s, now) for sub in subscriptions):
-            return True
+        for sub in subscriptions:
+            expires_s = unpack_options(sub.options).expires_s
+            if self._is_overdue(sub.seen_at_us, expires_s / 4 if sub.name in self._state.sessions else expires_s, now):
+                return True
         if not row.stored_bytes:
             return False
         live = min((sub.cursor for sub in subscriptions), default=row.next_offset)
@@ -120,7 +136,11 @@ class Retention:
         )
 
     def _has_expired(self, topic: Topic, subscription: Subscription, now: Now) -> bool:
-        if not self._is_overdue(subscription.seen_at_us, subscription.options.expires_s, now):
+        expires_s = subscription.options.expires_s
+        if expires_s and any(session.name == subscription.name for session in self._state.sessions_of(topic)):
+            self._subscriptions.note_use(topic, subscription, now)  # by who fetches from many topics, this among them
+            return False
+        if not self._is_overdue(subscription.seen_at_us, expires_s, now):
             return False
         if subscription.leases is not None and subscription.leases.consumers:
             return False

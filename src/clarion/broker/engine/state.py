@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -12,10 +12,11 @@ import msgspec
 
 from clarion.broker.engine.answers import Refused, Reply, ReplyTo, Waiting, disk_full
 from clarion.broker.engine.clock import Now as Now
+from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.topics import Subscription, Topic, Transactor, Writer
+from clarion.broker.engine.topics import NOTHING, Subscription, Topic, Transactor, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.names import matches
 from clarion.model.options import SubscriptionOptions, unpack_options
@@ -64,9 +65,12 @@ class PatternTable:
     def __init__(self, rows: Iterable[PatternRow]) -> None:
         self.options: dict[PatternKey, SubscriptionOptions] = {}
         self.numbers: dict[PatternKey, int] = {}
+        self.consumers: dict[PatternKey, tuple[int, bytes]] = {}  # token and nonce of who began to fetch from it last
         for row in rows:
             self.options[row.pattern, row.name] = unpack_options(row.options)
             self.numbers[row.pattern, row.name] = row.number
+            if row.token:
+                self.consumers[row.pattern, row.name] = (row.token, row.nonce)
         self.coming: dict[PatternKey, tuple[SubscriptionOptions, list[ReplyTo]]] = {}
         self.going: dict[PatternKey, list[ReplyTo]] = {}
 
@@ -78,6 +82,14 @@ class PatternTable:
         for key, (options, _) in self.coming.items():
             if matches(key[0], topic):
                 yield key[1], options
+
+    def consumer_of(self, name: bytes, topic: bytes) -> bytes:
+        """Return the nonce of the one consumer that fetches by a pattern from topics of this name; b"" where there is
+        none, or several might."""
+        found = {
+            nonce for (pattern, who), (_, nonce) in self.consumers.items() if who == name and matches(pattern, topic)
+        }
+        return found.pop() if len(found) == 1 else b""
 
 
 # What happens when a group is on disk, besides replies: plain data, each done by one part of the engine, in order.
@@ -143,6 +155,10 @@ class Trimmed(NamedTuple):
     """The store has let go of a topic's oldest batches."""
 
     topic: Topic
+    below: int
+    bytes_below: (
+        int | None
+    )  # ever put, where all that was committed went: then nobody has to ask the store what is left
 
 
 class TopicDeleted(NamedTuple):
@@ -157,6 +173,13 @@ class SubscriptionChanged(NamedTuple):
     topic: Topic
     name: bytes
     is_there: bool
+
+
+class SessionAttached(NamedTuple):
+    """A fetch session is the consumer of topics from now on."""
+
+    session: FetchSession
+    numbers: list[int]
 
 
 class Leasable(NamedTuple):
@@ -184,7 +207,7 @@ class DelaysReleased(NamedTuple):
 
 Effect = (
     Reply | PutTaken | PutsTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted
-    | SubscriptionChanged | Leasable | Delayed | DelaysReleased
+    | SubscriptionChanged | SessionAttached | Leasable | Delayed | DelaysReleased
 )  # fmt: skip
 
 
@@ -249,6 +272,9 @@ class State:
         self.cached: OrderedDict[Topic, None] = OrderedDict()  # topics with batches in memory, coldest first
         self.cached_bytes = 0
         self.waiting_gets = 0
+        self.sessions: dict[bytes, list[FetchSession]] = {}  # by subscriber; who loses one begins it again
+        self.sessions_changed = 0  # how often
+        self.woken: dict[FetchSession, None] = {}  # those that wait, and may have something now
         self._notes: dict[tuple[int, bytes], tuple[Topic, Subscription]] = {}
         self.notes_by_s: float | None = None  # when they are written at the latest
         self.just_read: StoredBatch | None = None  # often the next one asked for, too
@@ -294,12 +320,30 @@ class State:
         if found is not None:
             found.touched_s = now_s
             return None if found.deleted else found
+        if not 0 < number <= self.count:  # nobody was ever given such a number, and a store may not hold it
+            return None
         row = next((row for group in self.groups() if (row := group.changes.topics.get(number))), None)
         name = row.name if row else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)
         return None if topic is None or topic.deleted or topic.number != number else topic
 
-    def most_of(self, body: bodies.Get | bodies.Take | bodies.Read) -> tuple[int, int]:
+    def sessions_of(self, topic: Topic) -> list[FetchSession]:
+        """Return the fetch sessions that a topic is part of."""
+        changed, sessions = topic.fetched_by
+        if changed != self.sessions_changed:
+            names = self.sessions.keys() & topic.subscriptions.keys()
+            sessions = [each for name in sorted(names) for each in self.sessions[name] if each.covers(topic.name)]
+            topic.fetched_by = (self.sessions_changed, sessions)
+        return sessions
+
+    def tell_sessions(self, topic: Topic) -> None:
+        """Have the fetch sessions look at a topic, which has grown, or whose subscriptions have changed."""
+        for session in self.sessions_of(topic):
+            session.ready[topic.number] = None
+            if session.waiting is not None:
+                self.woken[session] = None
+
+    def most_of(self, body: bodies.Get | bodies.Take | bodies.Read | bodies.Fetch) -> tuple[int, int]:
         """Return how many messages, and bytes, a reader gets at a time."""
         limits = self.limits
         return min(max(1, body.max_messages), limits.max_get_msgs), min(max(1, body.max_bytes), limits.max_get_bytes)
@@ -378,7 +422,8 @@ class State:
         return topic.delayed_bytes
 
     def _place(self, topic: Topic, data: Buffer, size: int, count: int, now: Now, expires_at_us: int) -> StoredBatch:
-        topic.last_commit_us = max(topic.last_commit_us, now.unix_us)
+        if now.unix_us > topic.last_commit_us:
+            topic.last_commit_us = now.unix_us
         topic.bytes_total += size
         batch = StoredBatch(
             topic.number, topic.next_offset, count, topic.last_commit_us, topic.bytes_total, data, expires_at_us
@@ -502,6 +547,8 @@ class State:
             while topic.recent:
                 self.drop_oldest(topic)
             return
+        if topic.recent is NOTHING:
+            topic.recent = deque()
         topic.recent.append(batch)
         topic.recent_messages += batch.count
         self.cached[topic] = None
@@ -518,6 +565,7 @@ class State:
         topic.recent_messages -= dropped.count
         self.cached_bytes -= len(dropped.data) + _OVERHEAD_BYTES
         if not topic.recent:
+            topic.recent = NOTHING
             del self.cached[topic]
 
     def drop_topic(self, topic: Topic) -> None:

@@ -180,7 +180,7 @@ class Subscriptions:
             state.changed(topic)
             for subscriber, options in list(state.patterns.wanting(name)):
                 if subscriber not in topic.subscriptions:
-                    self.add(topic, subscriber, 0, options, now)
+                    self.add(topic, subscriber, 0, options, now, state.patterns.consumer_of(subscriber, name))
         return topic
 
     def delete_topic(self, topic: Topic) -> None:
@@ -200,11 +200,15 @@ class Subscriptions:
         if topic.settings.temporary and not topic.subscriptions and not topic.deleted:
             self.delete_topic(topic)
 
-    def add(self, topic: Topic, name: bytes, cursor: int, options: SubscriptionOptions, now: Now) -> Subscription:
-        """Make a subscription from an offset on."""
+    def add(
+        self, topic: Topic, name: bytes, cursor: int, options: SubscriptionOptions, now: Now, nonce: bytes = b""
+    ) -> Subscription:
+        """Make a subscription from an offset on; it may have a consumer from its beginning."""
         state = self._state
-        made = Subscription(topic.number, name, AckedRanges(cursor), state.draw(), b"", options, now.unix_us)
+        nonce = b"" if options.shared else nonce
+        made = Subscription(topic.number, name, AckedRanges(cursor), state.draw(), nonce, options, now.unix_us)
         topic.subscriptions[name] = made
+        topic.fetched_by = (-1, [])
         state.subscription_count += 1
         state.free_bytes -= ROW_BYTES
         state.open.changes.gone_subscriptions.discard((topic.number, name))
@@ -216,6 +220,8 @@ class Subscriptions:
     def end(self, topic: Topic, subscription: Subscription, text: str) -> None:
         """End a subscription, and tell who waits with it why."""
         state = self._state
+        state.tell_sessions(topic)
+        topic.fetched_by = (-1, [])
         del topic.subscriptions[subscription.name]
         key = (topic.number, subscription.name)
         state.open.dirty.pop(key, None)
@@ -371,17 +377,22 @@ class Subscriptions:
             state.reply_when_durable(reply_to, Kind.ACK, attached)
             return
         if subscription.nonce != body.nonce:
-            subscription.token = state.draw()
-            subscription.nonce = body.nonce
-            subscription.moved_token = 0  # whoever came before a seek is no longer asked to come again
-            self.changed(topic, subscription)
-            self.turn_away(topic, subscription, Refused(Code.TAKEN_OVER, taken_over(topic, subscription)))
-            state.counters["attached"] += 1
+            self.give_to(topic, subscription, body.nonce)
         acked = subscription.acked
         attached = bodies.Attached(subscription.token, acked.cursor, tuple(acked), subscription.options)
         state.reply_when_durable(reply_to, Kind.ACK, attached)
 
-    # ACK, alone or in a transaction.
+    def give_to(self, topic: Topic, subscription: Subscription, nonce: bytes) -> None:
+        """Have a subscription that is not shared belong to another consumer, with the open group."""
+        state = self._state
+        subscription.token = state.draw()
+        subscription.nonce = nonce
+        subscription.moved_token = 0  # whoever came before a seek is no longer asked to come again
+        self.changed(topic, subscription)
+        self.turn_away(topic, subscription, Refused(Code.TAKEN_OVER, taken_over(topic, subscription)))
+        state.counters["attached"] += 1
+
+    # ACK, alone, of many topics, or in a transaction.
 
     def check_ack(self, body: bodies.Ack, now: Now) -> AckPlan:
         """Refuse to take ranges as done that the caller cannot, or may not, ack."""
@@ -448,9 +459,13 @@ class Subscriptions:
                 subscription = topic.subscriptions.get(name) if topic is not None else None
                 if topic is None or subscription is None:
                     raise Refused(Code.NOT_SUBSCRIBED, f"{to_text(name)} does not subscribe to topic {number} any more")
+                acked = subscription.acked
                 if subscription.leases is not None:
                     raise Refused(Code.MALFORMED, "what is lent of a shared subscription is acked with ACK")
-                self.take_ack(self.plan_ack(topic, subscription, token, ranges), now)
+                if token == subscription.token and start == acked.cursor < stop <= topic.visible_end and not len(acked):
+                    ranges = self._go_ahead(topic, subscription, ranges)  # the common case: acks in order
+                if ranges:
+                    self.take_ack(self.plan_ack(topic, subscription, token, ranges), now)
             except Refused as error:
                 state.note_refused(error)
                 refused.append((number, error.code, error.text))
@@ -459,6 +474,18 @@ class Subscriptions:
             state.reply_when_durable(reply_to, Kind.ACK, done)
         else:
             state.reply_in_a_moment(reply_to, Kind.ACK, done, now)
+
+    def _go_ahead(
+        self, topic: Topic, subscription: Subscription, ranges: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Move the cursor to the end of the first range, which begins there; return the others."""
+        state = self._state
+        subscription.acked.cursor = ranges[0][1]
+        state.open.dirty[topic.number, subscription.name] = subscription
+        state.changed(topic)
+        state.read_topics.add(topic)
+        state.counters["acks"] += 1
+        return ranges[1:]
 
     def take_ack(self, plan: AckPlan, now: Now) -> None:
         """Take ranges as done."""
@@ -494,6 +521,13 @@ class Subscriptions:
                 self._state.open.on_durable.append(Leasable(topic, subscription, leases, finished=ranges))
         return news
 
+    def take_expired(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
+        """Take a range that expired before it was read as done."""
+        self._state.counters["messages_expired"] += stop - start
+        if subscription.acked.add(start, stop):
+            self.changed(topic, subscription)
+            self._state.read_topics.add(topic)
+
     def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
         """Take a range as done for good, whoever holds it, if anybody."""
         if subscription.leases is None:
@@ -521,6 +555,7 @@ class Subscriptions:
     def turn_away(self, topic: Topic, subscription: Subscription, refused: Refused) -> None:
         """Refuse everybody who waits for messages of a subscription."""
         state = self._state
+        state.tell_sessions(topic)
         for get in [get for get in topic.waiting.values() if get.body.name == subscription.name]:
             state.stop_waiting(topic, get)
             state.refuse(get.reply_to, refused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from clarion.broker.engine.answers import Refused
 from clarion.broker.engine.clock import Now
@@ -16,6 +17,7 @@ from clarion.wire.frames import Buffer
 
 UNREAD = (StoredDataCorrupt, StoreUnavailable, BadBatch)  # how reading ends where it cannot be done
 _AGAIN_S = 0.2
+Batches = tuple[int, list[StoredBatch]]  # how many messages are wanted, and the batches that hold them
 
 
 def read_batches(state: State, topic: Topic, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
@@ -36,6 +38,40 @@ def read_batches(state: State, topic: Topic, position: int, max_messages: int, m
         size += len(batch.data)
         place += 1
     return found
+
+
+class Packed(NamedTuple):
+    """What is sent of batches, and what of them expired."""
+
+    envelopes: list[tuple[int, int]]
+    blobs: list[Buffer]
+    expired: list[tuple[int, int]]
+    reached: int  # 0: there was no batch
+    messages: int
+
+
+def pack_batches(found: Batches, position: int, now: Now) -> Packed:
+    """Return what is sent of batches from a position on, and what of them expired."""
+    envelopes: list[tuple[int, int]] = []
+    blobs: list[Buffer] = []
+    expired: list[tuple[int, int]] = []
+    reached = messages = 0
+    left, batches = found
+    for batch in batches:
+        start = max(0, position - batch.first_offset)
+        stop = min(batch.count, start + left)
+        reached = batch.first_offset + stop
+        if has_expired(batch, now):
+            expired.append((batch.first_offset + start, reached))
+            continue
+        left -= stop - start
+        messages += stop - start
+        first_offset, data = cut(batch, start, stop)
+        if data is batch.data:  # it is sent whole, and the reader may take all of it
+            reached = batch.first_offset + batch.count
+        envelopes.append((first_offset, batch.committed_at_us))
+        blobs.append(data)
+    return Packed(envelopes, blobs, expired, reached, messages)
 
 
 def count_unread(state: State, error: Exception) -> None:
@@ -102,8 +138,7 @@ def trim(state: State, topic: Topic, below: int) -> None:
         state.drop_oldest(topic)
     if topic.deleted or below <= max(topic.first_offset, topic.tried_below):
         return
-    if topic.number not in state.open.changes.trims:
-        state.open.on_durable.append(Trimmed(topic))
+    state.open.on_durable.append(Trimmed(topic, below, topic.visible_bytes if below == topic.visible_end else None))
     state.open.changes.trims[topic.number] = Trim(
         topic.number, below, topic.next_offset, topic.last_commit_us, topic.bytes_total
     )
@@ -114,9 +149,12 @@ def trim(state: State, topic: Topic, below: int) -> None:
 
 def on_trimmed(state: State, effect: Trimmed) -> None:
     """Take from the store what it let go of, batch by batch."""
-    topic = effect.topic
-    row = state.store.topic(topic.name)
-    if row is not None and row.number == topic.number:
-        later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
-        topic.first_offset = max(row.first_offset, later.below) if later else row.first_offset
-        topic.stored_bytes = row.stored_bytes + topic.bytes_total - row.bytes_total
+    topic, first_offset, bytes_below = effect
+    if bytes_below is None:
+        row = state.store.topic(topic.name)
+        if row is None or row.number != topic.number:
+            return
+        first_offset, bytes_below = row.first_offset, row.bytes_total - row.stored_bytes
+    later = state.open.changes.trims.get(topic.number)  # what the next group trims is promised to nobody
+    topic.first_offset = max(first_offset, later.below) if later else first_offset
+    topic.stored_bytes = topic.bytes_total - bytes_below

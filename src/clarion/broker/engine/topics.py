@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from clarion.broker.engine.answers import Peer, Refused, Waiting
+from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
@@ -18,6 +19,7 @@ from clarion.store.port import Answer, Receipt, StoredBatch, SubscriptionRow, To
 from clarion.wire.codes import Code
 
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
+NOTHING: deque[StoredBatch] = deque(maxlen=0)  # in memory of a topic: one for all, as an empty one takes much room
 _first_offset = attrgetter("first_offset")
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
 
@@ -87,9 +89,16 @@ class Numbers(Generic[KeptT]):
     __slots__ = ("durable_number", "kept", "last_number")
 
     def __init__(self, kept: Iterable[KeptT]) -> None:
-        self.kept: deque[KeptT] = deque(kept, maxlen=RECEIPTS_KEPT)  # without a gap up to the last number
+        self.kept: list[KeptT] = list(kept)[-RECEIPTS_KEPT:]  # without a gap up to the last number
         self.last_number = self.kept[-1].number if self.kept else 0
         self.durable_number = self.last_number  # up to which all answers are on disk
+
+    def keep(self, answer: KeptT) -> None:
+        """Take in the answer to the next number; the oldest goes for it."""
+        self.last_number = answer.number
+        self.kept.append(answer)
+        if len(self.kept) > RECEIPTS_KEPT:
+            del self.kept[0]
 
     def find(self, number: int, checksum: int, what: str, answers: str) -> KeptT:
         """Return the answer to a number that is not the next one; refuse one that overtook others, is too old to be
@@ -124,9 +133,10 @@ class Topic:
     """A topic while it is in memory. `next_offset` counts what was taken, `visible_end` what is committed."""
 
     __slots__ = (
-        "bytes_total", "delayed_bytes", "deleted", "first_offset", "known_from", "last_commit_us", "name",
-        "next_offset", "number", "recent", "recent_messages", "retention", "settings", "stored_bytes", "subscriptions", "takers",
-        "touched_s", "tried_below", "uncommitted", "unread_mark", "visible_bytes", "visible_end", "waiting", "writers",
+        "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "known_from", "last_commit_us",
+        "name", "next_offset", "number", "recent", "recent_messages", "retention", "settings", "stored_bytes",
+        "subscriptions", "takers", "touched_s", "tried_below", "uncommitted", "unread_mark", "visible_bytes",
+        "visible_end", "waiting", "writers",
     )  # fmt: skip
 
     def __init__(self, row: TopicRow, subscriptions: Iterable[SubscriptionRow], now_s: float) -> None:
@@ -143,9 +153,10 @@ class Topic:
         self.subscriptions = {sub.name: Subscription.from_row(sub) for sub in subscriptions}
         self.writers: dict[int, Writer] = {}
         self.known_from = 0  # publishers from here on have nothing in the store that is not in memory
-        self.recent: deque[StoredBatch] = deque()  # the newest batches, without a gap up to visible_end
+        self.recent: deque[StoredBatch] = NOTHING  # the newest batches, without a gap up to visible_end
         self.recent_messages = 0
         self.waiting: dict[tuple[Peer, bytes], Waiting] = {}
+        self.fetched_by: tuple[int, list[FetchSession]] = (-1, [])  # as of which count of sessions
         self.takers: dict[bytes, Subscription] = {}  # shared subscriptions that somebody waits to be lent from
         self.uncommitted = 0  # groups with changes to this topic that are not on disk yet
         self.touched_s = now_s

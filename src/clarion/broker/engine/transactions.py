@@ -122,8 +122,7 @@ class Transactions:
         else:
             transacted = self._do(outcome, now)
         answer = Answer(body.publisher, body.number, checksum, _encode(transacted))
-        numbers.last_number = body.number
-        numbers.kept.append(answer)
+        numbers.keep(answer)
         state.open.changes.answers.append(answer)
         state.open.on_durable.append(TransactionTaken(numbers, body.number, transacted, reply_to))
         state.counters["transactions"] += 1
