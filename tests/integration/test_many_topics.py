@@ -66,9 +66,7 @@ def test_a_list_of_topics_and_patterns_is_read_together(url: str, many: str) -> 
         found = {message.payload for message in take(reader, ["one", f"{many}/*"], 3)}
         assert found == {b"1", b"a", b"b"}
         publisher.put("one", b"2").result(WAIT_S)
-        stream = reader.stream((f"{many}/*", "one"), wait_s=WAIT_S)
-        assert next(stream).payload == b"2"
-        stream.close()
+        assert next(reader.stream((f"{many}/*", "one"), wait_s=WAIT_S)).payload == b"2"
         with pytest.raises(ValueError, match="1 to 1000 topics"):
             reader.get([])
 

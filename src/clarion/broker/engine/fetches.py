@@ -108,9 +108,6 @@ class Fetches:
             if nonce != body.nonce and body.as_of and not token <= body.as_of <= state.count:
                 text = f"another consumer took over {to_text(body.name)} on the pattern {to_text(name)}"
                 raise state.stale(f"{text}; what this one did not ack goes to that one")
-        if shared and len(body.topics) > 1:
-            text = "a shared subscription is read by itself, with TAKE, and not together with others"
-            raise Refused(Code.MALFORMED, text)
         return _Begin(body, attached, bool(shared))
 
     def begin(self, reply_to: ReplyTo, plan: _Begin, now: Now) -> None:
