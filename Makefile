@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-workflows bench-growth bench-feeds bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow reproduce-feeds clean
+.PHONY: help setup demo test check format bench bench-peers bench-paced bench-workflows bench-growth bench-feeds bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow reproduce-feeds clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,11 @@ bench: setup ## measure speed, in ratio to this machine's raw limits
 bench-peers: setup ## the same work for RabbitMQ, NATS, Redis and Clarion on this machine; report in bench/results
 	@sh scripts/install-peers
 	@$(PY) -m bench.peers
+	@$(PY) -m bench.peers.paced
+
+bench-paced: setup ## many topics at an ordinary pace, Clarion beside NATS, Redis and RabbitMQ; report in bench/results
+	@sh scripts/install-peers
+	@$(PY) -m bench.peers.paced
 
 bench-workflows: setup ## chains of tasks by Celery, DBOS and Clarion on this machine; report in bench/results
 	@sh scripts/install-workflow-peers

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,6 +124,28 @@ class ClientProcess:
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
+
+    def tell(self, order: dict[str, Any]) -> None:
+        """Give an order to a client that does one after the other."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self, within_s: float = END_S) -> dict[str, Any]:
+        """Wait for the answer to an order; who does not answer is ended."""
+        assert self._process.stdout is not None
+        alarm = threading.Timer(within_s, self._process.kill)
+        alarm.start()
+        line = self._process.stdout.readline()
+        alarm.cancel()
+        if not line:
+            self._process.wait()
+            raise self._failure("at work")
+        return dict(json.loads(line))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def result(self) -> dict[str, Any]:
         """Wait for the end of the process and return what it saw."""

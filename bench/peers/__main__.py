@@ -27,7 +27,7 @@ def main() -> None:
     options = _parser().parse_args()
     chosen = [system for system in SYSTEMS if not options.systems or system.name in options.systems]
     measures = [name for name in MEASURES if not options.only or name in options.only]
-    versions, missing = _look_for(chosen)
+    versions, missing = look_for(chosen)
     results: dict[str, Any] = {
         "machine": describe(), "rounds": 0, "versions": versions, "missing": missing, "runs": [],
     }  # fmt: skip
@@ -40,7 +40,7 @@ def main() -> None:
                     _run_all(name, present, turn, options, results["runs"])
                     _write(results, options.out)
     except KeyboardInterrupt:
-        _say("stopped; the report has what was measured until now")
+        say("stopped; the report has what was measured until now")
         _write(results, options.out)
         raise SystemExit(130) from None
     if options.json:
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _look_for(systems: list[System]) -> tuple[dict[str, str], dict[str, str]]:
+def look_for(systems: list[System]) -> tuple[dict[str, str], dict[str, str]]:
     """Find out who can take part, and why others cannot."""
     versions, missing = {}, {}
     for system in systems:
@@ -69,7 +69,7 @@ def _look_for(systems: list[System]) -> tuple[dict[str, str], dict[str, str]]:
             versions[system.name] = system.server.version()
         except (Missing, ImportError) as error:
             missing[system.name] = str(error)
-            _say(f"missing: {system.title}: {error}")
+            say(f"missing: {system.title}: {error}")
     return versions, missing
 
 
@@ -80,7 +80,7 @@ def _run_all(
     for system in Random(f"{name} {turn}").sample(systems, len(systems)):
         if not system.measures or name in system.measures:
             os.sync()  # what the one before left is not for this one to write
-            _say(f"round {turn + 1} of {options.rounds}: {name}: {system.title} …")
+            say(f"round {turn + 1} of {options.rounds}: {name}: {system.title} …")
             runs.append(_run(system, name, turn, Scale(seconds=options.seconds)))
 
 
@@ -99,13 +99,13 @@ def _run(system: System, measure: str, turn: int, scale: Scale) -> dict[str, Any
             run["figures"] = MEASURES[measure](bench)
     except Exception as error:  # noqa: BLE001 whatever it was, the other systems go on
         run["failed"] = str(error) if isinstance(error, Missing | RuntimeError) else repr(error)
-        _say(f"failed: {error}")
+        say(f"failed: {error}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return run | {"taken_s": time.perf_counter() - begin}
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

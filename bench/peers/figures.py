@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +31,13 @@ class Spread:
 class Rounds:
     """The results of all rounds, asked figure by figure. A run that failed has no figures and counts nowhere."""
 
-    def __init__(self, results: dict[str, Any]) -> None:
+    def __init__(self, results: dict[str, Any], systems: list[System] = SYSTEMS) -> None:
         self.machine: dict[str, Any] = results["machine"]
         self.count: int = results["rounds"]
         self._runs: list[dict[str, Any]] = results["runs"]
         self.missing: dict[str, str] = results["missing"]
         chosen = results["versions"].keys() | self.missing.keys()
-        self.systems = [system for system in SYSTEMS if system.name in chosen]
+        self.systems = [system for system in systems if system.name in chosen]
 
     def values(self, system: str, figure: Figure) -> dict[int, float]:
         """Return what a system reached, by round."""
@@ -55,14 +56,17 @@ class Rounds:
         ours, theirs = self.values(system, figure), self.values(other, figure)
         return _spread([ours[turn] / theirs[turn] for turn in ours if theirs.get(turn)])
 
-    def best_peer(self, figure: Figure, *, that_fsyncs: bool = False) -> System | None:
-        """Return the peer with the best median, of all or of those whose ack comes after fsync."""
+    def best_peer(
+        self, figure: Figure, *, that_fsyncs: bool = False, among: Collection[str] | None = None
+    ) -> System | None:
+        """Return the peer with the best median, of all, of those whose ack comes after fsync, or of some by name."""
         found = [
             (spread.median, system)
             for system in self.systems
             if not system.is_ours
             and not system.goes_beyond
             and (system.fsyncs or not that_fsyncs)
+            and (among is None or system.name in among)
             and (spread := self.spread(system.name, figure)) is not None
         ]
         if not found:

@@ -49,10 +49,12 @@ class Bench:
 
     def prepare(self, topics: list[str], names: list[str]) -> None:
         """Make topics with subscriptions."""
-        made = Worker(self.system.client, "prepare", self.server.url, topics=topics, names=names,
-                      settings=self.system.settings)  # fmt: skip
-        self._workers.append(made)
-        made.result()
+        self.done("prepare", topics=topics, names=names)
+
+    def done(self, job: str, **options: Any) -> None:
+        """Have a job done that nobody waits with."""
+        self._workers.append(Worker(self.system.client, job, self.server.url, settings=self.system.settings, **options))
+        self._workers[-1].result()
 
     def run(self, *workers: Worker) -> tuple[list[dict[str, Any]], Usage]:
         """Let jobs run together; return what each saw, and what the server used meanwhile."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.peers.figures import GOALS, OURS, OURS_SINGLE, Figure, Goal, Rounds, Spread, Verdict, judge
 from bench.peers.plots import draw_latency, draw_rates
-from bench.peers.systems import SYSTEMS, System
+from bench.peers.systems import System
 
 _SCALES = {"thousand/s": 1e-3, "MB": 1e-6}
 
@@ -251,14 +251,15 @@ def _text(results: dict[str, Any], rounds: Rounds, pictures: list[str]) -> list[
             "those from above):",
             single,
         ]
-    parts += [*pictures, "## Machine, versions, and who is missing", _taking_part(results, rounds)]
+    parts += [*pictures, "## Machine, versions, and who is missing", taking_part(results, rounds)]
     for section in SECTIONS:
         if any(rounds.has(column.figure.measure) for column in section.columns):
             parts += [f"## {section.title}", section.about, section_table(rounds, section)]
     return parts
 
 
-def _taking_part(results: dict[str, Any], rounds: Rounds) -> str:
+def taking_part(results: dict[str, Any], rounds: Rounds) -> str:
+    """Tell the machine, the versions, who is missing and what failed."""
     lines = [f"* {_MACHINE.get(name, name.replace('_', ' '))}: {value}" for name, value in results["machine"].items()]
     lines += [""]
     for system in rounds.systems:
@@ -267,7 +268,7 @@ def _taking_part(results: dict[str, Any], rounds: Rounds) -> str:
         else:
             lines.append(f"* {system.title}: {results['versions'][system.name]}; its ack means: {system.ack_means}")
     failed = [run for run in results["runs"] if "failed" in run]
-    titles = {system.name: system.title for system in SYSTEMS}
+    titles = {system.name: system.title for system in rounds.systems}
     lines += ["", *(
         f"* **failed**: {titles.get(run['system'], run['system'])}, {run['measure']}, round {run['round'] + 1}: "
         f"{_short(run['failed'])}" for run in failed

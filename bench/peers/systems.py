@@ -25,7 +25,7 @@ class System:
     @property
     def is_ours(self) -> bool:
         """Tell Clarion from its peers."""
-        return self.client == "clarion"
+        return self.server is ClarionServer
 
 
 SYSTEMS = [

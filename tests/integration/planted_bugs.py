@@ -123,20 +123,20 @@ def segments_given_up_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
-    append, settle, sync = SegmentedStore._append, SegmentedStore.settle, Segments.sync
+    append, catch_up, sync = SegmentedStore._append, SegmentedStore.catch_up, Segments.sync
 
     def append_alone(self: SegmentedStore, *what: Any) -> None:
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(Segments, "sync", _nothing)
             append(self, *what)
 
-    def sync_then_settle(self: SegmentedStore) -> None:
+    def sync_then_catch_up(self: SegmentedStore) -> None:
         if self.is_ahead:
             sync(self._segments)
-        settle(self)
+        catch_up(self)
 
     patch.setattr(SegmentedStore, "_append", append_alone)
-    patch.setattr(SegmentedStore, "settle", sync_then_settle)
+    patch.setattr(SegmentedStore, "catch_up", sync_then_catch_up)
 
 
 @_bug

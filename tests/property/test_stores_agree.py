@@ -10,6 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.store.making import WRITERS, Maker, crash_image, everything, open_segmented, subscribe
 
+from clarion.model.ids import RECEIPTS_KEPT
+from clarion.store.index import load_checksum_vfs, make_index
+from clarion.store.index_runs import write_records
+from clarion.store.index_writes import write_record
 from clarion.store.memory import MemoryStore
 from clarion.store.port import (
     KEEP,
@@ -24,6 +28,8 @@ from clarion.store.port import (
     TopicRow,
     WriterRow,
 )
+from clarion.store.records import Draft, Record, entry_of
+from clarion.store.segments import SegmentRow, SegmentRows
 
 PUBLISHERS = (1, 2, 3)
 EPOCHS = 3
@@ -252,3 +258,71 @@ def _agree(life: list[list[Step]], reopen_every: int, **files: int) -> None:
 @given(life=_life, reopen_every=st.integers(1, 4), segment_bytes=st.sampled_from([4096, 32768, 1 << 20]))
 def test_segments_tell_the_same_as_memory(life: list[list[Step]], reopen_every: int, segment_bytes: int) -> None:
     _agree(life, reopen_every, checkpoint_bytes=64 << 10, page_bytes=1024, segment_bytes=segment_bytes)
+
+
+_plain = st.one_of(
+    st.tuples(st.just("topic"), _place, st.binary(min_size=1, max_size=2)),
+    st.tuples(st.just("configure"), _place, st.binary(max_size=3)),
+    st.tuples(st.just("put"), _place, st.tuples(st.sampled_from(PUBLISHERS), _count, st.just(3), _time)),
+    st.tuples(st.just("put"), _place, st.tuples(st.just(1), st.just(1), st.just(3), st.just(0))),
+    st.tuples(st.just("trim"), _place, st.integers(0, 200)),
+    st.tuples(st.just("subscribe"), _place, st.tuples(_name, st.integers(0, 1 << 62), st.binary(max_size=3))),
+    st.tuples(st.just("give_back"), _place, st.tuples(_name, _place, _time, st.text(max_size=3))),
+    st.tuples(st.just("settle"), _place, st.tuples(_name, _place)),
+    st.tuples(st.just("publisher"), st.sampled_from(PUBLISHERS), _time),
+    st.tuples(st.just("puts"), _place, st.integers(1, 2 * RECEIPTS_KEPT)),
+)
+_run = st.lists(st.lists(_plain, max_size=6), min_size=1, max_size=8)
+_whatever = st.lists(st.lists(_step, max_size=4), min_size=1, max_size=2)
+
+
+class _Many(_Driver):
+    """Has steps that are many, too, and a broker that counts."""
+
+    def changes(self, steps: list[Step]) -> Changes:
+        changes = super().changes(steps)
+        changes.clock_us = self.maker.clock_us if len(steps) % 3 == 0 else 0
+        changes.count, changes.stamp = max(changes.count, len(steps) % 4), max(changes.stamp, len(steps) % 3)
+        return changes
+
+    def _puts(self, changes: Changes, place: int, times: int) -> None:
+        for _ in range(times):
+            self._put(changes, place, (1, 1, 3, 0))
+
+
+def _tables(records: list[list[Record]], folder: Path, *, together: bool) -> tuple[object, dict[int, SegmentRow]]:
+    """Return all that an index holds after records, and how the segments stand."""
+    connection = make_index(folder / f"{together}", vfs=load_checksum_vfs(), page_bytes=4096, identity=None)
+    rows = SegmentRows()
+    try:
+        for some in records:
+            changed: dict[int, SegmentRow] = {}
+            connection.execute("BEGIN IMMEDIATE")
+            if together:
+                for record, growth in write_records(connection.execute, some):
+                    rows.grow(changed, growth, record)
+            else:
+                for record in some:
+                    rows.grow(changed, write_record(connection.execute, record), record)
+            connection.execute("COMMIT")
+            rows.settle(changed)
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        told = {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in names}
+        told["meta"] = [row for row in told["meta"] if row[0] not in ("store_uuid", "broker")]
+        return told, rows.rows
+    finally:
+        connection.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(lives=st.lists(st.one_of(_run, _run, _run, _whatever), min_size=1, max_size=4), at_once=st.integers(1, 20))
+def test_records_taken_together_leave_what_they_leave_one_by_one(lives: list[list[list[Step]]], at_once: int) -> None:
+    driver, made = _Many(), list[Record]()
+    for steps in (steps for life in lives for steps in life):
+        draft = Draft(entry_of(driver.changes(steps)))
+        sequence = len(made) + 1
+        place = {"segment": 1 + sequence // 4, "at": sequence % 4 * (1 << 20), "sequence": sequence}
+        made.append(draft.at(**place, store=bytes(16), secret=b"")[0])
+    records = [made[start : start + at_once] for start in range(0, len(made), at_once)]
+    with tempfile.TemporaryDirectory() as folder:
+        assert _tables(records, Path(folder), together=True) == _tables(records, Path(folder), together=False)

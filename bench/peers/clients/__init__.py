@@ -17,4 +17,13 @@ gets and acks `count` messages from each of that many publishers (`MixedArrivals
 
 All but `prepare` give at least `begin` and `end`, by `time.perf_counter()`, which all processes of a machine share.
 Payloads are numbered from 0 in their first eight bytes (`make_payloads`); `Arrivals` checks them.
+
+The modules `paced_*` are the clients of `bench/peers/paced`, with jobs of their own. Both sides take orders on standard
+input until it ends (`put_steps`, `Seen`), so that one server and its clients can do several loads:
+
+`prepare(topics, readers, each)`: make what so many topics need, for these readers of all of them, or, with `each`, for
+a subscriber of each topic.
+`put_paced(share, publishers)`: be so many publishers, each with its own connection, over all topics.
+`read_paced(name, topics)`: be a reader of all topics.
+`read_each(topics)`: be a subscriber for each of these topics, each with its own connection.
 """

@@ -36,7 +36,7 @@ def _run(work: Coroutine[Any, Any, Found]) -> Found:
     return uvloop.run(work)
 
 
-async def _connect(url: str) -> Client:
+async def connect(url: str) -> Client:
     """Connect; what goes wrong later ends the process."""
 
     async def fail(error: Exception) -> None:
@@ -49,7 +49,7 @@ def prepare(url: str, *, topics: list[str], names: list[str], settings: dict[str
     """Make a stream for each topic, with a durable push consumer for each name."""
 
     async def work() -> Found:
-        client = await _connect(url)
+        client = await connect(url)
         for first in range(0, len(topics), MADE_AT_A_TIME):
             await asyncio.gather(*(_make(client, topic, names) for topic in topics[first : first + MADE_AT_A_TIME]))
         await client.close()
@@ -73,7 +73,7 @@ def _consumer(topic: str, name: str) -> ConsumerConfig:
     )  # fmt: skip
 
 
-class _Publisher:
+class Publisher:
     """Publishes with the same reply inbox for all messages, and counts the acks there."""
 
     def __init__(self, client: Client, size: int) -> None:
@@ -162,8 +162,8 @@ def publish(url: str, *, topic: str, count: int, size: int, settings: dict[str, 
     """Publish, with some thousand messages on their way."""
 
     async def work() -> Found:
-        client = await _connect(url)
-        publisher = _Publisher(client, size)
+        client = await connect(url)
+        publisher = Publisher(client, size)
         await publisher.listen()
         payloads = make_payloads(count, size)
         begin = start()
@@ -182,7 +182,7 @@ def consume(url: str, *, topic: str, names: list[str], count: int, size: int, se
 
 
 async def _consume(url: str, wanted: list[tuple[str, str, Any]]) -> Found:
-    clients = [await _connect(url) for _ in wanted]
+    clients = [await connect(url) for _ in wanted]
     readers = [_Subscriber(client, *each) for client, each in zip(clients, wanted, strict=True)]
     begin = start()
     await asyncio.gather(*(reader.take_all() for reader in readers))
@@ -198,8 +198,8 @@ def publish_each(url: str, *, topic: str, count: int, size: int, pause_s: float,
     """Publish one message at a time."""
 
     async def work() -> Found:
-        client = await _connect(url)
-        publisher = _Publisher(client, size)
+        client = await connect(url)
+        publisher = Publisher(client, size)
         await publisher.listen()
         found = await put_each(publisher.put, publisher.flush, topic, make_payloads(count, size), pause_s)
         await client.close()
@@ -219,8 +219,8 @@ def publish_mixed(
     """Be all the publishers on one event loop."""
 
     async def work() -> Found:
-        clients = [await _connect(url) for _ in topics_of]
-        publishers = [_Publisher(client, size) for client in clients]
+        clients = [await connect(url) for _ in topics_of]
+        publishers = [Publisher(client, size) for client in clients]
         await asyncio.gather(*(publisher.listen() for publisher in publishers))
         works = [make_mixed_payloads(first + place, count, size) for place in range(len(topics_of))]
         begin = start()

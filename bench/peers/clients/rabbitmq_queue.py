@@ -32,7 +32,7 @@ Found = dict[str, Any]
 
 def prepare(url: str, *, topics: list[str], names: list[str], settings: dict[str, Any]) -> None:
     """Declare exchanges and queues, and bind them."""
-    with pika.BlockingConnection(_parameters(url)) as connection:
+    with pika.BlockingConnection(parameters(url)) as connection:
         channel = connection.channel()
         for topic in topics:
             channel.exchange_declare(topic, "fanout", durable=True)
@@ -42,7 +42,7 @@ def prepare(url: str, *, topics: list[str], names: list[str], settings: dict[str
                 channel.queue_bind(queue, topic)
 
 
-def _parameters(url: str) -> pika.ConnectionParameters:
+def parameters(url: str) -> pika.ConnectionParameters:
     parts = urlsplit(url)
     return pika.ConnectionParameters(host=parts.hostname or "", port=parts.port or 0)
 
@@ -63,7 +63,7 @@ class Link:
         opened: asyncio.Future[Any] = loop.create_future()
         self._failed: asyncio.Future[Any] = loop.create_future()
         self._connection = AsyncioConnection(
-            _parameters(url),
+            parameters(url),
             on_open_callback=opened.set_result,
             on_open_error_callback=lambda _, error: opened.set_exception(error),
             on_close_callback=lambda _, error: self.fail(error),
@@ -111,13 +111,13 @@ class Publisher(Link):
         self._room: asyncio.Future[Any] | None = None
         await self.ask(self.channel.confirm_delivery, ack_nack_callback=self._on_confirm)
 
-    async def put(self, topic: str, payloads: list[bytes]) -> None:
+    async def put(self, topic: str, payloads: Sequence[bytes], key: str = "") -> None:
         """Put messages; waits while too many are unconfirmed."""
         if self._unconfirmed >= UNCONFIRMED:
             await self._wait_until(UNCONFIRMED // 2)
         publish = self.channel.basic_publish
         for payload in payloads:
-            publish(topic, "", payload, PERSISTENT)
+            publish(topic, key, payload, PERSISTENT)
         self._sent += len(payloads)
 
     async def flush(self) -> None:
@@ -189,7 +189,7 @@ class Subscriber(Link):
         await self.ask(self.channel.queue_declare, queue=queue, passive=True)
 
 
-async def _open_all(links: Sequence[Link], url: str) -> None:
+async def open_all(links: Sequence[Link], url: str) -> None:
     """Connect all, some at a time."""
     for first in range(0, len(links), CONNECT_AT_A_TIME):
         await asyncio.gather(*(link.open(url) for link in links[first : first + CONNECT_AT_A_TIME]))
@@ -218,7 +218,7 @@ def consume(url: str, *, topic: str, names: list[str], count: int, size: int, se
 async def _consume(url: str, topic: str, names: list[str], count: int, size: int) -> Found:
     readers = [Subscriber() for _ in names]
     arrivals = [Arrivals(count, size) for _ in names]
-    await _open_all(readers, url)
+    await open_all(readers, url)
     begin = start()
     await asyncio.gather(
         *(
@@ -263,7 +263,7 @@ def publish_mixed(
 
 async def _publish_mixed(url: str, topics_of: list[list[str]], works: list[list[bytes]]) -> Found:
     publishers = [Publisher() for _ in topics_of]
-    await _open_all(publishers, url)
+    await open_all(publishers, url)
     begin = start()
     await asyncio.gather(*map(_put_on_all, publishers, topics_of, works))
     return {"begin": begin, "end": time.perf_counter()}
@@ -286,7 +286,7 @@ def consume_mixed(
 
 async def _consume_mixed(url: str, topics: list[str], name: str, publishers: int, count: int) -> Found:
     readers = [Subscriber() for _ in topics]
-    await _open_all(readers, url)
+    await open_all(readers, url)
     begin = start()
     await asyncio.gather(
         *(

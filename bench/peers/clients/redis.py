@@ -37,7 +37,7 @@ def prepare(url: str, *, topics: list[str], names: list[str], settings: dict[str
         pipeline.execute()
 
 
-def _connect(url: str) -> Any:
+def connect(url: str) -> Any:
     """Return a connection of redis-py, of which only some methods have types."""
     pool = redis.ConnectionPool.from_url(
         url, protocol=2, socket_read_size=1_000_000, socket_timeout=2 * WAIT_S, socket_connect_timeout=WAIT_S
@@ -57,7 +57,7 @@ class _Publisher:
     """
 
     def __init__(self, url: str, settings: dict[str, Any]) -> None:
-        self._connection = _connect(url)
+        self._connection = connect(url)
         self._transactions = settings["append_only"] == "always"
         self._in_flight: deque[int] = deque()
 
@@ -90,7 +90,7 @@ class _Subscriber:
     """A consumer of a group. It reads ahead while more is stored than it takes at a time, and waits otherwise."""
 
     def __init__(self, url: str, topic: str, name: str, at_a_time: int) -> None:
-        self._connection = _connect(url)
+        self._connection = connect(url)
         self._ack = (b"XACK", topic.encode(), name.encode())
         self._at_a_time = at_a_time
         head = ("XREADGROUP", "GROUP", name, "one", "COUNT", at_a_time)
@@ -183,7 +183,7 @@ def publish_each(
     url: str, *, topic: str, count: int, size: int, pause_s: float, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Add one message at a time."""
-    connection, key = _connect(url), topic.encode()
+    connection, key = connect(url), topic.encode()
     sent, acked = [], []
     payloads = make_payloads(count, size)
     begin = start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from types import TracebackType
@@ -103,15 +104,25 @@ class Admin:
         reply = self._call(Kind.DESCRIBE, bodies.Describe(to_bytes(topic, "topic")))
         return read_description(reply.read(bodies.Description).values)
 
+    def describe_topics(self, topics: Iterable[bytes | str]) -> Iterator[TopicDescription]:
+        """Tell everything about each of many topics; nothing of one that is not there."""
+        names = iter(dict.fromkeys(to_bytes(topic, "topic") for topic in as_list(topics, "topics")))
+        while some := tuple(islice(names, bodies.MAX_DESCRIBED)):
+            reply = self._call(Kind.DESCRIBE_MANY, bodies.DescribeMany(some))
+            if reply.kind != Kind.INVALID:
+                yield from map(read_description, reply.read(bodies.Descriptions).topics)
+                continue
+            for topic in some:  # a broker that takes them one by one
+                with suppress(NoTopic):
+                    yield self.describe_topic(topic)
+
     def usage(self) -> list[TopicUsage]:
         """Tell what each topic takes on the broker's disk, the largest first."""
-        found = []
-        for row in self.topics():
-            try:
-                staged_bytes = self.describe_topic(row.topic).staged_bytes
-            except NoTopic:  # it was deleted meanwhile
-                continue
-            found.append(TopicUsage(row.topic, row.stored_bytes, staged_bytes))
+        rows = {row.topic: row for row in self.topics()}
+        found = [
+            TopicUsage(told.topic, rows[told.topic].stored_bytes, told.staged_bytes)
+            for told in self.describe_topics(list(rows))  # but for those that were deleted meanwhile
+        ]
         return sorted(found, key=lambda one: one.stored_bytes + one.staged_bytes, reverse=True)
 
     def purge(self, topic: bytes | str, below: int | None = None) -> int:

@@ -1,7 +1,9 @@
-"""The thread that makes groups of changes durable, one at a time, and tells the loop when they are."""
+"""The thread that makes groups of changes durable, one at a time, and tells the loop when they are; and one that has
+the store's index follow behind, so that nobody waits for it."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -22,9 +24,11 @@ class Outcome(NamedTuple):
     error: ClarionError | None
 
 
+_log = logging.getLogger(__name__)
 _CHORE = object()  # in place of a group: the store is to look after itself
 
 
+_INDEX_AFTER_S = 0.25  # the index takes what was answered, or sooner where that is much
 _QUICK_S = 0.002  # a disk that took no longer lately may be waited for
 _SMALL_BYTES = 64 * 1024
 _REMEMBERED = 0.8  # of how long commits took, at the next one
@@ -44,7 +48,11 @@ class Committer:
         self.ready, self._tell = socket.socketpair()
         self.ready.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="clarion committer", daemon=True)
+        self._left_something, self._left_much = threading.Event(), threading.Event()  # for the index to take
+        self._closed = False
+        self._follower = threading.Thread(target=self._follow, name="clarion index", daemon=True)
         self._thread.start()
+        self._follower.start()
 
     def submit(self, group: Group) -> None:
         """Commit a group; the outcome before must have been taken."""
@@ -58,23 +66,9 @@ class Committer:
         return group.changes.is_light and self._store.is_at_rest
 
     def commit_here(self, group: Group) -> Outcome:
-        """Commit a group on the caller's own thread; `settle` is to be called when there is time for it.
-
-        The outcome before must have been taken.
-        """
+        """Commit a group on the caller's own thread; the outcome before must have been taken."""
         assert not self._busy
-        return self._do(group, index_later=True)
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether `settle` has something to do."""
-        return not self._busy and self._store.is_ahead
-
-    def settle(self) -> None:
-        """Do what `commit_here` left for when there is time; StoreFailed where that cannot be."""
-        begin_s = self._clock_s()
-        self._store.settle()
-        self.seconds += self._clock_s() - begin_s
+        return self._do(group)
 
     def keep_house(self) -> None:
         """Have the store give back room it no longer uses; the outcome before must have been taken."""
@@ -100,9 +94,13 @@ class Committer:
         return self._busy
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._work.put(None)
         self._thread.join()
+        self._closed = True
+        self._left_something.set()
+        self._left_much.set()
+        self._follower.join()
         self.ready.close()
         self._tell.close()
 
@@ -111,14 +109,33 @@ class Committer:
             self._outcome = self._do(work if isinstance(work, Group) else None)
             self._tell.send(b"\0")
 
-    def _do(self, group: Group | None, *, index_later: bool = False) -> Outcome:
+    def _follow(self) -> None:
+        """Have the index follow a while after a commit, for all that came meanwhile; or soon where that is much."""
+        while True:
+            self._left_something.wait()
+            self._left_something.clear()  # What is left from now on is for the next time, if not for this one.
+            self._left_much.wait(_INDEX_AFTER_S)
+            self._left_much.clear()
+            if self._closed:
+                return
+            try:
+                self._store.settle()
+            except ClarionError:
+                pass  # The next who commits or reads is told.
+            except Exception:  # noqa: BLE001 it is told, and tried again the next time
+                _log.exception("the index was not brought up to the log")
+
+    def _do(self, group: Group | None) -> Outcome:
         error: ClarionError | None = None
         begin_s = self._clock_s()
         try:
             if group is None:
                 self._store.keep_house()
             elif group.changes:
-                self._store.commit(group.changes, index_later=index_later)
+                self._store.commit(group.changes, index_later=True)
+                self._left_something.set()
+                if self._store.is_far_ahead:
+                    self._left_much.set()
         except ClarionError as failed:
             error = failed
         except KeyboardInterrupt:  # in a broker that runs on the main thread and does not handle signals; it ends

@@ -35,7 +35,6 @@ _ALONE_REQUESTS = 2
 _WRONG_LISTENER = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
-_INDEX_AFTER_S = 0.002  # without a request, the index takes what was answered
 _AGAIN_S = 0.05  # after a commit of which nothing was kept, before the next one
 _STALLED_S = 2.0  # for one turn of the loop: the process was stopped, or the machine asleep
 _KILLED_EXIT = 130
@@ -165,11 +164,7 @@ class Broker:
                 wait_s = min(wait_s, self._again_s - time.monotonic())
             if held_back is not None:
                 wait_s = min(wait_s, held_back)
-            is_ahead = self._committer.is_ahead
-            longest_s = _INDEX_AFTER_S if is_ahead else _LONGEST_SLEEP_S
-            ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), longest_s))))
-            if is_ahead and not ready:
-                self._committer.settle()
+            ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
             now = self._now()
             if not listening or now.monotonic_s - turned_s > _STALLED_S:  # nobody could be heard in that time
                 self._engine.stalled(now.monotonic_s - turned_s)
@@ -239,7 +234,7 @@ class Broker:
         if group is not None and alone and self._committer.is_quick(group):
             self._send_replies()  # they need not wait for it
             self._end_commit(self._committer.commit_here(group), self._now())
-            self._send_replies()  # the log has it, which is all that was promised; the index follows when there is time
+            self._send_replies()  # the log has it, which is all that was promised
             self._crash_points("after-answers")
             group = None if self._again_s else self._engine.take_group()  # what the commit itself gave rise to
         if group is not None:

@@ -11,6 +11,8 @@ from clarion.wire.batch import readdress_batch, renumber_batch
 from clarion.wire.batch_builder import BatchBuilder
 
 COMPRESSIONS = (None, "zstd")
+ALONE_FROM_BYTES = 32 * 1024  # packed: smaller ones go with those of other topics
+SENT_MEMORY_BYTES = 800  # of a batch that is sent, beside its bytes
 _UNOBSERVED_MAX = 1000  # failed batches kept for who asks later
 
 
@@ -21,7 +23,6 @@ class OutgoingBatch:
     __slots__ = (
         "__weakref__",
         "_builder",
-        "_count",
         "_memory_bytes",
         "_places",
         "_size",
@@ -30,6 +31,7 @@ class OutgoingBatch:
         "error",
         "first_offset",
         "is_found",
+        "messages",
         "number",
         "observed",
         "packed",
@@ -50,7 +52,7 @@ class OutgoingBatch:
         self.topic = topic
         self.ttl_ms = ttl_ms
         self._builder: BatchBuilder | None = BatchBuilder(topic, ttl_ms=ttl_ms, delayed=delayed, most=most)
-        self._count = self._size = self._memory_bytes = 0  # once sealed
+        self.messages = self._size = self._memory_bytes = 0  # once sealed
         self._places: list[int] | None = None  # from the order of adding to the places in the batch
         self.broker = self.publisher = self.stamp = self.number = 0
         self.packed: bytearray | None = None
@@ -77,7 +79,7 @@ class OutgoingBatch:
     @property
     def count(self) -> int:
         """How many messages it holds."""
-        return self._count if self._builder is None else self._builder.count
+        return self.messages if self._builder is None else self._builder.count
 
     @property
     def size(self) -> int:
@@ -86,17 +88,27 @@ class OutgoingBatch:
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of the publisher's memory, counted as while its messages gather."""
+        """What it takes of the publisher's memory, roughly: its messages while they gather, and then as a batch that is
+        sent, with what keeps it in mind until it is answered."""
         return self._memory_bytes if self._builder is None else self._builder.memory_bytes
 
     def seal(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> bytearray:
         """Pack it for good; the single messages are let go."""
-        self.packed, self.packed_due, self._places = self.builder.pack(
+        packed, self.packed_due, self._places = self.builder.pack(
             broker=broker, publisher=publisher, stamp=stamp, number=number, compressed=compressed
         )
+        self.packed = packed
         self.broker, self.publisher, self.stamp, self.number = broker, publisher, stamp, number
         self._let_messages_go()
-        return self.packed
+        return packed
+
+    def count_sent(self) -> int:
+        """Have its memory be what it takes once sent, with the copy of a small one that goes with others; return how
+        much more that is than it was."""
+        assert self.packed is not None
+        before, size = self._memory_bytes, len(self.packed)
+        self._memory_bytes = SENT_MEMORY_BYTES + (size if size >= ALONE_FROM_BYTES else 2 * size)
+        return self._memory_bytes - before
 
     def count_packed(self) -> None:
         """Have its size be the bytes that it takes packed."""
@@ -106,13 +118,13 @@ class OutgoingBatch:
     def fill(self, packed: bytearray, due: bytes, *, count: int, ttl_ms: int, stamp: int) -> None:
         """Become a batch that was sealed before."""
         self.packed, self.packed_due, self.ttl_ms, self.stamp = packed, due, ttl_ms, stamp
-        self._count, self._size, self._builder = count, len(packed), None
+        self.messages, self._size, self._builder = count, len(packed), None
 
     @classmethod
     def elsewhere(cls, topic: bytes, *, count: int, stamp: int) -> OutgoingBatch:
         """Return one that stands for a batch which was sealed before, and is not in memory."""
         batch = cls(topic)
-        batch._count, batch._builder, batch.stamp = count, None, stamp
+        batch.messages, batch._builder, batch.stamp = count, None, stamp
         return batch
 
     def readdress(self, *, broker: int, publisher: int, number: int) -> None:
@@ -122,8 +134,10 @@ class OutgoingBatch:
         self.packed = readdress_batch(self.packed, broker=broker, publisher=publisher, stamp=self.stamp, number=number)
 
     def _let_messages_go(self) -> None:
-        self._count, self._size, self._memory_bytes = self.count, self.size, self.memory_bytes
-        self._builder = None
+        builder = self._builder
+        if builder is not None:
+            self.messages, self._size, self._memory_bytes = builder.count, builder.size, builder.memory_bytes
+            self._builder = None
 
     def renumber(self, number: int) -> None:
         """Take another number; ids stay."""

@@ -36,7 +36,7 @@ from clarion.wire.messages import Message, check_message
 from clarion.wire.timestamps import Timestamp, all_due, due_us, ttl_ms
 
 log = logging.getLogger("clarion.publisher")
-_KNOWN_MAX = 10_000
+_KNOWN_MAX = 200_000  # names of topics, as callers write them
 
 
 class _AnyPublisher:
@@ -252,7 +252,9 @@ class Publisher(_AnyPublisher):
                     gathering = self._known.get(topic)
                 except TypeError:  # no name, or one that may change: the long way knows
                     gathering = None
-                if gathering is not None and (batch := gathering.undelayed) is not None:
+                if gathering is None:
+                    batch = None
+                elif (batch := gathering.undelayed) is not None:
                     builder = batch.builder
                     payloads = builder.payloads
                     place = len(payloads)
@@ -266,6 +268,18 @@ class Publisher(_AnyPublisher):
                         builder.size += size
                         core.buffered_bytes += size + MESSAGE_MEMORY_BYTES
                         return Receipt(self, batch, place)
+                    batch = None
+                elif (
+                    (queue := gathering.queue) is not None
+                    and size < core.batch_bytes
+                    and core.buffered_bytes < self._buffer_bytes
+                    and self._works.is_usable()
+                ):
+                    # It is the first of its batch.
+                    batch = core.add_plain(queue, payload, size)
+            if batch is not None:
+                self._works.set_going()
+                return Receipt(self, batch, 0)
         return self._put_the_long_way(topic, payload, key, headers, ttl_s, deliver_at, wait, block_s)
 
     def _put_the_long_way(

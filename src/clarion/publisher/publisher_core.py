@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nlargest
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from clarion.model.errors import ClarionError, InvalidRequest, NoTopic, TooLarge
-from clarion.model.ids import next_stamp
+from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.names import is_pattern, to_text
+from clarion.publisher.batch_source import BatchSource, MemorySource
 from clarion.publisher.outgoing_batch import Failures, OutgoingBatch, Part
+from clarion.publisher.put_requests import Parts, PutTag, put_request, requests_of
 from clarion.publisher.topic_queue import TopicQueue
-from clarion.publisher.tuner import LAN, Sample, Trace, TunerSettings, make_tuner
+from clarion.publisher.tuner import LAN, Publish, Sample, Trace, Tuner, TunerSettings, make_tuner
 from clarion.session.calls import CallersCore, Request
-from clarion.session.exchange import AGAIN_S, Reply, Seen, Send, Wake, hello
+from clarion.session.exchange import AGAIN_S, Reply, Seen, Send, Wake, WakeDone, hello
 from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.batch_builder import HEADER_BYTES, chunk_end, message_bytes, packed_bytes
@@ -32,16 +33,11 @@ REPORT_EVERY_S = 2.0
 _REPORTED_QUEUES = 8  # that the broker is told of at a time: those with the most messages since the last time
 _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
+_NO_NUMBER = 1 << 63  # above all numbers of batches
 _OPENED_MAX = 1000  # topics that one request asks the numbers of
-_QUEUES_MAX = 10_000  # beyond which those with nothing to do are let go
-_QUEUE_MEMORY_BYTES = 1536  # a topic's queue with its tuner, where that is kept for a batch that gathers
-
-
-class PutTag(NamedTuple):
-    """What a PUT was sent for."""
-
-    queue: TopicQueue
-    batch: OutgoingBatch
+_QUEUE_MEMORY_BYTES = 448  # a topic's queue, where it is found by name
+_QUEUES_MEMORY_BYTES = 64 * 2**20  # of all queues, beyond which those with nothing to do are let go
+_QUEUES_MAX = _QUEUES_MEMORY_BYTES // _QUEUE_MEMORY_BYTES
 
 
 class OpenTag(NamedTuple):
@@ -52,157 +48,6 @@ class OpenTag(NamedTuple):
 
 # What other requests were sent for.
 _HELLO, _REGISTER, _REPORT, _FORGET = "hello", "register", "report", "forget"
-
-
-class BatchSource(Protocol):
-    """Where batches come from, and where those go that are answered: memory, or the ledger of an outbox. `core` is set
-    before anything else is asked."""
-
-    core: PublisherCore
-    settled: bool  # whether it is known who answers, so that topics may be opened and batches may leave
-
-    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None: ...
-    def newest(self, queue: TopicQueue) -> list[OutgoingBatch]: ...
-    def unconfirmed(self) -> int: ...
-    def is_idle(self, queue: TopicQueue) -> bool: ...
-    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None: ...
-    def is_unopened(self, queue: TopicQueue) -> bool: ...
-    def needs_identity(self) -> bool: ...
-    def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
-    def on_welcome(self, welcome: bodies.Welcome) -> None: ...
-    def on_register_answered(self) -> None: ...
-    def on_answered(self, queue: TopicQueue) -> None: ...
-    def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
-    def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None: ...
-    def on_lost(self, error: ClarionError) -> None: ...
-    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None: ...
-    def give_up(self, error: ClarionError, now_s: float) -> None: ...
-
-
-class MemorySource:
-    """A source of batches that wait in memory, are sealed when they leave, and are lost with their process."""
-
-    settled = True
-
-    def __init__(self) -> None:
-        self.core: PublisherCore
-        self._last_stamp = 0
-
-    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
-        """Something was put; have what gathered before it leave, if that is full."""
-        if full is not None:
-            queue.make_ready(full)
-
-    def newest(self, queue: TopicQueue) -> list[OutgoingBatch]:
-        """Return batches that, once done, leave none before them undone."""
-        if queue.gathering:
-            return queue.gathering.batches
-        if queue.ready:
-            return [queue.ready[-1]]
-        return [next(reversed(queue.flying.values()))] if queue.flying else []
-
-    def unconfirmed(self) -> int:
-        """Return how many messages were accepted, and neither confirmed nor refused."""
-        return sum(queue.pending() + queue.flying_messages for queue in self.core.queues.values())
-
-    def is_idle(self, queue: TopicQueue) -> bool:
-        """Whether a topic may be let go of."""
-        return queue.idle()
-
-    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None:
-        """Topics were let go of, with their numbers: have the broker forget publishers that none uses any more."""
-        self.core.forget(publishers)
-
-    def is_unopened(self, queue: TopicQueue) -> bool:
-        """Whether something waits for the number of its topic."""
-        return queue.topic_number is None and not queue.idle()
-
-    def needs_identity(self) -> bool:
-        """Nothing is numbered before it leaves."""
-        return False
-
-    def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch:
-        """Take out the next batch, with its number; one that cannot be packed is refused, and done."""
-        if queue.identity is None:
-            queue.identity = self.core.identity
-        assert queue.identity is not None
-        batch = queue.take_next()
-        self._last_stamp = next_stamp(self._last_stamp, unix_s)
-        try:
-            batch.seal(
-                broker=queue.identity.broker,
-                publisher=queue.identity.publisher,
-                stamp=self._last_stamp,
-                number=queue.next_number,
-                compressed=self.core.compressed,
-            )
-        except (TypeError, ValueError, OverflowError) as error:  # something in it is not bytes; the rest goes on
-            self.core.fail(batch, InvalidRequest(f"these messages cannot be packed, and were not sent: {error}"))
-        return batch
-
-    def on_welcome(self, welcome: bodies.Welcome) -> None:
-        """Give up what gathered before the broker told how much it takes, where that is too much."""
-        most = self.core.max_batch_bytes
-        for queue in self.core.queues.values():
-            for batch in [*queue.ready, *queue.gathering.batches]:
-                if batch.size + HEADER_BYTES > most:
-                    queue.drop(batch)
-                    self.core.fail(batch, TooLarge(f"this broker takes batches of at most {most} bytes"))
-
-    def on_register_answered(self) -> None:
-        """The next batch is sealed with the identity, if there is one."""
-
-    def on_answered(self, queue: TopicQueue) -> None:
-        """A topic has its number, or a batch of it was answered. Start over once no request for one that was deleted is
-        under way any more: what the topic surely never had goes to the one that has the name next, from 1 on."""
-        if not queue.astray or not all(flying.refused for flying in queue.flying.values()):
-            return
-        for batch in [batch for batch in queue.flying.values() if batch.uncertain]:
-            del queue.flying[batch.number]
-            text = f"{to_text(queue.topic)} was deleted while this was on its way; whether it was stored there before"
-            self.core.fail(batch, NoTopic(f"{text} cannot be told. It is not on a topic of that name made since"))
-        queue.start_over()
-        self.core.reopen(queue)
-
-    def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None:
-        """Give up what waits for the topic, and what was sent to one of that name which was deleted, and not taken
-        there; what is put there next is a new try."""
-        for batch in [*queue.crash(), *queue.take_waiting()]:
-            self.core.fail(batch, error)
-
-    def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None:
-        """The numbers of a topic do not fit the broker's any more, as the answer to a batch says."""
-        if code == Code.NO_TOPIC:
-            batch.refused = queue.astray = True
-        else:
-            self._fail_flying(queue, error)
-
-    def on_lost(self, error: ClarionError) -> None:
-        """Fail what was sent and not answered, and start over with the store that is there now."""
-        for queue in self.core.queues.values():
-            self._fail_flying(queue, error)
-        self.core.identity = None
-
-    def _fail_flying(self, queue: TopicQueue, error: ClarionError) -> None:
-        """Give up what is in flight of a topic whose numbers do not fit the broker's, and start over as a new one."""
-        for batch in queue.crash():
-            self.core.fail(batch, error)
-        if self.core.identity is queue.identity:
-            self.core.identity = None
-        queue.identity = None
-        self.core.reopen(queue)
-
-    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None:
-        """Let go of a batch's place in memory; return the error as those who wait for the batch are told it."""
-        self.core.buffered_bytes -= batch.memory_bytes
-        return error
-
-    def give_up(self, error: ClarionError, now_s: float) -> None:
-        """Fail everything that waits."""
-        for queue in self.core.queues.values():
-            self._fail_flying(queue, error)
-            for batch in queue.take_waiting():
-                self.core.fail(batch, error)
 
 
 class PublisherCore(CallersCore):
@@ -227,17 +72,23 @@ class PublisherCore(CallersCore):
         self.tuning = tuning
         self._tuner_settings = replace(tuner, publishes_in_transfer=in_flight)
         self.trace = Trace(trace_samples)
-        self._queue_trace = self.trace if trace_samples else None
+        self._kept_trace = self.trace if trace_samples else None
         self.batch_bytes = batch_bytes  # that a batch gathers, at most, unless one message is larger
         self._usual_batch_bytes = batch_bytes
         self._waits_for_welcome = False
         self.max_batch_bytes = _DEFAULT_MAX_BATCH_BYTES
-        self._gathers = make_tuner(
-            tuning, self._tuner_settings, 0.0
-        ).gathers  # messages in a batch, until the queue's tuner has a say
+        some_tuner = make_tuner(tuning, self._tuner_settings, 0.0)
+        self._gathers = some_tuner.gathers  # messages in a batch, until the queue's tuner has a say
+        self._tuner: Tuner | None = some_tuner if some_tuner.of_connection else None  # of all topics together
+        self.holds_until_s = 0.0  # when that one lets go what is put next; there is no need to come before
+        self._in_transfer = 0  # messages
+        self._publishes = 0  # of the tuner of all topics: those not answered yet
+        self._going_on: dict[TopicQueue, None] = {}  # queues that the window kept from sending their part, and may now
+        self._leaving: Parts = []  # in this turn
         self.queues: dict[bytes, TopicQueue] = {}
         self.queues_bound = _QUEUES_MAX
-        self._busy: dict[TopicQueue, None] = {}  # queues with something to send or send again
+        self._busy: dict[TopicQueue, None] = {}  # queues with something to send for the first time
+        self._refused: dict[TopicQueue, None] = {}  # queues with something to send again
         self._unopened: dict[TopicQueue, None] = {}  # queues whose topic's number is not known
         self._opening = False
         self._open_at_s = 0.0
@@ -246,7 +97,7 @@ class PublisherCore(CallersCore):
         self._registering = False
         self.register_at_s = 0.0
         self.broken: ClarionError | None = None
-        self.buffered_bytes = 0  # of memory, roughly
+        self.buffered_bytes = 0  # of memory, by what gathers or is sent and not answered
         self.failures = Failures()
         self.last_seen = Seen()  # by this publisher, or by one before it with the same outbox
         self.drops = 0  # messages that found the buffer full, and were refused
@@ -325,13 +176,27 @@ class PublisherCore(CallersCore):
         gathering = queue.gathering
         full = gathering.full_for(messages, size, self.batch_bytes, ttl_ms=ttl_ms, delayed=delayed)
         batch = gathering.batch_for(topic, queue.tuner.gathers, ttl_ms=ttl_ms, delayed=delayed)
-        if not batch.count and queue not in self._busy:
-            batch.builder.more_memory_bytes += _QUEUE_MEMORY_BYTES
+        self._note_put(queue, full)
+        return batch
+
+    def add_plain(self, queue: TopicQueue, payload: bytes, size: int) -> OutgoingBatch:
+        """Take one message that is nothing but its payload, as the first of a batch of a topic known before."""
+        gathering = queue.gathering
+        assert gathering.undelayed is None
+        batch = gathering.undelayed = OutgoingBatch(queue.topic, most=queue.tuner.gathers)
+        builder = batch.builder
+        builder.payloads.append(payload)
+        builder.size = size
+        self.buffered_bytes += builder.memory_bytes
+        self._note_put(queue, None)
+        return batch
+
+    def _note_put(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
         self._busy[queue] = None
         if queue.topic_number is None:
             self._unopened[queue] = None
+            self.holds_until_s = 0.0
         self.source.on_added(queue, full)
-        return batch
 
     def _first_put(self, topic: bytes, now_s: float) -> TopicQueue:
         if is_pattern(topic):
@@ -344,8 +209,8 @@ class PublisherCore(CallersCore):
 
     def new_queue(self, topic: bytes, now_s: float) -> TopicQueue:
         """Return the queue of a topic that there was none for."""
-        tuner = make_tuner(self.tuning, self._tuner_settings, now_s)
-        queue = self.queues[topic] = TopicQueue(topic, tuner, self._queue_trace)
+        tuner = self._tuner or make_tuner(self.tuning, self._tuner_settings, now_s)
+        queue = self.queues[topic] = TopicQueue(topic, tuner)
         return queue
 
     def _let_go_of_idle_queues(self) -> None:
@@ -354,6 +219,7 @@ class PublisherCore(CallersCore):
         idle = [queue for queue in self.queues.values() if self.source.is_idle(queue)]
         for queue in idle:
             del self.queues[queue.topic]
+            queue.gathering.queue = None
             self._unopened.pop(queue, None)
         self.queues_bound = max(_QUEUES_MAX, 2 * len(self.queues))
         self.identity = None
@@ -363,10 +229,11 @@ class PublisherCore(CallersCore):
 
     def wants_turn(self) -> bool:
         """Whether there may be something to be sent."""
-        return bool(self._instructions or self._busy or self._unopened)
+        return bool(self._instructions or self._busy or self._refused or self._unopened)
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, of all topics; return when to come back, if something waits for a time."""
+        self.holds_until_s = 0.0
         wanted_s = self._requests.on_time(now_s, unix_s)
         wanted_s = inf if wanted_s is None else wanted_s
         if self._hello_at_s is not None:
@@ -379,7 +246,7 @@ class PublisherCore(CallersCore):
                 self._report(now_s)
             if self._unopened and not self._opening and self.source.settled:
                 wanted_s = min(wanted_s, self._open(now_s))
-            if self._busy:
+            if self._busy or self._refused or self._going_on:
                 wanted_s = min(wanted_s, self._send_due(now_s, unix_s))
         if self.source.needs_identity():
             wanted_s = min(wanted_s, self._register(now_s))
@@ -387,18 +254,37 @@ class PublisherCore(CallersCore):
 
     def _send_due(self, now_s: float, unix_s: float) -> float:
         """Send what may leave of the queues with something to do; return when one of them wants a turn."""
+        wanted_s = self._send_again(now_s) if self._refused else inf
+        if self._leaving:
+            self._send(ends_publish=False)
+        publish = self._publish_each if self._tuner is None else self._publish_together
+        wanted_s = min(wanted_s, publish(now_s, unix_s))
+        if self._leaving:
+            self._publishes += 1
+            self._send(ends_publish=True)
+        if self._busy and self._tuner is not None:
+            due_s = self._tuner.poll_due_s(self._in_transfer, publishes=self._publishes)
+            if due_s > now_s:
+                self.holds_until_s = due_s
+                wanted_s = min(wanted_s, due_s)
+        return wanted_s
+
+    def _send_again(self, now_s: float) -> float:
+        """Send again what was refused, where its time has come."""
         wanted_s = inf
-        for queue in list(self._busy):
-            if queue.idle():
-                del self._busy[queue]
+        for queue in list(self._refused):
+            held_until_s = self._held_until_s(queue, now_s) if queue.flying else None
+            if held_until_s is not None:
+                wanted_s = min(wanted_s, held_until_s)
                 continue
-            held_until_s = self._held_until_s(queue, now_s)
-            if held_until_s is None:
-                self._resend(queue)
-                held_until_s = self._publish(queue, now_s, unix_s)
-                if held_until_s == inf:
-                    del self._busy[queue]  # an answer, or the next put, brings it back
-            wanted_s = min(wanted_s, held_until_s)
+            del self._refused[queue]
+            queue.resend_at_s = None
+            for batch in queue.flying.values():
+                if batch.refused:
+                    batch.refused = False
+                    self._leaving.append((queue, batch))
+            if queue.ready or queue.leaving:
+                self._busy[queue] = None
         return wanted_s
 
     def _held_until_s(self, queue: TopicQueue, now_s: float) -> float | None:
@@ -411,41 +297,119 @@ class PublisherCore(CallersCore):
             return inf
         return queue.resend_at_s if queue.resend_at_s is not None and queue.resend_at_s > now_s else None
 
+    def _publish_each(self, now_s: float, unix_s: float) -> float:
+        """Send what the tuner of each topic lets go; return when one of them wants to be asked again."""
+        wanted_s = inf
+        for queue in list(self._busy):
+            held_until_s = self._held_until_s(queue, now_s)
+            if held_until_s is None:
+                held_until_s = self._publish(queue, now_s, unix_s)
+                if held_until_s == inf:
+                    del self._busy[queue]  # an answer, or the next put, brings it back
+            wanted_s = min(wanted_s, held_until_s)
+        return wanted_s
+
     def _publish(self, queue: TopicQueue, now_s: float, unix_s: float) -> float:
-        """Send what window, credit and tuner let go; return when to ask the tuner again: `inf` where an answer or a
-        put has to come first."""
+        """Send what window, credit and tuner of a topic let go; return when to ask the tuner again: `inf` where an
+        answer or a put has to come first."""
         while queue.unsent():
-            if not self._may_send(queue, now_s):
+            if not queue.may_send(self.in_flight, now_s):
                 return inf
-            held_until_s = queue.held_until_s(now_s)
+            held_until_s = queue.held_until_s(now_s, self._kept_trace)
             if held_until_s is not None:
                 return held_until_s
-            batch = self.source.seal_next(queue, unix_s)
-            if not batch.done:
-                queue.fly(batch, now_s)
-                self._send_put(queue, batch)
-            queue.left(batch.count, now_s)
+            took_s = self._send_next(queue, now_s, unix_s)
+            if took_s is not None:
+                queue.tuner.on_published(took_s=took_s, now_s=now_s)
         queue.tuner.on_idle(now_s)
         return inf
 
-    def _may_send(self, queue: TopicQueue, now_s: float) -> bool:
-        if not queue.flying:
-            return True  # one batch may always be under way
-        if len(queue.flying) >= self.in_flight:
-            return False
-        return now_s < queue.credit_until_s and queue.sent + queue.next_up().count <= queue.credit
+    def _publish_together(self, now_s: float, unix_s: float) -> float:
+        """Send what the tuner of all topics lets go; return when to come back for another reason than the tuner."""
+        tuner = self._tuner
+        assert tuner is not None
+        going_on, self._going_on = self._going_on, {}
+        queues: list[TopicQueue] = []
+        for queue in going_on:
+            if not (queue.ready or queue.leaving):
+                continue
+            if self._held_until_s(queue, now_s) is None:
+                queues.append(queue)
+            else:
+                self._busy[queue] = None
+        wanted_s = inf
+        if self._busy and tuner.poll_due_s(self._in_transfer, publishes=self._publishes) <= now_s:
+            wanted_s = self._poll(tuner, queues, now_s)
+        elif self.identity is None and self.source.settled and any(queue.identity is None for queue in self._busy):
+            wanted_s = self._register(now_s)
+        over_s = -1.0
+        window = self.in_flight
+        for queue in queues:
+            while queue.publishing and (not queue.flying or queue.may_send(window, now_s)):
+                took_s = self._send_next(queue, now_s, unix_s)
+                over_s = over_s if took_s is None or took_s < over_s else took_s
+            if (queue.ready or queue.leaving) and not queue.publishing and queue.may_send(window, now_s):
+                self._busy[queue] = None
+        if over_s >= 0:
+            tuner.on_published(took_s=over_s, now_s=now_s)
+        if not self._busy:
+            tuner.on_idle(now_s)
+        return wanted_s
 
-    def _send_put(self, queue: TopicQueue, batch: OutgoingBatch) -> None:
-        assert batch.packed is not None
-        body = bodies.Put(queue.topic, batch.ttl_ms, batch.packed_due, queue.topic_number or 0)
-        self._instructions.append(Send(Kind.PUT, body, PutTag(queue, batch), (batch.packed,)))
+    def _poll(self, tuner: Tuner, queues: list[TopicQueue], now_s: float) -> float:
+        """Ask the tuner of all topics, and add the queues that publish now, each what it has, and credit for. Return
+        when to come back for those that wait for something else than an answer."""
+        busy, self._busy = self._busy, {}
+        found: list[tuple[TopicQueue, int, int]] = []
+        pending = credit = 0
+        wanted_s = inf
+        for queue in busy:
+            if not (queue.ready or queue.leaving):
+                continue
+            held_until_s = self._held_until_s(queue, now_s)
+            if held_until_s is not None:
+                if queue.identity is None and self.identity is None:
+                    self._busy[queue] = None
+                    wanted_s = min(wanted_s, held_until_s)
+            elif queue.publishing:
+                queues.append(queue)
+            else:
+                part, left = queue.part(self.in_flight, now_s)
+                if part:
+                    found.append((queue, part, left))
+                    pending += part
+                    credit += left
+        if not found:
+            return wanted_s
+        decision = tuner.on_poll(pending=pending, now_s=now_s, credit=credit, topics=len(found))
+        assert isinstance(decision, Publish), (
+            "what has credit, or is alone, leaves when the tuner of all topics is asked"
+        )
+        for queue, part, left in found:
+            queue.publish(part if part < left else left, now_s)
+            queues.append(queue)
+        if self._kept_trace is not None:
+            for queue, part, left in found:
+                sample = tuner.sample(now_s, part, min(part, left))
+                self._kept_trace.add(queue.topic, sample._replace(credit=left))
+        return wanted_s
 
-    def _resend(self, queue: TopicQueue) -> None:
-        queue.resend_at_s = None
-        for batch in queue.flying.values():
-            if batch.refused:
-                batch.refused = False
-                self._send_put(queue, batch)
+    def _send_next(self, queue: TopicQueue, now_s: float, unix_s: float) -> float | None:
+        """Have the next batch of a topic leave in this turn; return what its publish took, once that is over."""
+        batch = self.source.seal_next(queue, unix_s)
+        if not batch.done:
+            queue.fly(batch, now_s)
+            self._leaving.append((queue, batch))
+        return queue.left(batch.messages, now_s)
+
+    def _send(self, *, ends_publish: bool) -> None:
+        """Send the batches that leave in this turn."""
+        leaving, self._leaving = self._leaving, []
+        requests = requests_of(leaving, together=self.last_seen.version >= 2)
+        for parts in requests:
+            send = put_request(parts, ends_publish=ends_publish and parts is requests[-1])
+            self._in_transfer += send.tag.messages
+            self._instructions.append(send)
 
     # Who is there.
 
@@ -476,6 +440,7 @@ class PublisherCore(CallersCore):
                 self.on_broken(error, now_s)
             return
         self.count.note(welcome.count)
+        self.last_seen.version = welcome.version
         self.know_limit(welcome.max_batch_bytes)
         self._waits_for_welcome = False
         self.source.on_welcome(welcome)
@@ -511,6 +476,7 @@ class PublisherCore(CallersCore):
     def look_at(self, queue: TopicQueue) -> None:
         """Have a queue looked at again: it may have something to send, or need the number of its topic."""
         self._busy[queue] = None
+        self.holds_until_s = 0.0
         if self.source.is_unopened(queue):
             self._unopened[queue] = None
 
@@ -554,7 +520,7 @@ class PublisherCore(CallersCore):
     def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
         """Take in the answer to a request."""
         if isinstance(tag, PutTag):
-            self._on_put_reply(tag.queue, tag.batch, reply, now_s)
+            self._on_put_reply(tag, reply, now_s)
         elif isinstance(tag, OpenTag):
             self._on_opened(tag.queues, reply, now_s)
         elif isinstance(tag, Request):
@@ -566,19 +532,51 @@ class PublisherCore(CallersCore):
         elif tag == _REPORT:
             self._on_reported(reply)
 
-    def _on_put_reply(self, queue: TopicQueue, batch: OutgoingBatch, reply: Reply, now_s: float) -> None:
+    def _on_put_reply(self, tag: PutTag, reply: Reply, now_s: float) -> None:
+        """Take in what became of each batch of a request."""
+        refusal = reply.refusal()
+        if tag.ends_publish:
+            self._publishes -= 1
+            if self._tuner is not None and refusal is None:
+                took_s = now_s - tag.parts[0][1].sent_s
+                self._tuner.on_transferred(took_s=took_s, in_transfer=self._in_transfer)
+        self._in_transfer -= tag.messages
+        if refusal is not None:
+            if refusal.code == Code.VERSION and len(tag.parts) > 1:  # an older broker, which has not looked into it
+                self.last_seen.version = 1
+                refusal = bodies.Refused(Code.GAP, refusal.text, expected=_NO_NUMBER)
+            for queue, batch in tag.parts:
+                self._not_stored(queue, batch, refusal, reply.times_sent, now_s)
+        elif len(tag.parts) == 1:
+            ((queue, batch),) = tag.parts
+            done = reply.read(bodies.PutDone)
+            if self._stored(queue, batch, done.first_offset, done.credit, now_s + done.credit_s, now_s):
+                self._instructions.append(Wake(batch))
+        else:
+            self._on_puts_done(tag.parts, reply, now_s)
+
+    def _on_puts_done(self, parts: Parts, reply: Reply, now_s: float) -> None:
+        done = reply.read(bodies.PutsDone)
+        refused = {place: bodies.Refused(code, text, s, n) for place, code, text, s, n in done.refused}
+        credit_until_s = now_s + done.credit_s
+        for place, ((queue, batch), offset, credit) in enumerate(zip(parts, done.offsets, done.credits, strict=True)):
+            if place in refused:
+                self._not_stored(queue, batch, refused[place], reply.times_sent, now_s)
+            else:
+                self._stored(queue, batch, offset, credit, credit_until_s, now_s)
+        self._instructions.append(WakeDone())
+
+    def _not_stored(
+        self, queue: TopicQueue, batch: OutgoingBatch, refusal: bodies.Refused, times_sent: int, now_s: float
+    ) -> None:
         if batch.done or queue.flying.get(batch.number) is not batch:
             return
-        refusal = reply.refusal()
-        batch.uncertain |= refusal is not None and reply.times_sent > 1
-        self._busy[queue] = None
-        if refusal is None:
-            self._stored(queue, batch, reply.read(bodies.PutDone), now_s)
-            return
-        code, error = refusal.code, reply.error()
-        assert error is not None
+        batch.uncertain |= times_sent > 1
+        code, error = refusal.code, error_of(refusal.code, refusal.text)
         if code in USES_NUMBER:
-            queue.land(batch, now_s)
+            if self._tuner is None:
+                queue.tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=queue.flying_messages)
+            queue.land(batch)
             queue.sent -= batch.count  # credit counts what was taken
             self.fail(batch, error)
         elif code == Code.GAP and refusal.expected < next(iter(queue.flying)):
@@ -593,18 +591,42 @@ class PublisherCore(CallersCore):
             queue.resend_at_s = max(queue.resend_at_s or 0.0, now_s + wait_s)
         else:
             self.source.on_misfit(queue, batch, code, error)
-        self.source.on_answered(queue)
+        self._refused[queue] = None
+        self._look_after(queue)
 
-    def _stored(self, queue: TopicQueue, batch: OutgoingBatch, done: bodies.PutDone, now_s: float) -> None:
-        queue.land(batch, now_s)
-        queue.credit = max(queue.credit, done.credit)
-        queue.credit_until_s = now_s + done.credit_s
+    def _stored(
+        self,
+        queue: TopicQueue,
+        batch: OutgoingBatch,
+        first_offset: int,
+        credit: int,
+        credit_until_s: float,
+        now_s: float,
+    ) -> bool:
+        """Take in that a batch is stored; tell whether that is news."""
+        if batch.done or queue.flying.get(batch.number) is not batch:
+            return False
+        if self._tuner is None:
+            queue.tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=queue.flying_messages)
+        queue.land(batch)
+        if credit > queue.credit:
+            queue.credit = credit
+        queue.credit_until_s = credit_until_s
         self.source.on_ended(batch)
-        self.messages_stored += batch.count
-        queue.stored += batch.count
+        self.messages_stored += batch.messages
+        queue.stored += batch.messages
         self.batches_stored += 1
         self.refusal = None
-        self.end(batch, first_offset=done.first_offset)
+        batch.end(first_offset=first_offset)
+        self._look_after(queue)
+        return True
+
+    def _look_after(self, queue: TopicQueue) -> None:
+        """Have a queue with an answer go on."""
+        if queue.publishing and self._tuner is not None:
+            self._going_on[queue] = None
+        elif queue.ready or queue.leaving:
+            self._busy[queue] = None
         self.source.on_answered(queue)
 
     def on_lost(self, error: ClarionError, now_s: float) -> None:
@@ -655,6 +677,11 @@ class PublisherCore(CallersCore):
         """Return how many messages were accepted, and neither confirmed nor refused."""
         return self.source.unconfirmed()
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the publisher takes of memory, roughly: what waits, and the topics it knows."""
+        return self.buffered_bytes + _QUEUE_MEMORY_BYTES * len(self.queues)
+
     def identities(self) -> set[int]:
         """Return the publisher ids in use, to be forgotten at a clean close."""
         known = [self.identity, *(queue.identity for queue in self.queues.values())]
@@ -673,6 +700,7 @@ class PublisherCore(CallersCore):
         """Return what can be seen of the publisher."""
         return {
             "buffered_bytes": self.buffered_bytes,
+            "memory_bytes": self.memory_bytes,
             "in_flight": sum(len(queue.flying) for queue in self.queues.values()),
             "messages_stored": self.messages_stored,
             "batches_stored": self.batches_stored,

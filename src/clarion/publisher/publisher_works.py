@@ -272,7 +272,13 @@ class ThreadWorks(PublisherWorks):
         self.lock = self.session.lock
         self.requests = Requests(self.session)
 
+    def is_usable(self) -> bool:
+        """Whether something can be put, which needs not be saved; called with the lock held."""
+        return not self._ending and self.core.broken is None and self.outbox is None and self.session.usable
+
     def _send(self) -> None:
+        if self.core.holds_until_s > time.monotonic():  # the session comes then by itself, or when an answer does
+            return
         if self.core.buffered_bytes <= _SENT_BY_CALLER_BYTES:
             self.session.send()
         else:
@@ -340,7 +346,8 @@ class LoopWorks(PublisherWorks):
         self.requests = AsyncRequests(self.session)
 
     def _send(self) -> None:
-        self.session.wake()
+        if self.core.holds_until_s <= self.loop.time():
+            self.session.wake()
 
     def _hand_over(self) -> None:
         loop: asyncio.AbstractEventLoop | None = None

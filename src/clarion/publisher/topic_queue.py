@@ -14,14 +14,15 @@ class Gathering:
     """The batches of one topic that still take messages. Delayed messages gather beside the others, so that mixing both
     makes no small batches."""
 
-    __slots__ = ("delayed", "undelayed")
+    __slots__ = ("delayed", "queue", "undelayed")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: TopicQueue | None = None) -> None:
+        self.queue = queue  # that they gather for; None once its topic is let go of
         self.undelayed: OutgoingBatch | None = None
         self.delayed: OutgoingBatch | None = None
 
     def __bool__(self) -> bool:
-        return self.messages > 0
+        return (self.undelayed is not None or self.delayed is not None) and self.messages > 0
 
     @property
     def batches(self) -> list[OutgoingBatch]:
@@ -72,6 +73,11 @@ class Gathering:
         return taken
 
 
+# What most topics have most of the time, and nobody adds to: their own would take as much memory as all else.
+_NONE_READY: deque[OutgoingBatch] = deque()
+_NONE_FLYING: dict[int, OutgoingBatch] = {}
+
+
 class TopicQueue:
     """Batches of one topic: gathering, ready, flying; the numbers and credit that they have there; and the tuner that
     says when they leave. When the window opens, all that gathers becomes ready.
@@ -80,22 +86,21 @@ class TopicQueue:
     """
 
     __slots__ = (
-        "_polled_s", "_publishing", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering",
-        "identity", "leaving", "next_number", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent",
-        "stored", "topic", "topic_number", "trace", "tuner",
+        "_polled_s", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering", "identity",
+        "leaving", "next_number", "publishing", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent",
+        "stored", "topic", "topic_number", "tuner",
     )  # fmt: skip
 
-    def __init__(self, topic: bytes, tuner: Tuner, trace: Trace | None = None) -> None:
+    def __init__(self, topic: bytes, tuner: Tuner) -> None:
         self.topic = topic
-        self.tuner = tuner
-        self.trace = trace  # of the tuner's polls, where one is kept
-        self._publishing = 0  # messages that the publish under way still has to send
+        self.tuner = tuner  # its own, or that of all topics
+        self.publishing = 0  # messages that the publish under way still has to send
         self._polled_s = 0.0  # when it began
-        self.gathering = Gathering()  # what is put
+        self.gathering = Gathering(self)  # what is put
         self.leaving = self.gathering  # what may leave as it is; with an outbox another one, and nothing
-        self.ready: deque[OutgoingBatch] = deque()  # waiting for the window
+        self.ready = _NONE_READY  # waiting for the window
         self.ready_messages = 0
-        self.flying: dict[int, OutgoingBatch] = {}  # by number, in order: sent, not yet answered for good
+        self.flying = _NONE_FLYING  # by number, in order: sent, not yet answered for good
         self.identity: bodies.Registered | None = None
         self.topic_number: int | None = None  # which topic of this name it is; None: the broker has to be asked
         self.resend_at_s: float | None = None
@@ -108,10 +113,9 @@ class TopicQueue:
         """Number what is in flight from 1 on: the broker has nothing from this queue, or nothing any more."""
         self.astray = False  # the topic was deleted; what is in flight has numbers of it
         flying = list(self.flying.values())
-        self.flying.clear()
         for number, batch in enumerate(flying, 1):
             batch.renumber(number)
-            self.flying[number] = batch
+        self.flying = {batch.number: batch for batch in flying} if flying else _NONE_FLYING
         self.next_number = len(flying) + 1
         self.sent = self.flying_messages = sum(batch.count for batch in flying)  # messages; sent are all there were
         self.credit = 0
@@ -131,24 +135,35 @@ class TopicQueue:
 
     def take_next(self) -> OutgoingBatch:
         """Take out the batch that leaves now."""
+        leaving = self.leaving
         if not self.ready:
-            for batch in self.leaving.take():
+            if leaving.delayed is None and (only := leaving.undelayed) is not None:
+                leaving.undelayed = None
+                return only
+            for batch in leaving.take():
                 self.make_ready(batch)
         taken = self.ready.popleft()
         self.ready_messages -= taken.count
+        if not self.ready:
+            self.ready = _NONE_READY
         return taken
 
     def make_ready(self, batch: OutgoingBatch) -> None:
         """Have a batch leave when the window opens."""
+        if not self.ready:
+            self.ready = deque()
         self.ready.append(batch)
         self.ready_messages += batch.count
 
+    def take_ready(self) -> list[OutgoingBatch]:
+        """Take out the batches that wait for the window."""
+        ready, self.ready = list(self.ready), _NONE_READY
+        self.ready_messages = self.publishing = 0
+        return ready
+
     def take_waiting(self) -> list[OutgoingBatch]:
         """Take out the batches that were never sent."""
-        waiting = [*self.ready, *self.leaving.take()]
-        self.ready.clear()
-        self.ready_messages = self._publishing = 0
-        return waiting
+        return [*self.take_ready(), *self.leaving.take()]
 
     def drop(self, batch: OutgoingBatch) -> None:
         """Take out a batch that was never sent."""
@@ -156,56 +171,90 @@ class TopicQueue:
             self.ready.remove(batch)
             self.ready_messages -= batch.count
         if not self.unsent():
-            self._publishing = 0
+            self.publishing = 0
 
     def pending(self) -> int:
         """Return how many messages wait to be sent for the first time."""
         return self.ready_messages + self.leaving.messages
 
-    def held_until_s(self, now_s: float) -> float | None:
-        """Return when the tuner is to be asked again; None where the next batch leaves now."""
-        if self._publishing:
+    def held_until_s(self, now_s: float, trace: Trace | None) -> float | None:
+        """Return when its own tuner is to be asked again; None where the next batch leaves now."""
+        if self.publishing:
             return None
         pending = self.pending()
         due_s = self.tuner.poll_due_s(self.flying_messages, pending)
         if due_s > now_s:
             return due_s
         decision = self.tuner.on_poll(pending=pending, now_s=now_s, credit=self.credit_left(now_s))
-        if self.trace is not None:
+        if trace is not None:
             published = decision.messages if isinstance(decision, Publish) else 0
-            self.trace.add(self.topic, self.tuner.sample(now_s, pending, published))
+            trace.add(self.topic, self.tuner.sample(now_s, pending, published))
         if not isinstance(decision, Publish):
             return decision.until_s
-        self._publishing = decision.messages
-        self._polled_s = now_s
+        self.publish(decision.messages, now_s)
         return None
+
+    def part(self, window: int, now_s: float) -> tuple[int, int]:
+        """Return how many messages are pending, and for how many there is credit; 0 where the next batch may not leave
+        now."""
+        leaving = self.leaving
+        if self.flying or self.ready or leaving.delayed is not None:
+            if not self.unsent() or not self.may_send(window, now_s):
+                return 0, 0
+            return self.pending(), self.credit_left(now_s)
+        pending = 0 if leaving.undelayed is None else len(leaving.undelayed.builder.payloads)
+        credit = self.credit - self.sent if now_s < self.credit_until_s else 0
+        return pending, credit if credit > pending else pending  # one batch may always be under way
+
+    def publish(self, messages: int, now_s: float) -> None:
+        """Have so many messages leave, as the window lets them go."""
+        self.publishing = messages
+        self._polled_s = now_s
 
     def credit_left(self, now_s: float) -> int:
         """Return how many messages the broker would take now: the next batch at least, while nothing is under way."""
         left = max(0, self.credit - self.sent) if now_s < self.credit_until_s else 0
         return left if self.flying or not self.unsent() else max(left, self.next_up().count)
 
-    def left(self, messages: int, now_s: float) -> None:
-        """Note so many messages of the publish under way as gone: sent, or not to be sent at all."""
-        self._publishing = max(0, self._publishing - messages) if self.unsent() else 0
-        if not self._publishing:
-            self.tuner.on_published(took_s=now_s - self._polled_s, now_s=now_s)
+    def may_send(self, window: int, now_s: float) -> bool:
+        """Whether the next batch may leave, with a window of so many batches and the credit there is."""
+        if not self.flying:
+            return True  # one batch may always be under way
+        if len(self.flying) >= window:
+            return False
+        return now_s < self.credit_until_s and self.sent + self.next_up().count <= self.credit
+
+    def left(self, messages: int, now_s: float) -> float | None:
+        """Note so many messages of the publish under way as gone: sent, or not to be sent at all. Return how long it
+        took, once it is over."""
+        self.publishing = max(0, self.publishing - messages) if self.ready or self.leaving else 0
+        return None if self.publishing else now_s - self._polled_s
 
     def fly(self, batch: OutgoingBatch, now_s: float) -> None:
         """Note a batch, sealed with the next number, as sent."""
-        assert batch.number == self.next_number
+        number, count = batch.number, batch.messages
+        assert number == self.next_number
         batch.sent_s = now_s
-        self.flying[batch.number] = batch
-        self.flying_messages += batch.count
-        self.next_number += 1
-        self.sent += batch.count
+        if self.flying:
+            self.flying[number] = batch
+        else:
+            self.flying = {number: batch}
+        self.flying_messages += count
+        self.next_number = number + 1
+        self.sent += count
 
-    def land(self, batch: OutgoingBatch, now_s: float) -> None:
+    def land(self, batch: OutgoingBatch) -> None:
         """Note a batch as answered for good."""
-        self.tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=self.flying_messages)
-        del self.flying[batch.number]
-        self.flying_messages -= batch.count
+        self.take_flying(batch)
+        self.flying_messages -= batch.messages
         self.refusal = None
+
+    def take_flying(self, batch: OutgoingBatch) -> None:
+        """Take out a batch that was sent."""
+        if len(self.flying) == 1:
+            self.flying = _NONE_FLYING
+        else:
+            del self.flying[batch.number]
 
     def unreported(self) -> int:
         """Return how much there is to tell of: what was stored since the last time, and what waits."""
@@ -218,7 +267,7 @@ class TopicQueue:
     def crash(self) -> list[OutgoingBatch]:
         """Give up what is in flight: return it, and forget its numbers."""
         flying = list(self.flying.values())
-        self.flying.clear()
+        self.flying = _NONE_FLYING
         self.start_over()
         self.resend_at_s = None
         self.refusal = None

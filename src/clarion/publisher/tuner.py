@@ -70,6 +70,9 @@ PAPER = TunerSettings()
 # polled for. A batch costs one transfer whatever is in it, so a publish takes all there is; only "fixed" ends it at N.
 LAN = TunerSettings(poll_min_s=0.001, takes_all=True, polls_on_arrival=True)
 
+_PUBLISHES_MIN = 2  # of many topics: one is with the broker while the next is on its way
+_RECENT_FACTOR = 2.0  # of the longer of the last two transfers, which the estimate does not exceed
+
 
 class Publish(NamedTuple):
     """Read this many pending messages, the oldest first, and hand them to workers."""
@@ -104,6 +107,7 @@ class Tuner(ABC):
     """
 
     polls_when_idle = True  # whether a poll with nothing pending means something to it
+    of_connection = False  # whether one decides for all topics of a publisher; else each has its own
 
     def __init__(self, settings: TunerSettings, now_s: float) -> None:
         self.settings = settings
@@ -113,6 +117,7 @@ class Tuner(ABC):
         self.capacity_per_s = 0.0  # eta_est; 0: nothing was transferred yet
         self.credit = -1  # as told by the last poll; -1: no bound is known
         self.pending = 0  # at the last poll, less what it published
+        self.topics = 1  # that were pending then
         self._polled_s = now_s
         self._sampled_s = now_s
         self._arrived = 0  # since then
@@ -135,24 +140,25 @@ class Tuner(ABC):
         one transfer whatever is in it. N then is how many it takes for a batch to leave."""
         return self.settings.batch_size_max
 
-    def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
-        """Return when to poll next, with so many messages in transfer and pending; a moment that has passed means at
-        once."""
+    def poll_due_s(self, in_transfer: int, pending: int = 0, publishes: int = 0) -> float:
+        """Return when to poll next, with so many messages in transfer and pending, and so many publishes not answered
+        yet; a moment that has passed means at once, `inf` that an answer has to come first."""
         if self.settings.polls_on_arrival and pending >= self.batch_size and not self._lacked_credit:
             return self._polled_s
         return self._next_poll_s
 
-    def on_poll(self, *, pending: int, now_s: float, credit: int | None = None) -> Publish | Wait:
+    def on_poll(self, *, pending: int, now_s: float, credit: int | None = None, topics: int = 1) -> Publish | Wait:
         """Decide whether this poll publishes, and how much. `credit` is how many messages the broker would take;
-        None where nobody counts them."""
+        None where nobody counts them. What is pending is of so many `topics`."""
         self._catch_up(now_s)
+        self.topics = topics
         self._estimate_load(pending, now_s)
         self.credit = -1 if credit is None else max(0, credit)
         self._polled_s = now_s
-        self._next_poll_s = now_s + self.poll_interval_s
         if not pending and self._expired(now_s):
             self._waits_since_s = now_s  # T over an empty store begins again
         wanted = min(self._choose(pending, now_s), pending)
+        self._next_poll_s = now_s + self.poll_interval_s
         count = wanted if credit is None else min(wanted, self.credit)
         self._lacked_credit = wanted > count == 0
         self.pending = pending - count
@@ -277,13 +283,20 @@ class EagerTuner(Tuner):
     is not shorter than beta times the last read: what came during a read is written only after it, and would miss a
     poll at its very end by a moment, and so wait for another whole read. Where each message needs a worker, a publish
     takes no more than there are workers, and the next follows at once while as many are pending.
+
+    A publish of many topics is a batch for each, and costs as many times as much. So the batches that may be in
+    transfer are shared by the topics: the more there are, the fewer publishes are spread over a transfer, two at least,
+    and no more than those are ever unanswered. Then it is the broker that says when the next one leaves: it gathers
+    until the broker is done with one, whatever that takes just now.
     """
 
     polls_when_idle = False
+    of_connection = True
 
     def __init__(self, settings: TunerSettings, now_s: float) -> None:
         super().__init__(settings, now_s)
         self.transfer_s = 0.0  # s_est
+        self._took_s = 0.0  # by the last transfer
         self._read_s = 0.0  # what the last publish took to read the store
         self._paused_until_s = now_s  # for those who write to it
 
@@ -292,8 +305,16 @@ class EagerTuner(Tuner):
         """What fits into a batch: an estimate of the capacity in use is no reason to hold back a burst."""
         return self.settings.batch_size_max
 
-    def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
+    @property
+    def publishes_max(self) -> int:
+        """How many publishes, of as many topics as the last, are spread over a transfer, and may be unanswered."""
+        most = self.settings.publishes_in_transfer
+        return max(most // self.topics, min(most, _PUBLISHES_MIN))
+
+    def poll_due_s(self, in_transfer: int, pending: int = 0, publishes: int = 0) -> float:
         """A lone message on an idle publisher leaves at once, and so does as much as one publish takes."""
+        if publishes >= self.publishes_max:
+            return inf
         workers = self.settings.workers
         if workers is not None and pending >= workers and not self._lacked_credit:
             return self._polled_s
@@ -311,15 +332,19 @@ class EagerTuner(Tuner):
     def on_transferred(self, *, took_s: float, in_transfer: int) -> None:
         super().on_transferred(took_s=took_s, in_transfer=in_transfer)
         gain = self.settings.capacity_gain
-        self.transfer_s = gain * self.transfer_s + (1 - gain) * took_s if self.transfer_s else took_s
+        estimate_s = gain * self.transfer_s + (1 - gain) * took_s if self.transfer_s else took_s
+        # Two quick transfers say that what slowed the others is over: the mean alone would need dozens to forget it.
+        self.transfer_s = min(estimate_s, _RECENT_FACTOR * max(took_s, self._took_s))
+        self._took_s = took_s
         self._set_poll_interval()
 
     def _set_poll_interval(self) -> None:
         settings = self.settings
-        wanted_s = max(self.transfer_s / settings.publishes_in_transfer, settings.poll_factor * self._read_s)
+        wanted_s = max(self.transfer_s / self.publishes_max, settings.poll_factor * self._read_s)
         self.poll_interval_s = max(min(wanted_s, settings.poll_max_s), settings.poll_min_s)
 
     def _choose(self, pending: int, now_s: float) -> int:
+        self._set_poll_interval()
         wanted = self._all(pending)
         taken = wanted if self.credit < 0 else min(wanted, self.credit)
         if taken:  # N is what leaves, not what waits for credit
@@ -338,7 +363,7 @@ class FixedTuner(Tuner):
         """N, and no more."""
         return self.batch_size
 
-    def poll_due_s(self, in_transfer: int, pending: int = 0) -> float:
+    def poll_due_s(self, in_transfer: int, pending: int = 0, publishes: int = 0) -> float:
         """Where enough pending messages are an event, there is nothing to look for before T is over."""
         if self.settings.polls_on_arrival and 0 < pending < self.batch_size and self._idle_since_s is None:
             return max(self._next_poll_s, self._waits_since_s + self.settings.longest_wait_s)

@@ -15,7 +15,7 @@ import zmq
 from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
 from clarion.session.connection import Backoff, Connection, Outage, broker_url, session_broke
-from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake
+from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake, WakeDone
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
 
@@ -34,7 +34,7 @@ class AsyncSession:
         self._core: Core = core or Requests(url, os.urandom(16))
         self._exchange = Exchange(seen=seen, count=self._core.count)
         self.count = self._exchange.count
-        self._waiting: dict[object, set[asyncio.Future[None]]] = {}  # by the call that is waited for
+        self._waiting: dict[Any, set[asyncio.Future[None]]] = {}  # by the call that is waited for
         self._backoff = Backoff()
         self._context = zmq.Context()
         self._connection: Connection | None = None
@@ -128,6 +128,10 @@ class AsyncSession:
                     connection.send(frames)
             elif isinstance(instruction, Wake):
                 self._wake(self._waiting.get(instruction.call, ()))
+            elif isinstance(instruction, WakeDone):
+                for call, waiting in self._waiting.items():
+                    if call.done:
+                        self._wake(waiting)
             else:
                 self._exchange.give_up(instruction.tag)
 

@@ -40,13 +40,17 @@ class Wake(NamedTuple):
     call: Any
 
 
+class WakeDone(NamedTuple):
+    """An instruction of a core: many calls are done; whoever waits for one of them is to be woken."""
+
+
 class GiveUp(NamedTuple):
     """An instruction of a core: forget the request with this tag, for which nobody waits any more."""
 
     tag: Any
 
 
-Instruction = Send | Wake | GiveUp
+Instruction = Send | Wake | WakeDone | GiveUp
 
 
 class Nonces:
@@ -67,7 +71,7 @@ class Nonces:
 class Seen:
     """Which store a client spoke with last, and the highest commit of it that it was told of."""
 
-    __slots__ = ("is_of_before", "sequence", "start", "store", "timeline")
+    __slots__ = ("is_of_before", "sequence", "start", "store", "timeline", "version")
 
     def __init__(self, store: bytes = b"", timeline: int = 0, start: bytes = b"", sequence: int = 0) -> None:
         self.store = store
@@ -75,6 +79,7 @@ class Seen:
         self.start = start
         self.sequence = sequence
         self.is_of_before = False  # what a client before this one saw, and kept on disk
+        self.version = 1  # of the protocol, that is spoken with who answers
 
     def note(self, sequence: int) -> None:
         """Take in what a reply told."""
@@ -240,6 +245,7 @@ class Exchange:
             return ()
         self.count.known = welcome.count
         seen = self.seen
+        seen.version = welcome.version
         another = welcome.store_uuid != seen.store
         is_moved = another and seen.is_of_before  # a new client of another broker: nothing of that was promised to it
         seen.is_of_before = False

@@ -26,7 +26,7 @@ from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
 from clarion.session.connection import Backoff, Connection, Outage, broker_url, receive_frames, session_broke
 from clarion.session.endings import Works, closed
-from clarion.session.exchange import Exchange, Instruction, Reply, Seen, Send, Wake
+from clarion.session.exchange import Exchange, Instruction, Reply, Seen, Send, Wake, WakeDone
 from clarion.session.interrupts import HeldSignals, Interrupted
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
@@ -411,6 +411,9 @@ class ThreadSession(Works):
             elif isinstance(instruction, Wake):
                 if self._sleepers:
                     self._wake_sleepers(instruction.call)
+            elif isinstance(instruction, WakeDone):
+                for call in [each.call for each in list(self._sleepers) if each.call.done]:
+                    self._wake_sleepers(call)
             else:
                 self._exchange.give_up(instruction.tag)
 

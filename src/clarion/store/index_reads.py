@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 
 from clarion.model.errors import ClarionError, StoredDataCorrupt
+from clarion.store.ahead import Ahead
 from clarion.store.disk_errors import START_AGAIN, described, is_damage, typed, unavailable
 from clarion.store.folder import suspect
 from clarion.store.index_writes import to_unsigned
@@ -69,6 +70,9 @@ FROM subscription s JOIN topic t ON t.number = s.topic
 WHERE s.name = ? AND s.topic > ? ORDER BY s.topic LIMIT ?
 """
 _HIGHEST = "SELECT value FROM meta WHERE key = ?"
+_INDEX_BYTES = """
+SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+"""
 
 _STAGED = """
 SELECT s.number, topic, writer, epoch, part, place, count, size, checksum, staged_at_us, ttl_ms, due_us, released,
@@ -92,12 +96,28 @@ class IndexReader:
     def close(self) -> None:
         self._reader.close()
 
-    def settle(self) -> None:
-        """Have the index come up to the log; every read does so first, and none sees an index that lacks a commit."""
+    def catch_up(self) -> None:
+        """Have the index come up to the log, which every read does first that could miss something."""
         raise NotImplementedError
 
-    def _rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        self.settle()
+    def lacks(self) -> tuple[Ahead, ...]:
+        """Return what the index may lack."""
+        raise NotImplementedError
+
+    def _wait(self, topic: int | None = None, *, is_plain: bool = True) -> None:
+        """See that the index lacks nothing of what is asked for: anything, something of a `topic` alone, or something
+        that no plain record changes."""
+        for some in self.lacks():
+            if some.is_about(topic) if topic is not None else is_plain or not some.is_plain:
+                self.catch_up()
+
+    def _rows(
+        self, statement: str, values: tuple[Any, ...] = (), *, topic: int | None = None, is_plain: bool = True
+    ) -> list[Any]:
+        self._wait(topic, is_plain=is_plain)
+        return self._now(statement, values)
+
+    def _now(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
         try:
             return self._reader.execute(statement, values).fetchall()
         except apsw.Error as error:
@@ -109,17 +129,17 @@ class IndexReader:
             suspect(self.file)
         return typed(error, self.file)
 
-    def _row(self, statement: str, values: tuple[Any, ...]) -> Any | None:
-        rows = self._rows(statement, values)
+    def _row(self, statement: str, values: tuple[Any, ...], *, is_plain: bool = True) -> Any | None:
+        rows = self._rows(statement, values, is_plain=is_plain)
         return rows[0] if rows else None
 
-    def _value(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
-        return self._rows(statement, values)[0][0]
+    def _value(self, statement: str, values: tuple[Any, ...] = (), *, is_plain: bool = True) -> Any:
+        return self._rows(statement, values, is_plain=is_plain)[0][0]
 
     @contextmanager
-    def _one_state(self) -> Iterator[None]:
-        """Have several statements see the same committed state."""
-        self.settle()
+    def _one_state(self, topic: int | None = None) -> Iterator[None]:
+        """Have several statements see the same committed state, of a topic or of all."""
+        self._wait(topic)
         try:
             self._reader.execute("BEGIN")
             try:
@@ -154,7 +174,9 @@ class IndexReader:
     # Topics, batches, subscriptions, publishers, answers.
 
     def history(self) -> list[HistoryRow]:
-        return [HistoryRow(*row) for row in self._rows("SELECT * FROM history ORDER BY sequence, start")]
+        return [
+            HistoryRow(*row) for row in self._rows("SELECT * FROM history ORDER BY sequence, start", is_plain=False)
+        ]
 
     def clock_us(self) -> int:
         return int(self._value(_HIGHEST, ("clock_us",)))
@@ -166,11 +188,15 @@ class IndexReader:
         return int(self._value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'publisher'"))
 
     def topic(self, name: bytes) -> TopicRow | None:
-        found = self._row(_ONE_TOPIC, (name,))
-        return TopicRow(*found) if found else None
+        lacks = self.lacks()
+        found = self._now(_ONE_TOPIC, (name,))
+        if any(some.names(name) or (found and some.is_about(found[0][0])) for some in lacks):
+            self.catch_up()
+            found = self._now(_ONE_TOPIC, (name,))
+        return TopicRow(*found[0]) if found else None
 
     def topic_name(self, number: int) -> bytes | None:
-        rows = self._rows("SELECT name FROM topic WHERE number = ?", (number,))
+        rows = self._rows("SELECT name FROM topic WHERE number = ?", (number,), topic=number)
         return bytes(rows[0][0]) if rows else None
 
     def topics(self, after: bytes, limit: int) -> list[TopicSummary]:
@@ -196,12 +222,24 @@ class IndexReader:
         return int(self._value("SELECT count(*) FROM publisher"))
 
     def subscriptions(self, topic: int) -> list[SubscriptionRow]:
-        rows = self._rows("SELECT * FROM subscription WHERE topic = ? ORDER BY name", (topic,))
+        rows = self._rows("SELECT * FROM subscription WHERE topic = ? ORDER BY name", (topic,), topic=topic)
         return [SubscriptionRow(*row) for row in rows]
 
     def batches(self, topic: int, position: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
         """As the port says; damage is told when it is the first batch asked for, so all before it is served."""
-        self.settle()
+        lacks = [some for some in self.lacks() if some.is_about(topic)]
+        if any(topic in some.trimmed or not some.is_plain for some in lacks):
+            self.catch_up()
+        found, is_enough = self._stored_up_to(topic, position, max_messages, max_bytes)
+        if lacks and not is_enough:  # the rest may be among what the index lacks
+            self.catch_up()
+            found, _ = self._stored_up_to(topic, position, max_messages, max_bytes)
+        return found
+
+    def _stored_up_to(
+        self, topic: int, position: int, max_messages: int, max_bytes: int
+    ) -> tuple[list[StoredBatch], bool]:
+        """Return what the index has of the batches asked for, and whether a limit was reached."""
         found: list[StoredBatch] = []
         cursor = self._reader.cursor()
         # Holding `reading` keeps segments from being written anew. An open cursor would do the same to SQLite's log.
@@ -212,11 +250,11 @@ class IndexReader:
                     max_messages -= row.first_offset + row.count - max(position, row.first_offset)
                     max_bytes -= len(row.data)
                     if max_messages <= 0 or max_bytes <= 0:
-                        break
+                        return found, True
             except StoredDataCorrupt:
                 if not found:
                     raise
-        return found
+        return found, False
 
     def offset_at(self, topic: int, committed_at_us: int) -> int | None:
         """As the port says; commit times never go back within a topic."""
@@ -228,7 +266,7 @@ class IndexReader:
     def _first_at_or_above(self, holder: str, topic: int, wanted: int) -> int | None:
         """Search by halves for the first batch with so high a value, which never falls along the log."""
         execute = self._reader.execute
-        with self._one_state():
+        with self._one_state(topic):
             low, high = execute("SELECT min(first_offset), max(first_offset) FROM log WHERE topic = ?", (topic,)).get
             if low is None or execute(holder, (topic, high)).get[2] < wanted:
                 return None
@@ -242,7 +280,7 @@ class IndexReader:
 
     def receipts(self, publisher: int, topic: int) -> list[Receipt]:
         statement = "SELECT * FROM receipt WHERE publisher = ? AND topic = ? ORDER BY number"
-        rows = map(Receipt._make, self._rows(statement, (publisher, topic)))
+        rows = map(Receipt._make, self._rows(statement, (publisher, topic), topic=topic))
         return [row._replace(checksum=to_unsigned(row.checksum)) for row in rows]
 
     def publisher(self, publisher: int) -> PublisherRow | None:
@@ -258,26 +296,26 @@ class IndexReader:
         return [row[0] for row in self._rows(statement, (before_us, limit))]
 
     def returned(self, topic: int) -> list[ReturnedRow]:
-        rows = self._rows("SELECT * FROM returned WHERE topic = ? ORDER BY name, offset", (topic,))
+        rows = self._rows("SELECT * FROM returned WHERE topic = ? ORDER BY name, offset", (topic,), topic=topic)
         return [ReturnedRow(*row) for row in rows]
 
     def answers(self, publisher: int) -> list[Answer]:
-        rows = self._rows("SELECT * FROM answer WHERE publisher = ? ORDER BY number", (publisher,))
+        rows = self._rows("SELECT * FROM answer WHERE publisher = ? ORDER BY number", (publisher,), is_plain=False)
         return [Answer(publisher, number, to_unsigned(checksum), body) for _, number, checksum, body in rows]
 
     def state(self, name: bytes) -> StateRow | None:
-        found = self._row("SELECT * FROM state WHERE name = ?", (name,))
+        found = self._row("SELECT * FROM state WHERE name = ?", (name,), is_plain=False)
         return StateRow(*found) if found else None
 
     def states(self, after: bytes, limit: int) -> list[StateRow]:
-        rows = self._rows("SELECT * FROM state WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
+        rows = self._rows("SELECT * FROM state WHERE name > ? ORDER BY name LIMIT ?", (after, limit), is_plain=False)
         return [StateRow(*row) for row in rows]
 
     def state_count(self) -> int:
-        return int(self._value("SELECT count(*) FROM state"))
+        return int(self._value("SELECT count(*) FROM state", is_plain=False))
 
     def last_version(self) -> int:
-        return int(self._value(_HIGHEST, ("last_version",)))
+        return int(self._value(_HIGHEST, ("last_version",), is_plain=False))
 
     def count(self) -> int:
         return int(self._value(_HIGHEST, ("count",)))
@@ -292,22 +330,21 @@ class IndexReader:
         return self._decision("ORDER BY place LIMIT 1", ())
 
     def last_decision(self) -> int:
-        return int(self._value("SELECT coalesce(max(place), 0) FROM decision"))
+        return int(self._value("SELECT coalesce(max(place), 0) FROM decision", is_plain=False))
 
     def _decision(self, which: str, values: tuple[bytes, ...]) -> Decision | None:
-        found = self._row(f"SELECT * FROM decision {which}", values)
+        found = self._row(f"SELECT * FROM decision {which}", values, is_plain=False)
         return None if found is None else Decision(*found)._replace(checksum=to_unsigned(found[3]))
 
     def patterns(self) -> list[PatternRow]:
-        return [PatternRow(*row) for row in self._rows("SELECT * FROM pattern ORDER BY pattern, name")]
+        return [PatternRow(*row) for row in self._rows("SELECT * FROM pattern ORDER BY pattern, name", is_plain=False)]
 
     def topics_of(self, name: bytes, after: int, limit: int) -> list[tuple[int, bytes, bool]]:
         return [(number, topic, bool(unread)) for number, topic, unread in self._rows(_TOPICS_OF, (name, after, limit))]
 
     def used_bytes(self) -> int:
-        with self._one_state():
-            pages = self._reader.pragma("page_count") - self._reader.pragma("freelist_count")
-            return int(pages * self._reader.pragma("page_size")) + self._segments.used_bytes
+        """As the port says; what the index lacks is counted as the bytes that the log has of it."""
+        return int(self._now(_INDEX_BYTES, ())[0][0]) + self._segments.used_bytes
 
     def _stored(self, cursor: apsw.Cursor, topic: int, position: int) -> Iterator[StoredBatch]:
         """Return the batches from the one that holds `position`, each checked against its log row."""
@@ -332,12 +369,12 @@ class IndexReader:
     # What is stored and not on its topic, and who staged it.
 
     def staged(self, writer: bytes, epoch: int) -> list[StagedRow]:
-        return list(map(_staged_row, self._rows(_OF_WRITER, (writer, epoch))))
+        return list(map(_staged_row, self._rows(_OF_WRITER, (writer, epoch), is_plain=False)))
 
     def staged_batch(self, number: int) -> StagedBatch | None:
-        self.settle()
+        self._wait(is_plain=False)
         with self._segments.reading:
-            found = self._row(_ONE, (number,))
+            found = next(iter(self._now(_ONE, (number,))), None)
             if found is None:
                 return None
             row = _staged_row(found)
@@ -345,28 +382,30 @@ class IndexReader:
             return StagedBatch(row, self._content(what, row, *found[14:]))
 
     def staged_totals(self, topic: int) -> tuple[int, int]:
-        found = self._row("SELECT messages, bytes FROM staged_total WHERE topic = ?", (topic,))
+        found = self._row("SELECT messages, bytes FROM staged_total WHERE topic = ?", (topic,), is_plain=False)
         return tuple(found) if found else (0, 0)
 
     def last_staged(self) -> int:
-        return int(self._value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'staged'"))
+        return int(
+            self._value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'staged'", is_plain=False)
+        )
 
     def due(self, before_us: int, limit: int) -> list[StagedRow]:
-        return list(map(_staged_row, self._rows(_DUE, (before_us, limit))))
+        return list(map(_staged_row, self._rows(_DUE, (before_us, limit), is_plain=False)))
 
     def first_due_us(self) -> int | None:
-        found: int | None = self._value("SELECT min(due_us) FROM staged WHERE due_us > 0")
+        found: int | None = self._value("SELECT min(due_us) FROM staged WHERE due_us > 0", is_plain=False)
         return found
 
     def stale_staged(self, before_us: int, limit: int) -> list[StagedRow]:
-        return list(map(_staged_row, self._rows(_STALE, (before_us, limit))))
+        return list(map(_staged_row, self._rows(_STALE, (before_us, limit), is_plain=False)))
 
     def writer(self, writer: bytes) -> WriterRow | None:
-        found = self._row("SELECT * FROM writer WHERE writer = ?", (writer,))
+        found = self._row("SELECT * FROM writer WHERE writer = ?", (writer,), is_plain=False)
         return WriterRow(*found) if found else None
 
     def writer_count(self) -> int:
-        return int(self._value("SELECT count(*) FROM writer"))
+        return int(self._value("SELECT count(*) FROM writer", is_plain=False))
 
 
 def damaged(what: str, where: object, reason: str, advice: str) -> StoredDataCorrupt:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from clarion.model.ids import DECISIONS_KEPT, RECEIPTS_KEPT
@@ -12,63 +13,68 @@ from clarion.store.segments import Growth, SegmentRow, grow
 
 Execute = Callable[[str, Any], Any]
 
-_ROWS = (64, 32, 16, 8, 4, 2, 1)  # in one statement; each is prepared once and kept
-_SIGNED = 1 << 63
-_UNSIGNED = 1 << 64
+_ROWS = (64, 16, 4, 1)  # in one statement; each is prepared once and kept
+SIGNED = 1 << 63
+UNSIGNED = 1 << 64
 
 
 class Rows:
-    """An INSERT of many rows, cut into statements of fixed sizes: each call lets go of the interpreter's lock once."""
+    """A statement with many rows of values, cut into ones of fixed sizes: each call lets go of the interpreter's lock
+    once."""
 
     def __init__(self, insert: str, columns: int, conflict: str = "") -> None:
         row = f"({','.join('?' * columns)})"
-        self._columns = columns
         self._statements = [(rows, f"{insert} VALUES {','.join([row] * rows)} {conflict}") for rows in _ROWS]
 
-    def run(self, execute: Execute, values: list[Any]) -> None:
-        """Insert the rows whose values are given one after the other."""
-        at, left = 0, len(values) // self._columns
-        for rows, statement in self._statements:
-            while left >= rows:
-                until = at + rows * self._columns
-                execute(statement, values[at:until])
-                at, left = until, left - rows
+    def run(self, execute: Execute, rows: Sequence[Sequence[Any]]) -> None:
+        """Have the statements done for these rows."""
+        for _ in self.run_reading(execute, rows):
+            pass
+
+    def run_reading(self, execute: Execute, rows: Sequence[Sequence[Any]]) -> Iterator[Any]:
+        """Do the same, and return what the statements return."""
+        at = 0
+        for count, statement in self._statements:
+            while len(rows) - at >= count:
+                yield from execute(statement, tuple(chain.from_iterable(rows[at : at + count])))
+                at += count
 
 
 def to_signed(unsigned: int) -> int:
     """Return the SQLite integer for a 64-bit checksum."""
-    return unsigned - _UNSIGNED if unsigned >= _SIGNED else unsigned
+    return unsigned - UNSIGNED if unsigned >= SIGNED else unsigned
 
 
 def to_unsigned(signed: int) -> int:
     """Return the checksum that `to_signed` stored."""
-    return signed + _UNSIGNED if signed < 0 else signed
+    return signed + UNSIGNED if signed < 0 else signed
 
 
-_ADD_TOPICS = Rows(
+ADD_TOPICS = Rows(
     "INSERT INTO topic (number, name, retention, settings)",
     4,
     "ON CONFLICT (number) DO UPDATE SET retention = excluded.retention, settings = excluded.settings",
 )
-_ADD_PUBLISHERS = Rows(
+ADD_PUBLISHERS = Rows(
     "INSERT INTO publisher",
     3,
     "ON CONFLICT (publisher) DO UPDATE SET nonce = excluded.nonce, seen_at_us = excluded.seen_at_us",
 )
-_ADD_LOG = Rows("INSERT INTO log", 11)
-_ADD_RECEIPTS = Rows("INSERT INTO receipt", 8)
-_ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 10)
+ADD_LOG = Rows("INSERT INTO log", 11)
+ADD_RECEIPTS = Rows("INSERT INTO receipt", 8)
+ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 10)
 _ADD_SEGMENTS = Rows("REPLACE INTO segment", 6)
 _ADD_WRITERS = Rows("REPLACE INTO writer", 5)
 _ADD_ANSWERS = Rows("INSERT INTO answer", 4)
 _ADD_STATES = Rows("REPLACE INTO state", 3)
-_ADD_RETURNED = Rows("REPLACE INTO returned", 6)
+ADD_RETURNED = Rows("REPLACE INTO returned", 6)
 _ADD_PATTERNS = Rows("REPLACE INTO pattern", 6)
 _ADD_DECISIONS = Rows("INSERT INTO decision", 6)
 
+FORGET_OLD_RECEIPTS = "DELETE FROM receipt WHERE publisher = ? AND topic = ? AND number <= ?"
 _HISTORY_KEPT = 1000  # rows
 _TRIMMED = "FROM log WHERE topic = ?1 AND first_offset < ?2 AND first_offset + count <= ?2"
-_HIGHEST = "UPDATE meta SET value = max(value, ?) WHERE key = ?"
+HIGHEST = "UPDATE meta SET value = max(value, ?) WHERE key = ?"
 
 # Receipts are by publisher first. Their publishers are found one by one, and each asked for the topic.
 _FORGET_RECEIPTS = """
@@ -86,10 +92,10 @@ def write_record(execute: Execute, record: Record) -> Growth:
     """Apply a record's entry inside the open transaction, but for what it means for the segments, which it gives."""
     entry, growth = record.entry, Growth()
     if entry.topics:
-        _ADD_TOPICS.run(execute, [value for row in entry.topics for value in row])
-        execute(_HIGHEST, (max(row.number for row in entry.topics), "last_topic"))
+        ADD_TOPICS.run(execute, entry.topics)
+        execute(HIGHEST, (max(row.number for row in entry.topics), "last_topic"))
     if entry.publishers:
-        _ADD_PUBLISHERS.run(execute, [value for row in entry.publishers for value in row])
+        ADD_PUBLISHERS.run(execute, entry.publishers)
     if entry.moved_from:
         _write_moved(execute, record, growth)
     else:
@@ -98,13 +104,13 @@ def write_record(execute: Execute, record: Record) -> Growth:
         if entry.staged:
             write_staged(execute, record, growth)
     if entry.releases:
-        _ADD_LOG.run(execute, write_releases(execute, entry.releases))
+        ADD_LOG.run(execute, write_releases(execute, entry.releases))
     if entry.staged_progress:
         write_progress(execute, entry.staged_progress)
     if entry.receipts:
         _write_receipts(execute, entry.receipts)
     if entry.subscriptions:
-        _ADD_SUBSCRIPTIONS.run(execute, [value for row in entry.subscriptions for value in row])
+        ADD_SUBSCRIPTIONS.run(execute, entry.subscriptions)
     _write_more(execute, entry)
     if entry.secret:
         execute("REPLACE INTO meta VALUES ('secret', ?)", (entry.secret,))
@@ -113,9 +119,9 @@ def write_record(execute: Execute, record: Record) -> Growth:
     if entry.clock_us:
         execute("UPDATE meta SET value = ? WHERE key = 'clock_us'", (entry.clock_us,))
     if entry.count:
-        execute(_HIGHEST, (entry.count, "count"))
+        execute(HIGHEST, (entry.count, "count"))
     if entry.stamp:
-        execute(_HIGHEST, (entry.stamp, "stamp"))
+        execute(HIGHEST, (entry.stamp, "stamp"))
     if entry.decisions:
         _write_decisions(execute, entry.decisions)
     _forget(execute, entry, growth)
@@ -124,19 +130,19 @@ def write_record(execute: Execute, record: Record) -> Growth:
     return growth
 
 
-def write_segments(execute: Execute, rows: Iterable[SegmentRow]) -> None:
+def write_segments(execute: Execute, rows: Sequence[SegmentRow]) -> None:
     """Say how segments stand now."""
-    _ADD_SEGMENTS.run(execute, [value for row in rows for value in row])
+    _ADD_SEGMENTS.run(execute, rows)
 
 
 def _write_batches(execute: Execute, record: Record, growth: Growth) -> None:
-    values: list[Any] = []
     position, segment = record.data_at, record.segment
+    rows: list[tuple[int, ...]] = []
     for topic, first_offset, count, at_us, bytes_total, size, checksum, expires_at_us in record.entry.batches:
-        values += (topic, first_offset, count, at_us, bytes_total, size, to_signed(checksum), segment, position)
-        values += (expires_at_us, 0)
+        place = (size, to_signed(checksum), segment, position, expires_at_us, 0)
+        rows.append((topic, first_offset, count, at_us, bytes_total, *place))
         position += size
-    _ADD_LOG.run(execute, values)
+    ADD_LOG.run(execute, rows)
     grow(growth, segment, len(record.entry.batches), position - record.data_at)
 
 
@@ -153,31 +159,25 @@ def _write_moved(execute: Execute, record: Record, growth: Growth) -> None:
 
 
 def _write_receipts(execute: Execute, receipts: list[Receipt]) -> None:
-    values: list[Any] = []
-    for publisher, topic, number, checksum, *rest in receipts:
-        values += (publisher, topic, number, to_signed(checksum), *rest)
-    _ADD_RECEIPTS.run(execute, values)
+    ADD_RECEIPTS.run(execute, [(*row[:3], to_signed(row.checksum), *row[4:]) for row in receipts])
     for receipt in receipts:  # Pruned in bulk: between RECEIPTS_KEPT and twice as many are there.
         if receipt.number % RECEIPTS_KEPT == 0 and receipt.number > RECEIPTS_KEPT:
-            execute(
-                "DELETE FROM receipt WHERE publisher = ? AND topic = ? AND number <= ?",
-                (receipt.publisher, receipt.topic, receipt.number - RECEIPTS_KEPT),
-            )
+            execute(FORGET_OLD_RECEIPTS, (receipt.publisher, receipt.topic, receipt.number - RECEIPTS_KEPT))
 
 
 def _write_more(execute: Execute, entry: Entry) -> None:
     """Write what plain puts and acks do not have."""
     if entry.writers:
-        _ADD_WRITERS.run(execute, [value for row in entry.writers for value in row])
+        _ADD_WRITERS.run(execute, entry.writers)
     if entry.answers:
         _write_answers(execute, entry.answers)
     if entry.states:
-        _ADD_STATES.run(execute, [value for row in entry.states for value in row])
-        execute(_HIGHEST, (max(row.version for row in entry.states), "last_version"))
+        _ADD_STATES.run(execute, entry.states)
+        execute(HIGHEST, (max(row.version for row in entry.states), "last_version"))
     if entry.returned:
-        _ADD_RETURNED.run(execute, [value for row in entry.returned for value in row])
+        ADD_RETURNED.run(execute, entry.returned)
     if entry.patterns:
-        _ADD_PATTERNS.run(execute, [value for row in entry.patterns for value in row])
+        _ADD_PATTERNS.run(execute, entry.patterns)
 
 
 def _write_history(execute: Execute, record: Record) -> None:
@@ -192,10 +192,7 @@ def _write_history(execute: Execute, record: Record) -> None:
 
 
 def _write_answers(execute: Execute, answers: list[Answer]) -> None:
-    values: list[Any] = []
-    for publisher, number, checksum, body in answers:
-        values += (publisher, number, to_signed(checksum), body)
-    _ADD_ANSWERS.run(execute, values)
+    _ADD_ANSWERS.run(execute, [(*row[:2], to_signed(row.checksum), row.body) for row in answers])
     for answer in answers:
         if answer.number % RECEIPTS_KEPT == 0 and answer.number > RECEIPTS_KEPT:
             execute(
@@ -205,17 +202,14 @@ def _write_answers(execute: Execute, answers: list[Answer]) -> None:
 
 
 def _write_decisions(execute: Execute, decisions: list[Decision]) -> None:
-    values: list[Any] = []
-    for place, number, nonce, checksum, *rest in decisions:
-        values += (place, number, nonce, to_signed(checksum), *rest)
-    _ADD_DECISIONS.run(execute, values)
+    _ADD_DECISIONS.run(execute, [(*row[:3], to_signed(row.checksum), *row[4:]) for row in decisions])
     execute("DELETE FROM decision WHERE place <= ?", (decisions[-1].place - DECISIONS_KEPT,))
 
 
 def count_tokens(execute: Execute) -> None:
     """See to it that the broker's count is beyond every token, also of records from when it was not counted."""
     highest = execute("SELECT coalesce(max(token), 0) FROM subscription", ()).get
-    execute(_HIGHEST, (highest, "count"))
+    execute(HIGHEST, (highest, "count"))
 
 
 def _forget(execute: Execute, entry: Entry, growth: Growth) -> None:
@@ -272,19 +266,12 @@ _FORGET = "DELETE FROM staged WHERE number = ? RETURNING segment, size"
 
 def write_staged(execute: Execute, record: Record, growth: Growth) -> None:
     """Add the batches that a record stages."""
-    values: list[Any] = []
-    due: list[Any] = []
-    size = 0
-    for row, position in record.staged_places():
-        values += row[:8]
-        values += (to_signed(row.checksum), row.staged_at_us, row.ttl_ms, row.due_us, row.released)
-        values += (record.segment, position)
-        size += row.size
-        if row.due:
-            due += (row.number, row.due)
-    _ADD_STAGED.run(execute, values)
-    _ADD_DUE.run(execute, due)
-    grow(growth, record.segment, len(record.entry.staged), size)
+    staged = record.entry.staged
+    places = record.staged_places()
+    rows = [(*row[:8], to_signed(row.checksum), *row[9:13], record.segment, position) for row, position in places]
+    _ADD_STAGED.run(execute, rows)
+    _ADD_DUE.run(execute, [(row.number, row.due) for row in staged if row.due])
+    grow(growth, record.segment, len(staged), sum(row.size for row in staged))
 
 
 def move_staged(execute: Execute, record: Record) -> None:
@@ -293,17 +280,17 @@ def move_staged(execute: Execute, record: Record) -> None:
         execute("UPDATE staged SET segment = ?, position = ? WHERE number = ?", (record.segment, position, row.number))
 
 
-def write_releases(execute: Execute, releases: Iterable[Release]) -> list[Any]:
-    """Take batches out of those staged, and return the values of their log rows; they stay where they lie."""
-    values: list[Any] = []
+def write_releases(execute: Execute, releases: Iterable[Release]) -> list[tuple[int, ...]]:
+    """Take batches out of those staged, and return their log rows; they stay where they lie."""
+    rows: list[tuple[int, ...]] = []
     for number, first_offset, at_us, bytes_total, expires_at_us in releases:
         found = execute(_TAKE, (number,)).fetchall()
         assert found, f"batch {number} is released and was not staged"
         topic, count, size, checksum, segment, position, released = found[0]
         assert not released, f"batch {number} is released whole, and parts of it are on the topic already"
-        values += (topic, first_offset, count, at_us, bytes_total, size, checksum, segment, position)
-        values += (expires_at_us, number)
-    return values
+        place = (size, checksum, segment, position, expires_at_us, number)
+        rows.append((topic, first_offset, count, at_us, bytes_total, *place))
+    return rows
 
 
 def write_progress(execute: Execute, progress: Iterable[tuple[int, int, int]]) -> None:

@@ -93,6 +93,10 @@ class MemoryStore:
     def is_ahead(self) -> bool:
         return False
 
+    @property
+    def is_far_ahead(self) -> bool:
+        return False
+
     def commit(self, changes: Changes, *, index_later: bool = False) -> None:
         added = sum(len(batch.data) for batch in changes.batches) + sum(len(data) for _, data in changes.staged)
         if added and self.used_bytes() + added > self.capacity_bytes:

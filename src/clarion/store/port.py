@@ -296,18 +296,26 @@ class Store(Protocol):
     def commit(self, changes: Changes, *, index_later: bool = False) -> None:
         """Make all of it durable, or none.
 
-        With `index_later`, which is for light changes on a store that `is_at_rest`, those who wait may be told first:
-        what the commit leaves to do is done by `settle`, by whoever reads next, or with a later commit.
+        With `index_later` it may leave to do what only reading needs. That is done by `settle`, which is to be called a
+        while later, and soon when the store `is_far_ahead`; by whoever reads what it is about; or by a later commit.
         """
         ...
 
     def settle(self) -> None:
-        """Do what commits left for later. StoreFailed where that cannot be: what was committed is durable anyway."""
+        """Do what commits left for later; any thread may call it, and commits go on meanwhile.
+
+        StoreFailed where that cannot be: what was committed is durable anyway.
+        """
         ...
 
     @property
     def is_ahead(self) -> bool:
         """Whether commits left something for later."""
+        ...
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether they left so much that `settle` should be called soon, lest a commit has to wait for it."""
         ...
 
     def last_topic_number(self) -> int:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import apsw
@@ -22,6 +23,7 @@ from clarion.model.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from clarion.store.ahead import Ahead, rows_of
 from clarion.store.compaction import HALF_EMPTY, NEARLY_EMPTY, Compactor
 from clarion.store.disk_errors import (
     IndexDamaged,
@@ -61,7 +63,8 @@ from clarion.store.index import (
     remove_files,
 )
 from clarion.store.index_reads import IndexReader
-from clarion.store.index_writes import count_tokens, write_record, write_segments
+from clarion.store.index_runs import is_plain, write_records
+from clarion.store.index_writes import count_tokens, write_segments
 from clarion.store.port import Changes, Identity
 from clarion.store.records import SECRET_BYTES, Bytes, Draft, Entry, Record, data_of, entry_of
 from clarion.store.recovery import Beginning, Place, Recovery, check_applied, check_owner, check_segments, look_at_log
@@ -77,8 +80,11 @@ _SEGMENT_BYTES_AT_LEAST = 64 << 10
 _SEGMENTS_AHEAD = 8  # that there should be room for; an idle store with less works harder for it
 _CHECKPOINTS_AT_LEAST = 64  # that SQLite's log is smaller than the disk
 _HOUSEKEEPING_S = 0.02  # at once
-_AHEAD_MOST = 16  # records that the log may have and the index lack
-_FRAMES_AHEAD = 64 * _AHEAD_MOST  # that they add to SQLite's log, at most
+_ROWS_AHEAD = 16384  # that the log may have and the index lack, so that the index takes them within some 20 ms
+_RECORDS_AHEAD = 2048
+_SOON = 0.75  # of what it may be ahead, the index is to follow
+_BYTES_AHEAD = 16 << 20  # of the log, which a start after a crash reads again
+_AT_ONCE_IN_RECOVERY = 256  # records
 _LEFT_FOR_SMALL_COMMIT = 256 << 10
 
 _log = logging.getLogger(__name__)
@@ -111,8 +117,10 @@ class SegmentedStore(IndexReader):
         self.checkpoints_put_off = 0  # for want of room; SQLite's log grows instead
         self._crash_point = crash_points
         self._failure: str | None = None
-        self._following = threading.Lock()  # held while the index takes records that were answered before
-        self._ahead: list[Record] = []  # the records that the log has and the index lacks
+        self._writing = threading.RLock()  # held while the index is written to, or asked for that
+        self._noting = threading.Lock()  # held while `_ahead` is changed
+        self._ahead = Ahead()  # what the log has and the index lacks …
+        self._taken = Ahead()  # … and of that, before it, what the index is just taking
         self._wal_frames = 0
         self._is_short_of_room = False
         self._is_tight = False  # no put could begin a segment
@@ -258,8 +266,9 @@ class SegmentedStore(IndexReader):
         check_owner(self._segments, rows, uuid, self.file)
         start = check_applied(self._segments, rows, uuid, secret, self.file)
         recovery = Recovery(self._segments, start, uuid, secret)
-        for record in recovery.records():
-            changed = self._apply([record])
+        records = recovery.records()
+        while some := list(islice(records, _AT_ONCE_IN_RECOVERY)):
+            changed = self._apply(some)
             self._writer.execute("COMMIT")
             self._segment_rows.settle(changed)
             if self._is_log_long():
@@ -288,46 +297,91 @@ class SegmentedStore(IndexReader):
         A failed write or sync is final: what is on the disk cannot be told any more, so every later commit is
         refused until the store is opened again and goes by what is really there.
         """
-        if not index_later or len(self._ahead) >= _AHEAD_MOST:
-            self.settle()
         if self._failure is not None:
             raise StoreFailed(self._failure)
         self._crash_point("before-commit")
         data = data_of(changes)
         draft, purpose = Draft(entry_of(changes)), Purpose.PUT if data else Purpose.ACK
-        is_small = draft.size <= _LEFT_FOR_SMALL_COMMIT and not changes.history
-        if index_later and is_small and not self._is_short_of_room:
+        if index_later and self._may_lag(draft, changes):
+            if self._part_ahead() >= 1:
+                self.catch_up()
             self._append(draft, data, purpose)
             self._crash_point("after-commit")
             return
-        self.settle()
-        begins_segment = self._write(draft, data, purpose)
-        self._crash_point("after-commit")
-        self._keep_house(begins_segment=begins_segment)
+        with self._writing:
+            self.catch_up()
+            begins_segment = self._write(draft, data, purpose)
+            self._crash_point("after-commit")
+            self._keep_house(begins_segment=begins_segment)
+
+    def _may_lag(self, draft: Draft, changes: Changes) -> bool:
+        """Return whether the index may take a change later: there is nothing else to do for the store, and room."""
+        if not self._is_calm or draft.size > self._segments.left_bytes:
+            return False
+        if not is_plain(draft.entry):
+            return changes.is_light
+        return 2 * rows_of(draft.entry) <= self._checkpoint_bytes // self._page_bytes
 
     def settle(self) -> None:
-        """Have the index take what commits left for later; StoreFailed where it cannot, and at every call since."""
-        if not self._ahead:
+        """Have the index take what commits left for later; StoreFailed where it cannot, and at every call since.
+
+        A checkpoint that is due soon is made as well, so that no commit has to wait for it.
+        """
+        with self._writing:
+            self.catch_up()
+            if self._failure is None and (
+                2 * self._wal_bytes >= self._checkpoint_bytes or self._has_dead(undurable=True)
+            ):
+                self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def catch_up(self) -> None:
+        """Have the index take what the log has and it lacks."""
+        if not self.is_ahead:
             return
-        with self._following:
-            if not self._ahead:  # somebody else had it do so meanwhile
+        with self._writing:
+            if not self.is_ahead:  # somebody else had it do so meanwhile
                 return
             if self._failure is not None:
                 raise StoreFailed(self._failure)
             self._crash_point("before-index")
+            with self._noting:
+                self._taken = self._ahead
+                self._ahead = Ahead()
             try:
-                rows = self._follow(self._ahead)
+                rows = self._follow(self._taken.records)
             except BaseException as error:
                 raise self._in_doubt(error) from error
             self._segment_rows.settle(rows)
-            self._ahead = []
+            self._taken = Ahead()
             self._crash_point("after-index")
             self._look_for_room()
+
+    def lacks(self) -> tuple[Ahead, ...]:
+        """Return what the index lacks; to be asked for before it is read, and what came meanwhile is not in it."""
+        return tuple(some for some in (self._ahead, self._taken) if some.records)
 
     @property
     def is_ahead(self) -> bool:
         """Whether `settle` has something to do."""
-        return bool(self._ahead)
+        return bool(self._ahead.records or self._taken.records)
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether `settle` should be called soon, so that no commit has to wait for it."""
+        return self._part_ahead() >= _SOON
+
+    def _part_ahead(self) -> float:
+        """Return how far the log is ahead of the index, as a part of how far it may be.
+
+        What the rows add to SQLite's log has room there, or in the reserve, whatever others do to the disk meanwhile.
+        """
+        ahead = self._ahead
+        return max(
+            ahead.rows / _ROWS_AHEAD,
+            ahead.pages(self._page_bytes) / max(1, self._checkpoint_bytes // self._page_bytes),
+            len(ahead.records) / _RECORDS_AHEAD,
+            ahead.log_bytes / _BYTES_AHEAD,
+        )
 
     def _follow(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
         """Have the index take records that are durable; where it lacks room for them, with that of the reserve."""
@@ -348,20 +402,32 @@ class SegmentedStore(IndexReader):
     @property
     def is_at_rest(self) -> bool:
         """Whether a few small commits would begin and give up no segment, move nothing, and need no checkpoint."""
+        has_left = self._segments.left_bytes > min(_LEFT_FOR_SMALL_COMMIT, self._segment_bytes // 4)
+        return has_left and self._is_calm and self._part_ahead() < 1
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether there is nothing to do for the store with the next commit, and room."""
         if self._mover.is_busy or self._is_tight or self._is_short_of_room:
             return False
-        if any(number < self._segments.number for number in self._segment_rows.empty):
-            return False
-        ahead = min(_FRAMES_AHEAD * self._page_bytes, self._checkpoint_bytes // 4)
-        is_log_short = self._wal_frames * self._page_bytes + ahead < self._checkpoint_bytes
-        return is_log_short and self._segments.left_bytes > min(_LEFT_FOR_SMALL_COMMIT, self._segment_bytes // 4)
+        return self._wal_bytes < self._checkpoint_bytes and not self._has_dead()
+
+    def _has_dead(self, *, undurable: bool = False) -> bool:
+        """Return whether a segment can be given up, or could be after a checkpoint."""
+        since = self._durable_segment if undurable else 0
+        return any(since <= number < self._segments.number for number in self._segment_rows.empty)
+
+    @property
+    def _wal_bytes(self) -> int:
+        return self._wal_frames * self._page_bytes
 
     def keep_house(self) -> None:
         """Give up segments that hold nothing, and empty those that hold little, for a short while."""
-        self.settle()
-        until_s = time.monotonic() + _HOUSEKEEPING_S
-        while self._failure is None and self._keep_house(is_idle=True) and time.monotonic() < until_s:
-            pass
+        with self._writing:
+            self.catch_up()
+            until_s = time.monotonic() + _HOUSEKEEPING_S
+            while self._failure is None and self._keep_house(is_idle=True) and time.monotonic() < until_s:
+                pass
 
     def _write(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> bool:
         """Make an entry durable in the log and known to the index; return whether it begins a segment."""
@@ -377,7 +443,7 @@ class SegmentedStore(IndexReader):
         return record.at == 0
 
     def _append(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> None:
-        """Make an entry durable in the log; the index follows. There is room for both, as `is_at_rest` told."""
+        """Make an entry durable in the log; the index follows, for which there is room. It may be busy meanwhile."""
         try:
             record = self._write_record(draft, data, purpose)
             self._crash_point("inside-commit")
@@ -394,7 +460,8 @@ class SegmentedStore(IndexReader):
         self._crash_point("after-sync")
         self._segments.advance(record.end)
         self._sequence = record.sequence
-        self._ahead.append(record)
+        with self._noting:
+            self._ahead.add(record)
 
     def _write_record(self, draft: Draft, data: Sequence[Bytes], purpose: Purpose) -> Record:
         segments = self._segments
@@ -447,9 +514,9 @@ class SegmentedStore(IndexReader):
         execute = self._writer.execute
         execute("BEGIN IMMEDIATE")
         rows: dict[int, SegmentRow] = {}
-        for record in records:
-            self._segment_rows.grow(rows, write_record(execute, record), record)
-        write_segments(execute, rows.values())
+        for record, growth in write_records(execute, records):
+            self._segment_rows.grow(rows, growth, record)
+        write_segments(execute, list(rows.values()))
         return rows
 
     def _undo(self) -> None:
@@ -499,8 +566,9 @@ class SegmentedStore(IndexReader):
         return told
 
     def _roll_back(self) -> None:
-        if self._writer.in_transaction:
-            self._writer.execute("ROLLBACK")
+        with self._writing:  # so that it is no other thread's transaction
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
 
     def _check_room(self, purpose: Purpose) -> None:
         """Refuse what the index may have no room for: when that shows, the record is in the log already."""
@@ -517,7 +585,7 @@ class SegmentedStore(IndexReader):
             self._segments.drop_spare()
 
     def _is_log_long(self) -> bool:
-        return self._wal_frames * self._page_bytes >= self._checkpoint_bytes
+        return self._wal_bytes >= self._checkpoint_bytes
 
     def _keep_reserve(self) -> None:
         """Keep what a checkpoint may need at most, for when others have filled the disk."""
@@ -534,7 +602,8 @@ class SegmentedStore(IndexReader):
             return False
         if self._max_bytes is None:
             return True
-        index_bytes = self._writer.pragma("page_count") * self._page_bytes
+        with self._writing:
+            index_bytes = self._writer.pragma("page_count") * self._page_bytes
         return bool(self._segments.total_bytes + index_bytes + size <= self._max_bytes)
 
     def _keep_house(self, *, begins_segment: bool = False, is_idle: bool = False) -> bool:
@@ -647,7 +716,7 @@ class SegmentedStore(IndexReader):
         if self._lock < 0:
             return
         with suppress(StoreFailed):  # The log has what the index lacks then, and the next start has it follow.
-            self.settle()
+            self.catch_up()
         super().close()
         if self._failure is None:
             self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -101,6 +101,26 @@ def encode_batch(
     return _seal(parts, len(payloads), sizes, flags, first_counter, compressed, broker, publisher, stamp, number)
 
 
+_LONE_HEAD = struct.Struct("<4sBBHQ")
+_LONE_REST = struct.Struct("<IIIIQQIIIIII")  # the rest of a header, and the two offsets of its only payload
+_LONE_SEED = int.from_bytes(_LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, 0)[:8], "little")
+_PADDINGS = [bytes(-size % 8) for size in range(8)]
+
+
+def encode_lone(payload: bytes, *, broker: int, publisher: int, stamp: int, number: int) -> bytearray:
+    """Pack one message that is nothing but its payload, to the bytes that `encode_batch` makes of it, in a fifth of the
+    time: with many topics most batches are such."""
+    size = len(payload)
+    rest = bytearray().join((
+        _LONE_REST.pack(1, broker, publisher, size, stamp, number, 0, 0, 8 + padded(size), 0, 0, size),
+        payload,
+        _PADDINGS[size & 7],
+    ))  # fmt: skip
+    checksum = xxh3_64_intdigest(rest, _LONE_SEED)
+    rest[:0] = _LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, checksum)
+    return rest
+
+
 def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
     """Return messages [start, stop) of a batch as a batch of its own, not compressed; ids stay what they were."""
     assert 0 <= start < stop <= batch.count

@@ -284,6 +284,9 @@ class Describe(Body):
     topic: bytes
 
 
+MAX_DESCRIBED = 100  # topics of one DescribeMany: each may have to be read from the store
+
+
 class DescribeMany(Body):
     """Ask for everything about many topics."""
 

@@ -136,9 +136,17 @@ def test_subscriptions_of_one_topic_and_of_a_pattern(admin: Admin, answers: Answ
 
 def test_usage_is_what_is_stored_and_staged_largest_first(admin: Admin, answers: Answers) -> None:
     answers.add(bodies.TopicRows((_row(b"a", 10), _row(b"b", 5)), False))
-    answers.add(bodies.Description(topic_values(b"a")))
-    answers.add(bodies.Description(topic_values(b"b", staged_bytes=20)))
+    answers.add(bodies.Descriptions((topic_values(b"a"), topic_values(b"b", staged_bytes=20))))
     assert admin.usage() == [TopicUsage(b"b", 5, 20), TopicUsage(b"a", 10, 0)]
+
+
+def test_a_broker_that_describes_one_topic_at_a_time_is_asked_for_each(admin: Admin, answers: Answers) -> None:
+    answers.add(bodies.Refused(Code.MALFORMED, "request kind 48 is not known here"), kind=Kind.INVALID)
+    answers.add(bodies.Description(topic_values(b"a")))
+    answers.add(bodies.Refused(Code.NO_TOPIC, "there is no topic b here"), kind=Kind.REFUSED)
+    assert [told.topic for told in admin.describe_topics(iter(["a", "b", "a"]))] == [b"a"]
+    with pytest.raises(TypeError, match="topics is a list"):
+        list(admin.describe_topics("orders"))
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,20 @@ class WatchedStore(MemoryStore):
         self.commit_s = 0.0001  # what a commit takes
         self.committed_by: list[int] = []
         self.at_rest = True
+        self.far_ahead = False
+        self.settled = threading.Semaphore(0)
 
     @property
     def is_at_rest(self) -> bool:
         return self.at_rest
+
+    @property
+    def is_far_ahead(self) -> bool:
+        return self.far_ahead
+
+    def settle(self) -> None:
+        self.settled.release()
+        self._fail()
 
     def keep_house(self) -> None:
         self.kept_house += 1
@@ -155,3 +165,22 @@ def test_how_it_failed_here_is_told_as_from_the_thread(
     store.failure = failure
     changed = group()
     assert committer.commit_here(changed) == Outcome(changed, failure)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure", [None, StoreFailed("broken"), OSError("no such folder")])
+def test_the_index_follows_after_every_commit_whatever_came_of_it_before(
+    committer: Committer, store: WatchedStore, failure: Exception | None
+) -> None:
+    for _ in range(2):
+        store.failure = None
+        store.far_ahead = True  # so that it is soon
+        committer.commit_here(group())
+        store.failure = failure
+        assert store.settled.acquire(timeout=_PATIENCE_S)
+
+
+def test_the_index_follows_a_while_after_a_commit_that_left_little(committer: Committer, store: WatchedStore) -> None:
+    committer.submit(group())
+    outcome_of(committer)
+    assert store.settled.acquire(timeout=_PATIENCE_S)
+    assert not store.settled.acquire(blocking=False), "and then there is nothing to do"

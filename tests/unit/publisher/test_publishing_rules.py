@@ -342,11 +342,12 @@ def test_with_nothing_to_send_pump_wants_no_time(tuning: str) -> None:
 
 
 @pytest.mark.parametrize("tuning", EVERY)
-def test_each_topic_has_a_tuner_of_its_own(tuning: str) -> None:
+def test_each_topic_has_a_tuner_of_its_own_but_auto_decides_for_all(tuning: str) -> None:
     talk = idle_talk(tuning, batch_size=2)
     talk.add(b"a", b"b", topic=b"other")
     assert [asked.body.topic for asked in talk.pump() if asked.kind == Kind.PUT] == [b"other"]
-    assert talk.core.queues[b"other"].tuner is not talk.core.queues[TOPIC].tuner
+    is_one = talk.core.queues[b"other"].tuner is talk.core.queues[TOPIC].tuner
+    assert is_one == (tuning in ("auto", "eager"))
     assert set(talk.core.seen(talk.now_s)) == {TOPIC, b"other"}
 
 

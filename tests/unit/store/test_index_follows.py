@@ -9,12 +9,22 @@ from typing import Any
 import apsw
 import pytest
 from tests.unit.store.failing_disk import Disk, failing
-from tests.unit.store.making import Maker, crash_image, everything, fill, open_segmented
+from tests.unit.store.making import (
+    Maker,
+    add_all_sorts,
+    all_batches,
+    crash_image,
+    everything,
+    fill,
+    open_segmented,
+    subscribe,
+)
 
 from clarion.model.errors import StoreFailed, StoreUnavailable
+from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store import segmented
-from clarion.store.port import Changes
-from clarion.store.segmented import SegmentedStore
+from clarion.store.port import Changes, ReturnedRow
+from clarion.store.segmented import CHECKPOINT_BYTES, SegmentedStore
 
 KEPT_AT = ["inside-commit", "after-sync", "after-commit", "before-index", "inside-index", "after-index"]
 
@@ -38,7 +48,7 @@ def _next_offset(store: SegmentedStore) -> int:
     return store.topics(b"", 1)[0].topic.next_offset
 
 
-@pytest.mark.parametrize("ahead", [0, 3])
+@pytest.mark.parametrize("ahead", [0, 3, 600])
 @pytest.mark.parametrize("point", ["before-commit", *KEPT_AT])
 def test_a_crash_at_each_point_keeps_a_commit_or_nothing_of_it(tmp_path: Path, point: str, ahead: int) -> None:
     armed = False
@@ -48,11 +58,14 @@ def test_a_crash_at_each_point_keeps_a_commit_or_nothing_of_it(tmp_path: Path, p
             crash_image(store, tmp_path / "image")
             raise _Killed
 
-    store = open_segmented(tmp_path / "data", crash_points=crash_at)
+    store = open_segmented(tmp_path / "data", crash_points=crash_at, checkpoint_bytes=CHECKPOINT_BYTES)
     maker = fill(store)
     before = everything(store)
-    for _ in range(ahead):  # which the log has and the index lacks when the crash comes
-        store.commit(_put(maker), index_later=True)
+    for place in range(ahead):  # which the log has and the index lacks when the crash comes
+        changes = _put(maker, b"p" * (place % 100))
+        subscribe(changes, 2, b"acks", place)
+        store.commit(changes, index_later=True)
+    assert len(store._ahead.records) == ahead
     armed = True
     with pytest.raises((_Killed, StoreFailed)):
         _commit_and_settle(store, _put(maker))
@@ -60,6 +73,9 @@ def test_a_crash_at_each_point_keeps_a_commit_or_nothing_of_it(tmp_path: Path, p
     image = open_segmented(tmp_path / "image")
     assert (everything(image) == before) is (point == "before-commit" and not ahead)
     assert _next_offset(image) == 8 + ahead + (point != "before-commit")
+    reader = [row.cursor for row in image.subscriptions(2) if row.name == b"acks"]
+    assert reader == ([ahead - 1] if ahead else [])
+    assert len(image.receipts(1, 1)) >= min(RECEIPTS_KEPT, 8 + ahead)
     image.close()
     store.close()
 
@@ -77,7 +93,7 @@ def test_the_image_of_a_crash_at_any_commit_has_all_acked_groups(tmp_path: Path,
     store, number = open_segmented(tmp_path / "data", **small, crash_points=copy_at), 0
     maker = fill(store, commits=0, topics=2)
     acked.append(everything(store))
-    for number in range(1, 13):
+    for number in range(1, 19):
         changes = _put(maker, b"%d" % number + b"p" * 4000)
         maker.trim(changes, 1, maker.next_offset[1] - 3)
         store.commit(changes, index_later=True)
@@ -106,7 +122,7 @@ def test_who_reads_before_the_index_has_it_waits_for_that(tmp_path: Path) -> Non
 class _HastyStore(SegmentedStore):
     """Reads without a look at what the index lacks."""
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Do nothing."""
 
 
@@ -126,23 +142,123 @@ def test_two_who_want_the_index_to_follow_at_once_have_it_follow_once(tmp_path: 
     again.close()
 
 
-def test_the_index_follows_for_many_commits_at_once_and_lacks_no_more_than_it_may(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "most"), [("_RECORDS_AHEAD", 9), ("_ROWS_AHEAD", 60), ("_BYTES_AHEAD", 8000)])
+def test_the_index_follows_for_many_commits_at_once_and_lacks_no_more_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
     store, at_once = open_segmented(tmp_path / "data"), open_segmented(tmp_path / "other")
     makers = [fill(store), fill(at_once)]
-    most = 0
+    monkeypatch.setattr(segmented, limit, most)
+    ahead = [0]
     for number in range(100):
         for each, maker in zip((store, at_once), makers, strict=True):
             each.commit(_put(maker, b"%d" % number), index_later=each is store)
-        most = max(most, len(store._ahead))
+        ahead.append(len(store._ahead.records))
         if number % 23 == 0:
             assert _next_offset(store) == 9 + number
-    assert 1 < most <= segmented._AHEAD_MOST
+    assert 5 < max(ahead) <= most
     image = open_segmented(crash_image(store, tmp_path / "image"))
-    assert image._applied == len(store._ahead) > 0
+    assert image._applied == len(store._ahead.records) > 0
     assert everything(image) == everything(at_once) == everything(store)
     held = [[(row.batches, row.batch_bytes) for row in each._segment_rows.rows.values()] for each in (image, store)]
     assert held == [[(row.batches, row.batch_bytes) for row in at_once._segment_rows.rows.values()]] * 2
     assert sum(batches for batches, _ in held[1]) == 100 + 3 * 8, "by which a segment is known to hold something"
+    for each in (image, store, at_once):
+        each.close()
+
+
+def test_who_asks_for_something_else_does_not_wait_for_the_index(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path)
+    maker = fill(store)
+    before = everything(store)
+    store.commit(_put(maker), index_later=True)
+    assert store.topic(b"topic 1") == before["by name"][1]
+    assert store.topic(b"there is none") is None
+    assert store.topic_name(2) == b"topic 1"
+    assert store.subscriptions(2) == before["subscriptions"][1]
+    assert store.receipts(1, 2)[-RECEIPTS_KEPT:] == before["receipts"][1, 2]
+    assert all_batches(store, 2) == before["batches"][2]
+    assert store.offset_at(2, 0) == store.offset_after_bytes(2, 0) == 0
+    assert (store.patterns(), store.first_due_us()) == (before["patterns"], before["due"][0])
+    assert store.batches(1, 0, 1, 1) == before["batches"][1][:1], "which the index has, whatever came since"
+    assert store.is_ahead
+    assert store.batches(1, 8, 1, 1) == all_batches(store, 1)[-1:]
+    assert not store.is_ahead
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "ask", ["new topic", "old topic", "number", "receipts", "trimmed", "subscriptions", "returned"]
+)
+def test_who_asks_for_what_the_index_lacks_is_told_of_it(tmp_path: Path, ask: str) -> None:
+    store = open_segmented(tmp_path)
+    maker = fill(store)
+    changes = Changes()
+    number = maker.topic(changes, b"new")
+    batch = maker.put(changes, number, [b"first"])
+    maker.put(changes, 1, [b"more"])
+    maker.trim(changes, 1, 4)
+    subscribe(changes, 1, b"new", 3)
+    changes.returned[1, b"new", 3] = ReturnedRow(1, b"new", 3, 1, 2, "why")
+    store.commit(changes, index_later=True)
+    assert store.is_ahead
+    match ask:
+        case "new topic":
+            found = store.topic(b"new")
+            assert found is not None
+            assert (found.number, found.next_offset) == (number, 1)
+            assert store.batches(number, 0, 10, 1000)[0].data == batch.data
+        case "old topic":
+            found = store.topic(b"topic 0")
+            assert found is not None
+            assert (found.first_offset, found.next_offset) == (4, 9)
+        case "number":
+            assert store.topic_name(number) == b"new"
+        case "receipts":
+            assert store.receipts(1, 1)[-1].number == 9
+        case "trimmed":
+            assert store.batches(1, 0, 1, 1)[0].first_offset == 4
+        case "subscriptions":
+            assert b"new" in [row.name for row in store.subscriptions(1)]
+        case "returned":
+            assert changes.returned[1, b"new", 3] in store.returned(1)
+    assert not store.is_ahead
+    store.close()
+
+
+def test_commits_go_on_while_the_index_follows_and_others_read(tmp_path: Path) -> None:
+    store, at_once = open_segmented(tmp_path / "data"), open_segmented(tmp_path / "other")
+    makers = [fill(store), fill(at_once)]
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.is_set():
+            store.settle()
+
+    def commit(each: SegmentedStore, maker: Maker) -> None:
+        for number in range(200):
+            changes = _put(maker, b"%d" % number)
+            maker.put(changes, 1 + number % 3, [b"and more"])
+            maker.trim(changes, 2, maker.next_offset[2] - 5)
+            subscribe(changes, 1, b"%d" % (number % 7), number)
+            if number % 40 == 0:
+                add_all_sorts(changes, maker, number // 40 + 8)
+            each.commit(changes, index_later=each is store)
+
+    threads = [threading.Thread(target=follow), threading.Thread(target=commit, args=(store, makers[0]))]
+    for thread in threads:
+        thread.start()
+    seen = [0]
+    while threads[1].is_alive():
+        seen.append(_next_offset(store))
+        assert store.receipts(1, 1)[-1].messages_total >= seen[-1]
+    threads[1].join()
+    ended.set()
+    threads[0].join()
+    assert seen == sorted(seen)
+    commit(at_once, makers[1])
+    image = open_segmented(crash_image(store, tmp_path / "image"))
+    assert everything(image) == everything(store) == everything(at_once)
     for each in (image, store, at_once):
         each.close()
 

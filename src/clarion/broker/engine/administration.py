@@ -295,8 +295,8 @@ class Administration:
 
     def check_describe_many(self, body: bodies.DescribeMany, now: Now) -> Answer:
         """Return everything about each topic that is there."""
-        if len(body.topics) > _MAX_TOPICS_LISTED:
-            text = f"a DESCRIBE_MANY names at most {_MAX_TOPICS_LISTED} topics"
+        if len(body.topics) > bodies.MAX_DESCRIBED:
+            text = f"a DESCRIBE_MANY names at most {bodies.MAX_DESCRIBED} topics"
             raise Refused(Code.TOO_LARGE, text, kind=Kind.INVALID)
         found = (find_unless_deleted(self._state, name, now) for name in dict.fromkeys(body.topics))
         return Answer(Kind.ACK, bodies.Descriptions(tuple(self._described(topic) for topic in found if topic)))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from clarion.broker.engine.answers import Refused, ReplyTo, Waiting, check_nonce
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.fetch_session import FetchSession, Place
+from clarion.broker.engine.fetch_session import ENDED, Before, FetchSession, Place
 from clarion.broker.engine.state import PatternKey, SessionAttached, State
 from clarion.broker.engine.subscriptions import Subscriptions, taken_over
 from clarion.broker.engine.topic_log import UNREAD, pack_batches, read_batches, unread
@@ -47,7 +47,7 @@ class _Parcel:
         self.messages = 0  # handed out
         self.left_messages = max_messages
         self.left_bytes = max_bytes
-        self.befores: list[tuple[Place, int, int]] = []  # where topics were, and which token was told
+        self.befores: list[Before] = []  # where topics were
         self.attaching: list[int] = []  # topics whose consumer the session will be
         self.batches: list[tuple[int, int, int, int]] = []
         self.blobs: list[Buffer] = []
@@ -104,10 +104,12 @@ class Fetches:
                 text = f"{to_text(body.name)} does not subscribe to the pattern {to_text(name)}"
                 raise Refused(Code.NOT_SUBSCRIBED, text)
             shared += patterns.options[key].shared
-            token, nonce = patterns.consumers.get(key, (0, b""))
+            token, nonce = patterns.consumers.get(key, (patterns.numbers[key], b""))
             if nonce != body.nonce and body.as_of and not token <= body.as_of <= state.count:
-                text = f"another consumer took over {to_text(body.name)} on the pattern {to_text(name)}"
-                raise state.stale(f"{text}; what this one did not ack goes to that one")
+                what = f"{to_text(body.name)} on the pattern {to_text(name)}"
+                if not nonce:  # who asks anew takes it from nobody
+                    raise state.stale(f"the subscription {what} was made meanwhile", Code.MOVED)
+                raise state.stale(f"another consumer took over {what}; what this one did not ack goes to that one")
         return _Begin(body, attached, bool(shared))
 
     def begin(self, reply_to: ReplyTo, plan: _Begin, now: Now) -> None:
@@ -128,11 +130,13 @@ class Fetches:
         keys = [(name, body.name) for name in dict.fromkeys(body.topics) if is_pattern(name)]
         tokens = {patterns.consumers[key][0] for key in keys if patterns.consumers.get(key, (0, b""))[1] == body.nonce}
         is_known = len(tokens) == 1 and all(patterns.consumers.get(key, (0, b""))[1] == body.nonce for key in keys)
-        token = tokens.pop() if is_known else state.draw()
         for session in list(state.sessions.get(body.name, ())):
-            if session.nonce == body.nonce or any(pattern in session.topics for pattern, _ in keys):
+            if session.nonce == body.nonce:
+                self._forget([session])
+            elif any(pattern in session.topics for pattern, _ in keys):
                 text = f"another consumer began to fetch as {to_text(body.name)} from {to_text(session.topics[0])}"
                 self._end(session, Refused(Code.TAKEN_OVER, text))
+        token = tokens.pop() if is_known else state.draw() if keys else 0
         for key in keys if not is_known else ():
             patterns.consumers[key] = (token, body.nonce)
             row = PatternRow(*key, pack_options(patterns.options[key]), patterns.numbers[key], token, body.nonce)
@@ -140,6 +144,8 @@ class Fetches:
         for topic, subscription in plan.attached:
             if subscription.nonce != body.nonce:
                 self._subscriptions.give_to(topic, subscription, body.nonce)
+        # Without a pattern, the tokens of topics are all that is stored of a session: one of them is its own.
+        token = token or max(subscription.token for _, subscription in plan.attached)
         session = FetchSession(body.topics, body.name, token, body.nonce)
         state.sessions.setdefault(body.name, []).append(session)
         state.sessions_changed += 1
@@ -154,27 +160,24 @@ class Fetches:
     def _look_in_memory(self, session: FetchSession) -> None:
         """Find the topics in memory that have something to read."""
         for number, topic in self._state.numbered.items():
-            subscription = topic.subscriptions.get(session.name)
-            if subscription is None or not session.covers(topic.name):
-                continue
-            if subscription.acked.cursor < topic.visible_end or subscription.leases is not None:
+            if _is_unread(topic, session.name) and session.covers(topic.name):
                 session.ready[number] = None
 
     def _scan(self, session: FetchSession, now: Now) -> None:
-        """Find topics that are not in memory, and have something to read: one page of the store."""
+        """Find topics that were not in memory, and have something to read: one page of the store."""
         state = self._state
         assert session.scanned is not None
         page = state.store.topics_of(session.name, session.scanned, _TOPICS_SCANNED)
         for number, name, is_unread in page:
-            if is_unread and number not in state.numbered and session.covers(name):
+            topic = state.numbered.get(number)  # loaded meanwhile: what is in memory is newer
+            is_wanted = is_unread if topic is None else _is_unread(topic, session.name)
+            if is_wanted and number not in session.places and session.covers(name):
                 session.ready[number] = None
         session.scanned = page[-1][0] if len(page) == _TOPICS_SCANNED else None
         if session.scanned is None:
             del self._scans[session]
-        if session.waiting is not None and session.ready:
+        if session.waiting is not None and (session.ready or session.scanned is None):
             self._serve_waiting(session, now)
-        if session.scanned is None and session.waiting is not None and session.waiting.deadline_s <= now.monotonic_s:
-            self._send_away(session)
 
     # FETCH.
 
@@ -191,16 +194,16 @@ class Fetches:
         """Hand out what is there beyond what was sent, or wait for it."""
         body, session = plan
         session.fetched_s = now.monotonic_s
-        if session.waiting is not None:  # a consumer waits once: its older question is answered now
-            self._send_away(session)
         if body.number < session.number:
             self._reply_nothing(reply_to)
             return
+        if session.waiting is not None:  # a consumer waits once: its older question is answered now
+            self._send_away(session)
         session.number = body.number
         session.go_on_after(body.got)
         if self._serve(session, reply_to, body, now):
             return
-        if body.wait_ms <= 0 and session not in self._scans:
+        if body.wait_ms <= 0 and not self._is_looking(session):
             self._reply_nothing(reply_to)
             return
         until_s = now.monotonic_s + min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
@@ -208,6 +211,10 @@ class Fetches:
         self._state.waiting_gets += 1
         self._noted += 1
         heapq.heappush(self._deadlines, (until_s, self._noted, session))
+
+    def _is_looking(self, session: FetchSession) -> bool:
+        """Return whether it is not known yet that there is nothing."""
+        return session.attaching > 0 or session in self._scans
 
     def _reply_nothing(self, reply_to: ReplyTo) -> None:
         self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(0))
@@ -226,6 +233,8 @@ class Fetches:
         waiting: Waiting = session.waiting
         if self._serve(session, waiting.reply_to, waiting.body, now):
             self._stop_waiting(session)
+        elif waiting.deadline_s <= now.monotonic_s and not self._is_looking(session):
+            self._send_away(session)
 
     def serve_woken(self, now: Now) -> None:
         """Hand out what came to those who wait for it."""
@@ -245,17 +254,21 @@ class Fetches:
             subscription = topic.subscriptions.get(session.name) if topic is not None and not topic.deleted else None
             place = places.get(number)
             if topic is None or subscription is None:
-                if place is not None:
-                    del places[number]
+                if place is not None and place.token:
+                    parcel.befores.append(place.now())
+                    place.token, place.left_token = 0, ENDED
                     parcel.left.append(
                         (number, Code.NOT_SUBSCRIBED, "the subscription was ended, or the topic deleted")
                     )
                 continue
             if place is None:
+                if not _is_unread(topic, session.name):  # it is told of with its first message
+                    continue
                 place = places[number] = Place(number)
             if place.token == subscription.token or self._attached(session, place, topic, subscription, parcel):
                 self._hand_out(session, place, topic, subscription, parcel, now)
         if parcel.attaching:
+            session.attaching += 1
             state.open.on_durable.append(SessionAttached(session, parcel.attaching))
         if not parcel:
             return False
@@ -273,13 +286,16 @@ class Fetches:
         if place.is_attaching or place.left_token == subscription.token:
             return False
         if subscription.leases is not None:
+            parcel.befores.append(place.now())
             place.left_token = subscription.token
             parcel.shared.append(topic.name)
             return False
         if subscription.nonce != session.nonce:
             if subscription.nonce and subscription.token > session.token:
+                parcel.befores.append(place.now())
+                if place.left_token <= 0:  # it is told once, however many come after
+                    parcel.left.append((place.number, Code.TAKEN_OVER, taken_over(topic, subscription)))
                 place.left_token = subscription.token
-                parcel.left.append((place.number, Code.TAKEN_OVER, taken_over(topic, subscription)))
                 return False
             self._subscriptions.give_to(topic, subscription, session.nonce)
         key = (topic.number, session.name)
@@ -287,14 +303,15 @@ class Fetches:
             place.is_attaching = True
             parcel.attaching.append(place.number)
             return False
-        parcel.befores.append((place, place.position, place.token))
-        place.token, place.position = subscription.token, subscription.acked.cursor
+        parcel.befores.append(place.now())
+        place.token, place.position, place.left_token = subscription.token, subscription.acked.cursor, 0
         parcel.topics.append((place.number, topic.name, place.token, place.position))
         return True
 
     def on_attached(self, effect: SessionAttached, now: Now) -> None:
         """Look at topics whose consumer the session is now, as far as the disk knows."""
         session = effect.session
+        session.attaching -= 1
         for number in effect.numbers:
             if number in session.places:
                 session.places[number].is_attaching = False
@@ -311,14 +328,22 @@ class Fetches:
         end = topic.visible_end
         if position >= end:
             return
+        if place.position < position:  # it expired before it was sent: who reads on must not miss it
+            parcel.skip.append((number, place.position, position))
         newest = topic.recent[-1] if topic.recent else None
-        if newest is not None and newest.first_offset == position and not newest.expires_at_us and not len(acked):
+        if (
+            newest is not None
+            and newest.first_offset == position
+            and newest.count <= parcel.left_messages
+            and not newest.expires_at_us
+            and not len(acked)
+        ):
             parcel.batches.append((number, position, newest.committed_at_us, len(newest.data)))
             parcel.blobs.append(newest.data)
             parcel.left_messages -= newest.count
             parcel.left_bytes -= len(newest.data)
             parcel.messages += newest.count
-            parcel.befores.append((place, before, place.token))
+            parcel.befores.append(place.now())
             place.position = end
             return
         unacked = acked.next_unacked(position)
@@ -346,7 +371,7 @@ class Fetches:
             parcel.left_bytes -= len(blob)
         parcel.left_messages -= packed.messages
         parcel.messages += packed.messages
-        parcel.befores.append((place, before, place.token))
+        parcel.befores.append(place.now())
         place.position = reached
         if before < reached < end:
             session.ready[number] = None  # in its turn
@@ -360,7 +385,7 @@ class Fetches:
         while self._deadlines and self._deadlines[0][0] <= now.monotonic_s:
             until_s, _, session = heapq.heappop(self._deadlines)
             waiting = session.waiting
-            if waiting is not None and waiting.deadline_s <= until_s and session not in self._scans:
+            if waiting is not None and waiting.deadline_s <= until_s and not self._is_looking(session):
                 self._send_away(session)
         while self._troubled and self._troubled[0][0] <= now.monotonic_s:
             _, _, session, number = heapq.heappop(self._troubled)
@@ -416,6 +441,13 @@ class Fetches:
             del state.sessions[session.name]
         state.sessions_changed += 1
         self._scans.pop(session, None)
+
+
+def _is_unread(topic: Topic, name: bytes) -> bool:
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        return False
+    return subscription.acked.cursor < topic.visible_end or subscription.leases is not None
 
 
 def _is_waited_for(until_s: float, _: int, session: FetchSession) -> bool:

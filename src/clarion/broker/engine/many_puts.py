@@ -49,10 +49,11 @@ class ManyPuts:
         durable: _Parts = []
         flying: _Parts = []
         in_flight: set[int] | None = None
-        publisher, seen = 0, None
+        publisher = -1
         for place, (number, ttl_ms, data) in enumerate(plan):
             try:
                 batch = puts.parse(data)
+                puts.check_ttl(ttl_ms)
                 if batch.publisher != publisher:
                     seen = puts.check_publisher(batch.publisher, now)
                     state.note_publisher(seen)  # it lives, whatever becomes of its batches

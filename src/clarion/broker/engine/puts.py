@@ -197,8 +197,7 @@ class Puts:
 
     def _plan_put(self, body: bodies.Put, batch: Batch, seen: PublisherRow | None, now: Now) -> NumberedPut:
         times_us = read_due(batch, body.due, now.unix_us)
-        if body.ttl_ms < 0:
-            raise Refused(Code.MALFORMED, f"ttl_ms is 0 (as the topic says) or more, not {body.ttl_ms}")
+        self.check_ttl(body.ttl_ms)
         topic = self._topic_meant(body, now) if body.topic_number else self.find_topic(body.topic, now)
         put = PutPlan(body.topic, topic, batch, body.ttl_ms, times_us)
         if topic is None:
@@ -238,6 +237,11 @@ class Puts:
             text = f"this batch was made for broker {batch.broker:08x}, this is {broker:08x}"
             raise Refused(Code.MALFORMED, text)
         return batch
+
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Refuse a time to live that is none."""
+        if ttl_ms < 0:
+            raise Refused(Code.MALFORMED, f"ttl_ms is 0 (as the topic says) or more, not {ttl_ms}")
 
     def _topic_meant(self, body: bodies.Put, now: Now) -> Topic:
         """Return the topic that a put names by number; refuse where that is gone."""

@@ -119,8 +119,10 @@ class Retention:
         settings = unpack_settings(row.settings)
         if settings.temporary and not subscriptions:
             return True
-        if any(self._is_overdue(sub.seen_at_us, unpack_options(sub.options).expires_s, now) for sub in subscriptions):
-            return True
+        for sub in subscriptions:
+            expires_s = unpack_options(sub.options).expires_s
+            if self._is_overdue(sub.seen_at_us, expires_s / 4 if sub.name in self._state.sessions else expires_s, now):
+                return True
         if not row.stored_bytes:
             return False
         live = min((sub.cursor for sub in subscriptions), default=row.next_offset)
@@ -134,14 +136,13 @@ class Retention:
         )
 
     def _has_expired(self, topic: Topic, subscription: Subscription, now: Now) -> bool:
-        if not self._is_overdue(subscription.seen_at_us, subscription.options.expires_s, now):
+        expires_s = subscription.options.expires_s
+        if expires_s and any(session.name == subscription.name for session in self._state.sessions_of(topic)):
+            self._subscriptions.note_use(topic, subscription, now)  # by who fetches from many topics, this among them
+            return False
+        if not self._is_overdue(subscription.seen_at_us, expires_s, now):
             return False
         if subscription.leases is not None and subscription.leases.consumers:
-            return False
-        if any(session.name == subscription.name for session in self._state.sessions_of(topic)):
-            self._subscriptions.note_use(
-                topic, subscription, now
-            )  # by who fetches from many topics, and got nothing here
             return False
         return not any(get.body.name == subscription.name for get in topic.waiting.values())
 

@@ -155,10 +155,8 @@ class Trimmed(NamedTuple):
     """The store has let go of a topic's oldest batches."""
 
     topic: Topic
-    below: int
-    bytes_below: (
-        int | None
-    )  # ever put, where all that was committed went: then nobody has to ask the store what is left
+    first_offset: int  # that is left
+    bytes_below: int | None  # ever put; None: the store has to be asked what is left
 
 
 class TopicDeleted(NamedTuple):
@@ -320,6 +318,8 @@ class State:
         if found is not None:
             found.touched_s = now_s
             return None if found.deleted else found
+        if not 0 < number <= self.count:  # nobody was ever given such a number, and a store may not hold it
+            return None
         row = next((row for group in self.groups() if (row := group.changes.topics.get(number))), None)
         name = row.name if row else self.store.topic_name(number)
         topic = None if name is None else self.find_topic(name, now_s)

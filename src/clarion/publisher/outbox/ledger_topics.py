@@ -395,8 +395,7 @@ def _take_first(batches: deque[OutgoingBatch], expected: OutgoingBatch) -> None:
 def _apply_trouble(part: TopicPlan) -> None:
     topic, queue = part.topic, part.topic.queue
     topic.numbered.clear()
-    queue.ready.clear()
-    queue.ready_messages = 0
+    queue.take_ready()
     topic.unnumbered.extendleft(reversed(part.freed))
     for batch in part.freed:
         batch.refused = False

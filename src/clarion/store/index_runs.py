@@ -1,0 +1,183 @@
+"""Runs of plain records as few rows: what the index takes of them at once, just as if it took them one by one.
+
+Plain are puts, receipts, acks, trims, and what a broker counts. Of a run the last row of a subscription stands for all
+before it, a batch that is trimmed within the run gets no row, and a receipt that a later one makes superfluous neither.
+What deletes, moves, stages or decides is not plain, and ends a run. Rows are written by key, so that those that share a
+page come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, groupby, pairwise
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from clarion.model.ids import RECEIPTS_KEPT
+from clarion.store.index_writes import (
+    ADD_LOG,
+    ADD_PUBLISHERS,
+    ADD_RECEIPTS,
+    ADD_RETURNED,
+    ADD_SUBSCRIPTIONS,
+    ADD_TOPICS,
+    FORGET_OLD_RECEIPTS,
+    HIGHEST,
+    SIGNED,
+    UNSIGNED,
+    Execute,
+    Rows,
+    write_record,
+)
+from clarion.store.port import Receipt, Trim
+from clarion.store.records import Entry, Envelope, Record
+from clarion.store.segments import Growth, grow
+
+_PLAIN = {
+    "topics", "publishers", "batches", "receipts", "subscriptions", "trims", "returned", "gone_returned", "clock_us",
+    "count", "stamp",
+}  # fmt: skip
+_others = attrgetter(*(name for name in Entry.__struct_fields__ if name not in _PLAIN))
+_first, _first_two, _first_three, _size = itemgetter(0), itemgetter(0, 1), itemgetter(0, 1, 2), attrgetter("size")
+
+_TRIM = Rows(
+    "DELETE FROM log WHERE (topic, first_offset) IN (WITH trim(topic, below) AS (",
+    2,
+    """) SELECT log.topic, log.first_offset FROM trim CROSS JOIN log ON log.topic = trim.topic
+    AND log.first_offset < below WHERE log.first_offset + log.count <= below) RETURNING segment, size""",
+)
+_STAND = Rows(
+    "WITH stand(number, next_offset, last_commit_us, bytes_total) AS (",
+    4,
+    """) UPDATE topic SET next_offset = max(topic.next_offset, stand.next_offset),
+    last_commit_us = max(topic.last_commit_us, stand.last_commit_us),
+    bytes_total = max(topic.bytes_total, stand.bytes_total) FROM stand WHERE topic.number = stand.number""",
+)
+_FORGET_RETURNED = Rows("DELETE FROM returned WHERE (topic, name, offset) IN (", 3, ")")
+
+
+def is_plain(entry: Entry) -> bool:
+    """Return whether an entry may be taken together with others."""
+    return not any(_others(entry))
+
+
+def write_records(execute: Execute, records: Sequence[Record]) -> Iterator[tuple[Record, Growth]]:
+    """Apply records inside the open transaction; return what they mean for the segments, each time with the last record
+    that it is of. Every segment that is written to has its last record among them, in order."""
+    for plain, some in groupby(records, lambda record: is_plain(record.entry)):
+        if plain:
+            run = list(some)
+            growth = _write_run(execute, run)
+            for before, record in pairwise(run):
+                if record.segment != before.segment:
+                    yield before, {}
+            yield run[-1], growth
+        else:
+            for record in some:
+                yield record, write_record(execute, record)
+
+
+def _write_run(execute: Execute, run: Sequence[Record]) -> Growth:
+    entries, growth = [record.entry for record in run], Growth()
+    topics = _last_of(chain.from_iterable(entry.topics for entry in entries), _first)
+    if topics:
+        ADD_TOPICS.run(execute, topics)
+        execute(HIGHEST, (topics[-1][0], "last_topic"))
+    ADD_PUBLISHERS.run(execute, _last_of(chain.from_iterable(entry.publishers for entry in entries), _first))
+    trimmed_below = _write_trims(execute, [trim for entry in entries for trim in entry.trims], growth)
+    _write_batches(execute, run, trimmed_below, growth)
+    _write_receipts(execute, sorted(chain.from_iterable(entry.receipts for entry in entries)))
+    acked = chain.from_iterable(entry.subscriptions for entry in entries)
+    ADD_SUBSCRIPTIONS.run(execute, _last_of(acked, _first_two))
+    if any(entry.returned or entry.gone_returned for entry in entries):
+        _write_returned(execute, entries)
+    if told := [entry.clock_us for entry in entries if entry.clock_us]:
+        execute("UPDATE meta SET value = ? WHERE key = 'clock_us'", (told[-1],))
+    if count := max(entry.count for entry in entries):
+        execute(HIGHEST, (count, "count"))
+    if stamp := max(entry.stamp for entry in entries):
+        execute(HIGHEST, (stamp, "stamp"))
+    return growth
+
+
+def _last_of(rows: Iterable[Any], key: itemgetter[Any]) -> list[Any]:
+    """Return the last row of each key, by key, which rows begin with."""
+    return sorted({key(row): row for row in rows}.values())
+
+
+def _write_trims(execute: Execute, trims: list[Trim], growth: Growth) -> dict[int, int]:
+    """Forget what the run trims of what was there before it; return up to where each topic is trimmed.
+
+    What is put after a trim begins where the trim says that the topic stands, so the order of the two does not matter.
+    """
+    ordered = sorted(trims)  # a topic's highest is its last
+    trimmed_below = {trim[0]: min(trim[1], trim[2]) for trim in ordered}
+    stands = {trim[0]: (trim[0], *trim[2:]) for trim in ordered if trim[1] >= trim[2]}  # else the last log row says it
+    for segment, size in _TRIM.run_reading(execute, list(trimmed_below.items())):
+        grow(growth, segment, -1, -size)
+    _STAND.run(execute, list(stands.values()))
+    return trimmed_below
+
+
+def _write_batches(execute: Execute, run: Iterable[Record], trimmed_below: dict[int, int], growth: Growth) -> None:
+    rows: list[tuple[int, ...]] = []
+    below = trimmed_below.get
+    for record in run:
+        segment, batches = record.segment, record.entry.batches
+        before = len(rows)
+        rows += [
+            (
+                topic, first, count, at_us, total, size, checksum - UNSIGNED if checksum >= SIGNED else checksum,
+                segment, position, expires_at_us, 0,
+            )
+            for (topic, first, count, at_us, total, size, checksum, expires_at_us), position in zip(
+                batches, _positions(batches, record.data_at), strict=False
+            )
+            if first + count > below(topic, 0)
+        ]  # fmt: skip
+        if len(rows) > before:
+            grow(growth, segment, len(rows) - before, sum([row[5] for row in rows[before:]]))
+    rows.sort()
+    ADD_LOG.run(execute, rows)
+
+
+def _positions(batches: list[Envelope], at: int) -> Iterator[int]:
+    return accumulate(map(_size, batches), initial=at)
+
+
+def _write_receipts(execute: Execute, receipts: list[Receipt]) -> None:
+    """Write receipts, which are in order, but those that are pruned at once, as one record after the other does it."""
+    pruned = {
+        receipt[:2]: receipt.number - RECEIPTS_KEPT
+        for receipt in receipts
+        if receipt.number % RECEIPTS_KEPT == 0 and receipt.number > RECEIPTS_KEPT
+    }
+    for pair, number in pruned.items():
+        execute(FORGET_OLD_RECEIPTS, (*pair, number))
+    if pruned:
+        receipts = [receipt for receipt in receipts if receipt.number > pruned.get(receipt[:2], 0)]
+    ADD_RECEIPTS.run(
+        execute,
+        [
+            (
+                publisher,
+                topic,
+                number,
+                checksum - UNSIGNED if checksum >= SIGNED else checksum,
+                code,
+                first,
+                at_us,
+                total,
+            )
+            for publisher, topic, number, checksum, code, first, at_us, total in receipts
+        ],
+    )
+
+
+def _write_returned(execute: Execute, entries: Iterable[Entry]) -> None:
+    last: dict[tuple[int, bytes, int], Any] = {}
+    for entry in entries:
+        last |= {row[:3]: row for row in entry.returned}
+        last |= dict.fromkeys(entry.gone_returned)
+    ADD_RETURNED.run(execute, sorted(row for row in last.values() if row is not None))
+    _FORGET_RETURNED.run(execute, sorted(key for key, row in last.items() if row is None))
