@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nlargest
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from clarion.model.errors import ClarionError, InvalidRequest, TooLarge
 from clarion.model.names import is_pattern, to_text
-from clarion.publisher.memory_source import MemorySource
-from clarion.publisher.outgoing_batch import ALONE_FROM_BYTES, Failures, OutgoingBatch, Part
+from clarion.publisher.batch_source import BatchSource, MemorySource
+from clarion.publisher.outgoing_batch import Failures, OutgoingBatch, Part
+from clarion.publisher.put_requests import Parts, PutTag, put_request, requests_of
 from clarion.publisher.topic_queue import TopicQueue
 from clarion.publisher.tuner import LAN, Publish, Sample, Trace, Tuner, TunerSettings, make_tuner
 from clarion.session.calls import CallersCore, Request
@@ -34,28 +35,9 @@ _DEFAULT_MAX_BATCH_BYTES = 16 * 2**20  # until the broker has said
 _BEFORE_WELCOME_BYTES = 8192  # that a batch gathers while the broker's limit is not known
 _NO_NUMBER = 1 << 63  # above all numbers of batches
 _OPENED_MAX = 1000  # topics that one request asks the numbers of
-# What goes with batches of other topics, and how much goes in one request: it is answered when all of it is on disk.
-_TOGETHER_MAX = 256
-_TOGETHER_BYTES = 2**20
-_QUEUE_MEMORY_BYTES = 512  # a topic's queue, where it is found by name
+_QUEUE_MEMORY_BYTES = 448  # a topic's queue, where it is found by name
 _QUEUES_MEMORY_BYTES = 64 * 2**20  # of all queues, beyond which those with nothing to do are let go
 _QUEUES_MAX = _QUEUES_MEMORY_BYTES // _QUEUE_MEMORY_BYTES
-
-
-class PutTag(NamedTuple):
-    """What a PUT was sent for."""
-
-    queue: TopicQueue
-    batch: OutgoingBatch
-    ends_publish: bool  # whether nothing of the same publish was sent after it
-
-
-class PutsTag(NamedTuple):
-    """What a PUT_MANY was sent for."""
-
-    parts: list[tuple[TopicQueue, OutgoingBatch]]
-    messages: int
-    ends_publish: bool
 
 
 class OpenTag(NamedTuple):
@@ -66,31 +48,6 @@ class OpenTag(NamedTuple):
 
 # What other requests were sent for.
 _HELLO, _REGISTER, _REPORT, _FORGET = "hello", "register", "report", "forget"
-
-
-class BatchSource(Protocol):
-    """Where batches come from, and where those go that are answered: memory, or the ledger of an outbox. `core` is set
-    before anything else is asked."""
-
-    core: PublisherCore
-    settled: bool  # whether it is known who answers, so that topics may be opened and batches may leave
-
-    def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None: ...
-    def newest(self, queue: TopicQueue) -> list[OutgoingBatch]: ...
-    def unconfirmed(self) -> int: ...
-    def is_idle(self, queue: TopicQueue) -> bool: ...
-    def let_go(self, queues: list[TopicQueue], publishers: set[int]) -> None: ...
-    def is_unopened(self, queue: TopicQueue) -> bool: ...
-    def needs_identity(self) -> bool: ...
-    def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
-    def on_welcome(self, welcome: bodies.Welcome) -> None: ...
-    def on_register_answered(self) -> None: ...
-    def on_answered(self, queue: TopicQueue) -> None: ...
-    def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
-    def on_misfit(self, queue: TopicQueue, batch: OutgoingBatch, code: int, error: ClarionError) -> None: ...
-    def on_lost(self, error: ClarionError) -> None: ...
-    def on_ended(self, batch: OutgoingBatch, error: ClarionError | None = None) -> ClarionError | None: ...
-    def give_up(self, error: ClarionError, now_s: float) -> None: ...
 
 
 class PublisherCore(CallersCore):
@@ -127,7 +84,7 @@ class PublisherCore(CallersCore):
         self._in_transfer = 0  # messages
         self._publishes = 0  # of the tuner of all topics: those not answered yet
         self._going_on: dict[TopicQueue, None] = {}  # queues that the window kept from sending their part, and may now
-        self._leaving: list[tuple[TopicQueue, OutgoingBatch]] = []  # in this turn
+        self._leaving: Parts = []  # in this turn
         self.queues: dict[bytes, TopicQueue] = {}
         self.queues_bound = _QUEUES_MAX
         self._busy: dict[TopicQueue, None] = {}  # queues with something to send for the first time
@@ -140,7 +97,7 @@ class PublisherCore(CallersCore):
         self._registering = False
         self.register_at_s = 0.0
         self.broken: ClarionError | None = None
-        self.buffered_bytes = 0  # of memory, roughly
+        self.buffered_bytes = 0  # of memory, by what gathers or is sent and not answered
         self.failures = Failures()
         self.last_seen = Seen()  # by this publisher, or by one before it with the same outbox
         self.drops = 0  # messages that found the buffer full, and were refused
@@ -446,46 +403,13 @@ class PublisherCore(CallersCore):
         return queue.left(batch.messages, now_s)
 
     def _send(self, *, ends_publish: bool) -> None:
-        """Send the batches that leave in this turn, in their order: small ones together, others alone."""
+        """Send the batches that leave in this turn."""
         leaving, self._leaving = self._leaving, []
-        sends: list[list[tuple[TopicQueue, OutgoingBatch]]] = []
-        together: list[tuple[TopicQueue, OutgoingBatch]] = []
-        size = 0
-        for part in leaving:
-            queue, batch = part
-            assert batch.packed is not None
-            added = len(batch.packed)
-            if self.last_seen.version < 2 or added >= ALONE_FROM_BYTES or batch.packed_due:
-                if any(other is queue for other, _ in together):  # the batches of a topic stay in order
-                    sends.append(together)
-                    together, size = [], 0
-                sends.append([part])
-                continue
-            if len(together) == _TOGETHER_MAX or size + added > _TOGETHER_BYTES:
-                sends.append(together)
-                together, size = [], 0
-            together.append(part)
-            size += added
-        if together:
-            sends.append(together)
-        last = sends[-1]
-        for parts in sends:
-            self._send_put(parts, ends_publish=ends_publish and parts is last)
-
-    def _send_put(self, parts: list[tuple[TopicQueue, OutgoingBatch]], *, ends_publish: bool) -> None:
-        if len(parts) == 1:
-            ((queue, batch),) = parts
-            assert batch.packed is not None
-            put = bodies.Put(queue.topic, batch.ttl_ms, batch.packed_due, queue.topic_number or 0)
-            self._in_transfer += batch.messages
-            self._instructions.append(Send(Kind.PUT, put, PutTag(queue, batch, ends_publish), (batch.packed,)))
-            return
-        packed = [batch.packed or b"" for _, batch in parts]
-        puts = tuple([(queue.topic_number or 0, len(batch.packed or b""), batch.ttl_ms) for queue, batch in parts])
-        messages = sum([batch.messages for _, batch in parts])
-        self._in_transfer += messages
-        tag = PutsTag(parts, messages, ends_publish)
-        self._instructions.append(Send(Kind.PUT_MANY, bodies.PutMany(puts), tag, (b"".join(packed),)))
+        requests = requests_of(leaving, together=self.last_seen.version >= 2)
+        for parts in requests:
+            send = put_request(parts, ends_publish=ends_publish and parts is requests[-1])
+            self._in_transfer += send.tag.messages
+            self._instructions.append(send)
 
     # Who is there.
 
@@ -595,9 +519,7 @@ class PublisherCore(CallersCore):
 
     def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
         """Take in the answer to a request."""
-        if isinstance(tag, PutsTag):
-            self._on_puts_reply(tag, reply, now_s)
-        elif isinstance(tag, PutTag):
+        if isinstance(tag, PutTag):
             self._on_put_reply(tag, reply, now_s)
         elif isinstance(tag, OpenTag):
             self._on_opened(tag.queues, reply, now_s)
@@ -611,44 +533,37 @@ class PublisherCore(CallersCore):
             self._on_reported(reply)
 
     def _on_put_reply(self, tag: PutTag, reply: Reply, now_s: float) -> None:
-        queue, batch, ends_publish = tag
+        """Take in what became of each batch of a request."""
         refusal = reply.refusal()
-        if ends_publish and self._tuner is not None and refusal is None:
-            self._tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=self._in_transfer)
-        self._in_transfer -= batch.messages
-        self._publishes -= ends_publish
-        if batch.done or queue.flying.get(batch.number) is not batch:
-            return
-        if refusal is None:
-            done = reply.read(bodies.PutDone)
-            self._stored(queue, batch, done.first_offset, done.credit, now_s + done.credit_s, now_s)
-            self._instructions.append(Wake(batch))
-        else:
-            self._not_stored(queue, batch, refusal, reply.times_sent, now_s)
-
-    def _on_puts_reply(self, tag: PutsTag, reply: Reply, now_s: float) -> None:
-        """Take in what became of each batch, as if it had been sent alone."""
-        refusal = reply.refusal()
-        if tag.ends_publish and self._tuner is not None and refusal is None:
-            self._tuner.on_transferred(took_s=now_s - tag.parts[0][1].sent_s, in_transfer=self._in_transfer)
+        if tag.ends_publish:
+            self._publishes -= 1
+            if self._tuner is not None and refusal is None:
+                took_s = now_s - tag.parts[0][1].sent_s
+                self._tuner.on_transferred(took_s=took_s, in_transfer=self._in_transfer)
         self._in_transfer -= tag.messages
-        self._publishes -= tag.ends_publish
         if refusal is not None:
-            if refusal.code == Code.VERSION:  # there is an older broker now, which has not looked into it
+            if refusal.code == Code.VERSION and len(tag.parts) > 1:  # an older broker, which has not looked into it
                 self.last_seen.version = 1
                 refusal = bodies.Refused(Code.GAP, refusal.text, expected=_NO_NUMBER)
             for queue, batch in tag.parts:
                 self._not_stored(queue, batch, refusal, reply.times_sent, now_s)
-            return
+        elif len(tag.parts) == 1:
+            ((queue, batch),) = tag.parts
+            done = reply.read(bodies.PutDone)
+            if self._stored(queue, batch, done.first_offset, done.credit, now_s + done.credit_s, now_s):
+                self._instructions.append(Wake(batch))
+        else:
+            self._on_puts_done(tag.parts, reply, now_s)
+
+    def _on_puts_done(self, parts: Parts, reply: Reply, now_s: float) -> None:
         done = reply.read(bodies.PutsDone)
-        refused = {place: bodies.Refused(*why) for place, *why in done.refused}
+        refused = {place: bodies.Refused(code, text, s, n) for place, code, text, s, n in done.refused}
         credit_until_s = now_s + done.credit_s
-        found = zip(tag.parts, done.offsets, done.credits, strict=True)
-        for place, ((queue, batch), first_offset, credit) in enumerate(found):
+        for place, ((queue, batch), offset, credit) in enumerate(zip(parts, done.offsets, done.credits, strict=True)):
             if place in refused:
                 self._not_stored(queue, batch, refused[place], reply.times_sent, now_s)
-            elif not batch.done and queue.flying.get(batch.number) is batch:
-                self._stored(queue, batch, first_offset, credit, credit_until_s, now_s)
+            else:
+                self._stored(queue, batch, offset, credit, credit_until_s, now_s)
         self._instructions.append(WakeDone())
 
     def _not_stored(
@@ -687,7 +602,10 @@ class PublisherCore(CallersCore):
         credit: int,
         credit_until_s: float,
         now_s: float,
-    ) -> None:
+    ) -> bool:
+        """Take in that a batch is stored; tell whether that is news."""
+        if batch.done or queue.flying.get(batch.number) is not batch:
+            return False
         if self._tuner is None:
             queue.tuner.on_transferred(took_s=now_s - batch.sent_s, in_transfer=queue.flying_messages)
         queue.land(batch)
@@ -701,6 +619,7 @@ class PublisherCore(CallersCore):
         self.refusal = None
         batch.end(first_offset=first_offset)
         self._look_after(queue)
+        return True
 
     def _look_after(self, queue: TopicQueue) -> None:
         """Have a queue with an answer go on."""
@@ -758,6 +677,11 @@ class PublisherCore(CallersCore):
         """Return how many messages were accepted, and neither confirmed nor refused."""
         return self.source.unconfirmed()
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the publisher takes of memory, roughly: what waits, and the topics it knows."""
+        return self.buffered_bytes + _QUEUE_MEMORY_BYTES * len(self.queues)
+
     def identities(self) -> set[int]:
         """Return the publisher ids in use, to be forgotten at a clean close."""
         known = [self.identity, *(queue.identity for queue in self.queues.values())]
@@ -776,6 +700,7 @@ class PublisherCore(CallersCore):
         """Return what can be seen of the publisher."""
         return {
             "buffered_bytes": self.buffered_bytes,
+            "memory_bytes": self.memory_bytes,
             "in_flight": sum(len(queue.flying) for queue in self.queues.values()),
             "messages_stored": self.messages_stored,
             "batches_stored": self.batches_stored,

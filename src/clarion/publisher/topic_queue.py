@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from clarion.model.errors import ClarionError
 from clarion.publisher.outgoing_batch import OutgoingBatch
@@ -75,9 +73,9 @@ class Gathering:
         return taken
 
 
-# What most topics have most of the time; both take more memory, once there was something, than the rest of a queue.
+# What most topics have most of the time, and nobody adds to: their own would take as much memory as all else.
 _NONE_READY: deque[OutgoingBatch] = deque()
-_NONE_FLYING: Mapping[int, OutgoingBatch] = MappingProxyType({})
+_NONE_FLYING: dict[int, OutgoingBatch] = {}
 
 
 class TopicQueue:
@@ -88,8 +86,8 @@ class TopicQueue:
     """
 
     __slots__ = (
-        "_polled_s", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering",
-        "identity", "leaving", "next_number", "publishing", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent",
+        "_polled_s", "astray", "credit", "credit_until_s", "flying", "flying_messages", "gathering", "identity",
+        "leaving", "next_number", "publishing", "ready", "ready_messages", "refusal", "reported", "resend_at_s", "sent",
         "stored", "topic", "topic_number", "tuner",
     )  # fmt: skip
 
@@ -238,7 +236,6 @@ class TopicQueue:
         assert number == self.next_number
         batch.sent_s = now_s
         if self.flying:
-            assert isinstance(self.flying, dict)
             self.flying[number] = batch
         else:
             self.flying = {number: batch}
@@ -257,7 +254,6 @@ class TopicQueue:
         if len(self.flying) == 1:
             self.flying = _NONE_FLYING
         else:
-            assert isinstance(self.flying, dict)
             del self.flying[batch.number]
 
     def unreported(self) -> int:

@@ -34,7 +34,7 @@ class AsyncSession:
         self._core: Core = core or Requests(url, os.urandom(16))
         self._exchange = Exchange(seen=seen, count=self._core.count)
         self.count = self._exchange.count
-        self._waiting: dict[object, set[asyncio.Future[None]]] = {}  # by the call that is waited for
+        self._waiting: dict[Any, set[asyncio.Future[None]]] = {}  # by the call that is waited for
         self._backoff = Backoff()
         self._context = zmq.Context()
         self._connection: Connection | None = None

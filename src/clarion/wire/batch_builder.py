@@ -19,7 +19,7 @@ _KEY_MEMORY_BYTES = 48
 _DUE_MEMORY_BYTES = 40
 _HEADERS_MEMORY_BYTES = 240  # a dict
 _HEADER_MEMORY_BYTES = 96  # a name and a value in it
-_BUILDER_MEMORY_BYTES = 512
+_BUILDER_MEMORY_BYTES = 448  # with the batch on its way that it belongs to
 ValueT = TypeVar("ValueT")
 
 

@@ -377,13 +377,13 @@ def test_what_gathers_takes_no_more_memory_than_is_counted(more: Callable[[int],
     talk.put(TOPIC, b"", None, None)
     tracemalloc.start()
     try:
-        before_bytes, counted_bytes = tracemalloc.get_traced_memory()[0], talk.core.buffered_bytes
+        before_bytes, counted_bytes = tracemalloc.get_traced_memory()[0], talk.core.memory_bytes
         for number in range(3000):
             given = {"topic": TOPIC, "payload": b"payload %d" % number, "key": None, "headers": None, **more(number)}
             talk.put(**given)
         taken_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
     finally:
         tracemalloc.stop()
-    counted_bytes = talk.core.buffered_bytes - counted_bytes
+    counted_bytes = talk.core.memory_bytes - counted_bytes
     assert taken_bytes < 1.25 * counted_bytes
     assert counted_bytes < 3 * taken_bytes, "nor is room left unused without need"
