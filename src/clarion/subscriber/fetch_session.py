@@ -189,6 +189,9 @@ class FetchSession:
             return
         self.last_word = None
         count, refusal = self._state.requests.count, reply.refusal()
+        if refusal is not None and refusal.code == Code.VERSION:
+            self._give_way()
+            return
         if refusal is not None and refusal.code in _AS_OF:
             count.start_over(refusal)
             if begun.is_told:
@@ -204,14 +207,18 @@ class FetchSession:
             self.fail(error)
             return
         if answer.shared:
-            self.end(no_longer_reads(self.name, self._topics_read[0]))
-            self._reader.read_each_topic()
+            self._give_way()
             return
         count.note(max(answer.token, answer.count))
         begun.token, begun.got = answer.token, 0
         if not is_again:
             self._reader.on_session_begun()
         self.want(*self._wanted, now_s)
+
+    def _give_way(self) -> None:
+        """Have the topics read one by one: they are shared, or the broker is of an older version, now or again."""
+        self.end(LeaseLost("this is read topic by topic from now on; what was not acked comes again"))
+        self._reader.read_each_topic()
 
     def _begin_anew(self, error: ClarionError, now_s: float) -> None:
         """Forget all that is held, and go on from the cursors."""
@@ -267,6 +274,8 @@ class FetchSession:
             if begun.token is not None:  # of several that were under way, the first
                 begun.token = None
                 self._send_begin(begun)
+        elif refusal.code == Code.VERSION:
+            self._give_way()
         elif refusal.code in RETRIED:
             begun.again_at_s = now_s + (reply.again_after_s() or AGAIN_S)
         else:
@@ -282,7 +291,7 @@ class FetchSession:
         topics, add = self._topics, self._inbox.add
         for number, first, committed_at_us, size in fetched.batches:
             if at >= end:
-                frame = next(frames)
+                frame = next(frames, b"")
                 at, end = 0, len(frame)
             raw = frame[at : at + size]
             at += size
@@ -314,6 +323,8 @@ class FetchSession:
             self._follow(number, name, token, cursor)
         for number, code, text in fetched.left:
             self._leave(number, code, text)
+        if fetched.topics or fetched.left:
+            self._inbox.drop_void()
         for number, start, stop in fetched.gone:
             topic = self._topics.get(number)
             if topic is not None and stop > topic.position:
@@ -348,6 +359,7 @@ class FetchSession:
         topic = self._topics.get(number)
         if topic is None:
             return
+        self._dropped.add(number)
         if code == Code.NOT_SUBSCRIBED:
             self._void(topic, no_longer_reads(self.name, topic.name))
             return
@@ -360,6 +372,7 @@ class FetchSession:
         """Read a topic no longer, as this client has decided."""
         self._dropped.add(topic.number)
         self._void(topic, error)
+        self._inbox.drop_void()
 
     def hand_over(self, name: bytes) -> None:
         """Leave a topic to a consumer of its own, which attaches next. What was handed out by a call before is acked by
@@ -376,7 +389,6 @@ class FetchSession:
         del self._topics[topic.number]
         for ranges in (self._handed, self._noted, self._sent):
             ranges.pop(topic, None)
-        self._inbox.drop(topic)
 
     def topics(self) -> list[FetchedTopic]:
         """Return those that something came of."""
@@ -605,6 +617,7 @@ class FetchSession:
                     self._begun.is_told = True
             else:
                 raise error_of(code, text)
+        self._inbox.drop_void()
 
     def acks_done(self) -> bool:
         """Whether everything acked is durable."""

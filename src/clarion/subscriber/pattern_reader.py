@@ -138,7 +138,14 @@ class PatternReader:
 
     def overlaps(self, topics: tuple[bytes, ...]) -> bool:
         """Return whether a topic could be one of these, and of those read here with a session."""
-        return self.session is not None and any(overlap(one, other) for one in topics for other in self.topics)
+        if self.session is None:
+            return False
+        patterns = [topic for topic in topics if is_pattern(topic)]
+        return (
+            not self._plain.isdisjoint(topics)
+            or any(overlap(each.pattern, topic) for each in self._patterns for topic in topics)
+            or any(overlap(pattern, topic) for pattern in patterns for topic in self._plain)
+        )
 
     # Which topics.
 

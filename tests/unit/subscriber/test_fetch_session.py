@@ -366,6 +366,18 @@ def _sealed(data: bytearray) -> bytes:
     return bytes(data)
 
 
+def test_a_reply_that_is_cut_short_is_told_and_sent_again() -> None:
+    reader = Together()
+    walk = reader.get()
+    reader.begin()
+    one = packed(b"a0")
+    body = bodies.Fetched(1, ((A, 0, 5, len(one)), (A, 1, 5, len(one))), topics(A))
+    reader.pick(Kind.FETCH).answer(Kind.MESSAGES, body, one)
+    assert payloads_of(walk.end()) == [b"a0"]
+    with pytest.raises(StoredDataCorrupt, match="offset 1 of alerts/a came damaged"):
+        reader.get().end()
+
+
 def test_what_does_not_follow_is_not_handed_out_but_fetched_anew() -> None:
     reader = Together()
     (part,) = reader.first((A, 0, packed(b"a0")))
@@ -545,6 +557,17 @@ def test_a_broker_that_knows_no_sessions_is_asked_topic_by_topic() -> None:
     reader.one(Kind.HELLO).answer(Kind.ACK, welcome(1))
     reader.core.on_time(reader.now_s, 0.0)
     reader.collect()
+    assert reader.one(Kind.MATCHES).body.pattern == PATTERN
+
+
+@pytest.mark.parametrize("kind", [Kind.BEGIN_FETCH, Kind.FETCH])
+def test_a_broker_that_was_replaced_by_an_older_one_is_asked_topic_by_topic(kind: Kind) -> None:
+    reader = Together()
+    walk = reader.get()
+    if kind == Kind.FETCH:
+        reader.begin()
+    reader.one(kind).refuse(Code.VERSION, kind=Kind.INVALID)
+    assert not walk.go_on()
     assert reader.one(Kind.MATCHES).body.pattern == PATTERN
 
 
