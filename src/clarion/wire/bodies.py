@@ -157,8 +157,8 @@ class Fetch(Body):
     """Return what there is on all topics of a fetch session beyond what it `got`, waiting for it up to `wait_ms`.
 
     A consumer numbers its fetches 1, 2, 3, …, so that one that comes late is known. `got` is the `serial` of the last
-    answer with messages that it has: what was sent after that did not arrive, and comes again. `acks` as in AckMany; the
-    answer says whether they are on disk by then, and which are refused.
+    answer with messages that it has: what was sent after that did not arrive, and comes again. `acks` as in AckMany;
+    the answer says whether they are on disk by then, and which are refused.
     """
 
     name: bytes
