@@ -275,8 +275,8 @@ class Fetches:
                     )
                 continue
             if place is None:
-                if not _is_unread(topic, session.name):  # it is told of with its first message
-                    continue
+                if topic.name not in session.plain and not _is_unread(topic, session.name):
+                    continue  # it is told of with its first message
                 place = places[number] = Place(number)
             if place.token == subscription.token or self._attached(session, place, topic, subscription, parcel):
                 self._hand_out(session, place, topic, subscription, parcel, now)
