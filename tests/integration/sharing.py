@@ -35,7 +35,7 @@ def worker(url: str, name: str = "workers", **options: object) -> Subscriber:
     return Subscriber(url, name, ack="explicit", timeout_s=WAIT_S, **options)  # type: ignore[arg-type]
 
 
-def take(consumer: Subscriber, topic: str, count: int, most: int = 100) -> list[Message]:
+def take(consumer: Subscriber, topic: str | list[str], count: int, most: int = 100) -> list[Message]:
     """Get so many messages, and none beyond."""
     found: list[Message] = []
     while len(found) < count:

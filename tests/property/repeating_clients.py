@@ -33,7 +33,7 @@ class Draft:
     kind: Kind
     body: bodies.Body
     blob: bytes | None = None
-    known_by: Numbered | None = None
+    known_by: tuple[Numbered, ...] = ()  # several, where it has several parts
 
 
 @dataclass
@@ -66,6 +66,17 @@ class Consumer:
         return tuple((offset, offset + 1, attempt) for offset, attempt in sorted(self.held.items()))
 
 
+@dataclass
+class Session:
+    """Who reads many topics together."""
+
+    body: bodies.BeginFetch
+    token: int
+    number: int = 0  # of its last fetch
+    got: int = 0  # the last answer
+    tokens: dict[int, int] = field(default_factory=dict)  # by number of the topic
+
+
 class Clients:
     """Everybody who asks. Decisions are made by dice, and by what the broker knows or told."""
 
@@ -77,12 +88,14 @@ class Clients:
         self.aim: tuple[bytes, bytes] | None = None  # the topic and the name that all requests are for
         self.publishers: list[int] = []
         self.consumers: list[Consumer] = []
+        self.sessions: list[Session] = []
         self.makers: dict[Kind, Callable[[Random], Draft | None]] = {
             Kind.HELLO: self._hello,
             Kind.REGISTER: lambda dice: Draft(Kind.REGISTER, bodies.Register(self._nonce(), self._as_of(dice))),
             Kind.FORGET: lambda dice: Draft(Kind.FORGET, bodies.Forget(dice.choice(self.publishers or [1]))),
             Kind.OPEN: lambda dice: Draft(Kind.OPEN, bodies.Open((self._topic(dice),))),
             Kind.PUT: self._put,
+            Kind.PUT_MANY: self._put_many,
             Kind.TRANSACT: self._transact,
             Kind.STAGE: self._stage,
             Kind.COMMIT_STAGED: self._commit_staged,
@@ -91,6 +104,9 @@ class Clients:
             Kind.ATTACH: self._attach,
             Kind.GET: self._get,
             Kind.ACK: self._ack,
+            Kind.BEGIN_FETCH: self._begin_fetch,
+            Kind.FETCH: self._fetch,
+            Kind.ACK_MANY: self._ack_many,
             Kind.TAKE: self._take,
             Kind.RENEW: self._renew,
             Kind.RETURN: self._return,
@@ -104,6 +120,7 @@ class Clients:
             Kind.STATS: lambda _: Draft(Kind.STATS, bodies.AskStats()),
             Kind.STATE: lambda _: Draft(Kind.STATE, bodies.AskState(_STATE)),
             Kind.DESCRIBE: lambda dice: Draft(Kind.DESCRIBE, bodies.Describe(self._topic(dice))),
+            Kind.DESCRIBE_MANY: lambda _: Draft(Kind.DESCRIBE_MANY, bodies.DescribeMany((*TOPICS, b"none"))),
             Kind.READ: lambda dice: Draft(Kind.READ, bodies.Read(self._topic(dice), 0, 100, _EVERYTHING)),
             Kind.MATCHES: lambda _: Draft(Kind.MATCHES, bodies.Matches(PATTERN, OF_PATTERN)),
             Kind.FIND_OFFSET: lambda dice: Draft(Kind.FIND_OFFSET, bodies.FindOffset(self._topic(dice), 0)),
@@ -116,14 +133,14 @@ class Clients:
         draft = self.makers[kind](dice)
         if draft is None:
             return None
-        if draft.known_by is not None and draft.known_by in self._numbered:
-            return self._numbered[draft.known_by]
+        for known_by in draft.known_by:
+            if known_by in self._numbered:
+                return self._numbered[known_by]
         self._requests += 1
         blobs = () if draft.blob is None else (draft.blob,)
         frames = pack_frames(kind, self._requests, draft.body, blobs)
         sent = Sent(dice.choice(PEERS), kind, draft.body, frames, self._requests)
-        if draft.known_by is not None:
-            self._numbered[draft.known_by] = sent
+        self._numbered |= dict.fromkeys(draft.known_by, sent)
         return sent
 
     def hear(self, sent: Sent, told: Told) -> None:
@@ -133,6 +150,10 @@ class Clients:
             self.publishers.append(told.read(bodies.Registered).publisher)
         if isinstance(body, bodies.Attach) and refusal is None:
             self.consumers.append(Consumer(body.topic, body.name, told.read(bodies.Attached).token))
+        if isinstance(body, bodies.BeginFetch) and refusal is None:
+            self._hear_begun(body, told.read(bodies.FetchBegun))
+        if isinstance(body, bodies.Fetch) and told.kind == Kind.MESSAGES:
+            self._hear_fetched(body, told.read(bodies.Fetched))
         consumer = self._consumer_of(body)
         if consumer is None:
             return
@@ -147,6 +168,20 @@ class Clients:
             for start, stop, *_ in ranges:
                 for offset in [offset for offset in consumer.held if start <= offset < stop]:
                     del consumer.held[offset]
+
+    def _hear_begun(self, body: bodies.BeginFetch, begun: bodies.FetchBegun) -> None:
+        known = next((each for each in self.sessions if each.body.nonce == body.nonce), None)
+        if known is None and not begun.shared:
+            self.sessions.append(Session(body, begun.token))
+        elif known is not None:
+            assert known.token == begun.token or body.topics[0] in TOPICS, "the same nonce has the same token"
+            known.token, known.got = begun.token, 0  # that of topics is another where one of them was sought
+
+    def _hear_fetched(self, body: bodies.Fetch, fetched: bodies.Fetched) -> None:
+        for session in self.sessions:
+            if session.token == body.token and session.number == body.number:
+                session.got = max(session.got, fetched.serial)
+                session.tokens |= {number: token for number, _, token, _ in fetched.topics}
 
     def _consumer_of(self, body: bodies.Body) -> Consumer | None:
         token = getattr(body, "token", None)
@@ -212,16 +247,35 @@ class Clients:
         body = bodies.Hello(1, 1, "client", identity.store_uuid, identity.timeline, b"another start", 1 << 40)
         return Draft(Kind.HELLO, body)
 
+    def _last_number(self, publisher: int, topic: bytes, topic_number: int) -> int:
+        loaded = self._broker.engine._state.topics.get(topic)
+        writer = loaded.writers.get(publisher) if loaded else None
+        receipts = self._broker.store.receipts(publisher, topic_number)
+        return writer.last_number if writer else receipts[-1].number if receipts else 0
+
+    def _put_many(self, dice: Random) -> Draft | None:
+        """Put one or two batches on each of several topics."""
+        topics = [(topic, number) for topic in TOPICS if (number := self._number_of(topic))]
+        if not self.publishers or not topics:
+            return None
+        publisher = dice.choice(self.publishers[-2:])
+        parts: list[tuple[int, bytes]] = []
+        known_by: list[Numbered] = []
+        for topic, topic_number in dice.sample(topics, dice.randint(1, len(topics))):
+            last = self._last_number(publisher, topic, topic_number)
+            for number in range(last + 1, last + 1 + dice.choice((1, 1, 2))):
+                parts.append((topic_number, self._batch(publisher, number, dice.choice((1, 3)))))
+                known_by.append(("put", publisher, topic_number, number))
+        body = bodies.PutMany(tuple((number, len(packed), 0) for number, packed in parts))
+        return Draft(Kind.PUT_MANY, body, b"".join(packed for _, packed in parts), tuple(known_by))
+
     def _put(self, dice: Random) -> Draft | None:
         topic = self._topic(dice)
         topic_number = self._number_of(topic)
         if not self.publishers or not topic_number:
             return None
         publisher = dice.choice(self.publishers[-2:])
-        loaded = self._broker.engine._state.topics.get(topic)
-        writer = loaded.writers.get(publisher) if loaded else None
-        receipts = self._broker.store.receipts(publisher, topic_number)
-        last = writer.last_number if writer else receipts[-1].number if receipts else 0
+        last = self._last_number(publisher, topic, topic_number)
         count = dice.choice((1, 1, 3))
         due = b""
         if dice.random() < 0.1:
@@ -229,7 +283,7 @@ class Clients:
             count = 1
         body = bodies.Put(topic, 0, due, topic_number)
         return Draft(
-            Kind.PUT, body, self._batch(publisher, last + 1, count), ("put", publisher, topic_number, last + 1)
+            Kind.PUT, body, self._batch(publisher, last + 1, count), (("put", publisher, topic_number, last + 1),)
         )
 
     def _soon_us(self, dice: Random) -> int:
@@ -248,7 +302,7 @@ class Clients:
         batch = self._batch(publisher, 0, 1)
         sets = ((_STATE, b"value %d" % self._serial, None),) if dice.random() < 0.5 else ()
         body = bodies.Transact(publisher, last + 1, tuple(acks), ((self._topic(dice), len(batch), 0, b""),), sets)
-        return Draft(Kind.TRANSACT, body, batch, ("transact", publisher, last + 1))
+        return Draft(Kind.TRANSACT, body, batch, (("transact", publisher, last + 1),))
 
     def _epoch(self, dice: Random) -> int:
         row = self._broker.store.writer(_WRITER)
@@ -288,6 +342,46 @@ class Clients:
             return None
         body = bodies.Get(consumer.topic, consumer.name, consumer.token, 0, dice.choice((1, 10)), _EVERYTHING, 0)
         return Draft(Kind.GET, body)
+
+    def _begin_fetch(self, dice: Random) -> Draft:
+        known = self._broker.engine._state.sessions
+        lost = [
+            each for each in self.sessions[-3:] if not any(s.token == each.token for s in known.get(each.body.name, ()))
+        ]
+        if lost and dice.random() < 0.5:  # the broker knows no more of it
+            return Draft(Kind.BEGIN_FETCH, dice.choice(lost).body)
+        topics, name = dice.choice(
+            (((PATTERN,), OF_PATTERN), ((PATTERN,), OF_PATTERN), (TOPICS, ALONE), (TOPICS[:1], ALONE))
+        )
+        return Draft(Kind.BEGIN_FETCH, bodies.BeginFetch(topics, name, self._nonce(), self._as_of(dice)))
+
+    def _fetch(self, dice: Random) -> Draft | None:
+        if not self.sessions:
+            return None
+        session = dice.choice(self.sessions[-2:])
+        session.number += 1
+        body = bodies.Fetch(
+            session.body.name, session.token, session.number, dice.choice((1, 10)), _EVERYTHING, dice.choice((0, 300)),
+            session.got,
+        )  # fmt: skip
+        return Draft(Kind.FETCH, body)
+
+    def _ack_many(self, dice: Random) -> Draft | None:
+        """Ack something of every topic of a session, or of whoever attached to topics alone."""
+        name = dice.choice((ALONE, OF_PATTERN))
+        tokens = {
+            number: token for each in self.sessions if each.body.name == name for number, token in each.tokens.items()
+        }
+        if dice.random() < 0.5:
+            tokens |= {self._number_of(each.topic): each.token for each in self.consumers if each.name == name}
+        acks: list[tuple[int, int, int, int]] = []
+        for number, token in sorted(tokens.items()):
+            topic = self._broker.engine._state.numbered.get(number)
+            subscription = topic.subscriptions.get(name) if topic else None
+            if topic is not None and subscription is not None and subscription.acked.cursor < topic.visible_end:
+                start = subscription.acked.cursor
+                acks.append((number, token, start, dice.randint(start + 1, topic.visible_end)))
+        return Draft(Kind.ACK_MANY, bodies.AckMany(name, tuple(acks), dice.random() < 0.5)) if acks else None
 
     def _ackable(self, dice: Random, consumer: Consumer) -> bodies.Ranges:
         if consumer.name == SHARED:

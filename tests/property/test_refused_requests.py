@@ -48,11 +48,12 @@ LIMITS = {
 # What refused requests leave behind, all of it: fields of Changes.
 ALWAYS_KEPT = {
     Kind.PUT: {"receipts"},
+    Kind.PUT_MANY: {"receipts"},
     Kind.TRANSACT: {"answers"},
 }  # a number that is used up, of those refused for good
 BY_KIND = {
     **{kind: {"decisions", "count"} for kind in DECIDED_KINDS},  # an answer that is kept
-    **{kind: {"publishers"} for kind in (Kind.PUT, Kind.STAGE, Kind.TRANSACT)},  # that a publisher lives
+    **{kind: {"publishers"} for kind in (Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.TRANSACT)},  # that a publisher lives
 }
 BY_CODE = {Code.SHOW_HELD: {"count"}}  # the number of this start of the broker, which is told
 OF_PATTERNS = {"gone_subscriptions", "count", "trims"}  # a pattern is given up where not all its topics have room
@@ -131,8 +132,8 @@ class Asked:
         elif action == "crash":
             self.broker.settle(self.now)
             self.broker.start(self.now)
-        elif action == "lend":
-            for kind in (Kind.ATTACH, Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.TAKE, Kind.TAKE):
+        elif action in _OFTEN_TOGETHER:
+            for kind in _OFTEN_TOGETHER[action]:
                 self.ask(kind, dice, spoiled=False)
                 self.broker.settle(self.now)
                 self.hear()
@@ -155,7 +156,7 @@ class Asked:
             draft.body.changes = {"max_bytes": 700, "at_bound": dice.choice(("trim", "refuse"))}
             draft.body.retention = "keep"
         body = spoil(draft.body, dice) if spoiled else draft.body
-        if isinstance(body, bodies.Get | bodies.Take | bodies.Matches) and dice.random() < 0.6:
+        if isinstance(body, bodies.Get | bodies.Take | bodies.Matches | bodies.Fetch) and dice.random() < 0.6:
             body = QUIET if kind == Kind.MATCHES else msgspec.structs.replace(body, wait_ms=60_000)
         blob = draft.blob
         if isinstance(body, bodies.Put | bodies.Stage) and blob is not None:
@@ -211,7 +212,19 @@ class Asked:
                 return effect.receipt.code, True
             if isinstance(effect, TransactionTaken) and effect.transacted.code:
                 return effect.transacted.code, True
+        if self.sent.kind in PART_BY_PART and told and told[0].kind == Kind.ACK:
+            return self.refusal_of_all(told[0])
         return next(((each.refusal.code, False) for each in told if each.kind in REFUSED and each.refusal), None)
+
+    def refusal_of_all(self, told: Told) -> tuple[int, bool] | None:
+        """Return the code of the first part where each is refused, and none for good."""
+        body = self.sent.body
+        if isinstance(body, bodies.PutMany):
+            puts = told.read(bodies.PutsDone).refused
+            return (puts[0][1], False) if len(puts) == len(body.puts) else None
+        assert isinstance(body, bodies.AckMany)
+        acks = told.read(bodies.AcksDone).refused
+        return (acks[0][1], False) if {ack[0] for ack in body.acks} == {ack[0] for ack in acks} and acks else None
 
     def look(
         self,
@@ -247,6 +260,7 @@ class Asked:
         assert all(self.broker.store.topic(name) for name in loaded), f"{kind.name} was refused, and made {loaded}"
 
 
+PART_BY_PART = frozenset({Kind.PUT_MANY, Kind.ACK_MANY})
 GIVEN_UP = frozenset({Code.LIMIT, Code.DISK_FULL})
 
 
@@ -265,7 +279,11 @@ def spoil(body: bodies.Body, dice: Random) -> bodies.Body:
         other = dice.choice(("", "offset", "nonsense"))
     elif isinstance(value, tuple) and value and isinstance(value[0], tuple):
         other = (*value, *value[:1]) if dice.random() < 0.5 else tuple((0, 1 << 40, *each[2:]) for each in value)
-        other = other if name in ("acked", "returned", "untouched", "held") else value
+        other = (
+            other if name in ("acked", "returned", "untouched", "held") or isinstance(body, bodies.PutMany) else value
+        )
+        if isinstance(body, bodies.AckMany):
+            other = tuple((number, token, 0, 1 << 40) for number, token, _, _ in value)
     return msgspec.structs.replace(body, **{name: other}) if name in body.__struct_fields__ else body
 
 
@@ -289,6 +307,11 @@ def memory_of(broker: OneBroker) -> dict[Any, Any]:
                       state.next_staged, state.waiting_gets, sorted(state.registered)),
         ("patterns",): (sorted(state.patterns.options), sorted(state.patterns.coming), sorted(state.patterns.going)),
     }  # fmt: skip
+    for name, sessions in state.sessions.items():
+        memory["sessions", name] = [
+            (each.token, each.number, each.serial, sorted(each.places), sorted(each.ready), each.waiting is None)
+            for each in sessions
+        ]
     for key, rows in broker.engine._staged_puts._epochs.items():
         memory["staged", key] = sorted(rows)
     for topic in state.topics.values():
@@ -315,7 +338,11 @@ _refused: Counter[tuple[int, int]] = Counter()
 _ACTIONS = (
     [*sorted(REQUEST_KINDS)] + [*sorted(REQUEST_KINDS - {Kind.FORGET, Kind.DELETE})] * 2 + [Kind.PUT, Kind.TRANSACT] * 8
 )
-_OTHERS = ["settle"] * 20 + ["tick"] * 3 + ["crash", "fill", "begin"] * 2 + ["lend"] * 4
+_OFTEN_TOGETHER = {
+    "lend": (Kind.ATTACH, Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.TAKE, Kind.TAKE),
+    "read": (Kind.BEGIN_FETCH, Kind.PUT_MANY, Kind.FETCH, Kind.MATCHES, Kind.FETCH, Kind.ACK_MANY),
+}
+_OTHERS = ["settle"] * 20 + ["tick"] * 3 + ["crash", "fill", "begin"] * 2 + ["lend", "read"] * 4
 
 
 @given(
@@ -340,12 +367,20 @@ def _play(steps: list[tuple[int | str, int]], retention: str) -> None:
 def test_a_refused_request_leaves_the_stores_changes_empty() -> None:
     _refused.clear()
     _play()
-    never = {Kind.STATS, Kind.STATE, Kind.TOPICS, Kind.FORGET, Kind.OPEN}  # an OPEN is refused part by part
+    never = {Kind.STATS, Kind.STATE, Kind.TOPICS, Kind.FORGET, Kind.DESCRIBE_MANY}
+    never |= {Kind.OPEN}  # it is refused part by part
     kinds = {kind for kind, _ in _refused}
     assert kinds >= REQUEST_KINDS - never, (
         f"never refused: {[Kind(kind).name for kind in REQUEST_KINDS - never - kinds]}"
     )
     common = {Code.TOPIC_FULL, Code.DISK_FULL, Code.LIMIT, Code.NO_SUBSCRIBER, Code.STALE, Code.GAP, Code.SHOW_HELD}
     assert {code for _, code in _refused} >= common
-    waits = {(Kind.GET, Code.LIMIT), (Kind.TAKE, Code.LIMIT), (Kind.TAKE, Code.GONE), (Kind.MATCHES, Code.LIMIT)}
+    waits = {
+        (Kind.GET, Code.LIMIT),
+        (Kind.FETCH, Code.LIMIT),
+        (Kind.FETCH, Code.NO_SESSION),
+        (Kind.TAKE, Code.LIMIT),
+        (Kind.TAKE, Code.GONE),
+        (Kind.MATCHES, Code.LIMIT),
+    }
     assert _refused.keys() >= waits, "what depends on what there is to read is known before it is done"

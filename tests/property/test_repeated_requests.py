@@ -52,6 +52,19 @@ def _same_place(first: Told, again: Told) -> bool:
     )
 
 
+def _same_places(first: Told, again: Told) -> bool:
+    one, other = first.read(bodies.PutsDone), again.read(bodies.PutsDone)
+    refused = {place for place, *_ in (*one.refused, *other.refused)}
+    return all(
+        place in refused or (one.offsets[place], one.times_us[place]) == (other.offsets[place], other.times_us[place])
+        for place in range(len(one.offsets))
+    )
+
+
+def _same_session(first: Told, again: Told) -> bool:
+    return bool(first.read(bodies.FetchBegun).token == again.read(bodies.FetchBegun).token)
+
+
 def _same_token(first: Told, again: Told) -> bool:
     return bool(first.read(bodies.Attached).token == again.read(bodies.Attached).token)
 
@@ -73,6 +86,9 @@ RULES: dict[Kind, Callable[[Told, Told], bool]] = {
     **dict.fromkeys(DECIDED, _same),
     Kind.TRANSACT: _same,
     Kind.PUT: _same_place,
+    Kind.PUT_MANY: _same_places,
+    Kind.BEGIN_FETCH: _same_session,
+    Kind.ACK_MANY: _done,
     Kind.ATTACH: _same_token,
     Kind.TAKE: _of_same_loan,
     Kind.STAGE: _done,
@@ -85,20 +101,34 @@ RULES: dict[Kind, Callable[[Told, Told], bool]] = {
     Kind.REPORT: _done,
     Kind.HELLO: _done,
     **dict.fromkeys(
-        (Kind.GET, Kind.READ, Kind.TOPICS, Kind.STATS, Kind.STATE, Kind.DESCRIBE, Kind.MATCHES, Kind.FIND_OFFSET),
+        (
+            Kind.GET,
+            Kind.READ,
+            Kind.TOPICS,
+            Kind.STATS,
+            Kind.STATE,
+            Kind.DESCRIBE,
+            Kind.DESCRIBE_MANY,
+            Kind.MATCHES,
+            Kind.FIND_OFFSET,
+            Kind.FETCH,
+        ),
         _whatever_is,
     ),
 }
 # Declared exceptions (docs/protocol.md, "Once"): what these change when they come again is nobody's decision.
 MAKES_EMPTY_TOPICS = frozenset({Kind.OPEN})
+# A session is in memory, and a fetch asks for more of it each time it comes: both brokers hear these again.
+OF_SESSIONS = frozenset({Kind.BEGIN_FETCH, Kind.FETCH})
 TELLS_IN_MEMORY = frozenset({Kind.REPORT})  # the older one is shown again, by STATS alone
 
 _KEPT_REFUSALS = frozenset({Kind.PUT, Kind.TRANSACT})  # some of theirs use a number up, and stay
 _FOR_NOW = RETRIED | {Code.STALE}
 _NOT_FINAL = _FOR_NOW | {Code.SHOW_HELD, Code.PUBLISHER_EXPIRED, Code.NO_TOPIC, Code.MALFORMED}
 _OFTEN = (
-    *[Kind.PUT] * 4, *[Kind.SUBSCRIBE] * 3, *[Kind.ATTACH] * 2, *[Kind.TAKE] * 3, *[Kind.RENEW] * 2, *[Kind.RETURN] * 2,
-    Kind.GET, Kind.ACK, Kind.ACK, Kind.TRANSACT, Kind.STAGE, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REGISTER,
+    *[Kind.PUT] * 3, *[Kind.PUT_MANY] * 3, *[Kind.SUBSCRIBE] * 3, *[Kind.ATTACH] * 2, *[Kind.BEGIN_FETCH] * 2,
+    *[Kind.FETCH] * 4, *[Kind.TAKE] * 3, *[Kind.RENEW] * 2, *[Kind.RETURN] * 2, Kind.GET, Kind.ACK, Kind.ACK,
+    *[Kind.ACK_MANY] * 2, Kind.TRANSACT, Kind.STAGE, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REGISTER,
 )  # fmt: skip
 _CONSUMERS = (Kind.ATTACH, Kind.TAKE, Kind.RETURN, Kind.ACK)
 # What happens together, often to one topic and name; and what may have been asked for before, and comes then.
@@ -112,11 +142,28 @@ _TOGETHER: tuple[tuple[tuple[Kind, ...], tuple[Kind, ...]], ...] = (
     ((Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.RETURN, Kind.PUT, Kind.TAKE, Kind.RETURN), (Kind.DEAD,)),
     ((Kind.ATTACH, Kind.PUT, Kind.TAKE, Kind.TAKE), (Kind.TAKE,)),
     ((Kind.DELETE,), (Kind.TRANSACT, Kind.STAGE)),
+    (
+        (Kind.DELETE, Kind.SUBSCRIBE, Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY),
+        (Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY),
+    ),
+    ((Kind.BEGIN_FETCH, Kind.PUT_MANY, Kind.FETCH, Kind.ATTACH), (Kind.BEGIN_FETCH, Kind.SEEK, Kind.ACK_MANY)),
     ((Kind.STAGE, Kind.COMMIT_STAGED, Kind.STAGE, Kind.COMMIT_STAGED), (Kind.STAGE, Kind.COMMIT_STAGED)),
     ((Kind.FORGET, Kind.REGISTER, Kind.PUT, Kind.TRANSACT), (Kind.PUT, Kind.TRANSACT, Kind.STAGE, Kind.REGISTER)),
 )
-_PATTERN_TOGETHER = ((Kind.UNSUBSCRIBE, Kind.SUBSCRIBE, Kind.PUT), (Kind.UNSUBSCRIBE,))
-_LOST = (*sorted(DECIDED), Kind.STAGE, Kind.PUT, Kind.TRANSACT, *_CONSUMERS)
+_PATTERN_TOGETHER = (
+    (Kind.UNSUBSCRIBE, Kind.SUBSCRIBE, Kind.PUT, Kind.BEGIN_FETCH, Kind.FETCH),
+    (Kind.UNSUBSCRIBE, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY),
+)
+_LOST = (
+    *sorted(DECIDED),
+    Kind.STAGE,
+    Kind.PUT,
+    Kind.PUT_MANY,
+    Kind.ACK_MANY,
+    *sorted(OF_SESSIONS),
+    Kind.TRANSACT,
+    *_CONSUMERS,
+)
 _EVENTS = (
     *["repeat"] * 6, *["lose"] * 3, *["overtake"] * 3, "late", "late", "hold", "begin", "fail", "crash", "crash stored",
     "lapse", "tick", *["remake"] * 4,
@@ -299,7 +346,7 @@ class Twins:
         """Tell whether more than a "not now" was on its way to who asked; a TAKE may just have waited."""
         if sent.kind in DECIDED:
             return self.plain.store.decision(getattr(sent.body, "nonce", b"")) is not None
-        return sent.kind != Kind.TAKE
+        return sent.kind not in (Kind.TAKE, Kind.PUT_MANY, Kind.ACK_MANY)  # some of their parts may be refused for now
 
     def lapse(self, dice: Random) -> None:
         self.pass_time(1.5 * LEASE_S)
@@ -314,7 +361,7 @@ class Twins:
         unused = sent.kind == Kind.TAKE and (
             sent.state == "open" or (sent.answer is not None and sent.answer.kind == Kind.NO_MESSAGES)
         )  # its number is used until it brings messages: it is the next one, too
-        if sent.state in ("lost", "refused") or unused or sent.kind in MAKES_EMPTY_TOPICS:
+        if sent.state in ("lost", "refused") or unused or sent.kind in MAKES_EMPTY_TOPICS | OF_SESSIONS:
             self.come_late(sent)
             return
         peer = sent.peer
@@ -330,21 +377,27 @@ class Twins:
     def come_late(self, sent: Sent) -> None:
         """It was not done before: both take it, and what was decided since stays."""
         self.settle()
-        before = _snapshot(self.plain)
+        before, was_done = _snapshot(self.plain), sent.state in ("done", "stored")
         self.deliver(sent)
         self.settle()
+        if was_done and sent.kind in OF_SESSIONS:
+            self.repeated[sent.kind] += 1
+        if was_done and sent.kind == Kind.BEGIN_FETCH:
+            assert before == _snapshot(self.plain), f"{sent} came again, and changed something"
         _check_newer(sent, before, _snapshot(self.plain))
 
     # Checks.
 
     def settle(self) -> None:
         news = [each.settle(self.now) for each in self.both]
-        if any(each.engine._state.notes_by_s is not None for each in self.both):
-            # What was lent is written with whichever commit comes first: have it be the same one for both.
+        states = [each.engine._state for each in self.both]
+        if any(state.notes_by_s is not None or state.open.patient for state in states):
+            # What was lent is written with whichever commit comes first, and so are acks that nobody waits for: have it
+            # be the same one for both.
             self.now_s += 0.02
             for each in self.both:
                 each.tick(self.now)
-                each.settle(self.now)
+                news.append(each.settle(self.now))
         if any(news):
             self.hear()
             self.check_answers()
@@ -400,6 +453,10 @@ class Twins:
 def _is_final(kind: Kind, told: Told) -> bool:
     """Tell whether an answer stays what it is."""
     refusal = told.refusal
+    if refusal is None and kind == Kind.PUT_MANY:
+        return not any(code in _NOT_FINAL for _, code, *_ in told.read(bodies.PutsDone).refused)
+    if refusal is None and kind == Kind.ACK_MANY:
+        return not told.read(bodies.AcksDone).refused
     if refusal is None:
         return True
     if kind in DECIDED:
@@ -428,7 +485,7 @@ def _of_topics(numbers: set[int], rows: dict[Any, Any]) -> dict[Any, Any]:
 def _check_newer(sent: Sent, before: dict[str, Any], after: dict[str, Any]) -> None:
     """What is refused has changed nothing; what is done has not touched what was made after it was asked for."""
     told, kind, body = sent.answer, sent.kind, sent.body
-    assert told is not None or kind == Kind.TAKE, f"{sent} was not answered"
+    assert told is not None or kind in (Kind.TAKE, Kind.FETCH), f"{sent} was not answered"
     if told is not None and told.refusal is not None:
         assert before == after, f"{sent} was refused, and changed something"
     as_of = getattr(body, "as_of", 0)
@@ -448,6 +505,13 @@ def _check_newer(sent: Sent, before: dict[str, Any], after: dict[str, Any]) -> N
     if kind == Kind.UNSUBSCRIBE:
         for key, row in before["patterns"].items():
             assert row.number <= as_of or after["patterns"].get(key) == row, f"{sent} ended a newer pattern"
+    if isinstance(body, bodies.BeginFetch):
+        wanted = {number for number, (row, _) in before["topics"].items() if row.name in body.topics}
+        for what in ("patterns", "subscriptions"):
+            for key, row in before[what].items():
+                is_meant = key[1] == body.name and (key[0] in body.topics or key[0] in wanted)
+                if is_meant and max(row.token, getattr(row, "number", 0)) > as_of:
+                    assert after[what].get(key) == row, f"{sent} took what was decided later"
     if kind in (Kind.UNSUBSCRIBE, Kind.SEEK, Kind.ATTACH) and getattr(body, "topic", b"") != PATTERN:
         name = getattr(body, "name", b"")
         later = {

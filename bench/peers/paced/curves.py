@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.machine import in_a_line
 from bench.peers.figures import Rounds
-from bench.peers.paced.loads import CURVE_TOPICS
+from bench.peers.paced.loads import CURVE_TOPICS, CURVES, TABLE
 from bench.peers.paced.verdicts import Point, curve
 from bench.peers.plots import short
 from clarion.reproduce.figure_style import saved
@@ -23,19 +23,20 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "redis-field": {"color": "#56B4E9", "linestyle": "--", "marker": "v"},
     "rabbitmq": {"color": "#7f7f7f", "marker": "P"},
 }
+_TOLD = {load.name for load in TABLE}
 _LATE_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _PER_S = (100, 1000, 10_000, 100_000)
 
 
 def draw_curves(rounds: Rounds, path: Path) -> bool:
-    """Draw p50 and p99 of every system; tell whether there was a curve, of two points at least."""
+    """Draw p50 and p99 of every system; tell whether there was a curve, and not the table's points alone."""
     found = {
         (system.name, topics): points
         for system in rounds.systems
         for topics in CURVE_TOPICS
         if len(points := curve(rounds, system.name, topics)) > 1
     }
-    if not found:
+    if not found or not any(rounds.has(load.name) for load in CURVES if load.name not in _TOLD):
         return False
     often = "one round" if rounds.count == 1 else f"medians of {rounds.count} rounds"
     footer = f"{in_a_line(rounds.machine)}; everything on loopback, {often}"

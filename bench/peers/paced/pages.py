@@ -106,7 +106,8 @@ def _about(load: Load) -> list[str]:
 
 def goals_table(rounds: Rounds) -> str:
     """Return a row for each thing that is asked: ours, the best peer's, the ratio, and whether it holds."""
-    head = ["load", "Clarion", "best peer", "its median", "ratio (lowest to highest)", "must", "aim", "holds"]
+    head = ["load", "Clarion", "best peer", "its median", "ratio (lowest to highest)", "must", "aim", "holds",
+            "to NATS, pull", "to NATS, push"]  # fmt: skip
     return markdown(head, [_goal_row(judge(rounds, asked)) for asked in ASKED if rounds.has(asked.load.name)])
 
 
@@ -123,6 +124,7 @@ def _goal_row(verdict: Verdict) -> list[str]:
         f"{sign} {asked.must:,g}{unit}",
         f"{asked.aim:,g}{unit}",
         verdict.holds,
+        *(ratio_text(each.median) if each else "" for each in verdict.to_nats),
     ]
 
 

@@ -13,7 +13,7 @@ DELIVERED = 0.999  # of what was asked; the rest came too late, or never
 PACE = 0.95  # a publisher that takes longer is held back by its system
 LAG = 0.25  # of the time that was put: who still delivers so long afterwards has a queue that grows
 FACTS = ("delivered", "pace", "lag")
-NATS = "nats"  # as the table of what is asked has it
+NATS, NATS_PUSH = "nats", "nats-push"  # the first is as the table of what is asked has it
 
 
 def keeps_up(figures: Mapping[str, float]) -> bool:
@@ -77,6 +77,7 @@ class Verdict:
     ratio: Spread | None
     trouble: str  # why our own runs do not count
     alone: bool = False  # whether peers tried, and none keeps up
+    to_nats: tuple[Spread | None, ...] = ()  # the ratio to NATS with pull consumers, and to NATS that pushes
 
     @property
     def holds(self) -> str:
@@ -132,6 +133,7 @@ def judge(rounds: Rounds, asked: Asked) -> Verdict:
         rounds.ratio(OURS, peer.name, asked.what) if peer else None,
         _trouble(rounds, asked.load),
         alone=tried and peer is None and not asked.against,
+        to_nats=tuple(rounds.ratio(OURS, name, asked.what) for name in (NATS, NATS_PUSH)),
     )
 
 

@@ -4,7 +4,9 @@ until the index has them."""
 from __future__ import annotations
 
 from clarion.store.index_runs import is_plain
-from clarion.store.records import Record
+from clarion.store.records import Entry, Record
+
+_PAGES_OF_TOPIC = 3  # where its batches, receipts and subscriptions lie; and its own row, where it is trimmed
 
 
 class Ahead:
@@ -14,6 +16,7 @@ class Ahead:
         self.records: list[Record] = []
         self.rows = 0  # that the index takes for them, at most
         self.log_bytes = 0
+        self.entry_bytes = 0
         self.is_plain = True  # so that all but topics, their batches and subscriptions, and publishers, is as it was
         self.trimmed: set[int] = set()  # topics
         self._topics: set[int] = set()  # by number, and new ones by name
@@ -31,19 +34,30 @@ class Ahead:
         self._topics.update([row[0] for row in entry.subscriptions])
         if entry.trims:
             self.trimmed.update([trim[0] for trim in entry.trims])
+            self._topics.update([trim[0] for trim in entry.trims])
         for row in entry.returned:
             self._topics.add(row[0])
         for gone in entry.gone_returned:
             self._topics.add(gone[0])
-        self.rows += len(entry.topics) + len(entry.publishers) + len(entry.batches) + len(entry.receipts)
-        self.rows += len(entry.subscriptions) + len(entry.trims) + len(entry.returned) + len(entry.gone_returned) + 1
+        self.rows += rows_of(entry)
         self.log_bytes += record.end - record.at
+        self.entry_bytes += record.data_at - record.at
         self.records.append(record)
+
+    def pages(self, page_bytes: int) -> int:
+        """Return how many pages of the index they change, more or less: those of each topic, and what the rows take."""
+        return _PAGES_OF_TOPIC * len(self._topics) + len(self.trimmed) + 2 * self.entry_bytes // page_bytes
 
     def is_about(self, topic: int) -> bool:
         """Return whether the records say something of a topic, or may do so."""
-        return topic in self._topics or topic in self.trimmed or not self.is_plain
+        return topic in self._topics or not self.is_plain
 
     def names(self, topic: bytes) -> bool:
         """Return whether the records may make a topic of this name."""
         return topic in self._names or not self.is_plain
+
+
+def rows_of(entry: Entry) -> int:
+    """Return how many rows the index takes for a plain entry, at most."""
+    puts = len(entry.topics) + len(entry.publishers) + len(entry.batches) + len(entry.receipts)
+    return puts + len(entry.subscriptions) + len(entry.trims) + len(entry.returned) + len(entry.gone_returned)

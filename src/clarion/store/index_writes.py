@@ -13,7 +13,7 @@ from clarion.store.segments import Growth, SegmentRow, grow
 
 Execute = Callable[[str, Any], Any]
 
-_ROWS = (256, 64, 16, 4, 1)  # in one statement; each is prepared once and kept
+_ROWS = (64, 16, 4, 1)  # in one statement; each is prepared once and kept
 SIGNED = 1 << 63
 UNSIGNED = 1 << 64
 

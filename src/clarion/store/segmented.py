@@ -23,7 +23,7 @@ from clarion.model.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from clarion.store.ahead import Ahead
+from clarion.store.ahead import Ahead, rows_of
 from clarion.store.compaction import HALF_EMPTY, NEARLY_EMPTY, Compactor
 from clarion.store.disk_errors import (
     IndexDamaged,
@@ -63,7 +63,7 @@ from clarion.store.index import (
     remove_files,
 )
 from clarion.store.index_reads import IndexReader
-from clarion.store.index_runs import write_records
+from clarion.store.index_runs import is_plain, write_records
 from clarion.store.index_writes import count_tokens, write_segments
 from clarion.store.port import Changes, Identity
 from clarion.store.records import SECRET_BYTES, Bytes, Draft, Entry, Record, data_of, entry_of
@@ -80,9 +80,9 @@ _SEGMENT_BYTES_AT_LEAST = 64 << 10
 _SEGMENTS_AHEAD = 8  # that there should be room for; an idle store with less works harder for it
 _CHECKPOINTS_AT_LEAST = 64  # that SQLite's log is smaller than the disk
 _HOUSEKEEPING_S = 0.02  # at once
-_ROWS_AHEAD = 8192  # that the log may have and the index lack, so that the index takes them within some 20 ms
+_ROWS_AHEAD = 16384  # that the log may have and the index lack, so that the index takes them within some 20 ms
 _RECORDS_AHEAD = 2048
-_SOON = 0.5  # of what it may be ahead, the index is to follow
+_SOON = 0.75  # of what it may be ahead, the index is to follow
 _BYTES_AHEAD = 16 << 20  # of the log, which a start after a crash reads again
 _AT_ONCE_IN_RECOVERY = 256  # records
 _LEFT_FOR_SMALL_COMMIT = 256 << 10
@@ -302,7 +302,7 @@ class SegmentedStore(IndexReader):
         self._crash_point("before-commit")
         data = data_of(changes)
         draft, purpose = Draft(entry_of(changes)), Purpose.PUT if data else Purpose.ACK
-        if index_later and not changes.history and draft.size <= self._segments.left_bytes and self._is_calm:
+        if index_later and self._may_lag(draft, changes):
             if self._part_ahead() >= 1:
                 self.catch_up()
             self._append(draft, data, purpose)
@@ -313,6 +313,14 @@ class SegmentedStore(IndexReader):
             begins_segment = self._write(draft, data, purpose)
             self._crash_point("after-commit")
             self._keep_house(begins_segment=begins_segment)
+
+    def _may_lag(self, draft: Draft, changes: Changes) -> bool:
+        """Return whether the index may take a change later: there is nothing else to do for the store, and room."""
+        if not self._is_calm or draft.size > self._segments.left_bytes:
+            return False
+        if not is_plain(draft.entry):
+            return changes.is_light
+        return 2 * rows_of(draft.entry) <= self._checkpoint_bytes // self._page_bytes
 
     def settle(self) -> None:
         """Have the index take what commits left for later; StoreFailed where it cannot, and at every call since.
@@ -368,10 +376,12 @@ class SegmentedStore(IndexReader):
         What the rows add to SQLite's log has room there, or in the reserve, whatever others do to the disk meanwhile.
         """
         ahead = self._ahead
-        rows_most = min(_ROWS_AHEAD, 2 * self._checkpoint_bytes // self._page_bytes)
         return max(
-            ahead.rows / max(1, rows_most), len(ahead.records) / _RECORDS_AHEAD, ahead.log_bytes / _BYTES_AHEAD
-        )  # fmt: skip
+            ahead.rows / _ROWS_AHEAD,
+            ahead.pages(self._page_bytes) / max(1, self._checkpoint_bytes // self._page_bytes),
+            len(ahead.records) / _RECORDS_AHEAD,
+            ahead.log_bytes / _BYTES_AHEAD,
+        )
 
     def _follow(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
         """Have the index take records that are durable; where it lacks room for them, with that of the reserve."""
@@ -397,7 +407,7 @@ class SegmentedStore(IndexReader):
 
     @property
     def _is_calm(self) -> bool:
-        """Whether a commit may leave the index for later: there is nothing else to do for the store, and room."""
+        """Whether there is nothing to do for the store with the next commit, and room."""
         if self._mover.is_busy or self._is_tight or self._is_short_of_room:
             return False
         return self._wal_bytes < self._checkpoint_bytes and not self._has_dead()

@@ -98,7 +98,7 @@ class FetchedTopic:
 class _Begun:
     """One session as the broker knows it: how it was begun, what it has to show, and what is under way."""
 
-    __slots__ = ("again_at_s", "body", "got", "number", "put_off_s", "sent_twice", "token", "waits")
+    __slots__ = ("again_at_s", "body", "got", "is_told", "number", "put_off_s", "sent_twice", "token", "waits")
 
     def __init__(self, body: bodies.BeginFetch | None = None) -> None:
         self.body = body  # None until the broker has said what it counts
@@ -109,6 +109,7 @@ class _Begun:
         self.got = 0  # the serial of the last answer that was taken in
         self.waits: dict[int, float] = {}  # fetches under way, as the core numbers them, with how long each waits
         self.again_at_s = 0.0  # before which none is sent
+        self.is_told = False  # since the last fetch, that another consumer took something over
 
 
 class _OutOfStep(Exception):
@@ -190,7 +191,9 @@ class FetchSession:
         count, refusal = self._state.requests.count, reply.refusal()
         if refusal is not None and refusal.code in _AS_OF:
             count.start_over(refusal)
-            if refusal.code == Code.STALE and (begun.sent_twice or is_again):
+            if begun.is_told:
+                self.end(TakenOver(refusal.text))  # by what became of the acks
+            elif refusal.code == Code.STALE and (begun.sent_twice or is_again):
                 self.fail(TakenOver(refusal.text))  # before another took it, or after: who can tell
             else:
                 self._begin_anew(LeaseLost(refusal.text), now_s)
@@ -242,6 +245,7 @@ class FetchSession:
 
     def _on_fetched(self, begun: _Begun, number: int, reply: Reply, now_s: float) -> None:
         wait_s = begun.waits.pop(number)
+        begun.is_told = begun.is_told and reply.refusal() is not None
         if reply.kind == Kind.MESSAGES:
             try:
                 fetched = reply.read(bodies.Fetched)
@@ -597,6 +601,8 @@ class FetchSession:
                 self._ack_at_s = now_s + AGAIN_S
             elif code in (Code.TAKEN_OVER, Code.NOT_SUBSCRIBED, Code.MOVED):
                 self._leave(number, code, text)
+                if self._begun is not None and code == Code.TAKEN_OVER:
+                    self._begun.is_told = True
             else:
                 raise error_of(code, text)
 

@@ -307,7 +307,11 @@ class Subscriber(_Client):
         return found
 
     def get(self, topic: TopicOrTopics, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
-        """Return up to `max_messages`; where there are none, wait up to `wait_s` for the first: [] when it is over."""
+        """Return up to `max_messages`; where there are none, wait up to `wait_s` for the first: [] when it is over.
+
+        A pattern, or a list of topics and patterns, is read in the order in which messages come to the broker, as far
+        as one reply brings them; each topic keeps its own order. All must be subscribed to.
+        """
         found: list[Message] = self._session.run(self._get(topic, max_messages, wait_s, single=True))
         return found
 

@@ -17,6 +17,7 @@ class Heard(NamedTuple):
     topic: bytes
     offset: int
     payload: bytes
+    number: int  # of the topic
 
 
 class _Topic:
@@ -68,7 +69,7 @@ class FetchReader:
             assert first <= topic.done.next_unacked(first), f"a hole in {topic.name!r} before {first}"
             assert first <= topic.done.next_unacked(topic.done.cursor), f"a hole in {topic.name!r} before {first}"
             for start, stop in topic.done.unacked(first, first + len(payloads)):
-                new += [Heard(topic.name, offset, payloads[offset - first]) for offset in range(start, stop)]
+                new += [Heard(topic.name, offset, payloads[offset - first], number) for offset in range(start, stop)]
                 topic.to_ack.append((start, stop))
             topic.done.add(first, first + len(payloads))
         assert not frames, "there are frames that no batch lies in"

@@ -110,9 +110,6 @@ class Fetches:
                 if not nonce:  # who asks anew takes it from nobody
                     raise state.stale(f"the subscription {what} was made meanwhile", Code.MOVED)
                 raise state.stale(f"another consumer took over {what}; what this one did not ack goes to that one")
-        if shared and len(body.topics) > 1:
-            text = "a shared subscription is read by itself, with TAKE, and not together with others"
-            raise Refused(Code.MALFORMED, text)
         return _Begin(body, attached, bool(shared))
 
     def begin(self, reply_to: ReplyTo, plan: _Begin, now: Now) -> None:

@@ -155,10 +155,8 @@ class Trimmed(NamedTuple):
     """The store has let go of a topic's oldest batches."""
 
     topic: Topic
-    below: int
-    bytes_below: (
-        int | None
-    )  # ever put, where all that was committed went: then nobody has to ask the store what is left
+    first_offset: int  # that is left
+    bytes_below: int | None  # ever put; None: the store has to be asked what is left
 
 
 class TopicDeleted(NamedTuple):

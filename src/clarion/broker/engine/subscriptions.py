@@ -462,9 +462,10 @@ class Subscriptions:
                 acked = subscription.acked
                 if subscription.leases is not None:
                     raise Refused(Code.MALFORMED, "what is lent of a shared subscription is acked with ACK")
-                if token == subscription.token and start == acked.cursor < stop <= topic.visible_end and not len(acked):
-                    ranges = self._go_ahead(topic, subscription, ranges)  # the common case: acks in order
-                if ranges:
+                is_next = len(ranges) == 1 and start == acked.cursor < stop <= topic.visible_end and not len(acked)
+                if is_next and token == subscription.token:
+                    self._go_ahead(topic, subscription, stop)  # the common case: acks in order
+                else:
                     self.take_ack(self.plan_ack(topic, subscription, token, ranges), now)
             except Refused as error:
                 state.note_refused(error)
@@ -475,17 +476,14 @@ class Subscriptions:
         else:
             state.reply_in_a_moment(reply_to, Kind.ACK, done, now)
 
-    def _go_ahead(
-        self, topic: Topic, subscription: Subscription, ranges: list[tuple[int, int]]
-    ) -> list[tuple[int, int]]:
-        """Move the cursor to the end of the first range, which begins there; return the others."""
+    def _go_ahead(self, topic: Topic, subscription: Subscription, cursor: int) -> None:
+        """Move the cursor, above which nothing is acked."""
         state = self._state
-        subscription.acked.cursor = ranges[0][1]
+        subscription.acked.cursor = cursor
         state.open.dirty[topic.number, subscription.name] = subscription
         state.changed(topic)
         state.read_topics.add(topic)
         state.counters["acks"] += 1
-        return ranges[1:]
 
     def take_ack(self, plan: AckPlan, now: Now) -> None:
         """Take ranges as done."""

@@ -138,13 +138,23 @@ def trim(state: State, topic: Topic, below: int) -> None:
         state.drop_oldest(topic)
     if topic.deleted or below <= max(topic.first_offset, topic.tried_below):
         return
-    state.open.on_durable.append(Trimmed(topic, below, topic.visible_bytes if below == topic.visible_end else None))
+    state.open.on_durable.append(_left_by(topic, below))
     state.open.changes.trims[topic.number] = Trim(
         topic.number, below, topic.next_offset, topic.last_commit_us, topic.bytes_total
     )
     topic.tried_below = below
     topic.first_offset = below  # who subscribes from now on must not be promised what goes
     state.changed(topic)
+
+
+def _left_by(topic: Topic, below: int) -> Trimmed:
+    """Return what a trim leaves, where that can be told from what is in memory."""
+    if below == topic.visible_end:
+        return Trimmed(topic, below, topic.visible_bytes)
+    first = topic.recent[0] if topic.recent else None
+    if first is not None and first.first_offset <= below:
+        return Trimmed(topic, first.first_offset, first.bytes_total - len(first.data))
+    return Trimmed(topic, below, None)
 
 
 def on_trimmed(state: State, effect: Trimmed) -> None:
