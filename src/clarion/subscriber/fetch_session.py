@@ -144,6 +144,7 @@ class FetchSession:
         self._handed: Ranges = {}  # handed out, to be acked by the next call
         self._noted: Ranges = {}  # acked, and not sent
         self._sent: Ranges = {}  # sent, and not answered
+        self._carrier = 0  # the fetch that said what was sent; 0: a request of its own
         self._ack_at_s: float | None = None  # before which no ack is sent
         self._hurries = False  # somebody waits for the acks
 
@@ -161,7 +162,7 @@ class FetchSession:
         elif begun.token is None:
             self._wanted = (wait_s, messages)
         elif now_s >= begun.again_at_s and not (begun.waits and (wait_s > 0 or 0.0 in begun.waits.values())):
-            self._fetch(begun, begun.token, wait_s, messages)
+            self._fetch(begun, begun.token, wait_s, messages, now_s)
 
     def on_greeted(self, error: ClarionError | None, now_s: float) -> None:
         """Begin, as of what the broker counts."""
@@ -227,14 +228,16 @@ class FetchSession:
 
     # Fetching.
 
-    def _fetch(self, begun: _Begun, token: int, wait_s: float, messages: int) -> None:
+    def _fetch(self, begun: _Begun, token: int, wait_s: float, messages: int, now_s: float) -> None:
         number = next(self._state.numbers)
         begun.waits[number] = wait_s
         begun.number += 1
         self._wanted = (wait_s, messages)
         most = max(messages, _MANY) if self._settings.prefetch or not messages else messages
         most_bytes, wait_ms = self._settings.fetch_bytes, ceil(wait_s * 1000)
-        body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got)
+        acks = self._take_acks(now_s)
+        self._carrier = number if acks else 0
+        body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got, acks)
         self._state.send(self, (begun, number), Kind.FETCH, body, (), wait_s)
 
     def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
@@ -256,6 +259,7 @@ class FetchSession:
         if reply.kind == Kind.MESSAGES:
             try:
                 fetched = reply.read(bodies.Fetched)
+                self._on_carried(number, fetched.acked, fetched.refused, now_s)
                 self._take_in(fetched, reply.blobs, now_s)
                 begun.got = max(begun.got, fetched.serial)
             except StoredDataCorrupt as error:
@@ -267,6 +271,8 @@ class FetchSession:
                 self.fail(error)
             return
         refusal = reply.refusal()
+        is_acked = refusal is None and reply.read(bodies.NoMessages).acked
+        self._on_carried(number, is_acked, (), now_s)
         if refusal is None:
             self._empty = max(self._empty, number)
             self._more = False
@@ -437,6 +443,7 @@ class FetchSession:
         self._topics, self._dropped, self._inbox = {}, set(), Inbox()
         self._handed, self._noted, self._sent = {}, {}, {}
         self._begun = self._ack_at_s = self.last_word = None
+        self._carrier = 0
         self._more = self._hurries = False
         self.notices = []
 
@@ -528,12 +535,14 @@ class FetchSession:
 
     # Acking.
 
-    def ack_handed(self, now_s: float) -> None:
-        """Ack what was handed out before."""
+    def ack_handed(self, now_s: float, *, gets_next: bool = False) -> None:
+        """Ack what was handed out before; where the caller `gets_next`, the fetch for that says so."""
         if self._handed:
             handed, self._handed = self._handed, {}
             self._note_all(handed)
-            self.send_acks(now_s)
+            is_got = gets_next and not self._inbox.buffered and self.error is None and not self.notices
+            if not is_got or self.under_way:
+                self.send_acks(now_s)
 
     def _note_all(self, ranges: Ranges) -> None:
         if not self._noted:
@@ -558,16 +567,26 @@ class FetchSession:
 
     def hurry_acks(self, now_s: float) -> None:
         """Somebody waits for every ack to be durable, also of what is acked right after this."""
+        if self._carrier:
+            self._carrier, sent, self._sent = 0, self._sent, {}
+            self._note_all(sent)
         self._hurries = bool(self._handed) or not self.acks_done()
         self.send_acks(now_s)
 
     def send_acks(self, now_s: float) -> float | None:
         """Send the acks that may be sent; return when to come back for others."""
+        acks = self._take_acks(now_s)
+        if acks:
+            self._state.send(self, self._sent, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
+        return self._ack_at_s
+
+    def _take_acks(self, now_s: float) -> bodies.Acks:
+        """Return the acks that may be sent; none while others are not answered."""
         if self._ack_at_s is not None and now_s < self._ack_at_s:
-            return self._ack_at_s
+            return ()
         self._ack_at_s = None
         if self._sent or not self._noted:
-            return None
+            return ()
         acks: list[tuple[int, int, int, int]] = []
         while self._noted and len(acks) < _ACKS_AT_ONCE:
             topic, ranges = self._noted.popitem()
@@ -579,9 +598,16 @@ class FetchSession:
             self._sent[topic] = ranges
             number, token = topic.number, topic.token
             acks += [(number, token, start, stop) for start, stop in ranges]
-        body = bodies.AckMany(self.name, tuple(acks), self._hurries)
-        self._state.send(self, self._sent, Kind.ACK_MANY, body)
-        return None
+        return tuple(acks)
+
+    def _on_carried(self, number: int, is_durable: bool, refused: bodies.Refusals, now_s: float) -> None:
+        """A fetch is answered; what it said to be acked, if anything, is durable, or said again."""
+        if not self._carrier or self._carrier != number:
+            return
+        self._carrier, sent, self._sent = 0, self._sent, {}
+        self._on_refused_acks(sent, refused, now_s)
+        if not is_durable:
+            self._note_all({topic: ranges for topic, ranges in sent.items() if topic.error is None})
 
     def _on_acked(self, sent: Ranges, reply: Reply, now_s: float) -> None:
         if sent is not self._sent:

@@ -416,8 +416,9 @@ class PatternReader:
         self._ready[consumer] = None
         self._used[consumer] = self._worked_on[consumer] = None
 
-    def ack_handed(self, now_s: float) -> None:
-        """Ack what was handed out before."""
+    def ack_handed(self, now_s: float, *, gets_next: bool = False) -> None:
+        """Ack what was handed out before; where the caller `gets_next`, what is asked for that says so."""
         used, self._used = self._used, {}
+        asks = gets_next and not self.buffered
         for consumer in used:
-            consumer.ack_handed(now_s)
+            consumer.ack_handed(now_s, gets_next=asks and consumer in self._to_ask)
