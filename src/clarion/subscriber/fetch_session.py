@@ -236,7 +236,8 @@ class FetchSession:
         most = max(messages, _MANY) if self._settings.prefetch or not messages else messages
         most_bytes, wait_ms = self._settings.fetch_bytes, ceil(wait_s * 1000)
         acks = self._take_acks(now_s)
-        self._carrier = number if acks else 0
+        if acks:  # otherwise others may be under way, with an older fetch that still waits
+            self._carrier = number
         body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got, acks)
         self._state.send(self, (begun, number), Kind.FETCH, body, (), wait_s)
 
