@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from clarion.subscriber.pattern_reader import PatternReader
 
 _ACKS_AT_ONCE = 20_000
+_ACKS_LATER_S = 0.01  # before acks are said again that were not on disk when a fetch that said them was answered
 _MANY = 65_536
 _COPIED_BELOW_BYTES = 8192  # a batch that is smaller does not keep the whole reply in memory
 _AS_OF = frozenset({Code.STALE, Code.MOVED, Code.LEASE_LOST})  # to a begin: something has changed meanwhile
@@ -145,7 +146,8 @@ class FetchSession:
         self._noted: Ranges = {}  # acked, and not sent
         self._sent: Ranges = {}  # sent, and not answered
         self._carrier = 0  # the fetch that said what was sent; 0: a request of its own
-        self._ack_at_s: float | None = None  # before which no ack is sent
+        self._ack_at_s: float | None = None  # before which no ack is sent, after a refusal
+        self._later_s = 0.0  # likewise, unless somebody waits: what a fetch said is mostly on disk by then
         self._hurries = False  # somebody waits for the acks
 
     # Beginning.
@@ -571,6 +573,7 @@ class FetchSession:
         if self._carrier:
             self._carrier, sent, self._sent = 0, self._sent, {}
             self._note_all(sent)
+        self._later_s = 0.0
         self._hurries = bool(self._handed) or not self.acks_done()
         self.send_acks(now_s)
 
@@ -579,11 +582,11 @@ class FetchSession:
         acks = self._take_acks(now_s)
         if acks:
             self._state.send(self, self._sent, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
-        return self._ack_at_s
+        return self._later_s if now_s < self._later_s else self._ack_at_s
 
     def _take_acks(self, now_s: float) -> bodies.Acks:
         """Return the acks that may be sent; none while others are not answered."""
-        if self._ack_at_s is not None and now_s < self._ack_at_s:
+        if now_s < self._later_s or (self._ack_at_s is not None and now_s < self._ack_at_s):
             return ()
         self._ack_at_s = None
         if self._sent or not self._noted:
@@ -609,6 +612,7 @@ class FetchSession:
         self._on_refused_acks(sent, refused, now_s)
         if not is_durable:
             self._note_all({topic: ranges for topic, ranges in sent.items() if topic.error is None})
+            self._later_s = now_s + _ACKS_LATER_S
 
     def _on_acked(self, sent: Ranges, reply: Reply, now_s: float) -> None:
         if sent is not self._sent:

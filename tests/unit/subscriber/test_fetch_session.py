@@ -223,7 +223,8 @@ def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
     reader.bring((A, 0, packed(b"a0", b"a1")), (A, 2, packed(b"a2")), topics=topics(A), asked=fetch)
     assert payloads_of(walk.end()) == [b"a2"]
     assert part.attachment.error is None
-    assert fetch.body.acks == ((A, 7, 0, 2),), "what was said to be acked is said again"
+    reader.run(Flush(None))
+    assert reader.acks() == ((A, 7, 0, 2),), "what was said to be acked is said again"
 
 
 def test_a_session_that_cannot_be_begun_again_was_taken_over() -> None:
@@ -432,6 +433,19 @@ def test_an_ack_that_a_fetch_said_and_that_is_refused_is_told() -> None:
     with pytest.raises(TakenOver, match="another came"):
         walk.end()
     assert payloads_of(reader.get().end()) == [b"b1"]
+
+
+def test_acks_that_were_not_on_disk_when_a_fetch_was_answered_are_said_again_later() -> None:
+    reader = Together()
+    reader.first((A, 0, packed(b"a0")))
+    reader.fetched((A, 1, packed(b"a1")), acked=False)
+    reader.fetched((A, 2, packed(b"a2")))
+    assert reader.asked == []
+    reader.now_s += 1.0
+    reader.core.on_time(reader.now_s, 0.0)
+    reader.collect()
+    assert reader.acks() == ((A, 7, 0, 2),)
+    reader.run(Flush(None)).end()
 
 
 def test_acks_that_a_waiting_fetch_said_are_not_forgotten_when_another_is_sent() -> None:
