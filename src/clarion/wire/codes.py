@@ -60,7 +60,7 @@ _ERRORS: dict[int, type[errors.ClarionError]] = {
     Code.WENT_BACK: errors.StoreWentBack,
     Code.ALREADY_DONE: errors.AlreadyDone,
     Code.STALE: errors.InDoubt,
-    Code.NO_SESSION: errors.Busy,
+    Code.NO_SESSION: errors.InvalidRequest,
 }
 
 # A client sends the same request again after these; everything else it raises.
