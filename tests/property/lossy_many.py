@@ -39,9 +39,10 @@ class _Log:
 class ManyPublisher(Client):
     """Puts on many topics with PUT_MANY, several requests at a time, and again what was refused for now."""
 
-    def __init__(self, world: World, name: bytes) -> None:
+    def __init__(self, world: World, name: bytes, ttl_ms: dict[bytes, int] | None = None) -> None:
         super().__init__(world)
         self.name = name
+        self.ttl_ms = ttl_ms or {}  # by topic
         self.publisher = 0
         self.logs: list[_Log] = []
         self._by_topic: dict[bytes, _Log] = {}
@@ -96,7 +97,9 @@ class ManyPublisher(Client):
         for _, batch in parts:
             batch.is_under_way = True
         self._under_way += 1
-        body = bodies.PutMany(tuple((log.number or 0, len(batch.packed), 0) for log, batch in parts))
+        ttl_ms = self.ttl_ms
+        puts = ((log.number or 0, len(batch.packed), ttl_ms.get(log.topic, 0)) for log, batch in parts)
+        body = bodies.PutMany(tuple(puts))
         self.ask(Kind.PUT_MANY, body, partial(self._on_put, parts), [b"".join(batch.packed for _, batch in parts)])
 
     def _on_put(self, parts: list[tuple[_Log, _Batch]], reply: Reply) -> None:

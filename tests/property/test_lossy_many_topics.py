@@ -11,6 +11,7 @@ from tests.property.lossy_many import FetchClient, ManyPublisher
 from tests.property.lossy_network import Client, World
 from tests.property.test_lossy_network import make_world, run, subscribe
 
+from clarion.broker.engine import fetches
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -26,11 +27,20 @@ def turn(world: World, clients: Sequence[Client]) -> None:
         client.turn()
 
 
-def prepared(seed: int) -> tuple[World, list[ManyPublisher], FetchClient]:
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the search for topics take several turns."""
+    monkeypatch.setattr(fetches, "_TOPICS_SCANNED", 2)
+
+
+def prepared(
+    seed: int, *, topics: tuple[bytes, ...] = (PATTERN,), ttl_ms: dict[bytes, int] | None = None
+) -> tuple[World, list[ManyPublisher], FetchClient]:
     world = make_world(seed)
-    subscribe(world, PATTERN, b"reader")
-    publishers = [ManyPublisher(world, b"%d" % place) for place in range(2)]
-    reader = FetchClient(world, (PATTERN,), b"only consumer")
+    for topic in topics:
+        subscribe(world, topic, b"reader")
+    publishers = [ManyPublisher(world, b"%d" % place, ttl_ms) for place in range(2)]
+    reader = FetchClient(world, topics, b"only consumer")
     world.faults = True
     return world, publishers, reader
 
@@ -62,7 +72,8 @@ def of(publisher: ManyPublisher, payload: bytes) -> bool:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_what_was_answered_comes_once_in_order_and_without_a_hole(seed: int) -> None:
-    world, publishers, reader = prepared(seed)
+    topics = TOPICS if seed % 3 == 2 else (PATTERN,)
+    world, publishers, reader = prepared(seed, topics=topics)
     for _ in range(BATCHES):
         for publisher in publishers:
             publisher.add(world.dice.choice(TOPICS))
@@ -80,7 +91,7 @@ def test_what_was_answered_comes_once_in_order_and_without_a_hole(seed: int) -> 
     assert (reader.reader.voided, reader.reader.left, reader.reader.gone) == (0, [], [])
     check_order(publishers, reader.heard)
     world._crash()
-    second = FetchClient(world, (PATTERN,), b"second consumer")
+    second = FetchClient(world, topics, b"second consumer")
     run(world, [second], lambda: second.empty > 0)
     assert second.heard == [], "all was acked"
 
@@ -121,10 +132,10 @@ def _all_read(world: World, wanted: set[tuple[int, int]]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_topics_that_are_deleted_sought_and_made_again_disturb_no_other(seed: int) -> None:
-    world, publishers, reader = prepared(seed)
+def test_topics_that_are_deleted_sought_made_again_or_expire_disturb_no_other(seed: int) -> None:
+    restless, sought, brief = TOPICS[0], TOPICS[1], TOPICS[4]
+    world, publishers, reader = prepared(seed, ttl_ms={brief: 40})
     operator = Client(world)
-    restless, sought = TOPICS[0], TOPICS[1]
     clients = [*publishers, reader, operator]
     for count in range(BATCHES):
         for publisher in publishers:
@@ -138,7 +149,7 @@ def test_topics_that_are_deleted_sought_and_made_again_disturb_no_other(seed: in
     world.faults = False
     run(world, clients, lambda: not len(operator.exchange))
     run(world, clients, lambda: all(map(ManyPublisher.done, publishers)))
-    steady = {log.number for publisher in publishers for log in publisher.logs if log.topic in TOPICS[2:]}
+    steady = {log.number for publisher in publishers for log in publisher.logs if log.topic in TOPICS[2:4]}
     stored = [each for each in confirmed(publishers) if each[0] in steady]
 
     def heard() -> list[tuple[int, int, bytes]]:
@@ -152,6 +163,8 @@ def test_topics_that_are_deleted_sought_and_made_again_disturb_no_other(seed: in
         number for publisher in publishers for log in publisher.logs if log.topic == sought for number in [log.number]
     }
     assert {each for each in confirmed(publishers) if each[0] in moved} <= set(reader.heard)
+    passing = [each for each in reader.heard if each[0] not in steady | moved]
+    assert len(set(passing)) == len(passing), "nothing came twice"
     assert {code for _, code in reader.reader.left} <= {Code.NOT_SUBSCRIBED}
 
 

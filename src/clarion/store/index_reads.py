@@ -64,8 +64,8 @@ WHERE topic = ? AND first_offset <= ? ORDER BY first_offset DESC LIMIT 1
 _COMMITTED_AT_US = _HOLDER.format(column="committed_at_us")
 _BYTES_TOTAL = _HOLDER.format(column="bytes_total")
 _TOPICS_OF = """
-SELECT s.topic, t.name, cursor <
-    coalesce((SELECT first_offset + count FROM log WHERE topic = s.topic ORDER BY first_offset DESC LIMIT 1), 0)
+SELECT s.topic, t.name, cursor < coalesce(
+    (SELECT first_offset + count FROM log WHERE topic = s.topic ORDER BY first_offset DESC LIMIT 1), t.next_offset)
 FROM subscription s JOIN topic t ON t.number = s.topic
 WHERE s.name = ? AND s.topic > ? ORDER BY s.topic LIMIT ?
 """

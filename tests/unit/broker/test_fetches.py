@@ -295,7 +295,28 @@ def test_who_cannot_wait_is_told(asker: ManyAsker) -> None:
     asker.send_fetch(first, wait_ms=1000)
 
 
+@pytest.mark.parametrize("got", [-1, (1 << 64) - 1])
+def test_an_answer_that_was_never_given_is_taken_for_none(asker: ManyAsker, got: int) -> None:
+    reader = asker.reader()
+    reader.got = got
+    lose(asker, reader)
+    assert lose(asker, reader).serial < 1 << 63, "which can be packed"
+    reader.got = 0
+    assert len(asker.fetch_all(reader)) == 6
+
+
 # Other consumers.
+
+
+def test_who_reads_topics_by_name_hears_of_a_take_over_before_any_message() -> None:
+    asker = ManyAsker(A, B)
+    reader = asker.reader(A, B)
+    asker.fetch_all(reader)
+    key = asker.send_fetch(reader, wait_ms=60_000)
+    asker.attach(A, nonce=b"only one topic")
+    hear(reader, asker.replies[key])
+    assert reader.left == [(asker.numbers[0], Code.TAKEN_OVER)]
+    assert set(reader.topics) == {asker.numbers[1]}
 
 
 def test_who_begins_later_takes_over(asker: ManyAsker, reader: FetchReader) -> None:
@@ -575,7 +596,9 @@ def test_a_shared_pattern_is_read_topic_by_topic() -> None:
         asker.ask(Kind.BEGIN_FETCH, bodies.BeginFetch((b"jobs/#",), b"reader", b"consumer 1")), bodies.FetchBegun
     )
     assert begun.shared
-    assert begin_code(asker, FetchReader((b"jobs/#", FEEDS), b"consumer 1")) == Code.MALFORMED
+    both = asker.ask(Kind.BEGIN_FETCH, bodies.BeginFetch((FEEDS, b"jobs/#"), b"reader", b"consumer 1"))
+    assert body_of(both, bodies.FetchBegun).shared
+    assert asker.state.sessions == {}
 
 
 def test_a_shared_topic_among_others_is_told_until_that_arrives(asker: ManyAsker) -> None:
@@ -595,7 +618,9 @@ def test_a_single_shared_topic_has_no_session(asker: ManyAsker) -> None:
     asker.subscribe_with(A, shared=True)
     begun = asker.ask(Kind.BEGIN_FETCH, bodies.BeginFetch((A,), b"reader", b"consumer 1"))
     assert body_of(begun, bodies.FetchBegun).shared
-    assert begin_code(asker, FetchReader((A, B), b"consumer 1")) == Code.MALFORMED
+    both = asker.ask(Kind.BEGIN_FETCH, bodies.BeginFetch((A, B), b"reader", b"consumer 1"))
+    assert body_of(both, bodies.FetchBegun).shared
+    assert asker.state.sessions == {}
 
 
 # Topics that are not in memory.

@@ -242,6 +242,7 @@ def everything(
         "names": [store.topic_name(number) for number in numbers],
         "count": store.topic_count(),
         "subscriptions": [store.subscriptions(topic) for topic in numbers],
+        "to read": {name: store.topics_of(name, 0, 1000) for name in (b"reader", b"sub 0", b"sub 1")},
         "batches": {topic: all_batches(store, topic) for topic in numbers},
         "receipts": {pair: store.receipts(*pair)[-RECEIPTS_KEPT:] for pair in pairs},
         "publishers": [store.publisher(publisher) for publisher in publishers],

@@ -57,6 +57,28 @@ def test_a_subscription_keeps_its_options_and_consumers(store: Store) -> None:
     assert store.topics(b"", 9)[0].subscriptions[1] == row
 
 
+def test_a_store_tells_which_topics_a_subscriber_has_something_to_read_on(store: Store) -> None:
+    maker = fill(store, commits=5, topics=4)
+    ends = maker.next_offset
+    changes = Changes()
+    subscribe(changes, 1, b"reader", cursor=ends[1])
+    subscribe(changes, 2, b"reader", cursor=ends[2] - 1)
+    subscribe(changes, 4, b"another")
+    maker.trim(changes, 3, ends[3])
+    empty = maker.topic(changes, b"topic 4")
+    subscribe(changes, empty, b"reader")
+    store.commit(changes)
+    names = {number: b"topic %d" % (number - 1) for number in (1, 2, 3, 4, 5)}
+    to_read = {1: False, 2: True, 3: True, 4: True, 5: False}  # of the third all is gone, unread: that is to be told
+    expected = [(number, names[number], to_read[number]) for number in sorted(names)]
+    assert store.topics_of(b"reader", 0, 100) == expected
+    assert store.topics_of(b"reader", 0, 2) == expected[:2]
+    assert store.topics_of(b"reader", 2, 2) == expected[2:4]
+    assert store.topics_of(b"reader", 5, 2) == []
+    assert store.topics_of(b"another", 0, 100) == [expected[3]]
+    assert store.topics_of(b"nobody", 0, 100) == []
+
+
 def test_a_store_knows_the_starts_and_timelines_that_it_had(store: Store) -> None:
     before, sequence = store.identity, store.sequence
     store.commit(Changes(history=[HistoryRow(b"first", before.timeline)]))

@@ -7,6 +7,7 @@ from typing import Any
 
 from clarion.model.names import is_pattern, matches
 
+_MAX_SERIAL = 1 << 62
 ENDED = -1  # as a place's `left_token`: the subscription was ended, as the consumer was told
 
 
@@ -37,7 +38,7 @@ class FetchSession:
     def __init__(self, topics: tuple[bytes, ...], name: bytes, token: int, nonce: bytes) -> None:
         self.topics = topics
         self.patterns = tuple(topic for topic in topics if is_pattern(topic))
-        self._plain = frozenset(topics) - frozenset(self.patterns)
+        self.plain = frozenset(topics) - frozenset(self.patterns)
         self.name = name
         self.token = token
         self.nonce = nonce
@@ -53,7 +54,7 @@ class FetchSession:
 
     def covers(self, topic: bytes) -> bool:
         """Return whether a topic of this name is one of its own."""
-        return topic in self._plain or any(matches(pattern, topic) for pattern in self.patterns)
+        return topic in self.plain or any(matches(pattern, topic) for pattern in self.patterns)
 
     def note_sent(self, befores: list[Before]) -> None:
         """Note an answer with the next serial, and where it found each of its topics."""
@@ -63,7 +64,7 @@ class FetchSession:
     def go_on_after(self, got: int) -> None:
         """Be where the last answer left it that arrived: what was sent later did not."""
         if got > self.serial:  # of the session that this one follows: nothing of this one arrived
-            got, self.serial = 0, got
+            got, self.serial = 0, min(got, _MAX_SERIAL)
         while self._sent and self._sent[0][0] <= got:
             for place, *_ in self._sent.popleft()[1]:
                 if place.left_token == ENDED and not place.is_attaching:
