@@ -50,6 +50,7 @@ class MemorySource:
     def __init__(self) -> None:
         self.core: PublisherCore
         self._last_stamp = 0
+        self._stamped_unix_s = 0.0  # when that was
 
     def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
         """Something was put; have what gathered before it leave, if that is full."""
@@ -91,7 +92,12 @@ class MemorySource:
             identity = queue.identity = core.identity
         assert identity is not None
         batch = queue.take_next()
-        self._last_stamp = stamp = next_stamp(self._last_stamp, unix_s)
+        if unix_s == self._stamped_unix_s:
+            stamp = self._last_stamp + 1  # ahead of the time already
+        else:
+            stamp = next_stamp(self._last_stamp, unix_s)
+            self._stamped_unix_s = unix_s
+        self._last_stamp = stamp
         try:
             batch.seal(
                 broker=identity.broker,

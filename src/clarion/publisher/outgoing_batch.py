@@ -7,7 +7,7 @@ from clarion.model.arguments import whole
 from clarion.model.errors import ClarionError, NoSubscriber
 from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
 from clarion.model.names import REPLIES
-from clarion.wire.batch import readdress_batch, renumber_batch
+from clarion.wire.batch import encode_lone, readdress_batch, renumber_batch
 from clarion.wire.batch_builder import BatchBuilder
 
 COMPRESSIONS = (None, "zstd")
@@ -94,9 +94,13 @@ class OutgoingBatch:
 
     def seal(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> bytearray:
         """Pack it for good; the single messages are let go."""
-        packed, self.packed_due, self._places = self.builder.pack(
-            broker=broker, publisher=publisher, stamp=stamp, number=number, compressed=compressed
-        )
+        builder = self.builder
+        if builder.plain and len(builder.payloads) == 1 and not compressed:  # as `pack` does, in half the time
+            packed = encode_lone(builder.payloads[0], broker, publisher, stamp, number)
+        else:
+            packed, self.packed_due, self._places = builder.pack(
+                broker=broker, publisher=publisher, stamp=stamp, number=number, compressed=compressed
+            )
         self.packed = packed
         self.broker, self.publisher, self.stamp, self.number = broker, publisher, stamp, number
         self._let_messages_go()

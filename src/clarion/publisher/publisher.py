@@ -204,7 +204,8 @@ class Publisher(_AnyPublisher):
     """Puts messages on topics of the broker at `url`. Safe from many threads; close it, or use `with`. Without a `url`
     it is the one in the environment, CLARION_URL, or the usual address.
 
-    `buffer_bytes` bounds the memory of what waits here for the broker; `block_s` is how long a put waits for room.
+    `buffer_bytes` bounds the memory of what waits here for the broker, beside which each topic takes half a kilobyte;
+    `block_s` is how long a put waits for room. What is due on many topics leaves together: one publisher is enough.
     `in_flight` batches of a topic are under way at a time; meanwhile the next one gathers. When a batch leaves, and how
     much it gathers, the publisher tunes by itself; tuning="fixed" with a `batch_size` waits for so many messages, for
     `tuner.wait_s` at most. `tuner` has all settings of it by name; `tuning` and `trace` show what it does.

@@ -107,7 +107,7 @@ _LONE_SEED = int.from_bytes(_LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, 0)[:8],
 _PADDINGS = [bytes(-size % 8) for size in range(8)]
 
 
-def encode_lone(payload: bytes, *, broker: int, publisher: int, stamp: int, number: int) -> bytearray:
+def encode_lone(payload: bytes, broker: int, publisher: int, stamp: int, number: int) -> bytearray:
     """Pack one message that is nothing but its payload, to the bytes that `encode_batch` makes of it, in a fifth of the
     time: with many topics most batches are such."""
     size = len(payload)

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar, Unpack
 
 from clarion.model.arguments import whole
 from clarion.model.ids import MAX_BATCH_MESSAGES
-from clarion.wire.batch import Headers, Identity, PackedColumn, column_bytes, encode_batch, encode_columns, encode_lone
+from clarion.wire.batch import Headers, Identity, PackedColumn, column_bytes, encode_batch, encode_columns
 from clarion.wire.timestamps import pack_due
 
 OVERHEAD_BYTES = 16  # of a message in the packed batch, at most, without key and headers
@@ -128,8 +128,6 @@ class BatchBuilder:
         A delayed one is never compressed: the broker takes it apart, and shall not have to open it.
         """
         payloads, keys, headers, due = self.payloads, self.keys, self.headers, b""
-        if len(payloads) == 1 and not compressed and keys is None and headers is None and self.due is None:
-            return PackedBatch(encode_lone(payloads[0], **identity))
         places = None
         if self.due is not None:
             order = sorted(range(len(self.due)), key=self.due.__getitem__)
