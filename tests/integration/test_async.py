@@ -223,7 +223,7 @@ def test_a_second_consumer_takes_over(url: str) -> None:
 def test_without_a_broker_everything_ends_in_a_typed_error() -> None:
     async def work() -> None:
         url = free_url()
-        publisher = AsyncPublisher(url, buffer_bytes=7000, block_s=0.05)
+        publisher = AsyncPublisher(url, buffer_bytes=5500, block_s=0.05)
         for _ in range(4):
             await publisher.put("t", bytes(1000))
         await publisher.put("t", bytes(1000))

@@ -461,6 +461,7 @@ def _uses_of(client: object) -> Iterator[tuple[str, Callable[[], Any]]]:
         "seek": ("fork", "reader", "new"),
         "offset_at": ("fork", datetime.now(UTC)),
         "is_dead": ("fork", 0),
+        "describe_topics": (["fork"],),
         "commit_staged": ("writer", 1),
         "drop_staged": ("writer", 1),
     }

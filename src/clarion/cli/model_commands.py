@@ -199,6 +199,8 @@ def publisher(
     config: Path | None = option(None, "--config FILE", "TOML file of parameters by name; options win."),
     seed: int = option(1, "--seed", "The same seed gives the same run.", min=0),
     trace_out: Path | None = option(None, "--trace-out FILE", "Write what the tuner did at each poll, as CSV."),
+    topics: str | None = option(None, "--topics", "Topics of the real client, before a broker: 2000, or 1,100,2000."),
+    slow: str | None = option(None, "--slow", "With --topics: seconds in which a commit takes 2 s, like 5-8."),
     as_json: AsJson = False,
     **parameters: Any,
 ) -> None:
@@ -210,9 +212,17 @@ def publisher(
     Times are written like 130ms or 2s. In a --config file a parameter has the name
     that --json prints under "parameters", and times are in seconds.
 
+    With --topics it is another model, of the client as it is: what is put on so
+    many topics, --load messages a second on all of them together, leaves in
+    requests of many batches as the one tuner decides; the broker works so long
+    for each request and each batch, and commits. Of the other options --seconds,
+    --tuning and --seed count. A row for each number of topics.
+
     \b
     Examples:
       clarion simulate publisher --profile store-light --load 35
+      clarion simulate publisher --topics 1,100,2000 --load 5000
+      clarion simulate publisher --topics 2000 --load 5000 --seconds 15s --slow 5-8
       clarion simulate publisher --tuning fixed --batch-size 10 --json
       clarion simulate publisher --steps table-ii --tuning literal --trace-out n.csv
       clarion simulate publisher --tuning fixed --poll-min 1s --poll-max 1s
@@ -223,11 +233,60 @@ def publisher(
         **parameters, "profile": profile, "load_per_s": load_per_s, "steps": steps, "trace": trace,
         "trace_rate_per_s": trace_rate_per_s, "trace_speed": trace_speed,
     }  # fmt: skip
-    outcome, used = _run({name: value for name, value in asked.items() if value is not None}, config, seed, trace_out)
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if topics is not None:
+        if config is not None or trace_out is not None:
+            raise PermanentError("with --topics there is no --config and no --trace-out")
+        _run_topics(topics, slow, asked, seed, as_json=as_json)
+        return
+    if slow is not None:
+        raise PermanentError("--slow is of the model with --topics")
+    outcome, used = _run(asked, config, seed, trace_out)
     if as_json:
         print_json({**outcome.to_dict(), "parameters": used})
     else:
         _print(outcome)
+
+
+def _run_topics(topics: str, slow: str | None, asked: dict[str, Any], seed: int, *, as_json: bool) -> None:
+    with needing("simulating needs SimPy and numpy", "sim"):
+        from clarion.sim.topics_simulation import TopicsModel, TopicsOutcome, simulate_topics
+    if unused := sorted(set(asked) - {"load_per_s", "seconds", "tuning"}):
+        raise PermanentError(f"with --topics there is no {', '.join(map(option_name, unused))}")
+    if slow is not None:
+        from_s, until_s = _read_numbers(slow, "-", "--slow", "seconds like 5-8", 2)
+        asked = {**asked, "slow_from_s": from_s, "slow_until_s": until_s}
+    outcomes: list[TopicsOutcome] = []
+    for count in _read_numbers(topics, ",", "--topics", "whole numbers like 2000 or 1,100,2000"):
+        try:
+            outcomes.append(simulate_topics(TopicsModel(topics=int(count), **asked), seed=seed))
+        except ValueError as error:
+            raise PermanentError(str(error)) from error
+    if as_json:
+        print_json({"runs": [outcome.to_dict() for outcome in outcomes]})
+        return
+    columns = ["topics", "messages", "requests", "batches each", "messages a batch", "put to ack", "99 %", "T_poll",
+               "broker a message", "as before after"]  # fmt: skip
+    rows = [
+        (
+            f"{one.topics:,}", f"{one.messages:,}", f"{one.requests:,}", f"{one.batches_per_request:.1f}",
+            f"{one.messages_per_batch:.2f}", f"{one.p50_ms:.1f} ms", f"{one.p99_ms:.1f} ms",
+            f"{one.poll_interval_ms:.1f} ms", f"{one.broker_us:.0f} us",
+            "" if one.recovered_s is None else f"{one.recovered_s:.1f} s",
+        )
+        for one in outcomes
+    ]  # fmt: skip
+    console().print(table_of(columns, rows, columns))
+
+
+def _read_numbers(text: str, between: str, name: str, told: str, count: int | None = None) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(between)]
+    except ValueError:
+        found = []
+    if not found or (count is not None and len(found) != count):
+        raise PermanentError(f"{name} is {told}, not {text!r}")
+    return found
 
 
 def _run(

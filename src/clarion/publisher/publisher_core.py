@@ -248,6 +248,8 @@ class PublisherCore(CallersCore):
                 wanted_s = min(wanted_s, self._open(now_s))
             if self._busy or self._refused or self._going_on:
                 wanted_s = min(wanted_s, self._send_due(now_s, unix_s))
+            if self._tuner is not None:
+                wanted_s = min(wanted_s, self._hold(self._tuner, now_s))
         if self.source.needs_identity():
             wanted_s = min(wanted_s, self._register(now_s))
         return None if wanted_s == inf else wanted_s
@@ -262,12 +264,17 @@ class PublisherCore(CallersCore):
         if self._leaving:
             self._publishes += 1
             self._send(ends_publish=True)
-        if self._busy and self._tuner is not None:
-            due_s = self._tuner.poll_due_s(self._in_transfer, publishes=self._publishes)
+        return wanted_s
+
+    def _hold(self, tuner: Tuner, now_s: float) -> float:
+        """Note until when the tuner of all topics lets nothing go, where something waits for that or soon will; return
+        when to come back for it."""
+        if self._busy or (self._in_transfer and tuner.expects_more):
+            due_s = tuner.poll_due_s(self._in_transfer, publishes=self._publishes)
             if due_s > now_s:
                 self.holds_until_s = due_s
-                wanted_s = min(wanted_s, due_s)
-        return wanted_s
+                return due_s
+        return inf
 
     def _send_again(self, now_s: float) -> float:
         """Send again what was refused, where its time has come."""

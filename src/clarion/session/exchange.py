@@ -20,6 +20,8 @@ from clarion.wire.frames import OLDEST_VERSION, PROTOCOL_VERSION, BadFrames, Buf
 _refused = msgspec.msgpack.Decoder(bodies.Refused)
 _REFUSALS = frozenset({Kind.INVALID, Kind.REFUSED, Kind.NO_SUBSCRIBER, Kind.NOT_SUBSCRIBED})
 _OF_NO_STORE = frozenset({Kind.HELLO, Kind.REGISTER, Kind.STATS})  # to be asked of whichever store there is
+_ACKS = frozenset({Kind.ACK, Kind.ACK_MANY})
+_KIND_AT = 3  # in the prefix
 AGAIN_S = 0.02  # before a refused request is sent again, at least
 BodyT = TypeVar("BodyT", bound=bodies.Body)
 
@@ -183,6 +185,10 @@ class Exchange:
     def __len__(self) -> int:
         return len(self._asked)
 
+    def is_awaited(self) -> bool:
+        """Return whether something other than acks is unanswered: theirs are answers that can lie for a moment."""
+        return not all(asked.frames[0][_KIND_AT] in _ACKS for asked in self._asked.values())
+
     def send(self, send: Send, *, now_s: float, sent: bool = True) -> list[Buffer]:
         """Note a request; return its frames, which are `sent` now, or with `everything` when there is a connection."""
         self._last_id += 1
@@ -262,7 +268,7 @@ class Exchange:
         text = f"{what}: what it confirmed before may be gone, and whether this was done cannot be told"
         self.lost = StoreWentBack(text)
         refusal = msgspec.msgpack.encode(bodies.Refused(Code.WENT_BACK, text))
-        lost = [number for number, asked in self._asked.items() if asked.frames[0][3] not in _OF_NO_STORE]
+        lost = [number for number, asked in self._asked.items() if asked.frames[0][_KIND_AT] not in _OF_NO_STORE]
         found = [self._asked.pop(number) for number in lost]
         return [(asked.tag, Reply(Kind.REFUSED, refusal, (), asked.times_sent)) for asked in found]
 

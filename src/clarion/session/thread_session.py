@@ -3,9 +3,9 @@
 One thread drives at a time: it polls the sockets, hands what came to the core, and sends what the core says. A caller
 that has to wait drives by itself if nobody does, so that a lone request costs no change of thread, and so does one that
 puts, where the put before was waited for; others wait until they are woken. The thread in the background drives while
-there is something to wait for that no caller waits for, and sleeps otherwise; where answers may wait (`linger_s`), a
-caller that comes back soon takes them in itself, and no thread is woken for them. Signals strike a caller only while it
-polls or sleeps (`interrupts.py`).
+there is something to wait for that no caller waits for, and sleeps otherwise. For acks alone it leaves a caller some
+time to come back and take in the answers itself. Signals strike a caller only while it polls or sleeps
+(`interrupts.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from clarion.wire.frames import Kind
 
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
+_ACKS_LIE_S = 0.01  # unread, in case a caller comes back
 _SHORTEST_SLEEP_S = 0.001  # while another thread drives, and is late with its turn
 
 
@@ -54,14 +55,9 @@ class _Sleeper:
 
 
 class ThreadSession(Works):
-    """Drives a core for any number of threads. Whoever uses the core holds the `lock`.
+    """Drives a core for any number of threads. Whoever uses the core holds the `lock`."""
 
-    `linger_s` is for how long an answer that nobody waits for may lie unread, in case a caller comes back.
-    """
-
-    def __init__(
-        self, url: str | None, core: Core | None = None, *, seen: Seen | None = None, linger_s: float = 0.0
-    ) -> None:
+    def __init__(self, url: str | None, core: Core | None = None, *, seen: Seen | None = None) -> None:
         self.url = url = broker_url(url)
         self._pid = os.getpid()
         self.lock = threading.Lock()
@@ -96,7 +92,6 @@ class ThreadSession(Works):
         self._parked = threading.Lock()  # where the thread in the background sleeps, until somebody releases it
         self._parked.acquire()
         self._parked_until_s = 0.0
-        self._linger_s = linger_s
         self._left_s = 0.0  # when a caller last stopped driving
         self._greeted = False
         self._thread = threading.Thread(target=self._run, name=f"clarion {url}", daemon=True)
@@ -297,10 +292,10 @@ class ThreadSession(Works):
             self._unpark()
 
     def _needed_at_s(self) -> float:
-        """Return when somebody has to drive, though no caller does."""
-        if self._woken or self._sleepers or not self.usable:
+        """Return when somebody has to drive, though no caller does; nobody drives now."""
+        if self._woken or self._sleepers or not self.usable or self._exchange.is_awaited():
             return 0.0
-        return min(self._wanted_s, self._left_s + self._linger_s) if len(self._exchange) else self._wanted_s
+        return min(self._wanted_s, self._left_s + _ACKS_LIE_S) if len(self._exchange) else self._wanted_s
 
     def _run(self) -> None:
         """What the thread in the background does."""
@@ -321,16 +316,15 @@ class ThreadSession(Works):
         while self.usable:
             with self._roles:
                 now_s = time.monotonic()
-                needed_s = self._needed_at_s()
-                if self._driver is None and now_s >= min(look_at_s, needed_s):
-                    self._driver = threading.get_ident()
-                    self._woken = True
-                    return True
                 if self._driver is None:
-                    self._parked_until_s = min(look_at_s, needed_s)
+                    self._parked_until_s = min(look_at_s, self._needed_at_s())
+                    if now_s >= self._parked_until_s:
+                        self._driver = threading.get_ident()
+                        self._woken = True
+                        return True
                 else:  # a caller that came back soon leaves soon, and then need not wake this one
-                    came_back = now_s < self._left_s + self._linger_s
-                    again_s = now_s + (self._linger_s if came_back else _LONGEST_SLEEP_S)
+                    came_back = now_s < self._left_s + _ACKS_LIE_S
+                    again_s = now_s + (_ACKS_LIE_S if came_back else _LONGEST_SLEEP_S)
                     self._parked_until_s = max(now_s, min(self._wanted_s, again_s))
                 sleep_s = self._parked_until_s - now_s
             self._parked.acquire(timeout=max(sleep_s, _SHORTEST_SLEEP_S))

@@ -156,6 +156,7 @@ class Acks:
     def __init__(self) -> None:
         self._noted: list[Range] = []
         self._sent: tuple[Range, ...] = ()
+        self._carrier = 0  # the get that said what was sent; 0: a request of its own
         self.again_at_s: float | None = None  # before which none is sent
         self.total = 0  # messages, as long as none is noted twice
 
@@ -192,6 +193,26 @@ class Acks:
         self._sent = tuple(self._noted[:_ACK_RANGES_AT_ONCE])
         del self._noted[:_ACK_RANGES_AT_ONCE]
         return self._sent
+
+    def carry(self, number: int, now_s: float) -> tuple[Range, ...]:
+        """Return what a get says to be acked."""
+        acked = self.take_next(now_s)
+        if acked:
+            self._carrier = number
+        return acked
+
+    def on_carried(self, number: int, *, is_durable: bool) -> None:
+        """A get is answered; what it said to be acked, if anything, is durable, or said again."""
+        if self._carrier == number:
+            if is_durable:
+                self.confirm()
+            self.take_back()
+
+    def take_back(self) -> None:
+        """Have what a get said to be acked be said again."""
+        if self._carrier:
+            self._noted[:0] = self._sent
+            self._sent, self._carrier = (), 0
 
     def confirm(self) -> None:
         """What was sent is durable."""
@@ -237,7 +258,9 @@ class Positions:
         number = next(consumer.state.numbers)
         self._waits[number] = wait_s
         most = max(messages, _MANY) if consumer.settings.prefetch or not messages else messages
-        body = bodies.Get(*self._attachment.who, self._position, most, consumer.fetch_bytes, ceil(wait_s * 1000))
+        acked = consumer.acks.carry(number, now_s) if consumer.state.may_carry_acks else ()
+        wait_ms = ceil(wait_s * 1000)
+        body = bodies.Get(*self._attachment.who, self._position, most, consumer.fetch_bytes, wait_ms, acked)
         self._attachment.ask(Kind.GET, body, number, wait_s)
 
     def on_answer(self, number: int) -> None:
@@ -248,8 +271,9 @@ class Positions:
         """There is nothing more up to the topic's end."""
         self._end = end
 
-    def take_in(self, reply: Reply, now_s: float) -> None:
-        """Buffer what came, but for what is not for this consumer."""
+    def take_in(self, reply: Reply, now_s: float) -> bool:
+        """Buffer what came, but for what is not for this consumer; tell whether what the get said to be acked is
+        durable."""
         delivery = reply.read(bodies.Delivery)
         self._end = max(self._end, delivery.end)
         for start, stop in delivery.skip:
@@ -258,7 +282,7 @@ class Positions:
             missed = self._skip.next_unacked(self._position)
             if first_offset > missed:  # what follows is asked for again, once this was told
                 self.pass_over(missed, first_offset, f"offsets {missed} to {first_offset - 1} are gone", now_s)
-                return
+                return delivery.acked
             try:
                 batch = Batch.parse(blob)
             except BadBatch as error:
@@ -269,6 +293,7 @@ class Positions:
             self._position = max(self._position, batch_stop)
         self._position = self._skip.next_unacked(self._position)
         self._skip.add(0, self._position)
+        return delivery.acked
 
     def pass_over(self, start: int, stop: int, text: str, now_s: float) -> None:
         """Tell of messages that are gone, take them as done, and go on after them."""
@@ -420,19 +445,23 @@ class Consumer:
         assert fetch is not None
         fetch.on_answer(number)
         refusal = reply.refusal()
+        acks, are_durable = self.acks, False
         try:
             if refusal is not None and refusal.code == Code.GONE and refusal.gone is not None:
                 fetch.pass_over(*refusal.gone, refusal.text, now_s)
             elif reply.kind == Kind.MESSAGES:
-                fetch.take_in(reply, now_s)
+                are_durable = fetch.take_in(reply, now_s)
             else:
-                fetch.on_nothing(reply.read(bodies.NoMessages).end)
+                nothing = reply.read(bodies.NoMessages)
+                are_durable = nothing.acked
+                fetch.on_nothing(nothing.end)
                 self.nothing_came(number)
         except ClarionError as error:
             if isinstance(error, StoredDataCorrupt) or (refusal is not None and refusal.code in _ASKED_AGAIN):
                 self.notice = error
             else:
                 self.fail(error)
+        acks.on_carried(number, is_durable=are_durable)
         self.tell_news()
 
     def nothing_came(self, number: int) -> None:
@@ -605,13 +634,16 @@ class Consumer:
 
     # Acking.
 
-    def ack_handed(self, now_s: float) -> None:
-        """Ack what was handed out before."""
-        if self._handed and self._fetch is not None:
+    def ack_handed(self, now_s: float, *, gets_next: bool = False) -> None:
+        """Ack what was handed out before; where the caller `gets_next`, its get says so."""
+        fetch = self._fetch
+        if self._handed and fetch is not None:
             handed, self._handed = self._handed, []
             for start, stop in handed:
-                self._fetch.take_ack(start, stop)
-            self.send_acks(now_s)
+                fetch.take_ack(start, stop)
+            is_got = gets_next and not self.inbox.buffered and self.error is None and self.notice is None
+            if not is_got or self.lent is not None or fetch.under_way or not self.state.may_carry_acks:
+                self.send_acks(now_s)
 
     def ack(self, attachment: Attachment, start: int, stop: int, now_s: float) -> None:
         """Ack a range."""
@@ -636,7 +668,9 @@ class Consumer:
             self.lent.settle_acks()
 
     def hurry_acks(self, now_s: float) -> None:
-        """Somebody waits for every ack to be durable; they are on their way."""
+        """Somebody waits for every ack to be durable."""
+        self.acks.take_back()
+        self.send_acks(now_s)
 
     def acks_done(self) -> bool:
         """Whether everything acked or given back is durable."""

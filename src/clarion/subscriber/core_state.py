@@ -107,6 +107,11 @@ class CoreState:
         """Have a request sent, and its reply handed to the part, with what it is about; to nobody without one."""
         self.instructions.append(Send(kind, body, (part, about), blobs, wait_s))
 
+    @property
+    def may_carry_acks(self) -> bool:
+        """Whether gets may say what is acked."""
+        return self.welcome is not None and self.welcome.version >= 2
+
     def greet(self, part: Part, now_s: float) -> None:
         """Have a part told once the broker has said who it is and what it counts; at once where it has."""
         if self.welcome is not None:

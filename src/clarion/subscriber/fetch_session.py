@@ -144,6 +144,7 @@ class FetchSession:
         self._handed: Ranges = {}  # handed out, to be acked by the next call
         self._noted: Ranges = {}  # acked, and not sent
         self._sent: Ranges = {}  # sent, and not answered
+        self._carrier = 0  # the fetch that said what was sent; 0: a request of its own
         self._ack_at_s: float | None = None  # before which no ack is sent
         self._hurries = False  # somebody waits for the acks
 
@@ -161,7 +162,7 @@ class FetchSession:
         elif begun.token is None:
             self._wanted = (wait_s, messages)
         elif now_s >= begun.again_at_s and not (begun.waits and (wait_s > 0 or 0.0 in begun.waits.values())):
-            self._fetch(begun, begun.token, wait_s, messages)
+            self._fetch(begun, begun.token, wait_s, messages, now_s)
 
     def on_greeted(self, error: ClarionError | None, now_s: float) -> None:
         """Begin, as of what the broker counts."""
@@ -189,6 +190,9 @@ class FetchSession:
             return
         self.last_word = None
         count, refusal = self._state.requests.count, reply.refusal()
+        if refusal is not None and refusal.code == Code.VERSION:
+            self._give_way()
+            return
         if refusal is not None and refusal.code in _AS_OF:
             count.start_over(refusal)
             if begun.is_told:
@@ -204,14 +208,18 @@ class FetchSession:
             self.fail(error)
             return
         if answer.shared:
-            self.end(no_longer_reads(self.name, self._topics_read[0]))
-            self._reader.read_each_topic()
+            self._give_way()
             return
         count.note(max(answer.token, answer.count))
         begun.token, begun.got = answer.token, 0
         if not is_again:
             self._reader.on_session_begun()
         self.want(*self._wanted, now_s)
+
+    def _give_way(self) -> None:
+        """Have the topics read one by one: they are shared, or the broker is of an older version, now or again."""
+        self.end(LeaseLost("this is read topic by topic from now on; what was not acked comes again"))
+        self._reader.read_each_topic()
 
     def _begin_anew(self, error: ClarionError, now_s: float) -> None:
         """Forget all that is held, and go on from the cursors."""
@@ -220,14 +228,17 @@ class FetchSession:
 
     # Fetching.
 
-    def _fetch(self, begun: _Begun, token: int, wait_s: float, messages: int) -> None:
+    def _fetch(self, begun: _Begun, token: int, wait_s: float, messages: int, now_s: float) -> None:
         number = next(self._state.numbers)
         begun.waits[number] = wait_s
         begun.number += 1
         self._wanted = (wait_s, messages)
         most = max(messages, _MANY) if self._settings.prefetch or not messages else messages
         most_bytes, wait_ms = self._settings.fetch_bytes, ceil(wait_s * 1000)
-        body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got)
+        acks = self._take_acks(now_s)
+        if acks:  # otherwise others may be under way, with an older fetch that still waits
+            self._carrier = number
+        body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got, acks)
         self._state.send(self, (begun, number), Kind.FETCH, body, (), wait_s)
 
     def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
@@ -249,6 +260,7 @@ class FetchSession:
         if reply.kind == Kind.MESSAGES:
             try:
                 fetched = reply.read(bodies.Fetched)
+                self._on_carried(number, fetched.acked, fetched.refused, now_s)
                 self._take_in(fetched, reply.blobs, now_s)
                 begun.got = max(begun.got, fetched.serial)
             except StoredDataCorrupt as error:
@@ -260,6 +272,8 @@ class FetchSession:
                 self.fail(error)
             return
         refusal = reply.refusal()
+        is_acked = refusal is None and reply.read(bodies.NoMessages).acked
+        self._on_carried(number, is_acked, (), now_s)
         if refusal is None:
             self._empty = max(self._empty, number)
             self._more = False
@@ -267,6 +281,8 @@ class FetchSession:
             if begun.token is not None:  # of several that were under way, the first
                 begun.token = None
                 self._send_begin(begun)
+        elif refusal.code == Code.VERSION:
+            self._give_way()
         elif refusal.code in RETRIED:
             begun.again_at_s = now_s + (reply.again_after_s() or AGAIN_S)
         else:
@@ -282,7 +298,7 @@ class FetchSession:
         topics, add = self._topics, self._inbox.add
         for number, first, committed_at_us, size in fetched.batches:
             if at >= end:
-                frame = next(frames)
+                frame = next(frames, b"")
                 at, end = 0, len(frame)
             raw = frame[at : at + size]
             at += size
@@ -314,6 +330,8 @@ class FetchSession:
             self._follow(number, name, token, cursor)
         for number, code, text in fetched.left:
             self._leave(number, code, text)
+        if fetched.topics or fetched.left:
+            self._inbox.drop_void()
         for number, start, stop in fetched.gone:
             topic = self._topics.get(number)
             if topic is not None and stop > topic.position:
@@ -348,6 +366,7 @@ class FetchSession:
         topic = self._topics.get(number)
         if topic is None:
             return
+        self._dropped.add(number)
         if code == Code.NOT_SUBSCRIBED:
             self._void(topic, no_longer_reads(self.name, topic.name))
             return
@@ -360,6 +379,7 @@ class FetchSession:
         """Read a topic no longer, as this client has decided."""
         self._dropped.add(topic.number)
         self._void(topic, error)
+        self._inbox.drop_void()
 
     def hand_over(self, name: bytes) -> None:
         """Leave a topic to a consumer of its own, which attaches next. What was handed out by a call before is acked by
@@ -376,7 +396,6 @@ class FetchSession:
         del self._topics[topic.number]
         for ranges in (self._handed, self._noted, self._sent):
             ranges.pop(topic, None)
-        self._inbox.drop(topic)
 
     def topics(self) -> list[FetchedTopic]:
         """Return those that something came of."""
@@ -425,6 +444,7 @@ class FetchSession:
         self._topics, self._dropped, self._inbox = {}, set(), Inbox()
         self._handed, self._noted, self._sent = {}, {}, {}
         self._begun = self._ack_at_s = self.last_word = None
+        self._carrier = 0
         self._more = self._hurries = False
         self.notices = []
 
@@ -516,12 +536,14 @@ class FetchSession:
 
     # Acking.
 
-    def ack_handed(self, now_s: float) -> None:
-        """Ack what was handed out before."""
+    def ack_handed(self, now_s: float, *, gets_next: bool = False) -> None:
+        """Ack what was handed out before; where the caller `gets_next`, the fetch for that says so."""
         if self._handed:
             handed, self._handed = self._handed, {}
             self._note_all(handed)
-            self.send_acks(now_s)
+            is_got = gets_next and not self._inbox.buffered and self.error is None and not self.notices
+            if not is_got or self.under_way:
+                self.send_acks(now_s)
 
     def _note_all(self, ranges: Ranges) -> None:
         if not self._noted:
@@ -546,16 +568,26 @@ class FetchSession:
 
     def hurry_acks(self, now_s: float) -> None:
         """Somebody waits for every ack to be durable, also of what is acked right after this."""
+        if self._carrier:
+            self._carrier, sent, self._sent = 0, self._sent, {}
+            self._note_all(sent)
         self._hurries = bool(self._handed) or not self.acks_done()
         self.send_acks(now_s)
 
     def send_acks(self, now_s: float) -> float | None:
         """Send the acks that may be sent; return when to come back for others."""
+        acks = self._take_acks(now_s)
+        if acks:
+            self._state.send(self, self._sent, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
+        return self._ack_at_s
+
+    def _take_acks(self, now_s: float) -> bodies.Acks:
+        """Return the acks that may be sent; none while others are not answered."""
         if self._ack_at_s is not None and now_s < self._ack_at_s:
-            return self._ack_at_s
+            return ()
         self._ack_at_s = None
         if self._sent or not self._noted:
-            return None
+            return ()
         acks: list[tuple[int, int, int, int]] = []
         while self._noted and len(acks) < _ACKS_AT_ONCE:
             topic, ranges = self._noted.popitem()
@@ -567,9 +599,16 @@ class FetchSession:
             self._sent[topic] = ranges
             number, token = topic.number, topic.token
             acks += [(number, token, start, stop) for start, stop in ranges]
-        body = bodies.AckMany(self.name, tuple(acks), self._hurries)
-        self._state.send(self, self._sent, Kind.ACK_MANY, body)
-        return None
+        return tuple(acks)
+
+    def _on_carried(self, number: int, is_durable: bool, refused: bodies.Refusals, now_s: float) -> None:
+        """A fetch is answered; what it said to be acked, if anything, is durable, or said again."""
+        if not self._carrier or self._carrier != number:
+            return
+        self._carrier, sent, self._sent = 0, self._sent, {}
+        self._on_refused_acks(sent, refused, now_s)
+        if not is_durable:
+            self._note_all({topic: ranges for topic, ranges in sent.items() if topic.error is None})
 
     def _on_acked(self, sent: Ranges, reply: Reply, now_s: float) -> None:
         if sent is not self._sent:
@@ -605,6 +644,7 @@ class FetchSession:
                     self._begun.is_told = True
             else:
                 raise error_of(code, text)
+        self._inbox.drop_void()
 
     def acks_done(self) -> bool:
         """Whether everything acked is durable."""

@@ -83,9 +83,9 @@ class Inbox:
         """Take out the batch that is next."""
         return self.take(len(self._parts[0]))[0]
 
-    def drop(self, attachment: object) -> None:
-        """Take out what came to a consumer that can do nothing with it any more."""
-        kept = [part for part in self.parts() if part.attachment is not attachment]
+    def drop_void(self) -> None:
+        """Take out what nothing can be done with any more."""
+        kept = [part for part in self.parts() if part.attachment.error is None]
         if len(kept) < len(self._parts):
             self._parts = deque(kept)
             self.buffered = sum(map(len, kept))

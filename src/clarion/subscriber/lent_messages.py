@@ -188,8 +188,8 @@ class LentMessages:
         """Tell of messages that are gone, and take them as done."""
         self._consumer.tell_gone(start, stop, text, now_s)
 
-    def take_in(self, reply: Reply, now_s: float) -> None:
-        """Buffer what was lent, but for what is here already."""
+    def take_in(self, reply: Reply, now_s: float) -> bool:
+        """Buffer what was lent, but for what is here already; a take says nothing of acks."""
         lent_now = reply.read(bodies.Lent)
         self._number += 1
         self._more = lent_now.waiting > 0
@@ -215,6 +215,7 @@ class LentMessages:
                 self.give_back(low, high, self._lease_s, "it came damaged")
             text = f"offset {start} of {to_text(self._consumer.topic)} came damaged, and was given back"
             self._consumer.notice = StoredDataCorrupt(text)
+        return False
 
     def _leave_out_known(self, lent: Spans) -> None:
         """Take out what is here already: whatever the broker thinks it does, an attempt is handed out once."""

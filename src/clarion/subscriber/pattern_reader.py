@@ -138,7 +138,14 @@ class PatternReader:
 
     def overlaps(self, topics: tuple[bytes, ...]) -> bool:
         """Return whether a topic could be one of these, and of those read here with a session."""
-        return self.session is not None and any(overlap(one, other) for one in topics for other in self.topics)
+        if self.session is None:
+            return False
+        patterns = [topic for topic in topics if is_pattern(topic)]
+        return (
+            not self._plain.isdisjoint(topics)
+            or any(overlap(each.pattern, topic) for each in self._patterns for topic in topics)
+            or any(overlap(pattern, topic) for pattern in patterns for topic in self._plain)
+        )
 
     # Which topics.
 
@@ -409,8 +416,9 @@ class PatternReader:
         self._ready[consumer] = None
         self._used[consumer] = self._worked_on[consumer] = None
 
-    def ack_handed(self, now_s: float) -> None:
-        """Ack what was handed out before."""
+    def ack_handed(self, now_s: float, *, gets_next: bool = False) -> None:
+        """Ack what was handed out before; where the caller `gets_next`, what is asked for that says so."""
         used, self._used = self._used, {}
+        asks = gets_next and not self.buffered
         for consumer in used:
-            consumer.ack_handed(now_s)
+            consumer.ack_handed(now_s, gets_next=asks and consumer in self._to_ask)

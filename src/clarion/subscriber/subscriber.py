@@ -51,7 +51,6 @@ Delivery = Literal["at-least-once", "at-most-once"]
 
 TopicOrTopics = bytes | str | Sequence[bytes | str]
 _MOST_TOPICS = 1000
-_LINGER_S = 0.01  # for which a confirmed ack, or what was fetched ahead, may lie unread
 
 
 def _topics(topic: object) -> Topics:
@@ -119,7 +118,7 @@ class _ThreadWorks(_Works):
 
     def __init__(self, core: SubscriberCore) -> None:
         super().__init__(core)
-        self.session = ThreadSession(core.url, core, linger_s=_LINGER_S)
+        self.session = ThreadSession(core.url, core)
         self.lock = self.session.lock
         self.do = self.session.do
         self._closing = threading.Lock()  # held by who closes it

@@ -212,7 +212,7 @@ class SubscriberCore:
             return None
         source = self.source(topics)
         if self.auto_ack:
-            source.ack_handed(now_s)
+            source.ack_handed(now_s, gets_next=True)
         if source.troubled:
             return None
         message = source.next_message(now_s)
@@ -411,7 +411,7 @@ class Get(SteppedCall):
         deadline_s = now_s + self._wait_s
         source = core.source(self._topics)
         if core.auto_ack:
-            source.ack_handed(now_s)
+            source.ack_handed(now_s, gets_next=True)
         while True:
             now_s = yield from _arrival(source, core.state, self._most, deadline_s, now_s)
             if not source.buffered:
@@ -445,7 +445,7 @@ class Next(SteppedCall):
         while True:
             source = core.source(self._topics)
             if core.auto_ack:
-                source.ack_handed(now_s)
+                source.ack_handed(now_s, gets_next=True)
             deadline_s = now_s + (_LONG_WAIT_S if self._wait_s is None else self._wait_s)
             try:
                 now_s = yield from _arrival(source, core.state, _AS_MANY_AS_SUITS, deadline_s, now_s)

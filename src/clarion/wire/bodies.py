@@ -14,6 +14,8 @@ import msgspec
 from clarion.model.options import SubscriptionOptions
 
 Ranges = tuple[tuple[int, int], ...]  # of offsets, half-open
+Acks = tuple[tuple[int, int, int, int], ...]  # number of the topic, token, start, stop; those of a topic together
+Refusals = tuple[tuple[int, int, str], ...]  # number of the topic, code, text
 
 
 class Body(msgspec.Struct, array_like=True, gc=False):
@@ -120,12 +122,16 @@ class Attach(Body):
 
 
 class Get(ByConsumer):
-    """Return messages at or after `position`, waiting for them up to `wait_ms`."""
+    """Return messages at or after `position`, waiting for them up to `wait_ms`.
+
+    `acked` ranges are done: the answer says whether that is on disk by then. Where not, they are said again.
+    """
 
     position: int
     max_messages: int
     max_bytes: int
     wait_ms: int
+    acked: Ranges = ()
 
 
 class Ack(ByConsumer):
@@ -151,7 +157,8 @@ class Fetch(Body):
     """Return what there is on all topics of a fetch session beyond what it `got`, waiting for it up to `wait_ms`.
 
     A consumer numbers its fetches 1, 2, 3, …, so that one that comes late is known. `got` is the `serial` of the last
-    answer with messages that it has: what was sent after that did not arrive, and comes again.
+    answer with messages that it has: what was sent after that did not arrive, and comes again. `acks` as in AckMany;
+    the answer says whether they are on disk by then, and which are refused.
     """
 
     name: bytes
@@ -161,13 +168,14 @@ class Fetch(Body):
     max_bytes: int
     wait_ms: int
     got: int = 0
+    acks: Acks = ()
 
 
 class AckMany(Body):
     """These offsets of many topics are done; answered once that is on disk. Each is taken or refused by itself."""
 
     name: bytes
-    acks: tuple[tuple[int, int, int, int], ...]  # number of the topic, token, start, stop; those of a topic together
+    acks: Acks
     soon: bool = False  # somebody waits for the answer: otherwise it may take a moment longer, to go with other changes
 
 
@@ -466,12 +474,14 @@ class Fetched(Body):
     trouble: tuple[tuple[int, int, str], ...] = ()  # number, code, text: cannot be read, for now or for good
     shared: tuple[bytes, ...] = ()  # topics that the consumer has to read with Take instead
     sequence: int = 0
+    acked: bool = False  # whether all acks that the fetch said are on disk, but for those `refused`
+    refused: Refusals = ()
 
 
 class AcksDone(Body):
     """All acks of an AckMany that are not `refused` are on disk."""
 
-    refused: tuple[tuple[int, int, str], ...] = ()  # number of the topic, code, text
+    refused: Refusals = ()
 
 
 class Attached(Body):
@@ -593,12 +603,14 @@ class Delivery(Body):
     end: int
     skip: Ranges = ()
     sequence: int = 0
+    acked: bool = False  # whether what a Get said to be acked is on disk
 
 
 class NoMessages(Body):
     """Nothing at or after the position asked for."""
 
     end: int
+    acked: bool = False  # as in Delivery and Fetched
 
 
 class Refused(Body):

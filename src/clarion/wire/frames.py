@@ -139,7 +139,7 @@ _BODY_BYTES = 64 * 1024
 _LARGE_BODY_BYTES = 2**21  # of those that carry ranges, names or times of very many messages
 _WITH_LARGE_BODY = frozenset({
     Kind.PUT, Kind.ACK, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.TRANSACT, Kind.COMMIT_STAGED, Kind.DEAD, Kind.OPEN,
-    Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.ACK_MANY, Kind.DESCRIBE_MANY,
+    Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.GET, Kind.ACK_MANY, Kind.DESCRIBE_MANY,
 })  # fmt: skip
 WITH_BLOB = frozenset({Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches
 # A transaction reads and writes, and registers to do so: these are welcome at every address.

@@ -7,7 +7,7 @@ import pytest
 from clarion.model import AckedRanges, MessageId, from_text, stamp_from_unix_s, stamp_to_unix_s, to_bytes, to_text
 from clarion.model.errors import ClarionError, FatalError, PermanentError, RetryableError
 from clarion.model.ids import pack_ids
-from clarion.model.names import is_good_pattern, is_pattern, matches
+from clarion.model.names import is_good_pattern, is_pattern, matches, overlap
 from clarion.wire.codes import RETRIED, Code, error_of
 
 
@@ -117,6 +117,28 @@ def test_every_error_can_be_told_again_without_the_traceback_of_who_heard_it_fir
 )
 def test_which_topics_a_pattern_stands_for(pattern: bytes, topic: bytes, due: bool) -> None:
     assert matches(pattern, topic) is due
+    assert overlap(pattern, topic) or not due
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "due"),
+    [
+        (b"a", b"a", True),
+        (b"a", b"b", False),
+        (b"a/*", b"a/#", True),
+        (b"a/*", b"*/b", True),
+        (b"a/*", b"b/#", False),
+        (b"a/#", b"a", True),
+        (b"a/*", b"a", False),
+        (b"a/*/#", b"a/b", True),
+        (b"a/*/#", b"a", False),
+        (b"#", b"a/b/c", True),
+        (b"*", b"a/*", False),
+    ],
+)
+def test_patterns_overlap_where_a_topic_could_be_of_both(one: bytes, other: bytes, due: bool) -> None:
+    assert overlap(one, other) is due
+    assert overlap(other, one) is due
 
 
 def test_only_whole_parts_are_wild() -> None:

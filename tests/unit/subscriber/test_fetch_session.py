@@ -107,9 +107,9 @@ def test_one_fetch_brings_messages_of_many_topics_and_one_request_acks_them() ->
     assert [(part.topic, part.offsets.start) for part in parts] == [(NAMES[A], 0), (NAMES[B], 0), (NAMES[A], 1)]
     assert reader.asked == [], "nothing more is known to be there"
     walk = reader.get(wait_s=5.0)
-    assert sorted(reader.acks()) == [(A, 7, 0, 2), (B, 7, 0, 2)]
-    fetch = reader.pick(Kind.FETCH).body
+    fetch = reader.one(Kind.FETCH).body
     assert (fetch.token, fetch.number, fetch.got, fetch.wait_ms) == (TOKEN, 2, 1, 5000)
+    assert sorted(fetch.acks) == [(A, 7, 0, 2), (B, 7, 0, 2)]
     assert not walk.go_on()
 
 
@@ -203,11 +203,9 @@ def test_what_is_not_for_this_reader_is_left_out() -> None:
     five = packed(b"0", b"1", b"2", b"3", b"4")
     parts = reader.first((A, 0, five), skip=((A, 1, 3), (A, 5, 7)))
     assert payloads_of(parts) == [b"0", b"3", b"4"]
-    assert payloads_of(reader.fetched((A, 7, packed(b"7")))) == [b"7"]
+    assert payloads_of(reader.fetched((A, 7, packed(b"7")), acked=True)) == [b"7"]
     reader.get()
-    reader.acks()
-    reader.get()
-    assert reader.acks() == ((A, 7, 7, 8),)
+    assert reader.one(Kind.FETCH).body.acks == ((A, 7, 7, 8),)
 
 
 def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
@@ -225,7 +223,7 @@ def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
     reader.bring((A, 0, packed(b"a0", b"a1")), (A, 2, packed(b"a2")), topics=topics(A), asked=fetch)
     assert payloads_of(walk.end()) == [b"a2"]
     assert part.attachment.error is None
-    assert reader.acks() == ((A, 7, 0, 2),)
+    assert fetch.body.acks == ((A, 7, 0, 2),), "what was said to be acked is said again"
 
 
 def test_a_session_that_cannot_be_begun_again_was_taken_over() -> None:
@@ -299,7 +297,7 @@ def test_what_lies_here_of_a_topic_that_was_sought_is_nobodys() -> None:
         part.ack()
     assert payloads_of(reader.get().end()) == [b"b0", b"a50"]
     reader.get()
-    assert sorted(reader.acks()) == [(A, 8, 50, 51), (B, 7, 0, 1)], "and the ack of before is not sent"
+    assert sorted(reader.pick(Kind.FETCH).body.acks) == [(A, 8, 50, 51), (B, 7, 0, 1)], "not what was handed out before"
 
 
 def test_messages_that_are_gone_are_told_once_and_acked() -> None:
@@ -366,6 +364,18 @@ def _sealed(data: bytearray) -> bytes:
     return bytes(data)
 
 
+def test_a_reply_that_is_cut_short_is_told_and_sent_again() -> None:
+    reader = Together()
+    walk = reader.get()
+    reader.begin()
+    one = packed(b"a0")
+    body = bodies.Fetched(1, ((A, 0, 5, len(one)), (A, 1, 5, len(one))), topics(A))
+    reader.pick(Kind.FETCH).answer(Kind.MESSAGES, body, one)
+    assert payloads_of(walk.end()) == [b"a0"]
+    with pytest.raises(StoredDataCorrupt, match="offset 1 of alerts/a came damaged"):
+        reader.get().end()
+
+
 def test_what_does_not_follow_is_not_handed_out_but_fetched_anew() -> None:
     reader = Together()
     (part,) = reader.first((A, 0, packed(b"a0")))
@@ -383,14 +393,13 @@ def test_what_does_not_follow_is_not_handed_out_but_fetched_anew() -> None:
 
 
 def test_acks_that_are_refused_for_now_go_with_the_next() -> None:
-    reader = Together()
-    reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
-    reader.get()
-    refused = ((A, Code.BUSY, "later"),)
-    reader.pick(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(refused))
-    assert [asked.kind for asked in reader.asked] == [Kind.FETCH]
+    reader = Together(auto_ack=False)
+    for part in reader.first((A, 0, packed(b"a0"))):
+        part.ack()
+    reader.one(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(((A, Code.BUSY, "later"),)))
     flush = reader.run(Flush(None))
     assert not flush.go_on()
+    assert reader.asked == []
     reader.now_s += 1.0
     reader.core.on_time(reader.now_s, 0.0)
     reader.collect()
@@ -405,24 +414,49 @@ def test_acks_that_are_refused_for_now_go_with_the_next() -> None:
 
 
 def test_an_ack_of_a_topic_that_another_took_over_is_told() -> None:
-    reader = Together()
-    reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
-    reader.get()
+    reader = Together(auto_ack=False)
+    (part,) = reader.first((A, 0, packed(b"a0")))
+    part.ack()
     refused = ((A, Code.TAKEN_OVER, "another came"),)
-    reader.pick(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(refused))
+    reader.one(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(refused))
     with pytest.raises(TakenOver, match="another came"):
         reader.run(Flush(None))
     reader.run(Flush(None)).end()
 
 
-def test_an_ack_that_is_refused_for_good_is_told_and_all_comes_again() -> None:
+def test_an_ack_that_a_fetch_said_and_that_is_refused_is_told() -> None:
+    reader = Together()
+    reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
+    walk = reader.get()
+    reader.bring((B, 1, packed(b"b1")), acked=True, refused=((A, Code.TAKEN_OVER, "another came"),))
+    with pytest.raises(TakenOver, match="another came"):
+        walk.end()
+    assert payloads_of(reader.get().end()) == [b"b1"]
+
+
+def test_acks_that_a_waiting_fetch_said_are_not_forgotten_when_another_is_sent() -> None:
     reader = Together()
     reader.first((A, 0, packed(b"a0")))
-    walk = reader.get()
-    reader.pick(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(((A, Code.LIMIT, "too many"),)))
+    patient = reader.get(wait_s=60.0)
+    waiting = reader.one(Kind.FETCH)
+    assert waiting.body.acks == ((A, 7, 0, 1),)
+    hurried = reader.get()
+    at_once = reader.one(Kind.FETCH)
+    assert at_once.body.acks == ()
+    waiting.answer(Kind.NO_MESSAGES, bodies.NoMessages(0, acked=True))
+    at_once.nothing()
+    assert hurried.end() == []
+    assert not patient.go_on()
+    reader.run(Flush(None)).end()
+
+
+def test_an_ack_that_is_refused_for_good_is_told_and_all_comes_again() -> None:
+    reader = Together(auto_ack=False)
+    (part,) = reader.first((A, 0, packed(b"a0")))
+    part.ack()
+    reader.one(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(((A, Code.LIMIT, "too many"),)))
     with pytest.raises(LimitReached, match="too many"):
-        walk.end()
-    reader.take_asked()
+        reader.get()
     assert payloads_of(reader.first((A, 0, packed(b"a0")))) == [b"a0"]
 
 
@@ -523,7 +557,7 @@ def test_a_transaction_acks_messages_of_a_session_and_no_call_does() -> None:
     asked.answer(Kind.ACK, bodies.Transacted(0, "", (), (), 5))
     walk.end()
     reader.get()
-    assert reader.acks() == ((B, 7, 0, 1),)
+    assert reader.one(Kind.FETCH).body.acks == ((B, 7, 0, 1),)
     assert other.attachment.error is None
 
 
@@ -545,6 +579,17 @@ def test_a_broker_that_knows_no_sessions_is_asked_topic_by_topic() -> None:
     reader.one(Kind.HELLO).answer(Kind.ACK, welcome(1))
     reader.core.on_time(reader.now_s, 0.0)
     reader.collect()
+    assert reader.one(Kind.MATCHES).body.pattern == PATTERN
+
+
+@pytest.mark.parametrize("kind", [Kind.BEGIN_FETCH, Kind.FETCH])
+def test_a_broker_that_was_replaced_by_an_older_one_is_asked_topic_by_topic(kind: Kind) -> None:
+    reader = Together()
+    walk = reader.get()
+    if kind == Kind.FETCH:
+        reader.begin()
+    reader.one(kind).refuse(Code.VERSION, kind=Kind.INVALID)
+    assert not walk.go_on()
     assert reader.one(Kind.MATCHES).body.pattern == PATTERN
 
 

@@ -37,6 +37,7 @@ class Waiting(NamedTuple):
     body: Any
     deadline_s: float
     position: int = 0  # of a get, not its body's: what the broker itself acked since may lie between the two
+    acked_with: Any = None  # the group that has what it said to be acked
 
 
 class Reply(NamedTuple):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from clarion.broker.engine.answers import Refused, ReplyTo, Waiting, check_nonce
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.fetch_session import ENDED, Before, FetchSession, Place
-from clarion.broker.engine.state import PatternKey, SessionAttached, State
-from clarion.broker.engine.subscriptions import Subscriptions, taken_over
+from clarion.broker.engine.state import Group, PatternKey, SessionAttached, State
+from clarion.broker.engine.subscriptions import Subscriptions, check_count, taken_over
 from clarion.broker.engine.topic_log import UNREAD, pack_batches, read_batches, unread
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import is_pattern, to_text
@@ -183,6 +183,7 @@ class Fetches:
 
     def check_fetch(self, body: bodies.Fetch, now: Now) -> tuple[bodies.Fetch, FetchSession]:
         """Refuse a session that is not known, or that cannot wait."""
+        check_count(body.acks)
         for session in self._state.sessions.get(body.name, ()):
             if session.token == body.token:
                 if body.wait_ms > 0 and session.waiting is None:
@@ -195,19 +196,21 @@ class Fetches:
         body, session = plan
         session.fetched_s = now.monotonic_s
         if body.number < session.number:
-            self._reply_nothing(reply_to)
+            self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(0))
             return
         if session.waiting is not None:  # a consumer waits once: its older question is answered now
             self._send_away(session)
         session.number = body.number
         session.go_on_after(body.got)
-        if self._serve(session, reply_to, body, now):
+        refused, acked_with = self._take_acks(body, now) if body.acks else ((), None)
+        until_s = now.monotonic_s + min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
+        fetch = Waiting(reply_to, body, until_s, acked_with=acked_with)
+        if self._serve(session, fetch, now, refused):
             return
         if body.wait_ms <= 0 and not self._is_looking(session):
-            self._reply_nothing(reply_to)
+            self._reply_nothing(fetch)
             return
-        until_s = now.monotonic_s + min(max(0, body.wait_ms) / 1000, self._state.limits.max_get_wait_s)
-        session.waiting = Waiting(reply_to, body, until_s)
+        session.waiting = fetch
         self._state.waiting_gets += 1
         self._noted += 1
         heapq.heappush(self._deadlines, (until_s, self._noted, session))
@@ -216,11 +219,21 @@ class Fetches:
         """Return whether it is not known yet that there is nothing."""
         return session.attaching > 0 or session in self._scans
 
-    def _reply_nothing(self, reply_to: ReplyTo) -> None:
-        self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(0))
+    def _take_acks(self, body: bodies.Fetch, now: Now) -> tuple[bodies.Refusals, Group | None]:
+        """Take what is acked; return what is refused, and the group that the rest goes with; None: it is on disk."""
+        state = self._state
+        refused = self._subscriptions.take_acks(body.name, body.acks, now)
+        state.commit_in_a_moment(now)
+        return refused, state.open if state.open else state.in_flight
+
+    def _are_acked(self, fetch: Waiting) -> bool:
+        return bool(fetch.body.acks) and self._state.is_durable(fetch.acked_with)
+
+    def _reply_nothing(self, fetch: Waiting) -> None:
+        self._state.reply(fetch.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(0, self._are_acked(fetch)))
 
     def _send_away(self, session: FetchSession) -> None:
-        self._reply_nothing(self._stop_waiting(session).reply_to)
+        self._reply_nothing(self._stop_waiting(session))
 
     def _stop_waiting(self, session: FetchSession) -> Waiting:
         waiting: Waiting = session.waiting
@@ -231,7 +244,7 @@ class Fetches:
 
     def _serve_waiting(self, session: FetchSession, now: Now) -> None:
         waiting: Waiting = session.waiting
-        if self._serve(session, waiting.reply_to, waiting.body, now):
+        if self._serve(session, waiting, now):
             self._stop_waiting(session)
         elif waiting.deadline_s <= now.monotonic_s and not self._is_looking(session):
             self._send_away(session)
@@ -243,10 +256,10 @@ class Fetches:
             if session.waiting is not None:
                 self._serve_waiting(session, now)
 
-    def _serve(self, session: FetchSession, reply_to: ReplyTo, body: bodies.Fetch, now: Now) -> bool:
+    def _serve(self, session: FetchSession, fetch: Waiting, now: Now, refused: bodies.Refusals = ()) -> bool:
         """Answer with what there is, as much as fits; tell whether there was anything."""
         state, ready = self._state, session.ready
-        parcel = _Parcel(*state.most_of(body))
+        parcel = _Parcel(*state.most_of(fetch.body))
         numbered, places = state.numbered, session.places
         while ready and parcel.left_messages > 0 and parcel.left_bytes > 0:
             number, _ = ready.popitem(last=False)
@@ -266,12 +279,14 @@ class Fetches:
         if parcel.attaching:
             session.attaching += 1
             state.open.on_durable.append(SessionAttached(session, parcel.attaching))
-        if not parcel:
+        if not parcel and not refused:
             return False
         session.note_sent(parcel.befores)
         state.counters["deliveries"] += 1
         state.counters["messages_delivered"] += parcel.messages
-        state.reply(reply_to, Kind.MESSAGES, parcel.body(session.serial), _frames(parcel.blobs))
+        fetched = parcel.body(session.serial)
+        fetched.acked, fetched.refused = self._are_acked(fetch), refused
+        state.reply(fetch.reply_to, Kind.MESSAGES, fetched, _frames(parcel.blobs))
         return True
 
     def _attached(

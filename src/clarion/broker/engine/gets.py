@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from clarion.broker.engine.answers import Answer, Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import State
-from clarion.broker.engine.subscriptions import Subscriptions, find_topic, gone_below
+from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_topic, gone_below
 from clarion.broker.engine.topic_log import UNREAD, Batches, pack_batches, read_batches, unread
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import to_text
@@ -29,6 +29,8 @@ class _Get(NamedTuple):
     subscription: Subscription
     position: int
     found: _Found | None  # None: there is nothing yet
+    acked: AckPlan | None = None
+    acked_with: Group | None = None
 
 
 class _Read(NamedTuple):
@@ -55,6 +57,7 @@ class Gets:
         if subscription.leases is not None:
             raise Refused(Code.MALFORMED, "a shared subscription is read with TAKE, not GET")
         self._subscriptions.check_token(topic, subscription, body.token)
+        acked = self._subscriptions.plan_ack(topic, subscription, body.token, body.acked) if body.acked else None
         position = max(body.position, subscription.acked.cursor)
         found = None
         if position < topic.visible_end:
@@ -64,7 +67,7 @@ class Gets:
             raise Refused(Code.MALFORMED, text + ": is this another store than before?")
         elif body.wait_ms > 0:
             self._state.check_waiting()
-        return _Get(body, topic, subscription, position, found)
+        return _Get(body, topic, subscription, position, found, acked)
 
     def _read(self, body: bodies.Get, topic: Topic, subscription: Subscription, position: int) -> _Found:
         """Return what is there from a position on; refuse where something of that is gone, or cannot be read."""
@@ -82,15 +85,29 @@ class Gets:
 
     def get(self, reply_to: ReplyTo, plan: _Get, now: Now) -> None:
         """Hand out what is there from a position on, or wait for it."""
-        body, topic, subscription, position, found = plan
+        body, topic, subscription, position, found, acked, _ = plan
         self._subscriptions.note_use(topic, subscription, now)
+        if acked is not None:
+            plan = plan._replace(acked_with=self._take_ack(acked, now))
         if found is not None:
             self._deliver(reply_to, plan, found, now)
         elif body.wait_ms <= 0:
-            self._state.reply(reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+            self._reply_nothing(reply_to, body, topic, plan.acked_with)
         else:
             until_s = now.monotonic_s + min(body.wait_ms / 1000, self._state.limits.max_get_wait_s)
-            self._park(topic, Waiting(reply_to, body, until_s, position))
+            self._park(topic, Waiting(reply_to, body, until_s, position, plan.acked_with))
+
+    def _take_ack(self, plan: AckPlan, now: Now) -> Group | None:
+        """Take ranges as done; return the group that it goes with, None where it is on disk."""
+        state = self._state
+        self._subscriptions.take_ack(plan, now)
+        state.commit_in_a_moment(now)
+        key = (plan.topic.number, plan.subscription.name)
+        return next((group for group in reversed(state.groups()) if key in group.dirty), None)
+
+    def _reply_nothing(self, reply_to: ReplyTo, body: bodies.Get, topic: Topic, acked_with: Group | None) -> None:
+        nothing = bodies.NoMessages(topic.visible_end, bool(body.acked) and self._state.is_durable(acked_with))
+        self._state.reply(reply_to, Kind.NO_MESSAGES, nothing)
 
     def _park(self, topic: Topic, get: Waiting) -> None:
         key = (get.reply_to.peer, get.body.name)
@@ -106,7 +123,7 @@ class Gets:
 
     def _send_away(self, topic: Topic, get: Waiting) -> None:
         self._state.stop_waiting(topic, get)
-        self._state.reply(get.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(topic.visible_end))
+        self._reply_nothing(get.reply_to, get.body, topic, get.acked_with)
 
     def wake(self, topic: Topic, now: Now) -> None:
         """Deliver to those who wait, now that the topic has grown."""
@@ -118,7 +135,7 @@ class Gets:
             except Refused as refused:
                 self._state.refuse(get.reply_to, refused)
             else:
-                plan = _Get(get.body, topic, subscription, get.position, found)
+                plan = _Get(get.body, topic, subscription, get.position, found, acked_with=get.acked_with)
                 self._deliver(get.reply_to, plan, found, now)
 
     def expire(self, now_s: float) -> None:
@@ -146,7 +163,7 @@ class Gets:
 
     def _deliver(self, reply_to: ReplyTo, plan: _Get, found: _Found, now: Now) -> None:
         state, (unacked, batches) = self._state, found
-        body, topic, subscription, position, _ = plan
+        body, topic, subscription, position, _, _, acked_with = plan
         packed = pack_batches(batches, position, now)
         for start, stop in packed.expired:
             self._subscriptions.take_expired(topic, subscription, start, stop)
@@ -154,7 +171,8 @@ class Gets:
         state.counters["deliveries"] += 1
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
         skip = tuple(subscription.acked.within(body.position, reached))
-        delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip)
+        acked = bool(body.acked) and state.is_durable(acked_with)
+        delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip, acked=acked)
         state.reply(reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
     # READ.

@@ -225,7 +225,9 @@ class Group:
     @property
     def can_wait(self) -> bool:
         """Whether there is nothing but acks that nobody waits for: they need no commit of their own."""
-        return len(self.on_durable) == self.patient > 0 and not self.shown and not self.changes
+        return (
+            self.patient_until_s < inf and len(self.on_durable) == self.patient and not self.shown and not self.changes
+        )
 
     def __bool__(self) -> bool:
         return bool(self.on_durable or self.shown or self.dirty or self.changes)
@@ -490,9 +492,17 @@ class State:
             self.reply(reply_to, kind, body)
             return
         self.open.on_durable.append(Reply(reply_to.peer, kind, reply_to.request_id, body))
-        if not self.open.patient:
-            self.open.patient_until_s = now.monotonic_s + _NOTED_WITHIN_S
         self.open.patient += 1
+        self.commit_in_a_moment(now)
+
+    def commit_in_a_moment(self, now: Now) -> None:
+        """Have the open group committed soon, though nobody waits for it."""
+        if self.open.patient_until_s == inf:
+            self.open.patient_until_s = now.monotonic_s + _NOTED_WITHIN_S
+
+    def is_durable(self, group: Group | None) -> bool:
+        """Return whether a group, if there was one, is on disk."""
+        return group is None or (group is not self.open and group is not self.in_flight)
 
     def note_refused(self, refused: Refused) -> None:
         """Note that something was refused, and what that leaves behind."""

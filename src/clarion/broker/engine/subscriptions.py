@@ -437,22 +437,29 @@ class Subscriptions:
 
     def check_ack_many(self, body: bodies.AckMany, now: Now) -> bodies.AckMany:
         """Refuse more at once than may be."""
-        if len(body.acks) > MAX_RANGES:
-            raise Refused(Code.MALFORMED, f"an ACK_MANY has at most {MAX_RANGES} ranges")
+        check_count(body.acks)
         return body
 
     def ack_many(self, reply_to: ReplyTo, body: bodies.AckMany, now: Now) -> None:
         """Take ranges of many topics as done, each topic's by itself; answered when that is on disk."""
-        state, name = self._state, body.name
+        done = bodies.AcksDone(self.take_acks(body.name, body.acks, now))
+        if body.soon:
+            self._state.reply_when_durable(reply_to, Kind.ACK, done)
+        else:
+            self._state.reply_in_a_moment(reply_to, Kind.ACK, done, now)
+
+    def take_acks(self, name: bytes, acks: bodies.Acks, now: Now) -> bodies.Refusals:
+        """Take ranges of many topics as done, each topic's by itself; return those that are refused."""
+        state = self._state
         numbered = state.numbered
         refused: list[tuple[int, int, str]] = []
-        place, count = 0, len(body.acks)
+        place, count = 0, len(acks)
         while place < count:
-            number, token, start, stop = body.acks[place]
+            number, token, start, stop = acks[place]
             place += 1
             ranges = [(start, stop)]
-            while place < count and body.acks[place][0] == number and body.acks[place][1] == token:
-                ranges.append(body.acks[place][2:])
+            while place < count and acks[place][0] == number and acks[place][1] == token:
+                ranges.append(acks[place][2:])
                 place += 1
             try:
                 topic = numbered.get(number) or state.find_topic_by_number(number, now.monotonic_s)
@@ -470,11 +477,7 @@ class Subscriptions:
             except Refused as error:
                 state.note_refused(error)
                 refused.append((number, error.code, error.text))
-        done = bodies.AcksDone(tuple(refused))
-        if body.soon:
-            state.reply_when_durable(reply_to, Kind.ACK, done)
-        else:
-            state.reply_in_a_moment(reply_to, Kind.ACK, done, now)
+        return tuple(refused)
 
     def _go_ahead(self, topic: Topic, subscription: Subscription, cursor: int) -> None:
         """Move the cursor, above which nothing is acked."""
@@ -563,6 +566,12 @@ class Subscriptions:
             state.waiting_gets -= len(subscription.leases.waiting)
             subscription.leases.waiting.clear()
             topic.takers.pop(subscription.name, None)
+
+
+def check_count(acks: bodies.Acks) -> None:
+    """Refuse more acks than one request may have."""
+    if len(acks) > MAX_RANGES:
+        raise Refused(Code.MALFORMED, f"an ACK_MANY or FETCH has at most {MAX_RANGES} ranges")
 
 
 def taken_over(topic: Topic, subscription: Subscription) -> str:
