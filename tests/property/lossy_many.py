@@ -149,7 +149,7 @@ class FetchClient(Client):
         self.acked: set[tuple[int, int]] = set()  # number and offset, as the broker confirmed
         self.heard: list[tuple[int, int, bytes]] = []  # number, offset, payload
         self._unacked: list[tuple[int, int, int]] = []  # number, token, offset
-        self._acks_under_way = self._fetches = 0
+        self._acks_under_way = self._fetches = self._carried = 0
         self.begins = self.empty = 0
         self._begin()
 
@@ -172,14 +172,25 @@ class FetchClient(Client):
         if self.reader.token is not None and self._fetches < (2 if dice.random() < 0.1 else 1):
             wait_ms = dice.choice((0, 50, 1000))
             body = self.reader.next_fetch(wait_ms, dice.choice((1, 5, 1000)), dice.choice((1, 300, 1 << 20)))
+            some = self._take_unacked() if dice.random() < 0.3 else []
+            body.acks = _acks(some)
+            self._carried += len(some)
             self._fetches += 1
-            self.ask(Kind.FETCH, body, self._on_fetched, wait_s=wait_ms / 1000)
+            self.ask(Kind.FETCH, body, partial(self._on_fetched, some), wait_s=wait_ms / 1000)
         if self._unacked and not self._acks_under_way and dice.random() < 0.5:
             self.send_acks()
 
-    def _on_fetched(self, reply: Reply) -> None:
+    def _on_fetched(self, some: list[tuple[int, int, int]], reply: Reply) -> None:
         self._fetches -= 1
+        self._carried -= len(some)
         refusal, reader = reply.refusal(), self.reader
+        told = None if refusal else reply.read(bodies.Fetched if reply.kind == Kind.MESSAGES else bodies.NoMessages)
+        refused = {number for number, *_ in told.refused} if isinstance(told, bodies.Fetched) else set()
+        left = [each for each in some if each[0] not in refused]
+        if isinstance(told, bodies.Fetched | bodies.NoMessages) and told.acked:
+            self.acked |= {(number, offset) for number, _, offset in left}
+        else:
+            self._unacked += left
         if refusal is None and reply.kind == Kind.MESSAGES:
             for heard in reader.take_in(reply.read(bodies.Fetched), reply.blobs):
                 self.heard.append((heard.number, heard.offset, heard.payload))
@@ -192,14 +203,17 @@ class FetchClient(Client):
         else:
             assert refusal.code in RETRIED, refusal
 
-    def send_acks(self) -> None:
+    def _take_unacked(self) -> list[tuple[int, int, int]]:
         dice = self.world.dice
         dice.shuffle(self._unacked)
         some = sorted(self._unacked[: dice.choice((1, 3, 1000))])
         del self._unacked[: len(some)]
+        return some
+
+    def send_acks(self) -> None:
+        some = self._take_unacked()
         self._acks_under_way += 1
-        acks = tuple((number, token, offset, offset + 1) for number, token, offset in some)
-        body = bodies.AckMany(self.reader.name, acks, dice.random() < 0.3)
+        body = bodies.AckMany(self.reader.name, _acks(some), self.world.dice.random() < 0.3)
         self.ask(Kind.ACK_MANY, body, partial(self._on_acked, some))
 
     def _on_acked(self, some: list[tuple[int, int, int]], reply: Reply) -> None:
@@ -213,4 +227,8 @@ class FetchClient(Client):
         self.acked |= {(number, offset) for number, _, offset in some if number not in refused}
 
     def acks_done(self) -> bool:
-        return not self._unacked and not self._acks_under_way
+        return not self._unacked and not self._acks_under_way and not self._carried
+
+
+def _acks(some: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int, int], ...]:
+    return tuple((number, token, offset, offset + 1) for number, token, offset in some)

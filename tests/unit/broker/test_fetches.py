@@ -425,6 +425,34 @@ def test_an_unsubscribed_topic_is_left_and_told_until_that_arrives(asker: ManyAs
     assert (reader.of(A), reader.of(B)) == ([b"0", b"1", b"3"], [b"0", b"1", b"2", b"3"])
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (Kind.UNSUBSCRIBE, bodies.Unsubscribe(A, b"reader")),
+        (Kind.DELETE, bodies.Delete(A)),
+        (Kind.ATTACH, bodies.Attach(A, b"reader", b"only one topic")),
+        (Kind.SEEK, bodies.Seek(A, b"reader", "earliest")),
+    ],
+)
+def test_what_becomes_of_a_topic_is_told_once_it_is_on_disk(
+    asker: ManyAsker, reader: FetchReader, kind: Kind, body: bodies.Body
+) -> None:
+    """Otherwise a reader would forget where it was on a topic that a broker which died still has for it."""
+    asker.send(kind, body)
+    key = asker.send_fetch(reader, wait_ms=60_000)
+    assert key not in asker.replies
+    asker.crash()
+    asker.begin(reader)
+    asker.put_on(*asker.numbers, payload=b"2")
+    asker.fetch_all(reader)
+    assert (reader.of(A), reader.left, reader.voided) == ([b"0", b"1", b"2"], [], 0)
+    asker.send(kind, body)
+    key = asker.send_fetch(reader, wait_ms=60_000)
+    asker.settle()
+    hear(reader, asker.replies[key])
+    assert len(reader.left) + reader.voided == 1
+
+
 def test_a_topic_unsubscribed_and_subscribed_again_at_once_begins_anew(asker: ManyAsker, reader: FetchReader) -> None:
     asker.send(Kind.UNSUBSCRIBE, bodies.Unsubscribe(A, b"reader"))
     asker.send(Kind.SUBSCRIBE, bodies.Subscribe(A, b"reader", "earliest"))

@@ -20,7 +20,7 @@ class Place:
         self.number = number  # of the topic
         self.position = 0  # all below was sent, or is done
         self.token = 0  # of the subscription, as the consumer was told; 0: it was not
-        self.is_attaching = False  # until that is on disk
+        self.is_attaching = False  # until it is on disk that the subscription is this consumer's, another's, or ended
         self.left_token = 0  # of a subscription that is another consumer's, or shared, as the consumer was told
 
     def now(self) -> Before:

@@ -267,12 +267,8 @@ class Fetches:
             subscription = topic.subscriptions.get(session.name) if topic is not None and not topic.deleted else None
             place = places.get(number)
             if topic is None or subscription is None:
-                if place is not None and place.token:
-                    parcel.befores.append(place.now())
-                    place.token, place.left_token = 0, ENDED
-                    parcel.left.append(
-                        (number, Code.NOT_SUBSCRIBED, "the subscription was ended, or the topic deleted")
-                    )
+                if place is not None and not place.is_attaching:
+                    self._end_place(session, place, parcel)
                 continue
             if place is None:
                 if topic.name not in session.plain and not _is_unread(topic, session.name):
@@ -297,7 +293,7 @@ class Fetches:
         self, session: FetchSession, place: Place, topic: Topic, subscription: Subscription, parcel: _Parcel
     ) -> bool:
         """See to it that the consumer has the subscription, and tell it so; False where that is not on disk yet, or
-        another consumer has it."""
+        another consumer has it. A crash takes back nothing that was told."""
         if place.is_attaching or place.left_token == subscription.token:
             return False
         if subscription.leases is not None:
@@ -305,23 +301,38 @@ class Fetches:
             place.left_token = subscription.token
             parcel.shared.append(topic.name)
             return False
-        if subscription.nonce != session.nonce:
-            if subscription.nonce and subscription.token > session.token:
-                parcel.befores.append(place.now())
-                if place.left_token <= 0:  # it is told once, however many come after
-                    parcel.left.append((place.number, Code.TAKEN_OVER, taken_over(topic, subscription)))
-                place.left_token = subscription.token
-                return False
+        is_anothers = bool(subscription.nonce) and subscription.token > session.token
+        if subscription.nonce != session.nonce and not is_anothers:
             self._subscriptions.give_to(topic, subscription, session.nonce)
         key = (topic.number, session.name)
         if any(key in group.dirty for group in self._state.groups()):
             place.is_attaching = True
             parcel.attaching.append(place.number)
             return False
+        if subscription.nonce != session.nonce:
+            parcel.befores.append(place.now())
+            if place.left_token <= 0:  # it is told once, however many come after
+                parcel.left.append((place.number, Code.TAKEN_OVER, taken_over(topic, subscription)))
+            place.left_token = subscription.token
+            return False
         parcel.befores.append(place.now())
         place.token, place.position, place.left_token = subscription.token, subscription.acked.cursor, 0
         parcel.topics.append((place.number, topic.name, place.token, place.position))
         return True
+
+    def _end_place(self, session: FetchSession, place: Place, parcel: _Parcel) -> None:
+        """Tell that a topic, if it was told of, is not read any more, once that is on disk."""
+        key = (place.number, session.name)
+        if any(key in group.changes.gone_subscriptions for group in self._state.groups()):
+            place.is_attaching = True
+            parcel.attaching.append(place.number)
+        elif place.token:
+            parcel.befores.append(place.now())
+            place.token, place.left_token = 0, ENDED
+            text = "the subscription was ended, or the topic deleted"
+            parcel.left.append((place.number, Code.NOT_SUBSCRIBED, text))
+        elif place.left_token != ENDED:  # which stays until that has arrived
+            del session.places[place.number]
 
     def on_attached(self, effect: SessionAttached, now: Now) -> None:
         """Look at topics whose consumer the session is now, as far as the disk knows."""
