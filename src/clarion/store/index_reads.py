@@ -137,9 +137,10 @@ class IndexReader:
         return self._rows(statement, values, is_plain=is_plain)[0][0]
 
     @contextmanager
-    def _one_state(self, topic: int | None = None) -> Iterator[None]:
-        """Have several statements see the same committed state, of a topic or of all."""
-        self._wait(topic)
+    def _one_state(self, topic: int | None = None, *, fresh: bool = True) -> Iterator[None]:
+        """Have several statements see the same committed state, of a topic or of all; or one from a while ago."""
+        if fresh:
+            self._wait(topic)
         try:
             self._reader.execute("BEGIN")
             try:
@@ -199,8 +200,8 @@ class IndexReader:
         rows = self._rows("SELECT name FROM topic WHERE number = ?", (number,), topic=number)
         return bytes(rows[0][0]) if rows else None
 
-    def topics(self, after: bytes, limit: int) -> list[TopicSummary]:
-        with self._one_state():
+    def topics(self, after: bytes, limit: int, *, fresh: bool = True) -> list[TopicSummary]:
+        with self._one_state(fresh=fresh):
             rows = [TopicRow(*row) for row in self._reader.execute(_NEXT_TOPICS, (after, limit))]
             found = {row.number: TopicSummary(row, []) for row in rows}
             subscribed = self._reader.execute(

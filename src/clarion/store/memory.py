@@ -204,7 +204,7 @@ class MemoryStore:
         log = self._logs.get(number)
         return None if log is None else log.row.name
 
-    def topics(self, after: bytes, limit: int) -> list[TopicSummary]:
+    def topics(self, after: bytes, limit: int, *, fresh: bool = True) -> list[TopicSummary]:
         names = sorted(name for name in self._numbers if name > after)[:limit]
         rows = (self._logs[self._numbers[name]].described() for name in names)
         return [TopicSummary(row, self.subscriptions(row.number)) for row in rows]

@@ -334,8 +334,8 @@ class Store(Protocol):
         """Find the name of a topic by its number."""
         ...
 
-    def topics(self, after: bytes, limit: int) -> list[TopicSummary]:
-        """List topics by name, in byte order, those after `after`."""
+    def topics(self, after: bytes, limit: int, *, fresh: bool = True) -> list[TopicSummary]:
+        """List topics by name, in byte order, those after `after`; as they are, or, not `fresh`, were a while ago."""
         ...
 
     def topic_count(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from clarion.broker.engine.capacity import below_size, bound_bytes
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
@@ -17,7 +19,8 @@ _SUBSCRIPTIONS_A_SWEEP = 2000
 _HEADS_A_SWEEP = 5  # first batches read from the store to see whether they have expired
 _HEAD_BYTES = 2**20
 _HEAD_BATCHES = 1000
-_TRIMMED_AT_ONCE = 2000  # topics that were read, unless the disk has little room
+_TRIMMED_AT_ONCE = 100  # topics that were read, or more, so that all of many have their turn …
+_TURNS_TO_TRIM = 20  # … within so many rounds; all at once where the disk has little room
 _UNUSED_S = 60.0  # for which a topic that is for a time may be without subscriptions at its beginning
 
 
@@ -32,6 +35,7 @@ class Retention:
         self._page = _TOPICS_A_SWEEP
         self._first_round = True
         self._started_us: int | None = None
+        self._a_turn = 0
         self._to_trim: list[Topic] = []  # in turn: of very many topics, each lets go of more at a time
 
     def trim_read(self, now: Now) -> None:
@@ -39,7 +43,8 @@ class Retention:
         state = self._state
         if not self._to_trim:
             self._to_trim, state.read_topics = list(state.read_topics), set()
-        most = _TRIMMED_AT_ONCE if state.has_room(state.limits.disk_reserve_bytes) else len(self._to_trim)
+            self._a_turn = max(_TRIMMED_AT_ONCE, ceil(len(self._to_trim) / _TURNS_TO_TRIM))
+        most = self._a_turn if state.has_room(state.limits.disk_reserve_bytes) else len(self._to_trim)
         some, self._to_trim = self._to_trim[:most], self._to_trim[most:]
         for topic in some:
             if (
@@ -85,7 +90,7 @@ class Retention:
         self._sweep_at_s = now.monotonic_s + _SWEEP_EVERY_S
         if self._started_us is None:
             self._started_us = now.unix_us
-        page = self._state.store.topics(self._after, self._page)
+        page = self._state.store.topics(self._after, self._page, fresh=False)  # what is due is looked at again
         for summary in page:
             self._look(summary, now)
         whole = len(page) == self._page
@@ -155,7 +160,7 @@ class Retention:
 
     def _look_at_heads(self, now: Now) -> None:
         state = self._state
-        page = state.store.topics(self._heads_after, _TOPICS_A_SWEEP)
+        page = state.store.topics(self._heads_after, _TOPICS_A_SWEEP, fresh=False)
         stored = [row for row, _ in page if row.stored_bytes]
         for row in stored[:_HEADS_A_SWEEP]:
             topic = state.topics.get(row.name)

@@ -567,6 +567,17 @@ class State:
         while self.cached_bytes > self.limits.memory_bytes:
             self.drop_oldest(next(iter(self.cached)))
 
+    def drop_below(self, topic: Topic, below: int) -> None:
+        """Let go of a topic's batches in memory that end at or before an offset."""
+        recent = topic.recent
+        while recent and recent[0].first_offset + recent[0].count <= below:
+            dropped = recent.popleft()
+            topic.recent_messages -= dropped.count
+            self.cached_bytes -= len(dropped.data) + _OVERHEAD_BYTES
+        if not recent and recent is not NOTHING:
+            topic.recent = NOTHING
+            del self.cached[topic]
+
     def drop_oldest(self, topic: Topic) -> None:
         """Let go of a topic's oldest batch in memory."""
         dropped = topic.recent.popleft()

@@ -134,8 +134,7 @@ def cut(batch: StoredBatch, start: int, stop: int) -> tuple[int, Buffer]:
 def trim(state: State, topic: Topic, below: int) -> None:
     """Forget the committed batches of a topic that end at or before an offset, with the open group."""
     below = min(below, topic.visible_end)
-    while topic.recent and topic.recent[0].first_offset + topic.recent[0].count <= below:
-        state.drop_oldest(topic)
+    state.drop_below(topic, below)
     if topic.deleted or below <= max(topic.first_offset, topic.tried_below):
         return
     state.open.on_durable.append(_left_by(topic, below))
