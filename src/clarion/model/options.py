@@ -68,19 +68,19 @@ def check_options(options: SubscriptionOptions) -> None:
 _encode = msgspec.msgpack.Encoder().encode
 _decode_settings = msgspec.msgpack.Decoder(TopicSettings).decode
 _decode_options = msgspec.msgpack.Decoder(SubscriptionOptions).decode
-_PLAIN_SETTINGS = TopicSettings()
+PLAIN_SETTINGS = TopicSettings()
 _PLAIN_OPTIONS = SubscriptionOptions()
 
 
 @lru_cache(maxsize=1024)  # a row is written with each ack, and options seldom differ
 def pack_options(options: TopicSettings | SubscriptionOptions) -> bytes:
     """Return the bytes that the store keeps; none for plain defaults."""
-    return b"" if options in (_PLAIN_SETTINGS, _PLAIN_OPTIONS) else _encode(options)
+    return b"" if options in (PLAIN_SETTINGS, _PLAIN_OPTIONS) else _encode(options)
 
 
 def unpack_settings(packed: bytes) -> TopicSettings:
     """Read what `pack_options` gave for a topic."""
-    return _decode_settings(packed) if packed else _PLAIN_SETTINGS
+    return _decode_settings(packed) if packed else PLAIN_SETTINGS
 
 
 def unpack_options(packed: bytes) -> SubscriptionOptions:

@@ -59,6 +59,9 @@ class ManyPuts:
                     state.note_publisher(seen)  # it lives, whatever becomes of its batches
                     publisher = batch.publisher
                 topic = self._topic(number, now)
+                if not ttl_ms and (taken := puts.take_plain(topic, batch, now)) is not None:
+                    new.append((place, topic, *taken))
+                    continue
                 put = PutPlan(topic.name, topic, batch, ttl_ms, ())
                 planned = puts.plan_on(topic, put, None, now)
             except Refused as refused:
@@ -94,15 +97,15 @@ class ManyPuts:
 
     def on_puts_taken(self, effect: PutsTaken, now: Now) -> None:
         """Note what became of batches, which is on disk, and tell it once it is known of the whole request."""
-        for _, _, writer, receipt in effect.parts:
-            if receipt.number > writer.durable_number:
-                writer.durable_number = receipt.number
         self._note(effect.answer, effect.parts, now)
 
     def _note(self, answer: PutsAnswer, parts: _Parts, now: Now) -> None:
+        """Note what became of batches, all of which is on disk."""
         state = self._state
         offsets, times_us, credits = answer.offsets, answer.times_us, answer.credits
         for place, topic, writer, receipt in parts:
+            if receipt.number > writer.durable_number:
+                writer.durable_number = receipt.number
             if receipt.code:
                 refused = self._puts.refusal(topic, receipt)
                 state.note_refused(refused)

@@ -15,6 +15,7 @@ from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, fi
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
 from clarion.model.names import is_pattern, to_text
+from clarion.model.options import PLAIN_SETTINGS
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
@@ -336,6 +337,33 @@ class Puts:
         else:
             state.counters["puts_repeated"] += 1
         return topic, writer, receipt
+
+    def take_plain(self, topic: Topic, batch: Batch, now: Now) -> tuple[Writer, Receipt] | None:
+        """Have a batch stored that nothing speaks against, on a topic without settings of its own: the common case. None
+        where it takes a plan to know."""
+        state, publisher, size = self._state, batch.publisher, len(batch.raw)
+        writer = topic.writers.get(publisher)
+        if writer is None or batch.number != writer.last_number + 1 or topic.settings is not PLAIN_SETTINGS:
+            return None
+        limits = state.limits
+        if topic.delayed_bytes != 0 or topic.retention != UNTIL_READ or not topic.subscriptions or batch.is_compressed:
+            return None
+        if (
+            size > limits.max_batch_bytes
+            or topic.stored_bytes + size > limits.topic_max_bytes
+            or not state.has_room(size)
+        ):
+            return None
+        stored = state.append(topic, batch.raw, batch.count, now)
+        writer.seen_s = now.monotonic_s
+        writer.messages_total += batch.count
+        receipt = Receipt(
+            publisher, topic.number, batch.number, batch.checksum, 0,
+            stored.first_offset, stored.committed_at_us, writer.messages_total,
+        )  # fmt: skip
+        writer.keep(receipt)
+        state.open.changes.receipts.append(receipt)
+        return writer, receipt
 
     def make_topic(self, name: bytes, now: Now) -> Topic:
         """Return the topic to put on, made where needed."""
