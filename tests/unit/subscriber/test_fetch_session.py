@@ -88,11 +88,35 @@ class Together(World):
         self.bring(*batches, **{"topics": topics(A, B), **told})
         return walk.end()
 
-    def acks(self) -> tuple[tuple[int, int, int, int], ...]:
-        """Take the acks under way, and say that they are durable."""
+    def acks(self) -> bodies.Acks:
+        """Take the acks under way in a request of their own, and say that they are durable."""
         asked = self.pick(Kind.ACK_MANY)
         asked.answer(Kind.ACK, bodies.AcksDone())
-        acks: tuple[tuple[int, int, int, int], ...] = asked.body.acks
+        acks: bodies.Acks = asked.body.acks
+        return acks
+
+    def carried(self, *, is_durable: bool = True) -> bodies.Acks:
+        """Answer the fetch under way with nothing, and say whether the acks that it brought are durable."""
+        assert not [asked for asked in self.asked if asked.kind == Kind.ACK_MANY], "they are said twice"
+        asked = self.pick(Kind.FETCH)
+        asked.answer(Kind.NO_MESSAGES, bodies.NoMessages(0, is_durable))
+        acks: bodies.Acks = asked.body.acks
+        return acks
+
+    def pass_time(self, seconds: float = 0.0) -> float | None:
+        """Have done what is due by the clock."""
+        self.now_s += seconds
+        wanted_s = self.core.on_time(self.now_s, 0.0)
+        self.collect()
+        return wanted_s
+
+    def flush_acks(self) -> bodies.Acks:
+        """Return what a flush finds that is not known to be durable."""
+        flush = self.run(Flush(None))
+        if flush.go_on():
+            return ()
+        acks = self.acks()
+        flush.end()
         return acks
 
 
@@ -100,17 +124,20 @@ def topics(*numbers: int, token: int = 7, cursor: int = 0) -> tuple[tuple[int, b
     return tuple((number, NAMES.get(number, b"alerts/%d" % number), token, cursor) for number in numbers)
 
 
-def test_one_fetch_brings_messages_of_many_topics_and_one_request_acks_them() -> None:
+def test_one_fetch_brings_messages_of_many_topics_and_the_next_acks_them() -> None:
     reader = Together()
     parts = reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0", b"b1")), (A, 1, packed(b"a1")))
     assert payloads_of(parts) == [b"a0", b"b0", b"b1", b"a1"]
     assert [(part.topic, part.offsets.start) for part in parts] == [(NAMES[A], 0), (NAMES[B], 0), (NAMES[A], 1)]
     assert reader.asked == [], "nothing more is known to be there"
     walk = reader.get(wait_s=5.0)
-    assert sorted(reader.acks()) == [(A, 7, 0, 2), (B, 7, 0, 2)]
-    fetch = reader.pick(Kind.FETCH).body
+    asked = reader.one(Kind.FETCH)
+    fetch = asked.body
     assert (fetch.token, fetch.number, fetch.got, fetch.wait_ms) == (TOKEN, 2, 1, 5000)
+    assert sorted(fetch.acks) == [(A, 7, 0, 2), (B, 7, 0, 2)]
     assert not walk.go_on()
+    asked.answer(Kind.NO_MESSAGES, bodies.NoMessages(0, True))
+    assert reader.flush_acks() == (), "they are durable"
 
 
 def test_batches_come_in_as_many_frames_as_suits() -> None:
@@ -203,11 +230,10 @@ def test_what_is_not_for_this_reader_is_left_out() -> None:
     five = packed(b"0", b"1", b"2", b"3", b"4")
     parts = reader.first((A, 0, five), skip=((A, 1, 3), (A, 5, 7)))
     assert payloads_of(parts) == [b"0", b"3", b"4"]
-    assert payloads_of(reader.fetched((A, 7, packed(b"7")))) == [b"7"]
+    assert payloads_of(reader.fetched((A, 7, packed(b"7")), acked=True)) == [b"7"]
     reader.get()
-    reader.acks()
-    reader.get()
-    assert reader.acks() == ((A, 7, 7, 8),)
+    assert sorted(reader.carried()) == [(A, 7, 7, 8)]
+    assert reader.flush_acks() == ()
 
 
 def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
@@ -219,13 +245,15 @@ def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
     walk = reader.get(wait_s=1.0)
     reader.pick(Kind.FETCH).refuse(Code.NO_SESSION)
     assert reader.begin() == begun, "the same nonce, as of the same count"
-    fetch = reader.pick(Kind.FETCH)
+    fetch = reader.one(Kind.FETCH)
     assert (fetch.body.number, fetch.body.got) == (3, 0)
+    assert fetch.body.acks == ((A, 7, 0, 2),), "said again, as nobody took them"
     reader.serial = 0
-    reader.bring((A, 0, packed(b"a0", b"a1")), (A, 2, packed(b"a2")), topics=topics(A), asked=fetch)
+    again = ((A, 0, packed(b"a0", b"a1")), (A, 2, packed(b"a2")))
+    reader.bring(*again, topics=topics(A), asked=fetch, acked=True)
     assert payloads_of(walk.end()) == [b"a2"]
     assert part.attachment.error is None
-    assert reader.acks() == ((A, 7, 0, 2),)
+    assert reader.flush_acks() == ()
 
 
 def test_a_session_that_cannot_be_begun_again_was_taken_over() -> None:
@@ -299,7 +327,7 @@ def test_what_lies_here_of_a_topic_that_was_sought_is_nobodys() -> None:
         part.ack()
     assert payloads_of(reader.get().end()) == [b"b0", b"a50"]
     reader.get()
-    assert sorted(reader.acks()) == [(A, 8, 50, 51), (B, 7, 0, 1)], "and the ack of before is not sent"
+    assert sorted(reader.carried()) == [(A, 8, 50, 51), (B, 7, 0, 1)], "and the ack of before is not sent"
 
 
 def test_messages_that_are_gone_are_told_once_and_acked() -> None:
@@ -386,9 +414,10 @@ def test_acks_that_are_refused_for_now_go_with_the_next() -> None:
     reader = Together()
     reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
     reader.get()
-    refused = ((A, Code.BUSY, "later"),)
-    reader.pick(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(refused))
-    assert [asked.kind for asked in reader.asked] == [Kind.FETCH]
+    fetch = reader.one(Kind.FETCH)
+    assert sorted(fetch.body.acks) == [(A, 7, 0, 1), (B, 7, 0, 1)]
+    reader.bring(asked=fetch, acked=True, refused=((A, Code.BUSY, "later"),))
+    assert reader.asked == []
     flush = reader.run(Flush(None))
     assert not flush.go_on()
     reader.now_s += 1.0
@@ -408,18 +437,17 @@ def test_an_ack_of_a_topic_that_another_took_over_is_told() -> None:
     reader = Together()
     reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
     reader.get()
-    refused = ((A, Code.TAKEN_OVER, "another came"),)
-    reader.pick(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(refused))
+    reader.bring(refused=((A, Code.TAKEN_OVER, "another came"),))
     with pytest.raises(TakenOver, match="another came"):
         reader.run(Flush(None))
-    reader.run(Flush(None)).end()
+    assert reader.flush_acks() == ((B, 7, 0, 1),), "which is said again, as it was not durable yet"
 
 
 def test_an_ack_that_is_refused_for_good_is_told_and_all_comes_again() -> None:
     reader = Together()
     reader.first((A, 0, packed(b"a0")))
     walk = reader.get()
-    reader.pick(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(((A, Code.LIMIT, "too many"),)))
+    reader.bring(refused=((A, Code.LIMIT, "too many"),))
     with pytest.raises(LimitReached, match="too many"):
         walk.end()
     reader.take_asked()
@@ -523,7 +551,7 @@ def test_a_transaction_acks_messages_of_a_session_and_no_call_does() -> None:
     asked.answer(Kind.ACK, bodies.Transacted(0, "", (), (), 5))
     walk.end()
     reader.get()
-    assert reader.acks() == ((B, 7, 0, 1),)
+    assert reader.carried() == ((B, 7, 0, 1),)
     assert other.attachment.error is None
 
 
