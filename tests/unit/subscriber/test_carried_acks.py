@@ -21,6 +21,7 @@ from tests.unit.subscriber.talking import (
 from clarion.model.errors import LimitReached, StoredDataCorrupt
 from clarion.session.exchange import Reply, Seen
 from clarion.subscriber.core_state import FetchSettings
+from clarion.subscriber.fetch_session import FetchSession
 from clarion.subscriber.subscriber_core import Close, Flush, Get, Next
 from clarion.wire import bodies
 from clarion.wire.codes import Code
@@ -414,7 +415,8 @@ def test_an_answer_about_acks_of_a_topic_that_is_gone_is_not_taken_for_others(re
     """A topic is unsubscribed while the fetch waits that said its acks; then others are acked."""
     reader.get(wait_s=60.0)
     long = reader.one(Kind.FETCH)
-    session = reader.core.source(b"alerts/*").session
+    (session,) = reader.core.consumers()
+    assert isinstance(session, FetchSession)
     for topic in session.topics():
         session.drop(topic, LimitReached("gone"))
     hurried = reader.get()
@@ -494,7 +496,7 @@ def test_acks_are_sent_where_another_topic_has_something_to_tell_first() -> None
     reader.pick(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(7, 0, (), SHARED))
     walk.end()
     reader.core.of(b"alerts/shared").notice = StoredDataCorrupt("damaged")
-    reader.core.source(b"alerts/*").on_news(reader.core.of(b"alerts/shared"))
+    reader.core.of(b"alerts/shared").tell_news()
     with pytest.raises(StoredDataCorrupt):
         reader.get(wait_s=1.0)
     assert reader.acks() == ((A, 7, 1, 2),)
