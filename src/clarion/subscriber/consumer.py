@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Range = tuple[int, int]
 _ACK_RANGES_AT_ONCE = 10_000
 _ACK_AGAIN_S = 1.0  # where others must ack first
+SAID_AGAIN_S = 0.1  # within which acks that were not durable when a get was answered go with another, if there is one
 _RANGES_TOLD = 10
 _MANY = 65_536
 _ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck
@@ -150,13 +151,18 @@ class Attachment:
 
 
 class Acks:
-    """Offsets that are done and not known to be durable: one request at a time; what is acked meanwhile goes with the
-    next one."""
+    """Offsets that are done and not known to be durable: one request of their own at a time; what is acked meanwhile
+    goes with the next one.
+
+    A get may say them instead. Where they are not durable when it is answered, the next one says them again, or soon a
+    request of their own; so does one that is sent for others while a get that said them waits, since that may be long.
+    """
 
     def __init__(self) -> None:
         self._noted: list[Range] = []
         self._sent: tuple[Range, ...] = ()
         self._carrier = 0  # the get that said what was sent; 0: a request of its own
+        self._own_at_s: float | None = None  # when what gets said goes in a request of its own, if anything is noted
         self.again_at_s: float | None = None  # before which none is sent
         self.total = 0  # messages, as long as none is noted twice
 
@@ -183,6 +189,14 @@ class Acks:
 
     def take_next(self, now_s: float) -> tuple[Range, ...]:
         """Return what is to be sent now; nothing while a request is under way, or where it is too early."""
+        if self._noted:
+            self.take_back()
+        acked = self._take(now_s)
+        if acked:
+            self._own_at_s = None
+        return acked
+
+    def _take(self, now_s: float) -> tuple[Range, ...]:
         if self.again_at_s is not None and now_s < self.again_at_s:
             return ()
         self.again_at_s = None
@@ -196,17 +210,27 @@ class Acks:
 
     def carry(self, number: int, now_s: float) -> tuple[Range, ...]:
         """Return what a get says to be acked."""
-        acked = self.take_next(now_s)
+        acked = self._take(now_s)
         if acked:
             self._carrier = number
         return acked
 
-    def on_carried(self, number: int, *, is_durable: bool) -> None:
-        """A get is answered; what it said to be acked, if anything, is durable, or said again."""
-        if self._carrier == number:
-            if is_durable:
-                self.confirm()
-            self.take_back()
+    def on_carried(self, number: int, now_s: float, *, is_durable: bool, is_refused: bool = False) -> None:
+        """A get is answered; what it said to be acked, if anything, is durable, or said again: by itself, where that
+        may be why the get was refused, or nobody knows when there will be another."""
+        if self._carrier != number:
+            return
+        if is_durable:
+            self.confirm()
+            self._own_at_s = None
+        else:
+            self._own_at_s = now_s if is_refused else self._own_at_s or now_s + SAID_AGAIN_S
+        self.take_back()
+
+    @property
+    def lie_until_s(self) -> float:
+        """Until when what is noted may wait for a get; 0: it is not to."""
+        return self._own_at_s or 0.0 if self._noted and not self._sent else 0.0
 
     def take_back(self) -> None:
         """Have what a get said to be acked be said again."""
@@ -401,6 +425,8 @@ class Consumer:
                 about.attachment.left = True
             elif self.lent is not None:
                 self.lent.on_reply(about.kind, about.about, reply, now_s)
+        elif about.kind == Kind.GET:  # it is asked again, nobody knows how often
+            self.acks.on_carried(about.about, now_s, is_durable=False, is_refused=True)
 
     def _on_attached(self, body: bodies.Attach, reply: Reply, now_s: float) -> None:
         if body.nonce != self._nonce:
@@ -461,7 +487,7 @@ class Consumer:
                 self.notice = error
             else:
                 self.fail(error)
-        acks.on_carried(number, is_durable=are_durable)
+        acks.on_carried(number, now_s, is_durable=are_durable, is_refused=refusal is not None)
         self.tell_news()
 
     def nothing_came(self, number: int) -> None:
@@ -696,7 +722,9 @@ class Consumer:
         if self._fetch is None or self.attachment is None:
             return None if self._put_off is None else self._put_off[0]
         self._settle()
-        wanted = [self.attachment.on_time(now_s), self.send_acks(now_s), self._fetch.on_time(now_s)]
+        lie_until_s = self.acks.lie_until_s
+        acks_s = self.send_acks(now_s) if now_s >= lie_until_s else lie_until_s
+        wanted = [self.attachment.on_time(now_s), acks_s, self._fetch.on_time(now_s)]
         return min((moment_s for moment_s in wanted if moment_s is not None), default=None)
 
     def send_acks(self, now_s: float) -> float | None:

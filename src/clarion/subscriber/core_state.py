@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Part: TypeAlias = Consumer | FetchSession | PatternReader | Transactions
 
+_KNOWS_CARRIED_ACKS = 2  # the protocol version from which on a broker does
+
 
 @dataclass(slots=True)
 class FetchSettings:
@@ -92,6 +94,7 @@ class CoreState:
     instructions: list[Instruction]
     numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of fetches, and of marks between them
     welcome: bodies.Welcome | None = None
+    version: int = 1  # of the protocol, that the broker speaks which answered last
     _greeting: list[Part] = field(default_factory=list)  # who waits for the welcome
     _greet_at_s: float | None = None  # when to greet again a broker that could not answer
 
@@ -110,7 +113,7 @@ class CoreState:
     @property
     def may_carry_acks(self) -> bool:
         """Whether gets may say what is acked."""
-        return self.welcome is not None and self.welcome.version >= 2
+        return self.version >= _KNOWS_CARRIED_ACKS
 
     def greet(self, part: Part, now_s: float) -> None:
         """Have a part told once the broker has said who it is and what it counts; at once where it has."""
@@ -142,6 +145,7 @@ class CoreState:
         try:
             self.welcome = reply.read(bodies.Welcome)
             self.requests.count.note(self.welcome.count)
+            self.version = self.welcome.version
         except ClarionError as refused:
             error = refused
         waiting, self._greeting = self._greeting, []

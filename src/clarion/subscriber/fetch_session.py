@@ -22,7 +22,7 @@ from clarion.model.errors import (
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges, merged
 from clarion.session.exchange import AGAIN_S, Reply
-from clarion.subscriber.consumer import Range, without
+from clarion.subscriber.consumer import SAID_AGAIN_S, Range, without
 from clarion.subscriber.core_state import CoreState, no_longer_reads
 from clarion.subscriber.inbox import Inbox
 from clarion.wire import bodies
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from clarion.subscriber.pattern_reader import PatternReader
 
 _ACKS_AT_ONCE = 20_000
-_ACKS_LATER_S = 0.01  # before acks are said again that were not on disk when a fetch that said them was answered
 _MANY = 65_536
 _COPIED_BELOW_BYTES = 8192  # a batch that is smaller does not keep the whole reply in memory
 _AS_OF = frozenset({Code.STALE, Code.MOVED, Code.LEASE_LOST})  # to a begin: something has changed meanwhile
@@ -146,8 +145,8 @@ class FetchSession:
         self._noted: Ranges = {}  # acked, and not sent
         self._sent: Ranges = {}  # sent, and not answered
         self._carrier = 0  # the fetch that said what was sent; 0: a request of its own
-        self._ack_at_s: float | None = None  # before which no ack is sent, after a refusal
-        self._later_s = 0.0  # likewise, unless somebody waits: what a fetch said is mostly on disk by then
+        self._own_at_s: float | None = None  # when what fetches said goes in a request of its own, if anything is noted
+        self._ack_at_s: float | None = None  # before which no ack is sent
         self._hurries = False  # somebody waits for the acks
 
     # Beginning.
@@ -238,7 +237,7 @@ class FetchSession:
         most = max(messages, _MANY) if self._settings.prefetch or not messages else messages
         most_bytes, wait_ms = self._settings.fetch_bytes, ceil(wait_s * 1000)
         acks = self._take_acks(now_s)
-        if acks:  # otherwise others may be under way, with an older fetch that still waits
+        if acks:
             self._carrier = number
         body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got, acks)
         self._state.send(self, (begun, number), Kind.FETCH, body, (), wait_s)
@@ -387,7 +386,7 @@ class FetchSession:
         """Leave a topic to a consumer of its own, which attaches next. What was handed out by a call before is acked by
         this one; what is neither acked nor handed out comes again."""
         for topic in [topic for topic in self._topics.values() if topic.name == name]:
-            done = merged([*self._noted.get(topic, ()), *self._handed.get(topic, ())])
+            done = merged([range_ for ranges in self._all_acks() for range_ in ranges.get(topic, ())])
             if done:
                 acks = tuple((topic.number, topic.token, start, stop) for start, stop in done)
                 self._state.send(None, None, Kind.ACK_MANY, bodies.AckMany(self.name, acks, True))
@@ -396,8 +395,11 @@ class FetchSession:
     def _void(self, topic: FetchedTopic, error: ClarionError) -> None:
         topic.error = error
         del self._topics[topic.number]
-        for ranges in (self._handed, self._noted, self._sent):
+        for ranges in self._all_acks():
             ranges.pop(topic, None)
+
+    def _all_acks(self) -> tuple[Ranges, ...]:
+        return self._handed, self._noted, self._sent
 
     def topics(self) -> list[FetchedTopic]:
         """Return those that something came of."""
@@ -445,7 +447,7 @@ class FetchSession:
             topic.error = error
         self._topics, self._dropped, self._inbox = {}, set(), Inbox()
         self._handed, self._noted, self._sent = {}, {}, {}
-        self._begun = self._ack_at_s = self.last_word = None
+        self._begun = self._own_at_s = self._ack_at_s = self.last_word = None
         self._carrier = 0
         self._more = self._hurries = False
         self.notices = []
@@ -570,23 +572,24 @@ class FetchSession:
 
     def hurry_acks(self, now_s: float) -> None:
         """Somebody waits for every ack to be durable, also of what is acked right after this."""
-        if self._carrier:
-            self._carrier, sent, self._sent = 0, self._sent, {}
-            self._note_all(sent)
-        self._later_s = 0.0
+        self._take_back()
         self._hurries = bool(self._handed) or not self.acks_done()
         self.send_acks(now_s)
 
     def send_acks(self, now_s: float) -> float | None:
-        """Send the acks that may be sent; return when to come back for others."""
+        """Send the acks that may be sent, also what a fetch said that may wait for long; return when to come back for
+        others."""
+        if self._noted:
+            self._take_back()
         acks = self._take_acks(now_s)
         if acks:
+            self._own_at_s = None
             self._state.send(self, self._sent, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
-        return self._later_s if now_s < self._later_s else self._ack_at_s
+        return self._ack_at_s
 
     def _take_acks(self, now_s: float) -> bodies.Acks:
         """Return the acks that may be sent; none while others are not answered."""
-        if now_s < self._later_s or (self._ack_at_s is not None and now_s < self._ack_at_s):
+        if self._ack_at_s is not None and now_s < self._ack_at_s:
             return ()
         self._ack_at_s = None
         if self._sent or not self._noted:
@@ -604,15 +607,21 @@ class FetchSession:
             acks += [(number, token, start, stop) for start, stop in ranges]
         return tuple(acks)
 
+    def _take_back(self) -> None:
+        """Have what a fetch said to be acked be said again."""
+        if self._carrier:
+            self._carrier, sent, self._sent = 0, self._sent, {}
+            self._note_all(sent)
+
     def _on_carried(self, number: int, is_durable: bool, refused: bodies.Refusals, now_s: float) -> None:
         """A fetch is answered; what it said to be acked, if anything, is durable, or said again."""
-        if not self._carrier or self._carrier != number:
+        if self._carrier != number:
             return
         self._carrier, sent, self._sent = 0, self._sent, {}
+        self._own_at_s = None if is_durable else self._own_at_s or now_s + SAID_AGAIN_S
         self._on_refused_acks(sent, refused, now_s)
         if not is_durable:
             self._note_all({topic: ranges for topic, ranges in sent.items() if topic.error is None})
-            self._later_s = now_s + _ACKS_LATER_S
 
     def _on_acked(self, sent: Ranges, reply: Reply, now_s: float) -> None:
         if sent is not self._sent:
@@ -666,7 +675,8 @@ class FetchSession:
 
     def on_time(self, now_s: float) -> float | None:
         """Do what is due by the clock; return when to come back."""
-        wanted = [self.send_acks(now_s)]
+        lie_until_s = (self._own_at_s or 0.0) if self._noted and not self._sent else 0.0
+        wanted = [self.send_acks(now_s) if now_s >= lie_until_s else lie_until_s]
         begun = self._begun
         if begun is not None and begun.put_off_s is not None:
             if now_s >= begun.put_off_s:

@@ -419,6 +419,6 @@ class PatternReader:
     def ack_handed(self, now_s: float, *, gets_next: bool = False) -> None:
         """Ack what was handed out before; where the caller `gets_next`, what is asked for that says so."""
         used, self._used = self._used, {}
-        asks = gets_next and not self.buffered
+        asks = gets_next and not self.buffered and not self.troubled
         for consumer in used:
             consumer.ack_handed(now_s, gets_next=asks and consumer in self._to_ask)

@@ -88,6 +88,8 @@ class SubscriberCore:
 
     def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
         """Hand a reply to the part that asked."""
+        if reply.seen is not None:
+            self.state.version = reply.seen.version  # which may be another than the last time
         if tag is self.state:
             self.state.on_welcome(reply, now_s)
         elif isinstance(tag, Request):

@@ -12,7 +12,7 @@ from clarion.model.options import SubscriptionOptions
 from clarion.session.calls import Call
 from clarion.session.exchange import Reply, Send
 from clarion.subscriber.core_state import FetchSettings, SteppedCall
-from clarion.subscriber.subscriber_core import Extend, Flush, Get, SubscriberCore
+from clarion.subscriber.subscriber_core import Extend, Flush, Get, SubscriberCore, Topics
 from clarion.subscriber.subscriber_transactions import Draft, Outcome, Transaction
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch
@@ -361,6 +361,91 @@ class Watch(World):
         walk.go_on()
         self.attach_all()
         return walk
+
+
+# A subscriber to a pattern that is read in one session.
+
+
+A, B = 1, 2  # numbers of topics
+NAMES = {A: b"alerts/a", B: b"alerts/b"}
+TOKEN = COUNT + 1
+
+
+class Together(World):
+    """A subscriber to a pattern, at a broker that knows fetch sessions."""
+
+    def __init__(self, settings: FetchSettings | None = None, *, auto_ack: bool = True) -> None:
+        super().__init__(settings, auto_ack=auto_ack)
+        self.serial = 0
+
+    def make_core(self, settings: FetchSettings, *, auto_ack: bool) -> None:
+        super().make_core(settings, auto_ack=auto_ack)
+        self.core.state.welcome = welcome(2)
+
+    def get(self, most: int = 10, wait_s: float = 0.0, topics: Topics = PATTERN) -> Walk[list[MessageBatch]]:
+        return self.run(Get(topics, most, wait_s, opened=True, holder=self))
+
+    def begin(self, token: int = TOKEN) -> bodies.BeginFetch:
+        """Answer who begins a session."""
+        asked = self.pick(Kind.BEGIN_FETCH)
+        asked.answer(Kind.ACK, bodies.FetchBegun(token, count=token))
+        body: bodies.BeginFetch = asked.body
+        return body
+
+    def bring(self, *batches: tuple[int, int, bytes], asked: Asked | None = None, **told: Any) -> None:
+        """Answer the fetch under way with batches: number of the topic, first offset, packed."""
+        self.serial += 1
+        rows = tuple((number, first, 5, len(data)) for number, first, data in batches)
+        body = bodies.Fetched(self.serial, rows, **told)
+        (asked or self.pick(Kind.FETCH)).answer(Kind.MESSAGES, body, b"".join(data for _, _, data in batches))
+
+    def fetched(self, *batches: tuple[int, int, bytes], **told: Any) -> list[MessageBatch]:
+        """Get what a fetch brings."""
+        walk = self.get()
+        self.bring(*batches, **told)
+        return walk.end()
+
+    def first(self, *batches: tuple[int, int, bytes], **told: Any) -> list[MessageBatch]:
+        """Begin, and get what the first fetch brings of topics A and B."""
+        walk = self.get()
+        self.begin()
+        self.bring(*batches, **{"topics": topics(A, B), **told})
+        return walk.end()
+
+    def acks(self) -> bodies.Acks:
+        """Take the acks under way in a request of their own, and say that they are durable."""
+        asked = self.pick(Kind.ACK_MANY)
+        asked.answer(Kind.ACK, bodies.AcksDone())
+        acks: bodies.Acks = asked.body.acks
+        return acks
+
+    def carried(self, *, is_durable: bool = True) -> bodies.Acks:
+        """Answer the fetch under way with nothing, and say whether the acks that it brought are durable."""
+        assert not [asked for asked in self.asked if asked.kind == Kind.ACK_MANY], "they are said twice"
+        asked = self.pick(Kind.FETCH)
+        asked.answer(Kind.NO_MESSAGES, bodies.NoMessages(0, is_durable))
+        acks: bodies.Acks = asked.body.acks
+        return acks
+
+    def pass_time(self, seconds: float = 0.0) -> float | None:
+        """Have done what is due by the clock."""
+        self.now_s += seconds
+        wanted_s = self.core.on_time(self.now_s, 0.0)
+        self.collect()
+        return wanted_s
+
+    def flush_acks(self) -> bodies.Acks:
+        """Return what a flush finds that is not known to be durable."""
+        flush = self.run(Flush(None))
+        if flush.go_on():
+            return ()
+        acks = self.acks()
+        flush.end()
+        return acks
+
+
+def topics(*numbers: int, token: int = 7, cursor: int = 0) -> tuple[tuple[int, bytes, int, int], ...]:
+    return tuple((number, NAMES.get(number, b"alerts/%d" % number), token, cursor) for number in numbers)
 
 
 # Transactions beside a reading, whose requests are answered by the test.

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 from tests.unit.subscriber.talking import (
     BROKER,
     COUNT,
+    NAMES,
     PATTERN,
     PUBLISHER,
     SHARED,
-    Asked,
-    Walk,
-    World,
+    TOKEN,
+    A,
+    B,
+    Together,
     packed,
     payloads_of,
+    topics,
     welcome,
 )
 from xxhash import xxh3_64_intdigest
@@ -34,83 +36,28 @@ from clarion.model.errors import (
 )
 from clarion.subscriber.core_state import FetchSettings
 from clarion.subscriber.fetch_session import FetchSession
-from clarion.subscriber.subscriber_core import Close, Extend, Flush, Get, Next, Topics, Unsubscribe
+from clarion.subscriber.subscriber_core import Close, Extend, Flush, Next, Unsubscribe
 from clarion.subscriber.subscriber_transactions import Transaction
 from clarion.wire import bodies
 from clarion.wire.batch import COMPRESSED, encode_batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-from clarion.wire.messages import MessageBatch
-
-A, B = 1, 2  # numbers of topics
-NAMES = {A: b"alerts/a", B: b"alerts/b"}
-TOKEN = COUNT + 1
 
 
-class Together(World):
-    """A subscriber to a pattern, at a broker that knows fetch sessions."""
-
-    def __init__(self, settings: FetchSettings | None = None, *, auto_ack: bool = True) -> None:
-        super().__init__(settings, auto_ack=auto_ack)
-        self.serial = 0
-
-    def make_core(self, settings: FetchSettings, *, auto_ack: bool) -> None:
-        super().make_core(settings, auto_ack=auto_ack)
-        self.core.state.welcome = welcome(2)
-
-    def get(self, most: int = 10, wait_s: float = 0.0, topics: Topics = PATTERN) -> Walk[list[MessageBatch]]:
-        return self.run(Get(topics, most, wait_s, opened=True, holder=self))
-
-    def begin(self, token: int = TOKEN) -> bodies.BeginFetch:
-        """Answer who begins a session."""
-        asked = self.pick(Kind.BEGIN_FETCH)
-        asked.answer(Kind.ACK, bodies.FetchBegun(token, count=token))
-        body: bodies.BeginFetch = asked.body
-        return body
-
-    def bring(self, *batches: tuple[int, int, bytes], asked: Asked | None = None, **told: Any) -> None:
-        """Answer the fetch under way with batches: number of the topic, first offset, packed."""
-        self.serial += 1
-        rows = tuple((number, first, 5, len(data)) for number, first, data in batches)
-        body = bodies.Fetched(self.serial, rows, **told)
-        (asked or self.pick(Kind.FETCH)).answer(Kind.MESSAGES, body, b"".join(data for _, _, data in batches))
-
-    def fetched(self, *batches: tuple[int, int, bytes], **told: Any) -> list[MessageBatch]:
-        """Get what a fetch brings."""
-        walk = self.get()
-        self.bring(*batches, **told)
-        return walk.end()
-
-    def first(self, *batches: tuple[int, int, bytes], **told: Any) -> list[MessageBatch]:
-        """Begin, and get what the first fetch brings of topics A and B."""
-        walk = self.get()
-        self.begin()
-        self.bring(*batches, **{"topics": topics(A, B), **told})
-        return walk.end()
-
-    def acks(self) -> tuple[tuple[int, int, int, int], ...]:
-        """Take the acks under way, and say that they are durable."""
-        asked = self.pick(Kind.ACK_MANY)
-        asked.answer(Kind.ACK, bodies.AcksDone())
-        acks: tuple[tuple[int, int, int, int], ...] = asked.body.acks
-        return acks
-
-
-def topics(*numbers: int, token: int = 7, cursor: int = 0) -> tuple[tuple[int, bytes, int, int], ...]:
-    return tuple((number, NAMES.get(number, b"alerts/%d" % number), token, cursor) for number in numbers)
-
-
-def test_one_fetch_brings_messages_of_many_topics_and_one_request_acks_them() -> None:
+def test_one_fetch_brings_messages_of_many_topics_and_the_next_acks_them() -> None:
     reader = Together()
     parts = reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0", b"b1")), (A, 1, packed(b"a1")))
     assert payloads_of(parts) == [b"a0", b"b0", b"b1", b"a1"]
     assert [(part.topic, part.offsets.start) for part in parts] == [(NAMES[A], 0), (NAMES[B], 0), (NAMES[A], 1)]
     assert reader.asked == [], "nothing more is known to be there"
     walk = reader.get(wait_s=5.0)
-    fetch = reader.one(Kind.FETCH).body
+    asked = reader.one(Kind.FETCH)
+    fetch = asked.body
     assert (fetch.token, fetch.number, fetch.got, fetch.wait_ms) == (TOKEN, 2, 1, 5000)
     assert sorted(fetch.acks) == [(A, 7, 0, 2), (B, 7, 0, 2)]
     assert not walk.go_on()
+    asked.answer(Kind.NO_MESSAGES, bodies.NoMessages(0, True))
+    assert reader.flush_acks() == (), "they are durable"
 
 
 def test_batches_come_in_as_many_frames_as_suits() -> None:
@@ -205,7 +152,8 @@ def test_what_is_not_for_this_reader_is_left_out() -> None:
     assert payloads_of(parts) == [b"0", b"3", b"4"]
     assert payloads_of(reader.fetched((A, 7, packed(b"7")), acked=True)) == [b"7"]
     reader.get()
-    assert reader.one(Kind.FETCH).body.acks == ((A, 7, 7, 8),)
+    assert sorted(reader.carried()) == [(A, 7, 7, 8)]
+    assert reader.flush_acks() == ()
 
 
 def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
@@ -217,14 +165,15 @@ def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
     walk = reader.get(wait_s=1.0)
     reader.pick(Kind.FETCH).refuse(Code.NO_SESSION)
     assert reader.begin() == begun, "the same nonce, as of the same count"
-    fetch = reader.pick(Kind.FETCH)
+    fetch = reader.one(Kind.FETCH)
     assert (fetch.body.number, fetch.body.got) == (3, 0)
+    assert fetch.body.acks == ((A, 7, 0, 2),), "said again, as nobody took them"
     reader.serial = 0
-    reader.bring((A, 0, packed(b"a0", b"a1")), (A, 2, packed(b"a2")), topics=topics(A), asked=fetch)
+    again = ((A, 0, packed(b"a0", b"a1")), (A, 2, packed(b"a2")))
+    reader.bring(*again, topics=topics(A), asked=fetch, acked=True)
     assert payloads_of(walk.end()) == [b"a2"]
     assert part.attachment.error is None
-    reader.run(Flush(None))
-    assert reader.acks() == ((A, 7, 0, 2),), "what was said to be acked is said again"
+    assert reader.flush_acks() == ()
 
 
 def test_a_session_that_cannot_be_begun_again_was_taken_over() -> None:
@@ -298,7 +247,7 @@ def test_what_lies_here_of_a_topic_that_was_sought_is_nobodys() -> None:
         part.ack()
     assert payloads_of(reader.get().end()) == [b"b0", b"a50"]
     reader.get()
-    assert sorted(reader.pick(Kind.FETCH).body.acks) == [(A, 8, 50, 51), (B, 7, 0, 1)], "not what was handed out before"
+    assert sorted(reader.carried()) == [(A, 8, 50, 51), (B, 7, 0, 1)], "and the ack of before is not sent"
 
 
 def test_messages_that_are_gone_are_told_once_and_acked() -> None:
@@ -365,18 +314,6 @@ def _sealed(data: bytearray) -> bytes:
     return bytes(data)
 
 
-def test_a_reply_that_is_cut_short_is_told_and_sent_again() -> None:
-    reader = Together()
-    walk = reader.get()
-    reader.begin()
-    one = packed(b"a0")
-    body = bodies.Fetched(1, ((A, 0, 5, len(one)), (A, 1, 5, len(one))), topics(A))
-    reader.pick(Kind.FETCH).answer(Kind.MESSAGES, body, one)
-    assert payloads_of(walk.end()) == [b"a0"]
-    with pytest.raises(StoredDataCorrupt, match="offset 1 of alerts/a came damaged"):
-        reader.get().end()
-
-
 def test_what_does_not_follow_is_not_handed_out_but_fetched_anew() -> None:
     reader = Together()
     (part,) = reader.first((A, 0, packed(b"a0")))
@@ -394,13 +331,15 @@ def test_what_does_not_follow_is_not_handed_out_but_fetched_anew() -> None:
 
 
 def test_acks_that_are_refused_for_now_go_with_the_next() -> None:
-    reader = Together(auto_ack=False)
-    for part in reader.first((A, 0, packed(b"a0"))):
-        part.ack()
-    reader.one(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(((A, Code.BUSY, "later"),)))
+    reader = Together()
+    reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
+    reader.get()
+    fetch = reader.one(Kind.FETCH)
+    assert sorted(fetch.body.acks) == [(A, 7, 0, 1), (B, 7, 0, 1)]
+    reader.bring(asked=fetch, acked=True, refused=((A, Code.BUSY, "later"),))
+    assert reader.asked == []
     flush = reader.run(Flush(None))
     assert not flush.go_on()
-    assert reader.asked == []
     reader.now_s += 1.0
     reader.core.on_time(reader.now_s, 0.0)
     reader.collect()
@@ -415,62 +354,23 @@ def test_acks_that_are_refused_for_now_go_with_the_next() -> None:
 
 
 def test_an_ack_of_a_topic_that_another_took_over_is_told() -> None:
-    reader = Together(auto_ack=False)
-    (part,) = reader.first((A, 0, packed(b"a0")))
-    part.ack()
-    refused = ((A, Code.TAKEN_OVER, "another came"),)
-    reader.one(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(refused))
-    with pytest.raises(TakenOver, match="another came"):
-        reader.run(Flush(None))
-    reader.run(Flush(None)).end()
-
-
-def test_an_ack_that_a_fetch_said_and_that_is_refused_is_told() -> None:
     reader = Together()
     reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
-    walk = reader.get()
-    reader.bring((B, 1, packed(b"b1")), acked=True, refused=((A, Code.TAKEN_OVER, "another came"),))
+    reader.get()
+    reader.bring(refused=((A, Code.TAKEN_OVER, "another came"),))
     with pytest.raises(TakenOver, match="another came"):
-        walk.end()
-    assert payloads_of(reader.get().end()) == [b"b1"]
-
-
-def test_acks_that_were_not_on_disk_when_a_fetch_was_answered_are_said_again_later() -> None:
-    reader = Together()
-    reader.first((A, 0, packed(b"a0")))
-    reader.fetched((A, 1, packed(b"a1")), acked=False)
-    reader.fetched((A, 2, packed(b"a2")))
-    assert reader.asked == []
-    reader.now_s += 1.0
-    reader.core.on_time(reader.now_s, 0.0)
-    reader.collect()
-    assert reader.acks() == ((A, 7, 0, 2),)
-    reader.run(Flush(None)).end()
-
-
-def test_acks_that_a_waiting_fetch_said_are_not_forgotten_when_another_is_sent() -> None:
-    reader = Together()
-    reader.first((A, 0, packed(b"a0")))
-    patient = reader.get(wait_s=60.0)
-    waiting = reader.one(Kind.FETCH)
-    assert waiting.body.acks == ((A, 7, 0, 1),)
-    hurried = reader.get()
-    at_once = reader.one(Kind.FETCH)
-    assert at_once.body.acks == ()
-    waiting.answer(Kind.NO_MESSAGES, bodies.NoMessages(0, acked=True))
-    at_once.nothing()
-    assert hurried.end() == []
-    assert not patient.go_on()
-    reader.run(Flush(None)).end()
+        reader.run(Flush(None))
+    assert reader.flush_acks() == ((B, 7, 0, 1),), "which is said again, as it was not durable yet"
 
 
 def test_an_ack_that_is_refused_for_good_is_told_and_all_comes_again() -> None:
-    reader = Together(auto_ack=False)
-    (part,) = reader.first((A, 0, packed(b"a0")))
-    part.ack()
-    reader.one(Kind.ACK_MANY).answer(Kind.ACK, bodies.AcksDone(((A, Code.LIMIT, "too many"),)))
+    reader = Together()
+    reader.first((A, 0, packed(b"a0")))
+    walk = reader.get()
+    reader.bring(refused=((A, Code.LIMIT, "too many"),))
     with pytest.raises(LimitReached, match="too many"):
-        reader.get()
+        walk.end()
+    reader.take_asked()
     assert payloads_of(reader.first((A, 0, packed(b"a0")))) == [b"a0"]
 
 
@@ -571,7 +471,7 @@ def test_a_transaction_acks_messages_of_a_session_and_no_call_does() -> None:
     asked.answer(Kind.ACK, bodies.Transacted(0, "", (), (), 5))
     walk.end()
     reader.get()
-    assert reader.one(Kind.FETCH).body.acks == ((B, 7, 0, 1),)
+    assert reader.carried() == ((B, 7, 0, 1),)
     assert other.attachment.error is None
 
 
@@ -593,17 +493,6 @@ def test_a_broker_that_knows_no_sessions_is_asked_topic_by_topic() -> None:
     reader.one(Kind.HELLO).answer(Kind.ACK, welcome(1))
     reader.core.on_time(reader.now_s, 0.0)
     reader.collect()
-    assert reader.one(Kind.MATCHES).body.pattern == PATTERN
-
-
-@pytest.mark.parametrize("kind", [Kind.BEGIN_FETCH, Kind.FETCH])
-def test_a_broker_that_was_replaced_by_an_older_one_is_asked_topic_by_topic(kind: Kind) -> None:
-    reader = Together()
-    walk = reader.get()
-    if kind == Kind.FETCH:
-        reader.begin()
-    reader.one(kind).refuse(Code.VERSION, kind=Kind.INVALID)
-    assert not walk.go_on()
     assert reader.one(Kind.MATCHES).body.pattern == PATTERN
 
 
@@ -754,3 +643,52 @@ def test_ten_thousand_topics_cost_little_each() -> None:
     topic = session.topics()[0]
     assert not hasattr(topic, "__dict__")
     assert sys.getsizeof(topic) < 200
+
+
+def test_a_reply_that_is_cut_short_is_told_and_sent_again() -> None:
+    reader = Together()
+    walk = reader.get()
+    reader.begin()
+    one = packed(b"a0")
+    body = bodies.Fetched(1, ((A, 0, 5, len(one)), (A, 1, 5, len(one))), topics(A))
+    reader.pick(Kind.FETCH).answer(Kind.MESSAGES, body, one)
+    assert payloads_of(walk.end()) == [b"a0"]
+    with pytest.raises(StoredDataCorrupt, match="offset 1 of alerts/a came damaged"):
+        reader.get().end()
+
+
+def test_an_ack_that_a_fetch_said_and_that_is_refused_is_told() -> None:
+    reader = Together()
+    reader.first((A, 0, packed(b"a0")), (B, 0, packed(b"b0")))
+    walk = reader.get()
+    reader.bring((B, 1, packed(b"b1")), acked=True, refused=((A, Code.TAKEN_OVER, "another came"),))
+    with pytest.raises(TakenOver, match="another came"):
+        walk.end()
+    assert payloads_of(reader.get().end()) == [b"b1"]
+
+
+def test_acks_that_a_waiting_fetch_said_are_not_forgotten_when_another_is_sent() -> None:
+    reader = Together()
+    reader.first((A, 0, packed(b"a0")))
+    patient = reader.get(wait_s=60.0)
+    waiting = reader.one(Kind.FETCH)
+    assert waiting.body.acks == ((A, 7, 0, 1),)
+    hurried = reader.get()
+    at_once = reader.one(Kind.FETCH)
+    assert at_once.body.acks == ()
+    waiting.answer(Kind.NO_MESSAGES, bodies.NoMessages(0, acked=True))
+    at_once.nothing()
+    assert hurried.end() == []
+    assert not patient.go_on()
+    reader.run(Flush(None)).end()
+
+
+@pytest.mark.parametrize("kind", [Kind.BEGIN_FETCH, Kind.FETCH])
+def test_a_broker_that_was_replaced_by_an_older_one_is_asked_topic_by_topic(kind: Kind) -> None:
+    reader = Together()
+    walk = reader.get()
+    if kind == Kind.FETCH:
+        reader.begin()
+    reader.one(kind).refuse(Code.VERSION, kind=Kind.INVALID)
+    assert not walk.go_on()
+    assert reader.one(Kind.MATCHES).body.pattern == PATTERN

@@ -30,6 +30,15 @@ class ReplyTo(NamedTuple):
     asked: Any = None  # where the request is decided once (state.Asked): its answer is kept, and for others, too
 
 
+class Commit:
+    """The commit that a change goes with. It is not the group itself, so that who waits long keeps no batches."""
+
+    __slots__ = ("is_done",)
+
+    def __init__(self) -> None:
+        self.is_done = False  # and stays so where it failed
+
+
 class Waiting(NamedTuple):
     """A request that waits at the broker: for messages, or for news of a pattern's topics."""
 
@@ -37,7 +46,7 @@ class Waiting(NamedTuple):
     body: Any
     deadline_s: float
     position: int = 0  # of a get, not its body's: what the broker itself acked since may lie between the two
-    acked_with: Any = None  # the group that has what it said to be acked
+    acked_with: Commit | None = None  # what it said to be acked; None: that was on disk
 
 
 class Reply(NamedTuple):

@@ -278,6 +278,7 @@ class Engine:
         state = self._state
         assert state.in_flight is group
         state.in_flight = None
+        group.commit.is_done = True
         state.counters["commits"] += 1
         if group.changes.history:
             state.identity = state.store.identity

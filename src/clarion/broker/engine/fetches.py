@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Refused, ReplyTo, Waiting, check_nonce
+from clarion.broker.engine.answers import Commit, Refused, ReplyTo, Waiting, check_nonce
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.fetch_session import ENDED, Before, FetchSession, Place
-from clarion.broker.engine.state import Group, PatternKey, SessionAttached, State
+from clarion.broker.engine.session_places import ENDED, Before, FetchSession, Place
+from clarion.broker.engine.state import PatternKey, SessionAttached, State
 from clarion.broker.engine.subscriptions import Subscriptions, check_count, taken_over
 from clarion.broker.engine.topic_log import UNREAD, pack_batches, read_batches, unread
 from clarion.broker.engine.topics import Subscription, Topic
@@ -219,15 +219,16 @@ class Fetches:
         """Return whether it is not known yet that there is nothing."""
         return session.attaching > 0 or session in self._scans
 
-    def _take_acks(self, body: bodies.Fetch, now: Now) -> tuple[bodies.Refusals, Group | None]:
-        """Take what is acked; return what is refused, and the group that the rest goes with; None: it is on disk."""
+    def _take_acks(self, body: bodies.Fetch, now: Now) -> tuple[bodies.Refusals, Commit | None]:
+        """Take what is acked; return what is refused, and the commit that the rest goes with; None: it is on disk."""
         state = self._state
         refused = self._subscriptions.take_acks(body.name, body.acks, now)
         state.commit_in_a_moment(now)
-        return refused, state.open if state.open else state.in_flight
+        group = state.open if state.open else state.in_flight
+        return refused, None if group is None else group.commit
 
     def _are_acked(self, fetch: Waiting) -> bool:
-        return bool(fetch.body.acks) and self._state.is_durable(fetch.acked_with)
+        return bool(fetch.body.acks) and (fetch.acked_with is None or fetch.acked_with.is_done)
 
     def _reply_nothing(self, fetch: Waiting) -> None:
         self._state.reply(fetch.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(0, self._are_acked(fetch)))

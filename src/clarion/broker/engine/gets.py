@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Answer, Refused, ReplyTo, Waiting
+from clarion.broker.engine.answers import Answer, Commit, Refused, ReplyTo, Waiting
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import Group, State
+from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_topic, gone_below
 from clarion.broker.engine.topic_log import UNREAD, Batches, pack_batches, read_batches, unread
 from clarion.broker.engine.topics import Subscription, Topic
@@ -30,7 +30,7 @@ class _Get(NamedTuple):
     position: int
     found: _Found | None  # None: there is nothing yet
     acked: AckPlan | None = None
-    acked_with: Group | None = None
+    acked_with: Commit | None = None
 
 
 class _Read(NamedTuple):
@@ -97,16 +97,16 @@ class Gets:
             until_s = now.monotonic_s + min(body.wait_ms / 1000, self._state.limits.max_get_wait_s)
             self._park(topic, Waiting(reply_to, body, until_s, position, plan.acked_with))
 
-    def _take_ack(self, plan: AckPlan, now: Now) -> Group | None:
-        """Take ranges as done; return the group that it goes with, None where it is on disk."""
+    def _take_ack(self, plan: AckPlan, now: Now) -> Commit | None:
+        """Take ranges as done; return the commit that it goes with, None where it is on disk."""
         state = self._state
         self._subscriptions.take_ack(plan, now)
         state.commit_in_a_moment(now)
         key = (plan.topic.number, plan.subscription.name)
-        return next((group for group in reversed(state.groups()) if key in group.dirty), None)
+        return next((group.commit for group in reversed(state.groups()) if key in group.dirty), None)
 
-    def _reply_nothing(self, reply_to: ReplyTo, body: bodies.Get, topic: Topic, acked_with: Group | None) -> None:
-        nothing = bodies.NoMessages(topic.visible_end, bool(body.acked) and self._state.is_durable(acked_with))
+    def _reply_nothing(self, reply_to: ReplyTo, body: bodies.Get, topic: Topic, acked_with: Commit | None) -> None:
+        nothing = bodies.NoMessages(topic.visible_end, _is_acked(body, acked_with))
         self._state.reply(reply_to, Kind.NO_MESSAGES, nothing)
 
     def _park(self, topic: Topic, get: Waiting) -> None:
@@ -171,7 +171,7 @@ class Gets:
         state.counters["deliveries"] += 1
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
         skip = tuple(subscription.acked.within(body.position, reached))
-        acked = bool(body.acked) and state.is_durable(acked_with)
+        acked = _is_acked(body, acked_with)
         delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip, acked=acked)
         state.reply(reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
@@ -210,6 +210,10 @@ class Gets:
         """Return the first offset committed at a time or later that may be read, or the end of the topic."""
         topic = find_topic(self._state, body.topic, now)
         return Answer(Kind.ACK, bodies.OffsetIs(self._subscriptions.offset_at(topic, body.at_us)))
+
+
+def _is_acked(body: bodies.Get, acked_with: Commit | None) -> bool:
+    return bool(body.acked) and (acked_with is None or acked_with.is_done)
 
 
 def _still_waits(topic: Topic, get: Waiting) -> bool:

@@ -339,8 +339,10 @@ class Puts:
         return topic, writer, receipt
 
     def take_plain(self, topic: Topic, batch: Batch, now: Now) -> tuple[Writer, Receipt] | None:
-        """Have a batch stored that nothing speaks against, on a topic without settings of its own: the common case. None
-        where it takes a plan to know."""
+        """Have a batch stored that nothing speaks against, on a topic without settings of its own: the common case.
+
+        None where it takes a plan to know.
+        """
         state, publisher, size = self._state, batch.publisher, len(batch.raw)
         writer = topic.writers.get(publisher)
         if writer is None or batch.number != writer.last_number + 1 or topic.settings is not PLAIN_SETTINGS:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from clarion.broker.engine.answers import Refused, Reply, ReplyTo, Waiting, disk_full
+from clarion.broker.engine.answers import Commit, Refused, Reply, ReplyTo, Waiting, disk_full
 from clarion.broker.engine.clock import Now as Now
-from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
+from clarion.broker.engine.session_places import FetchSession
 from clarion.broker.engine.topics import NOTHING, Subscription, Topic, Transactor, Writer
 from clarion.model.ids import next_stamp
 from clarion.model.names import matches
@@ -221,6 +221,7 @@ class Group:
     bytes: int = 0
     patient: int = 0  # of those that are answered then, who can wait a moment for other changes to go with
     patient_until_s: float = inf
+    commit: Commit = field(default_factory=Commit)
 
     @property
     def can_wait(self) -> bool:
@@ -496,13 +497,9 @@ class State:
         self.commit_in_a_moment(now)
 
     def commit_in_a_moment(self, now: Now) -> None:
-        """Have the open group committed soon, though nobody waits for it."""
-        if self.open.patient_until_s == inf:
+        """Have the open group, if there is anything in it, committed soon, though nobody waits for it."""
+        if self.open.patient_until_s == inf and self.open:
             self.open.patient_until_s = now.monotonic_s + _NOTED_WITHIN_S
-
-    def is_durable(self, group: Group | None) -> bool:
-        """Return whether a group, if there was one, is on disk."""
-        return group is None or (group is not self.open and group is not self.in_flight)
 
     def note_refused(self, refused: Refused) -> None:
         """Note that something was refused, and what that leaves behind."""

@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from clarion.broker.engine.answers import Peer, Refused, Waiting
-from clarion.broker.engine.fetch_session import FetchSession
 from clarion.broker.engine.lease_table import LeaseTable
+from clarion.broker.engine.session_places import FetchSession
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.model.options import SubscriptionOptions, TopicSettings, pack_options, unpack_options, unpack_settings
 from clarion.model.ranges import AckedRanges
