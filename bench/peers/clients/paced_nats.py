@@ -18,8 +18,8 @@ from nats.errors import TimeoutError as NothingCame
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bench.peers.clients.nats import HEARTBEAT_S, MADE_AT_A_TIME, UNACKED, Publisher, connect
-from bench.peers.paced.loads import GRACE_S, MESSAGE_BYTES
-from bench.peers.paced.pacing import Batch, Share, put_steps_async
+from bench.peers.paced.loads import MESSAGE_BYTES
+from bench.peers.paced.pacing import Batch, Share, are_done_in_time, put_steps_async
 from bench.peers.paced.seen import Seen
 from bench.processes import WAIT_S
 
@@ -73,11 +73,7 @@ def put_paced(url: str, *, share: dict[str, int], publishers: int, settings: dic
                 await own[number // places % publishers].put(topics[topic], (payload,))
 
         async def flush() -> bool:
-            try:
-                await asyncio.wait_for(asyncio.gather(*(publisher.flush() for publisher in own)), GRACE_S)
-            except TimeoutError:
-                return False
-            return True
+            return await are_done_in_time(publisher.flush() for publisher in own)
 
         await put_steps_async(Share(**share), send, flush)
 

@@ -14,8 +14,7 @@ import uvloop
 from pika.channel import Channel
 
 from bench.peers.clients.rabbitmq_queue import Publisher, Subscriber, open_all, parameters
-from bench.peers.paced.loads import GRACE_S
-from bench.peers.paced.pacing import Batch, Share, put_steps_async
+from bench.peers.paced.pacing import Batch, Share, are_done_in_time, put_steps_async
 from bench.peers.paced.seen import Seen
 
 EXCHANGE = "all"
@@ -46,11 +45,7 @@ def put_paced(url: str, *, share: dict[str, int], publishers: int, settings: dic
                 await own[number // places % publishers].put(EXCHANGE, (payload,), keys[topic])
 
         async def flush() -> bool:
-            try:
-                await asyncio.wait_for(asyncio.gather(*(publisher.flush() for publisher in own)), GRACE_S)
-            except TimeoutError:
-                return False
-            return True
+            return await are_done_in_time(publisher.flush() for publisher in own)
 
         await put_steps_async(Share(**share), send, flush)
 

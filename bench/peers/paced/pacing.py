@@ -10,11 +10,11 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.peers.paced.loads import MESSAGE_BYTES
+from bench.peers.paced.loads import GRACE_S, MESSAGE_BYTES
 from bench.peers.paced.seen import memory_bytes
 
 HEAD = struct.Struct("<dQ")  # when it was put, and its number
@@ -106,3 +106,12 @@ async def put_steps_async(
         end_s = time.perf_counter()
         flushed = await flush()
         print(json.dumps(pace.found(flushed, time.process_time() - cpu_s, end_s)), flush=True)
+
+
+async def are_done_in_time(waits: Iterable[Awaitable[object]]) -> bool:
+    """Wait for all of them together, for as long as a flush may take; tell whether that was enough."""
+    try:
+        await asyncio.wait_for(asyncio.gather(*waits), GRACE_S)
+    except TimeoutError:
+        return False
+    return True

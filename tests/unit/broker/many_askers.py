@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.unit.broker.asker import Asker, body_of
+from tests.unit.broker.asker import Asker, body_of, code_of
 from tests.unit.broker.fetch_reader import FetchReader, Heard
 
 from clarion.broker.engine import Reply
@@ -15,6 +15,7 @@ from clarion.wire.frames import Kind
 
 Part = tuple[int, bytes]  # number of a topic, and a batch for it
 FEEDS = b"feeds/#"
+A, B, C = b"feeds/a", b"feeds/b", b"feeds/c"
 
 
 class ManyAsker(Asker):
@@ -63,8 +64,28 @@ class ManyAsker(Asker):
         self.begin(reader)
         return reader
 
+    def reader_of_all(self) -> FetchReader:
+        """Return a reader that has all there is."""
+        reader = self.reader()
+        assert len(self.fetch_all(reader)) == sum(self.written.values())
+        return reader
+
     def begin(self, reader: FetchReader) -> None:
         reader.on_begun(body_of(self.ask(Kind.BEGIN_FETCH, reader.body), bodies.FetchBegun))
+
+    def begin_code(self, reader: FetchReader) -> int:
+        """Return why a begin is refused."""
+        return code_of(self.ask(Kind.BEGIN_FETCH, reader.body))[1]
+
+    def fetch_code(self, reader: FetchReader) -> int:
+        """Return why the next fetch is refused."""
+        return code_of(self.ask(Kind.FETCH, reader.next_fetch()))[1]
+
+    def lose(self, reader: FetchReader) -> bodies.Fetched:
+        """Have an answer not arrive."""
+        key = self.send_fetch(reader)
+        self.go_on()
+        return body_of(self.replies[key], bodies.Fetched)
 
     def go_on(self) -> None:
         """Let what takes several commits and ticks come to its end."""
@@ -102,6 +123,14 @@ class ManyAsker(Asker):
     def subscribe_with(self, topic: bytes, name: bytes = b"reader", **options: Any) -> None:
         body = bodies.Subscribe(topic, name, "earliest", options=SubscriptionOptions(**options))
         assert self.ask(Kind.SUBSCRIBE, body).kind == Kind.ACK
+
+
+def three_feeds(messages: int, **limits: Any) -> ManyAsker:
+    """Return an asker with three topics that have so many messages each: "0", "1", and so on."""
+    asker = ManyAsker(A, B, C, **limits)
+    for number in range(messages):
+        asker.put_on(*asker.numbers, payload=b"%d" % number)
+    return asker
 
 
 def hear(reader: FetchReader, reply: Reply) -> list[Heard]:

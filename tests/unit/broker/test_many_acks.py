@@ -5,30 +5,23 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.asker import body_of, code_of
 from tests.unit.broker.fetch_reader import FetchReader
-from tests.unit.broker.many_askers import ManyAsker
+from tests.unit.broker.many_askers import A, B, C, ManyAsker, three_feeds
 
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
-A, B, C = b"feeds/a", b"feeds/b", b"feeds/c"
 Acks = tuple[tuple[int, int, int, int], ...]
 
 
 @pytest.fixture
 def asker() -> ManyAsker:
-    """Three topics with four messages each, and a reader that has them all."""
-    asker = ManyAsker(A, B, C, max_acked_ranges=3)
-    for _ in range(4):
-        asker.put_on(*asker.numbers)
-    return asker
+    return three_feeds(messages=4, max_acked_ranges=3)
 
 
 @pytest.fixture
 def reader(asker: ManyAsker) -> FetchReader:
-    reader = asker.reader()
-    assert len(asker.fetch_all(reader)) == 12
-    return reader
+    return asker.reader_of_all()
 
 
 def token_of(asker: ManyAsker, number: int) -> int:

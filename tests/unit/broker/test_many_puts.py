@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.broker.asker import body_of, code_of
-from tests.unit.broker.many_askers import ManyAsker, codes_of
+from tests.unit.broker.many_askers import A, B, C, ManyAsker, codes_of
 
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
-
-A, B, C = b"feeds/a", b"feeds/b", b"feeds/c"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from clarion.model import MAX_BATCH_MESSAGES
-from clarion.wire.batch import BadBatch, Batch, decompress, encode_batch, renumber_batch, slice_batch
+from clarion.wire.batch import BadBatch, Batch, decompress, encode_batch, encode_lone, renumber_batch, slice_batch
 
 # Two messages, "ab" with key "k" and "cde" with headers {"h": "v"}, of broker 1, publisher 2, stamp 3, number 4.
 HEADER = (
@@ -155,3 +155,11 @@ def test_payloads_that_only_look_alike_in_sum_are_cut_where_they_end() -> None:
     batch = Batch.parse(encode_batch(payloads, broker=1, publisher=2, stamp=3, number=4))
     assert batch.payloads() == payloads
     assert batch.payloads(1, 40) == payloads[1:40]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 200, 4096, 100_001])
+def test_a_lone_message_is_packed_to_the_bytes_of_any_other_batch(size: int) -> None:
+    payload = bytes(range(256)) * (size // 256 + 1)
+    packed = encode_lone(payload[:size], 3, 7, 1 << 40, 9)
+    assert packed == encode_batch([payload[:size]], broker=3, publisher=7, stamp=1 << 40, number=9)
+    assert Batch.parse(bytes(packed)).payloads() == [payload[:size]]
