@@ -18,6 +18,7 @@ from clarion.model.errors import (
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges, merged
 from clarion.session.exchange import Reply
+from clarion.subscriber.acks import Acks, Range, without
 from clarion.subscriber.core_state import CoreState
 from clarion.subscriber.inbox import Inbox
 from clarion.subscriber.lent_messages import LentMessages
@@ -30,10 +31,8 @@ from clarion.wire.messages import Message, MessageBatch
 if TYPE_CHECKING:
     from clarion.subscriber.pattern_reader import PatternReader
 
-Range = tuple[int, int]
 _ACK_RANGES_AT_ONCE = 10_000
 _ACK_AGAIN_S = 1.0  # where others must ack first
-SAID_AGAIN_S = 0.1  # within which acks that were not durable when a get was answered go with another, if there is one
 _RANGES_TOLD = 10
 _MANY = 65_536
 _ASKED_AGAIN = frozenset({Code.CORRUPT, Code.LIMIT})  # the next call asks again, and perhaps with more luck
@@ -150,106 +149,6 @@ class Attachment:
         return min((when_s for when_s, _ in self._later), default=None)
 
 
-class Acks:
-    """Offsets that are done and not known to be durable: one request of their own at a time; what is acked meanwhile
-    goes with the next one.
-
-    A get may say them instead. Where they are not durable when it is answered, the next one says them again, or soon a
-    request of their own; so does one that is sent for others while a get that said them waits, since that may be long.
-    """
-
-    def __init__(self) -> None:
-        self._noted: list[Range] = []
-        self._sent: tuple[Range, ...] = ()
-        self._carrier = 0  # the get that said what was sent; 0: a request of its own
-        self._own_at_s: float | None = None  # when what gets said goes in a request of its own, if anything is noted
-        self.again_at_s: float | None = None  # before which none is sent
-        self.total = 0  # messages, as long as none is noted twice
-
-    def note(self, start: int, stop: int) -> None:
-        """Have a range acked with the next request."""
-        self.total += stop - start
-        if self._noted and self._noted[-1][1] == start:
-            self._noted[-1] = (self._noted[-1][0], stop)
-        else:
-            self._noted.append((start, stop))
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a request is not answered yet."""
-        return bool(self._sent)
-
-    def done(self) -> bool:
-        """Whether every ack is durable."""
-        return not self._noted and not self._sent
-
-    def ranges(self) -> list[Range]:
-        """Return what is not known to be durable."""
-        return merged([*self._sent, *self._noted])
-
-    def take_next(self, now_s: float) -> tuple[Range, ...]:
-        """Return what is to be sent now; nothing while a request is under way, or where it is too early."""
-        if self._noted:
-            self.take_back()
-        acked = self._take(now_s)
-        if acked:
-            self._own_at_s = None
-        return acked
-
-    def _take(self, now_s: float) -> tuple[Range, ...]:
-        if self.again_at_s is not None and now_s < self.again_at_s:
-            return ()
-        self.again_at_s = None
-        if self._sent or not self._noted:
-            return ()
-        if len(self._noted) > 1:
-            self._noted = merged(self._noted)
-        self._sent = tuple(self._noted[:_ACK_RANGES_AT_ONCE])
-        del self._noted[:_ACK_RANGES_AT_ONCE]
-        return self._sent
-
-    def carry(self, number: int, now_s: float) -> tuple[Range, ...]:
-        """Return what a get says to be acked."""
-        acked = self._take(now_s)
-        if acked:
-            self._carrier = number
-        return acked
-
-    def on_carried(self, number: int, now_s: float, *, is_durable: bool, is_refused: bool = False) -> None:
-        """A get is answered; what it said to be acked, if anything, is durable, or said again: by itself, where that
-        may be why the get was refused, or nobody knows when there will be another."""
-        if self._carrier != number:
-            return
-        if is_durable:
-            self.confirm()
-            self._own_at_s = None
-        else:
-            self._own_at_s = now_s if is_refused else self._own_at_s or now_s + SAID_AGAIN_S
-        self.take_back()
-
-    @property
-    def lie_until_s(self) -> float:
-        """Until when what is noted may wait for a get; 0: it is not to."""
-        return self._own_at_s or 0.0 if self._noted and not self._sent else 0.0
-
-    def take_back(self) -> None:
-        """Have what a get said to be acked be said again."""
-        if self._carrier:
-            self._noted[:0] = self._sent
-            self._sent, self._carrier = (), 0
-
-    def confirm(self) -> None:
-        """What was sent is durable."""
-        self.total -= sum(stop - start for start, stop in self._sent)
-        self._sent = ()
-
-    def send_again(self, at_s: float) -> None:
-        """What was sent was not taken for now."""
-        self._noted[:0] = self._sent
-        self._sent = ()
-        self.again_at_s = at_s
-
-
 class Positions:
     """Gets what lies at and after a position: one consumer has a subscription to itself, and knows where it is. So the
     broker keeps no state for it, and a repeated get does no harm."""
@@ -282,9 +181,10 @@ class Positions:
         number = next(consumer.state.numbers)
         self._waits[number] = wait_s
         most = max(messages, _MANY) if consumer.settings.prefetch or not messages else messages
-        acked = consumer.acks.carry(number, now_s) if consumer.state.may_carry_acks else ()
+        acked = consumer.acks.carry(number, now_s) if consumer.state.may_carry_acks else {}
         wait_ms = ceil(wait_s * 1000)
-        body = bodies.Get(*self._attachment.who, self._position, most, consumer.fetch_bytes, wait_ms, acked)
+        said = tuple(acked.get(self._attachment, ()))
+        body = bodies.Get(*self._attachment.who, self._position, most, consumer.fetch_bytes, wait_ms, said)
         self._attachment.ask(Kind.GET, body, number, wait_s)
 
     def on_answer(self, number: int) -> None:
@@ -322,7 +222,7 @@ class Positions:
     def pass_over(self, start: int, stop: int, text: str, now_s: float) -> None:
         """Tell of messages that are gone, take them as done, and go on after them."""
         if stop > self._position:
-            self._consumer.tell_gone(start, stop, text, now_s)
+            self._consumer.tell_gone(self._attachment, start, stop, text, now_s)
             self._position = stop
             self._skip.add(0, stop)
 
@@ -337,7 +237,7 @@ class Positions:
 
     def take_ack(self, start: int, stop: int) -> None:
         """Ack a range, whichever it is."""
-        self._consumer.acks.note(start, stop)
+        self._consumer.acks.note(self._attachment, start, stop)
 
     def on_time(self, now_s: float) -> float | None:
         """There is nothing to be done by the clock."""
@@ -370,7 +270,7 @@ class Consumer:
         self._wanted = (0.0, 0)  # to be fetched once attached
         self.attachment: Attachment | None = None
         self._fetch: Positions | LentMessages | None = None
-        self.acks = Acks()
+        self.acks: Acks[Attachment] = Acks(_ACK_RANGES_AT_ONCE)
         self._handed: list[Range] = []  # handed out, to be acked by the next call
 
     @property
@@ -504,12 +404,12 @@ class Consumer:
         )  # fmt: skip
         self.inbox.add(part)
 
-    def tell_gone(self, start: int, stop: int, text: str, now_s: float) -> None:
+    def tell_gone(self, attachment: Attachment, start: int, stop: int, text: str, now_s: float) -> None:
         """Tell the next call, which then goes on, of messages that are gone, and take them as done."""
         error = MessagesGone(f"{to_text(self.topic)}: {text}; the next call goes on after them")
         error.topic, error.start, error.stop = self.topic, start, stop
         self.notice = error
-        self.acks.note(start, stop)
+        self.acks.note(attachment, start, stop)
         self.send_acks(now_s)
 
     # Ends and errors.
@@ -553,7 +453,7 @@ class Consumer:
         if self.attachment is not None:
             self.attachment.error = error
         self.attachment = self._fetch = self._nonce = self._put_off = self.last_word = None
-        self.inbox, self.acks, self._handed = Inbox(), Acks(), []
+        self.inbox, self.acks, self._handed = Inbox(), Acks(_ACK_RANGES_AT_ONCE), []
         self.notice = None
         self.tell_news()
 
@@ -729,17 +629,15 @@ class Consumer:
 
     def send_acks(self, now_s: float) -> float | None:
         """Send the acks that may be sent; return when to come back for others."""
-        acked = self.acks.take_next(now_s)
-        if acked:
-            assert self.attachment is not None
-            self.attachment.ask(Kind.ACK, bodies.Ack(*self.attachment.who, acked), again=False)
+        for attachment, acked in self.acks.take_next(now_s).items():
+            attachment.ask(Kind.ACK, bodies.Ack(*attachment.who, tuple(acked)), again=False)
         return self.acks.again_at_s
 
     def _on_acked(self, reply: Reply, now_s: float) -> None:
         refusal = reply.refusal()
         again_s = reply.again_after_s()
         if refusal is None:
-            self.acks.confirm()
+            self.acks.answered()
             self._settle()
             self.send_acks(now_s)
         elif again_s is not None:
@@ -772,14 +670,6 @@ class Consumer:
             "held": 0 if lent is None else lent.held,
             "taken": 0 if lent is None else lent.taken,
         }
-
-
-def without(ranges: list[Range], start: int, stop: int) -> list[Range]:
-    """Return what of the ranges lies outside [start, stop)."""
-    if not any(low < stop and start < high for low, high in ranges):
-        return ranges
-    left = [piece for low, high in ranges for piece in ((low, min(high, start)), (max(low, stop), high))]
-    return [(low, high) for low, high in left if low < high]
 
 
 def _told(ranges: list[Range]) -> str:

@@ -22,7 +22,7 @@ from clarion.model.errors import (
 from clarion.model.names import to_text
 from clarion.model.ranges import AckedRanges, merged
 from clarion.session.exchange import AGAIN_S, Reply
-from clarion.subscriber.consumer import SAID_AGAIN_S, Range, without
+from clarion.subscriber.acks import Acks, Range, Ranges, add_range, without
 from clarion.subscriber.core_state import CoreState, no_longer_reads
 from clarion.subscriber.inbox import Inbox
 from clarion.wire import bodies
@@ -38,7 +38,6 @@ _ACKS_AT_ONCE = 20_000
 _MANY = 65_536
 _COPIED_BELOW_BYTES = 8192  # a batch that is smaller does not keep the whole reply in memory
 _AS_OF = frozenset({Code.STALE, Code.MOVED, Code.LEASE_LOST})  # to a begin: something has changed meanwhile
-Ranges = dict["FetchedTopic", list[Range]]
 
 
 class FetchedTopic:
@@ -141,12 +140,8 @@ class FetchSession:
         self.error: ClarionError | None = None
         self.notices: list[ClarionError] = []
         self.last_word: ClarionError | None = None  # of a broker that refuses it for now
-        self._handed: Ranges = {}  # handed out, to be acked by the next call
-        self._noted: Ranges = {}  # acked, and not sent
-        self._sent: Ranges = {}  # sent, and not answered
-        self._carrier = 0  # the fetch that said what was sent; 0: a request of its own
-        self._own_at_s: float | None = None  # when what fetches said goes in a request of its own, if anything is noted
-        self._ack_at_s: float | None = None  # before which no ack is sent
+        self._handed: Ranges[FetchedTopic] = {}  # handed out, to be acked by the next call
+        self._acks: Acks[FetchedTopic] = Acks(_ACKS_AT_ONCE)
         self._hurries = False  # somebody waits for the acks
 
     # Beginning.
@@ -236,16 +231,15 @@ class FetchSession:
         self._wanted = (wait_s, messages)
         most = max(messages, _MANY) if self._settings.prefetch or not messages else messages
         most_bytes, wait_ms = self._settings.fetch_bytes, ceil(wait_s * 1000)
-        acks = self._take_acks(now_s)
-        if acks:
-            self._carrier = number
+        acks = _packed(self._acks.carry(number, now_s))
         body = bodies.Fetch(self.name, token, begun.number, most, most_bytes, wait_ms, begun.got, acks)
         self._state.send(self, (begun, number), Kind.FETCH, body, (), wait_s)
 
     def on_reply(self, about: Any, reply: Reply, now_s: float) -> None:
         """Take in what the broker answered."""
-        if isinstance(about, dict):
-            self._on_acked(about, reply, now_s)
+        if isinstance(about, Acks):
+            if about is self._acks:
+                self._on_acked(reply, now_s)
         elif isinstance(about, bodies.BeginFetch):
             if self._begun is not None and self._begun.body is about:
                 self._on_begun(self._begun, reply, now_s)
@@ -376,30 +370,27 @@ class FetchSession:
         if code != Code.MOVED:
             self.error = error
 
-    def drop(self, topic: FetchedTopic, error: ClarionError) -> None:
-        """Read a topic no longer, as this client has decided."""
+    def drop(self, topic: FetchedTopic, error: ClarionError) -> list[Range]:
+        """Read a topic no longer, as this client has decided; return what of it was handed out or acked, as far as that
+        is not known to be durable."""
         self._dropped.add(topic.number)
-        self._void(topic, error)
+        done = self._void(topic, error)
         self._inbox.drop_void()
+        return done
 
     def hand_over(self, name: bytes) -> None:
         """Leave a topic to a consumer of its own, which attaches next. What was handed out by a call before is acked by
         this one; what is neither acked nor handed out comes again."""
         for topic in [topic for topic in self._topics.values() if topic.name == name]:
-            done = merged([range_ for ranges in self._all_acks() for range_ in ranges.get(topic, ())])
-            if done:
-                acks = tuple((topic.number, topic.token, start, stop) for start, stop in done)
+            error = LeaseLost(f"{to_text(name)} is read alone from now on: what was not acked comes again")
+            acks = _packed({topic: merged(self.drop(topic, error))})
+            if acks:
                 self._state.send(None, None, Kind.ACK_MANY, bodies.AckMany(self.name, acks, True))
-            self.drop(topic, LeaseLost(f"{to_text(name)} is read alone from now on: what was not acked comes again"))
 
-    def _void(self, topic: FetchedTopic, error: ClarionError) -> None:
+    def _void(self, topic: FetchedTopic, error: ClarionError) -> list[Range]:
         topic.error = error
         del self._topics[topic.number]
-        for ranges in self._all_acks():
-            ranges.pop(topic, None)
-
-    def _all_acks(self) -> tuple[Ranges, ...]:
-        return self._handed, self._noted, self._sent
+        return self._handed.pop(topic, []) + self._acks.drop(topic)
 
     def topics(self) -> list[FetchedTopic]:
         """Return those that something came of."""
@@ -411,7 +402,7 @@ class FetchSession:
         error = MessagesGone(f"{name}: offsets {start} to {stop - 1} are gone; the next call goes on after them")
         error.topic, error.start, error.stop = topic.name, start, stop
         self.notices.append(error)
-        self._noted.setdefault(topic, []).append((start, stop))
+        self._acks.note(topic, start, stop)
 
     # Ends and errors.
 
@@ -446,9 +437,8 @@ class FetchSession:
         for topic in self._topics.values():
             topic.error = error
         self._topics, self._dropped, self._inbox = {}, set(), Inbox()
-        self._handed, self._noted, self._sent = {}, {}, {}
-        self._begun = self._own_at_s = self._ack_at_s = self.last_word = None
-        self._carrier = 0
+        self._handed, self._acks = {}, Acks(_ACKS_AT_ONCE)
+        self._begun = self.last_word = None
         self._more = self._hurries = False
         self.notices = []
 
@@ -512,18 +502,12 @@ class FetchSession:
     def _pass_over_unreadable(self, now_s: float) -> None:
         """Have what cannot be unpacked hold nobody up: it is told now, and counts as read, as what is gone does."""
         part = self._inbox.drop_first()
-        self._noted.setdefault(part.attachment, []).append((part.offsets.start, part.offsets.stop))
+        self._acks.note(part.attachment, part.offsets.start, part.offsets.stop)
         self.send_acks(now_s)
 
     def hand_out(self, topic: FetchedTopic, start: int, stop: int) -> None:
         """Have a range acked by the next call."""
-        ranges = self._handed.get(topic)
-        if ranges is None:
-            self._handed[topic] = [(start, stop)]
-        elif ranges[-1][1] == start:
-            ranges[-1] = (ranges[-1][0], stop)
-        else:
-            ranges.append((start, stop))
+        add_range(self._handed, topic, start, stop)
 
     def put_back(self, part: MessageBatch) -> None:
         """Take back what was not used after all."""
@@ -544,22 +528,15 @@ class FetchSession:
         """Ack what was handed out before; where the caller `gets_next`, the fetch for that says so."""
         if self._handed:
             handed, self._handed = self._handed, {}
-            self._note_all(handed)
+            self._acks.note_all(handed)
             is_got = gets_next and not self._inbox.buffered and self.error is None and not self.notices
             if not is_got or self.under_way:
                 self.send_acks(now_s)
 
-    def _note_all(self, ranges: Ranges) -> None:
-        if not self._noted:
-            self._noted = ranges
-            return
-        for topic, some in ranges.items():
-            self._noted.setdefault(topic, []).extend(some)
-
     def ack(self, topic: FetchedTopic, start: int, stop: int, now_s: float) -> None:
         """Ack a range."""
         topic.check()
-        self._noted.setdefault(topic, []).append((start, stop))
+        self._acks.note(topic, start, stop)
         self.send_acks(now_s)
 
     def nack(self, topic: FetchedTopic, start: int, stop: int, delay_s: float, reason: str) -> None:
@@ -572,85 +549,49 @@ class FetchSession:
 
     def hurry_acks(self, now_s: float) -> None:
         """Somebody waits for every ack to be durable, also of what is acked right after this."""
-        self._take_back()
+        self._acks.take_back()
         self._hurries = bool(self._handed) or not self.acks_done()
         self.send_acks(now_s)
 
     def send_acks(self, now_s: float) -> float | None:
-        """Send the acks that may be sent, also what a fetch said that may wait for long; return when to come back for
-        others."""
-        if self._noted:
-            self._take_back()
-        acks = self._take_acks(now_s)
+        """Send the acks that may be sent; return when to come back for others."""
+        acks = _packed(self._acks.take_next(now_s))
         if acks:
-            self._own_at_s = None
-            self._state.send(self, self._sent, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
-        return self._ack_at_s
-
-    def _take_acks(self, now_s: float) -> bodies.Acks:
-        """Return the acks that may be sent; none while others are not answered."""
-        if self._ack_at_s is not None and now_s < self._ack_at_s:
-            return ()
-        self._ack_at_s = None
-        if self._sent or not self._noted:
-            return ()
-        acks: list[tuple[int, int, int, int]] = []
-        while self._noted and len(acks) < _ACKS_AT_ONCE:
-            topic, ranges = self._noted.popitem()
-            if len(ranges) > 1:
-                ranges = merged(ranges)
-                if len(ranges) > _ACKS_AT_ONCE:
-                    self._noted[topic] = ranges[_ACKS_AT_ONCE:]
-                    del ranges[_ACKS_AT_ONCE:]
-            self._sent[topic] = ranges
-            number, token = topic.number, topic.token
-            acks += [(number, token, start, stop) for start, stop in ranges]
-        return tuple(acks)
-
-    def _take_back(self) -> None:
-        """Have what a fetch said to be acked be said again."""
-        if self._carrier:
-            self._carrier, sent, self._sent = 0, self._sent, {}
-            self._note_all(sent)
+            self._state.send(self, self._acks, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
+        return self._acks.again_at_s
 
     def _on_carried(self, number: int, is_durable: bool, refused: bodies.Refusals, now_s: float) -> None:
-        """A fetch is answered; what it said to be acked, if anything, is durable, or said again."""
-        if self._carrier != number:
-            return
-        self._carrier, sent, self._sent = 0, self._sent, {}
-        self._own_at_s = None if is_durable else self._own_at_s or now_s + SAID_AGAIN_S
-        self._on_refused_acks(sent, refused, now_s)
-        if not is_durable:
-            self._note_all({topic: ranges for topic, ranges in sent.items() if topic.error is None})
+        said = self._acks.on_carried(number, now_s, is_durable=is_durable)
+        self._on_refused_acks(said, refused, now_s, is_durable=is_durable)
 
-    def _on_acked(self, sent: Ranges, reply: Reply, now_s: float) -> None:
-        if sent is not self._sent:
-            return
-        self._sent = {}
+    def _on_acked(self, reply: Reply, now_s: float) -> None:
         again_s = reply.again_after_s()
         try:
             if again_s is None:
                 refused = reply.read(bodies.AcksDone).refused
-                self._on_refused_acks(sent, refused, now_s)
+                self._on_refused_acks(self._acks.answered(), refused, now_s, is_durable=True)
             else:
-                self._note_all(sent)
-                self._ack_at_s = now_s + again_s
+                self._acks.send_again(now_s + again_s)
         except ClarionError as error:
             self.fail(error)
         self._hurries = self._hurries and not self.acks_done()
         self.send_acks(now_s)
 
-    def _on_refused_acks(self, sent: Ranges, refused: tuple[tuple[int, int, str], ...], now_s: float) -> None:
+    def _on_refused_acks(
+        self, said: Ranges[FetchedTopic], refused: bodies.Refusals, now_s: float, *, is_durable: bool
+    ) -> None:
+        """Take in why acks of some topics were not taken; what is not durable is said again anyway."""
         if not refused:
             return
-        topics = {topic.number: topic for topic in sent}
+        topics = {topic.number: topic for topic in said}
         for number, code, text in refused:
             topic = topics.get(number)
             if topic is None or topic.error is not None:
                 continue
             if code in RETRIED:
-                self._note_all({topic: sent[topic]})
-                self._ack_at_s = now_s + AGAIN_S
+                if is_durable:
+                    self._acks.note_all({topic: said[topic]})
+                self._acks.again_at_s = now_s + AGAIN_S
             elif code in (Code.TAKEN_OVER, Code.NOT_SUBSCRIBED, Code.MOVED):
                 self._leave(number, code, text)
                 if self._begun is not None and code == Code.TAKEN_OVER:
@@ -661,7 +602,7 @@ class FetchSession:
 
     def acks_done(self) -> bool:
         """Whether everything acked is durable."""
-        return not self._noted and not self._sent
+        return self._acks.done()
 
     def is_settled(self) -> bool:
         """Whether everything acked is durable, or will not be."""
@@ -675,7 +616,7 @@ class FetchSession:
 
     def on_time(self, now_s: float) -> float | None:
         """Do what is due by the clock; return when to come back."""
-        lie_until_s = (self._own_at_s or 0.0) if self._noted and not self._sent else 0.0
+        lie_until_s = self._acks.lie_until_s
         wanted = [self.send_acks(now_s) if now_s >= lie_until_s else lie_until_s]
         begun = self._begun
         if begun is not None and begun.put_off_s is not None:
@@ -708,3 +649,8 @@ class FetchSession:
             topic.name: {**self.stats(), "buffered": buffered.get(topic.name, 0), "token": topic.token}
             for topic in self._topics.values()
         }
+
+
+def _packed(ranges: Ranges[FetchedTopic]) -> bodies.Acks:
+    """Return acks as requests say them, those of a topic next to each other."""
+    return tuple((topic.number, topic.token, start, stop) for topic, some in ranges.items() for start, stop in some)

@@ -186,7 +186,7 @@ class LentMessages:
 
     def pass_over(self, start: int, stop: int, text: str, now_s: float) -> None:
         """Tell of messages that are gone, and take them as done."""
-        self._consumer.tell_gone(start, stop, text, now_s)
+        self._consumer.tell_gone(self._attachment, start, stop, text, now_s)
 
     def take_in(self, reply: Reply, now_s: float) -> bool:
         """Buffer what was lent, but for what is here already; a take says nothing of acks."""
@@ -260,7 +260,7 @@ class LentMessages:
             to_ack, self._to_ack = self._to_ack, []
             for start, stop in to_ack:
                 for low, high, _ in self._undecided.take(start, stop):
-                    self._consumer.acks.note(low, high)
+                    self._consumer.acks.note(self._attachment, low, high)
 
     def nacked(self) -> list[tuple[int, int]]:
         """Return what the application gave back and is not known to be durable."""

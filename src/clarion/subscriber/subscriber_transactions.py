@@ -27,7 +27,8 @@ from clarion.model.names import reply_address, to_bytes
 from clarion.model.ranges import merged
 from clarion.session.calls import Call
 from clarion.session.exchange import Reply
-from clarion.subscriber.consumer import Attachment, Range
+from clarion.subscriber.acks import Range
+from clarion.subscriber.consumer import Attachment
 from clarion.subscriber.core_state import CoreState, SteppedCall, Steps
 from clarion.subscriber.fetch_session import FetchedTopic
 from clarion.wire import bodies
