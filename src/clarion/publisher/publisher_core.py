@@ -26,7 +26,7 @@ from clarion.wire import bodies
 from clarion.wire.batch import Headers
 from clarion.wire.batch_builder import HEADER_BYTES, chunk_end, message_bytes, packed_bytes
 from clarion.wire.codes import RETRIED, Code, error_of
-from clarion.wire.frames import Kind
+from clarion.wire.frames import MANY_TOPICS_VERSION, OLDEST_VERSION, Kind
 
 USES_NUMBER = frozenset({Code.NO_SUBSCRIBER, Code.TOO_LARGE})
 REPORT_EVERY_S = 2.0
@@ -412,7 +412,7 @@ class PublisherCore(CallersCore):
     def _send(self, *, ends_publish: bool) -> None:
         """Send the batches that leave in this turn."""
         leaving, self._leaving = self._leaving, []
-        requests = requests_of(leaving, together=self.last_seen.version >= 2)
+        requests = requests_of(leaving, together=self.last_seen.version >= MANY_TOPICS_VERSION)
         for parts in requests:
             send = put_request(parts, ends_publish=ends_publish and parts is requests[-1])
             self._in_transfer += send.tag.messages
@@ -550,7 +550,7 @@ class PublisherCore(CallersCore):
         self._in_transfer -= tag.messages
         if refusal is not None:
             if refusal.code == Code.VERSION and len(tag.parts) > 1:  # an older broker, which has not looked into it
-                self.last_seen.version = 1
+                self.last_seen.version = OLDEST_VERSION
                 refusal = bodies.Refused(Code.GAP, refusal.text, expected=_NO_NUMBER)
             for queue, batch in tag.parts:
                 self._not_stored(queue, batch, refusal, reply.times_sent, now_s)

@@ -156,22 +156,11 @@ def _write_receipts(execute: Execute, receipts: list[Receipt]) -> None:
         execute(FORGET_OLD_RECEIPTS, (*pair, number))
     if pruned:
         receipts = [receipt for receipt in receipts if receipt.number > pruned.get(receipt[:2], 0)]
-    ADD_RECEIPTS.run(
-        execute,
-        [
-            (
-                publisher,
-                topic,
-                number,
-                checksum - UNSIGNED if checksum >= SIGNED else checksum,
-                code,
-                first,
-                at_us,
-                total,
-            )
-            for publisher, topic, number, checksum, code, first, at_us, total in receipts
-        ],
-    )
+    rows = [
+        (publisher, topic, number, checksum - UNSIGNED if checksum >= SIGNED else checksum, code, first, at_us, total)
+        for publisher, topic, number, checksum, code, first, at_us, total in receipts
+    ]
+    ADD_RECEIPTS.run(execute, rows)
 
 
 def _write_returned(execute: Execute, entries: Iterable[Entry]) -> None:

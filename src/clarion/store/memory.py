@@ -90,10 +90,6 @@ class MemoryStore:
         """Nothing is left for later."""
 
     @property
-    def is_ahead(self) -> bool:
-        return False
-
-    @property
     def is_far_ahead(self) -> bool:
         return False
 

@@ -309,13 +309,8 @@ class Store(Protocol):
         ...
 
     @property
-    def is_ahead(self) -> bool:
-        """Whether commits left something for later."""
-        ...
-
-    @property
     def is_far_ahead(self) -> bool:
-        """Whether they left so much that `settle` should be called soon, lest a commit has to wait for it."""
+        """Whether commits left so much that `settle` should be called soon, lest one has to wait for it."""
         ...
 
     def last_topic_number(self) -> int:

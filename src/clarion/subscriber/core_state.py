@@ -13,7 +13,7 @@ from clarion.model.names import to_text
 from clarion.session.calls import Call, Requests
 from clarion.session.exchange import Instruction, Reply, Send, hello
 from clarion.wire import bodies
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire.frames import MANY_TOPICS_VERSION, Buffer, Kind
 
 if TYPE_CHECKING:
     from clarion.subscriber.consumer import Consumer
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from clarion.subscriber.subscriber_transactions import Transactions
 
     Part: TypeAlias = Consumer | FetchSession | PatternReader | Transactions
-
-_KNOWS_CARRIED_ACKS = 2  # the protocol version from which on a broker does
 
 
 @dataclass(slots=True)
@@ -113,7 +111,7 @@ class CoreState:
     @property
     def may_carry_acks(self) -> bool:
         """Whether gets may say what is acked."""
-        return self.version >= _KNOWS_CARRIED_ACKS
+        return self.version >= MANY_TOPICS_VERSION
 
     def greet(self, part: Part, now_s: float) -> None:
         """Have a part told once the broker has said who it is and what it counts; at once where it has."""

@@ -14,7 +14,7 @@ from clarion.subscriber.consumer import Consumer
 from clarion.subscriber.core_state import CoreState, no_longer_reads
 from clarion.subscriber.fetch_session import FetchSession
 from clarion.wire import bodies
-from clarion.wire.frames import Kind
+from clarion.wire.frames import MANY_TOPICS_VERSION, Kind
 from clarion.wire.messages import Message, MessageBatch
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _NEWS_WAIT_S = 30.0
 _LEAST_FETCH_BYTES = 16 * 1024
-_KNOWS_SESSIONS = 2  # the protocol version from which on a broker does
 Member = Consumer | FetchSession
 
 
@@ -94,7 +93,7 @@ class PatternReader:
             self.error = error
         elif not self._is_chosen():
             assert self._state.welcome is not None
-            if self._state.welcome.version < _KNOWS_SESSIONS or self._core.overlaps_session(self.topics):
+            if self._state.welcome.version < MANY_TOPICS_VERSION or self._core.overlaps_session(self.topics):
                 self.read_each_topic()
             else:
                 self.session = FetchSession(self, self.topics, self._state)

@@ -13,6 +13,7 @@ from clarion.wire import bodies
 
 PROTOCOL_VERSION = 2
 OLDEST_VERSION = 1
+MANY_TOPICS_VERSION = 2  # from which on a broker takes requests of many topics, and acks that gets bring along
 MAGIC = b"CN"
 PREFIX = struct.Struct("<2sBBQ")  # magic, version, kind, request id
 
@@ -59,7 +60,7 @@ class Kind(IntEnum):
     REPORT = 41
     FIND_OFFSET = 42
     OPEN = 43
-    PUT_MANY = 44  # from here on: of protocol version 2
+    PUT_MANY = 44  # from here on: of MANY_TOPICS_VERSION
     BEGIN_FETCH = 45
     FETCH = 46
     ACK_MANY = 47
@@ -71,12 +72,12 @@ class BadFrames(ValueError):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-SINCE_VERSION_2 = frozenset({Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY, Kind.DESCRIBE_MANY})
+_OF_MANY_TOPICS = frozenset({Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY, Kind.DESCRIBE_MANY})
 
 
 def pack_frames(kind: int, request_id: int, body: object, blobs: Sequence[Buffer] = ()) -> list[Buffer]:
     """Return the frames of a request or reply: prefix, msgpack body, and what is sent as it is."""
-    version = 2 if kind in SINCE_VERSION_2 else 1  # as old as can be, so that older brokers and clients take it
+    version = MANY_TOPICS_VERSION if kind in _OF_MANY_TOPICS else OLDEST_VERSION  # so that older ones take the others
     return [PREFIX.pack(MAGIC, version, kind, request_id), _encode(body), *blobs]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from clarion.broker.engine.limits import FULL_RETRY_S, MAX_NAME_BYTES
@@ -37,6 +38,11 @@ class Commit:
 
     def __init__(self) -> None:
         self.is_done = False  # and stays so where it failed
+
+
+def is_acked(said: Sequence[Any], acked_with: Commit | None) -> bool:
+    """Return whether a get or fetch said something to be acked, and that is on disk; None: it was so before."""
+    return bool(said) and (acked_with is None or acked_with.is_done)
 
 
 class Waiting(NamedTuple):

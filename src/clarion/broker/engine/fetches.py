@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Commit, Refused, ReplyTo, Waiting, check_nonce
+from clarion.broker.engine.answers import Commit, Refused, ReplyTo, Waiting, check_nonce, is_acked
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.session_places import ENDED, Before, FetchSession, Place
 from clarion.broker.engine.state import PatternKey, SessionAttached, State
@@ -227,11 +227,9 @@ class Fetches:
         group = state.open if state.open else state.in_flight
         return refused, None if group is None else group.commit
 
-    def _are_acked(self, fetch: Waiting) -> bool:
-        return bool(fetch.body.acks) and (fetch.acked_with is None or fetch.acked_with.is_done)
-
     def _reply_nothing(self, fetch: Waiting) -> None:
-        self._state.reply(fetch.reply_to, Kind.NO_MESSAGES, bodies.NoMessages(0, self._are_acked(fetch)))
+        nothing = bodies.NoMessages(0, is_acked(fetch.body.acks, fetch.acked_with))
+        self._state.reply(fetch.reply_to, Kind.NO_MESSAGES, nothing)
 
     def _send_away(self, session: FetchSession) -> None:
         self._reply_nothing(self._stop_waiting(session))
@@ -286,7 +284,7 @@ class Fetches:
         state.counters["deliveries"] += 1
         state.counters["messages_delivered"] += parcel.messages
         fetched = parcel.body(session.serial)
-        fetched.acked, fetched.refused = self._are_acked(fetch), refused
+        fetched.acked, fetched.refused = is_acked(fetch.body.acks, fetch.acked_with), refused
         state.reply(fetch.reply_to, Kind.MESSAGES, fetched, _frames(parcel.blobs))
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Answer, Commit, Refused, ReplyTo, Waiting
+from clarion.broker.engine.answers import Answer, Commit, Refused, ReplyTo, Waiting, is_acked
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import AckPlan, Subscriptions, find_topic, gone_below
@@ -106,7 +106,7 @@ class Gets:
         return next((group.commit for group in reversed(state.groups()) if key in group.dirty), None)
 
     def _reply_nothing(self, reply_to: ReplyTo, body: bodies.Get, topic: Topic, acked_with: Commit | None) -> None:
-        nothing = bodies.NoMessages(topic.visible_end, _is_acked(body, acked_with))
+        nothing = bodies.NoMessages(topic.visible_end, is_acked(body.acked, acked_with))
         self._state.reply(reply_to, Kind.NO_MESSAGES, nothing)
 
     def _park(self, topic: Topic, get: Waiting) -> None:
@@ -171,7 +171,7 @@ class Gets:
         state.counters["deliveries"] += 1
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
         skip = tuple(subscription.acked.within(body.position, reached))
-        acked = _is_acked(body, acked_with)
+        acked = is_acked(body.acked, acked_with)
         delivery = bodies.Delivery(tuple(packed.envelopes), topic.visible_end, skip, acked=acked)
         state.reply(reply_to, Kind.MESSAGES, delivery, tuple(packed.blobs))
 
@@ -210,10 +210,6 @@ class Gets:
         """Return the first offset committed at a time or later that may be read, or the end of the topic."""
         topic = find_topic(self._state, body.topic, now)
         return Answer(Kind.ACK, bodies.OffsetIs(self._subscriptions.offset_at(topic, body.at_us)))
-
-
-def _is_acked(body: bodies.Get, acked_with: Commit | None) -> bool:
-    return bool(body.acked) and (acked_with is None or acked_with.is_done)
 
 
 def _still_waits(topic: Topic, get: Waiting) -> bool:

@@ -577,12 +577,8 @@ class State:
 
     def drop_oldest(self, topic: Topic) -> None:
         """Let go of a topic's oldest batch in memory."""
-        dropped = topic.recent.popleft()
-        topic.recent_messages -= dropped.count
-        self.cached_bytes -= len(dropped.data) + _OVERHEAD_BYTES
-        if not topic.recent:
-            topic.recent = NOTHING
-            del self.cached[topic]
+        oldest = topic.recent[0]
+        self.drop_below(topic, oldest.first_offset + oldest.count)
 
     def drop_topic(self, topic: Topic) -> None:
         """Have a topic in memory no longer."""

@@ -157,7 +157,7 @@ def _left_by(topic: Topic, below: int) -> Trimmed:
 
 
 def on_trimmed(state: State, effect: Trimmed) -> None:
-    """Take from the store what it let go of, batch by batch."""
+    """Take in what a trim left, now that it is on disk; the store is asked where that could not be told before."""
     topic, first_offset, bytes_below = effect
     if bytes_below is None:
         row = state.store.topic(topic.name)
