@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,9 @@ def do_loads(
                 while left:
                     begin_s = time.perf_counter()
                     load = left[0]
+                    if load.is_warmed:
+                        once = replace(load, per_s=0, most=load.topics * load.publishers)
+                        do_step(clients, once, seconds * load.lasts)
                     figures = do_step(clients, load, seconds * load.lasts)
                     check(system, figures)
                     left.pop(0)

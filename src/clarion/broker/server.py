@@ -158,7 +158,7 @@ class Broker:
         turned_s = time.monotonic()
         monitors = [listener.monitor for listener in listeners]
         while not self._stops:
-            deadline_s = self._engine.next_deadline_s()
+            deadline_s = self._engine.next_deadline_s(may_commit=not self._again_s and not self._committer.busy)
             wait_s = min(deadline_s, look_at_s) - time.monotonic()
             if self._again_s:
                 wait_s = min(wait_s, self._again_s - time.monotonic())

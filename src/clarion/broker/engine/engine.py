@@ -217,10 +217,10 @@ class Engine:
             self._puts.expire(now)
             self._staged_puts.expire(now)
 
-    def next_deadline_s(self) -> float:
-        """Return when `tick` should be called next, on the monotonic clock."""
+    def next_deadline_s(self, *, may_commit: bool = True) -> float:
+        """Return when `tick` should be called next, or, where that may be, a group be taken; on the monotonic clock."""
         own = min(self._trim_at_s, self._state.next_unload_s(), self._disk_at_s, self._retention.next_deadline_s())
-        if self._state.in_flight is None:
+        if may_commit and self._state.in_flight is None:
             own = min(own, self._state.open.patient_until_s)
         for part in (self._gets, self._fetches, self._leases, self._delays, self._patterns):
             deadline_s = part.next_deadline_s()
