@@ -35,8 +35,8 @@ class _Begin(NamedTuple):
     is_shared: bool
 
 
-class _Parcel:
-    """What one fetch brings."""
+class _Delivery:
+    """What one answer to a fetch brings."""
 
     __slots__ = (
         "attaching", "batches", "befores", "blobs", "gone", "left", "left_bytes", "left_messages", "messages",
@@ -258,47 +258,47 @@ class Fetches:
     def _serve(self, session: FetchSession, fetch: Waiting, now: Now, refused: bodies.Refusals = ()) -> bool:
         """Answer with what there is, as much as fits; tell whether there was anything."""
         state, ready = self._state, session.ready
-        parcel = _Parcel(*state.most_of(fetch.body))
+        delivery = _Delivery(*state.most_of(fetch.body))
         numbered, places = state.numbered, session.places
-        while ready and parcel.left_messages > 0 and parcel.left_bytes > 0:
+        while ready and delivery.left_messages > 0 and delivery.left_bytes > 0:
             number, _ = ready.popitem(last=False)
             topic = numbered.get(number) or state.find_topic_by_number(number, now.monotonic_s)
             subscription = topic.subscriptions.get(session.name) if topic is not None and not topic.deleted else None
             place = places.get(number)
             if topic is None or subscription is None:
                 if place is not None and not place.is_attaching:
-                    self._end_place(session, place, parcel)
+                    self._end_place(session, place, delivery)
                 continue
             if place is None:
                 if topic.name not in session.plain and not _is_unread(topic, session.name):
                     continue  # it is told of with its first message
                 place = places[number] = Place(number)
-            if place.token == subscription.token or self._attached(session, place, topic, subscription, parcel):
-                self._hand_out(session, place, topic, subscription, parcel, now)
-        if parcel.attaching:
+            if place.token == subscription.token or self._attached(session, place, topic, subscription, delivery):
+                self._hand_out(session, place, topic, subscription, delivery, now)
+        if delivery.attaching:
             session.attaching += 1
-            state.open.on_durable.append(SessionAttached(session, parcel.attaching))
-        if not parcel and not refused:
+            state.open.on_durable.append(SessionAttached(session, delivery.attaching))
+        if not delivery and not refused:
             return False
-        session.note_sent(parcel.befores)
+        session.note_sent(delivery.befores)
         state.counters["deliveries"] += 1
-        state.counters["messages_delivered"] += parcel.messages
-        fetched = parcel.body(session.serial)
+        state.counters["messages_delivered"] += delivery.messages
+        fetched = delivery.body(session.serial)
         fetched.acked, fetched.refused = is_acked(fetch.body.acks, fetch.acked_with), refused
-        state.reply(fetch.reply_to, Kind.MESSAGES, fetched, _frames(parcel.blobs))
+        state.reply(fetch.reply_to, Kind.MESSAGES, fetched, _frames(delivery.blobs))
         return True
 
     def _attached(
-        self, session: FetchSession, place: Place, topic: Topic, subscription: Subscription, parcel: _Parcel
+        self, session: FetchSession, place: Place, topic: Topic, subscription: Subscription, delivery: _Delivery
     ) -> bool:
         """See to it that the consumer has the subscription, and tell it so; False where that is not on disk yet, or
         another consumer has it. A crash takes back nothing that was told."""
         if place.is_attaching or place.left_token == subscription.token:
             return False
         if subscription.leases is not None:
-            parcel.befores.append(place.now())
+            delivery.befores.append(place.now())
             place.left_token = subscription.token
-            parcel.shared.append(topic.name)
+            delivery.shared.append(topic.name)
             return False
         is_anothers = bool(subscription.nonce) and subscription.token > session.token
         if subscription.nonce != session.nonce and not is_anothers:
@@ -306,30 +306,30 @@ class Fetches:
         key = (topic.number, session.name)
         if any(key in group.dirty for group in self._state.groups()):
             place.is_attaching = True
-            parcel.attaching.append(place.number)
+            delivery.attaching.append(place.number)
             return False
         if subscription.nonce != session.nonce:
-            parcel.befores.append(place.now())
+            delivery.befores.append(place.now())
             if place.left_token <= 0:  # it is told once, however many come after
-                parcel.left.append((place.number, Code.TAKEN_OVER, taken_over(topic, subscription)))
+                delivery.left.append((place.number, Code.TAKEN_OVER, taken_over(topic, subscription)))
             place.left_token = subscription.token
             return False
-        parcel.befores.append(place.now())
+        delivery.befores.append(place.now())
         place.token, place.position, place.left_token = subscription.token, subscription.acked.cursor, 0
-        parcel.topics.append((place.number, topic.name, place.token, place.position))
+        delivery.topics.append((place.number, topic.name, place.token, place.position))
         return True
 
-    def _end_place(self, session: FetchSession, place: Place, parcel: _Parcel) -> None:
+    def _end_place(self, session: FetchSession, place: Place, delivery: _Delivery) -> None:
         """Tell that a topic, if it was told of, is not read any more, once that is on disk."""
         key = (place.number, session.name)
         if any(key in group.changes.gone_subscriptions for group in self._state.groups()):
             place.is_attaching = True
-            parcel.attaching.append(place.number)
+            delivery.attaching.append(place.number)
         elif place.token:
-            parcel.befores.append(place.now())
+            delivery.befores.append(place.now())
             place.token, place.left_token = 0, ENDED
             text = "the subscription was ended, or the topic deleted"
-            parcel.left.append((place.number, Code.NOT_SUBSCRIBED, text))
+            delivery.left.append((place.number, Code.NOT_SUBSCRIBED, text))
         elif place.left_token != ENDED:  # which stays until that has arrived
             del session.places[place.number]
 
@@ -345,7 +345,13 @@ class Fetches:
             self._state.woken[session] = None
 
     def _hand_out(
-        self, session: FetchSession, place: Place, topic: Topic, subscription: Subscription, parcel: _Parcel, now: Now
+        self,
+        session: FetchSession,
+        place: Place,
+        topic: Topic,
+        subscription: Subscription,
+        delivery: _Delivery,
+        now: Now,
     ) -> None:
         state, number = self._state, place.number
         acked = subscription.acked
@@ -354,49 +360,49 @@ class Fetches:
         if position >= end:
             return
         if place.position < position:  # it expired before it was sent: who reads on must not miss it
-            parcel.skip.append((number, place.position, position))
+            delivery.skip.append((number, place.position, position))
         newest = topic.recent[-1] if topic.recent else None
         if (
             newest is not None
             and newest.first_offset == position
-            and newest.count <= parcel.left_messages
+            and newest.count <= delivery.left_messages
             and not newest.expires_at_us
             and not len(acked)
         ):
-            parcel.batches.append((number, position, newest.committed_at_us, len(newest.data)))
-            parcel.blobs.append(newest.data)
-            parcel.left_messages -= newest.count
-            parcel.left_bytes -= len(newest.data)
-            parcel.messages += newest.count
-            parcel.befores.append(place.now())
+            delivery.batches.append((number, position, newest.committed_at_us, len(newest.data)))
+            delivery.blobs.append(newest.data)
+            delivery.left_messages -= newest.count
+            delivery.left_bytes -= len(newest.data)
+            delivery.messages += newest.count
+            delivery.befores.append(place.now())
             place.position = end
             return
         unacked = acked.next_unacked(position)
         if unacked < topic.first_offset:
-            parcel.gone.append((number, unacked, topic.first_offset))
+            delivery.gone.append((number, unacked, topic.first_offset))
             position = topic.first_offset
-        share = max(_LEAST_BYTES, parcel.left_bytes // (1 + len(session.ready)))
+        share = max(_LEAST_BYTES, delivery.left_bytes // (1 + len(session.ready)))
         try:
-            found = read_batches(state, topic, position, parcel.left_messages, min(share, parcel.left_bytes))
+            found = read_batches(state, topic, position, delivery.left_messages, min(share, delivery.left_bytes))
         except UNREAD as error:
             refused = unread(state, error)
             if refused.code != Code.BUSY:
-                parcel.trouble.append((number, refused.code, refused.text))
+                delivery.trouble.append((number, refused.code, refused.text))
             self._noted += 1
             heapq.heappush(self._troubled, (now.monotonic_s + _AGAIN_S, self._noted, session, number))
             return
-        packed = pack_batches((parcel.left_messages, found), position, now)
+        packed = pack_batches((delivery.left_messages, found), position, now)
         for start, stop in packed.expired:
             self._subscriptions.take_expired(topic, subscription, start, stop)
         reached = packed.reached or max(position, min(unacked, end))
-        parcel.skip += [(number, start, stop) for start, stop in acked.within(position, reached)]
+        delivery.skip += [(number, start, stop) for start, stop in acked.within(position, reached)]
         for (first_offset, at_us), blob in zip(packed.envelopes, packed.blobs, strict=True):
-            parcel.batches.append((number, first_offset, at_us, len(blob)))
-            parcel.blobs.append(blob)
-            parcel.left_bytes -= len(blob)
-        parcel.left_messages -= packed.messages
-        parcel.messages += packed.messages
-        parcel.befores.append(place.now())
+            delivery.batches.append((number, first_offset, at_us, len(blob)))
+            delivery.blobs.append(blob)
+            delivery.left_bytes -= len(blob)
+        delivery.left_messages -= packed.messages
+        delivery.messages += packed.messages
+        delivery.befores.append(place.now())
         place.position = reached
         if before < reached < end:
             session.ready[number] = None  # in its turn
