@@ -112,13 +112,19 @@ class PatternReader:
         self._reads_each = True
         self._follow()
 
+    def on_session_begins(self) -> None:
+        """Whatever this client reads alone is left to the session, while its acks are still taken."""
+        for consumer in self._core.consumers_of(self.covers):
+            if consumer.lent is None:
+                text = "is read together with others from now on: what was not acked comes again"
+                consumer.hand_over(LeaseLost(f"{to_text(consumer.topic)} {text}"))
+
     def on_session_begun(self) -> None:
         """Whatever this client reads alone attaches anew, later than the session began."""
         for consumer in self._core.consumers_of(self.covers):
             self._join(consumer.topic)
             if consumer.lent is None:
-                text = "is read together with others from now on: what was not acked comes again"
-                consumer.end(LeaseLost(f"{to_text(consumer.topic)} {text}"))
+                consumer.end(LeaseLost(f"{to_text(consumer.topic)} was attached to before the session began"))
 
     def on_consumer(self, consumer: Consumer) -> None:
         """This client begins to read a topic alone: have the session leave it."""

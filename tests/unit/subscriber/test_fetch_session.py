@@ -542,6 +542,37 @@ def test_a_topic_that_is_also_read_alone_leaves_the_session_and_is_not_taken_ove
     assert payloads_of(walk.end()) == [b"a2"], "the pattern has it, too"
 
 
+def test_what_a_topic_that_was_read_alone_handed_out_is_acked_before_the_session_begins() -> None:
+    reader = Together()
+    alone = reader.get(topics=NAMES[A])
+    reader.one(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(9, 0, ()))
+    reader.one(Kind.GET).deliver(0, b"a0")
+    (message,) = alone.end()
+    walk = reader.get()
+    asked = reader.take_asked()
+    assert [each.kind for each in asked] == [Kind.ACK, Kind.BEGIN_FETCH]
+    assert (asked[0].body.token, asked[0].body.acked) == (9, ((0, 1),))
+    asked[1].answer(Kind.ACK, bodies.FetchBegun(TOKEN))
+    assert not walk.go_on()
+    with pytest.raises(LeaseLost, match="read together"):
+        message.ack()
+
+
+def test_a_get_that_waits_on_a_topic_alone_is_not_taken_over_by_the_session_of_its_own_client() -> None:
+    reader = Together()
+    alone = reader.get(topics=NAMES[A], wait_s=5.0)
+    reader.one(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(9, 0, ()))
+    get = reader.one(Kind.GET)
+    walk = reader.get()
+    begin = reader.pick(Kind.BEGIN_FETCH)
+    get.refuse(Code.TAKEN_OVER)  # as soon as the broker has the other
+    begin.answer(Kind.ACK, bodies.FetchBegun(TOKEN))
+    assert not walk.go_on()
+    reader.pick(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(TOKEN + 1, 0, ()))
+    reader.pick(Kind.GET).deliver(0, b"a0")
+    assert payloads_of(alone.end()) == [b"a0"]
+
+
 def test_a_topic_that_was_read_alone_attaches_anew_after_the_session_began() -> None:
     reader = Together()
     alone = reader.get(topics=NAMES[A])
