@@ -394,7 +394,8 @@ class PatternReader:
             message = consumer.next_message(now_s)
             if message is not None:
                 self._look_around(0, now_s)
-                return message
+                if message.part.attachment.error is None:  # unless it is left to a session that just begins
+                    return message
         return None
 
     def take(self, most: int, now_s: float, *, opened: bool = False) -> list[MessageBatch]:
@@ -415,7 +416,7 @@ class PatternReader:
             taken += parts
             most -= sum(map(len, parts))
         self._look_around(asked, now_s)
-        return taken
+        return [part for part in taken if part.attachment.error is None]  # the rest is left to a session
 
     def _move_to_end(self, consumer: Member) -> None:
         del self._ready[consumer]
