@@ -415,7 +415,8 @@ class SegmentedStore(IndexReader):
     def _has_dead(self, *, undurable: bool = False) -> bool:
         """Return whether a segment can be given up, or could be after a checkpoint."""
         since = self._durable_segment if undurable else 0
-        return any(since <= number < self._segments.number for number in self._segment_rows.empty)
+        empty = tuple(self._segment_rows.empty)  # which may change meanwhile, as the index takes records
+        return any(since <= number < self._segments.number for number in empty)
 
     @property
     def _wal_bytes(self) -> int:

@@ -457,6 +457,14 @@ class Consumer:
         self.notice = None
         self.tell_news()
 
+    def hand_over(self, error: ClarionError) -> None:
+        """Leave the topic to a session, which begins next. What was handed out by a call before is acked by this one;
+        what is neither acked nor handed out comes again."""
+        done = merged([*self._handed, *self.acks.ranges()])
+        if done and self.attachment is not None:
+            self.state.send(None, None, Kind.ACK, bodies.Ack(*self.attachment.who, tuple(done)))
+        self.end(error)
+
     def on_lost_store(self, error: ClarionError) -> None:
         """Nothing that is known of the subscription holds any more: attach anew, and begin where its cursor is."""
         attached = self.attachment is not None or self._nonce is not None

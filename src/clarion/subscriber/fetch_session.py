@@ -168,6 +168,7 @@ class FetchSession:
         if error is not None:
             self.fail(error)
             return
+        self._reader.on_session_begins()
         requests = self._state.requests
         begun.body = bodies.BeginFetch(self._topics_read, self.name, next(requests.nonces), requests.count.known or 0)
         self._send_begin(begun)

@@ -111,13 +111,19 @@ class PatternReader:
         self._reads_each = True
         self._follow()
 
+    def on_session_begins(self) -> None:
+        """Whatever this client reads alone is left to the session, while its acks are still taken."""
+        for consumer in self._core.consumers_of(self.covers):
+            if consumer.lent is None:
+                text = "is read together with others from now on: what was not acked comes again"
+                consumer.hand_over(LeaseLost(f"{to_text(consumer.topic)} {text}"))
+
     def on_session_begun(self) -> None:
         """Whatever this client reads alone attaches anew, later than the session began."""
         for consumer in self._core.consumers_of(self.covers):
             self._join(consumer.topic)
             if consumer.lent is None:
-                text = "is read together with others from now on: what was not acked comes again"
-                consumer.end(LeaseLost(f"{to_text(consumer.topic)} {text}"))
+                consumer.end(LeaseLost(f"{to_text(consumer.topic)} was attached to before the session began"))
 
     def on_consumer(self, consumer: Consumer) -> None:
         """This client begins to read a topic alone: have the session leave it."""
@@ -387,7 +393,8 @@ class PatternReader:
             message = consumer.next_message(now_s)
             if message is not None:
                 self._look_around(0, now_s)
-                return message
+                if message.part.attachment.error is None:  # unless it is left to a session that just begins
+                    return message
         return None
 
     def take(self, most: int, now_s: float, *, opened: bool = False) -> list[MessageBatch]:
@@ -408,7 +415,7 @@ class PatternReader:
             taken += parts
             most -= sum(map(len, parts))
         self._look_around(asked, now_s)
-        return taken
+        return [part for part in taken if part.attachment.error is None]  # the rest is left to a session
 
     def _move_to_end(self, consumer: Member) -> None:
         del self._ready[consumer]

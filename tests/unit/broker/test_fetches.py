@@ -333,6 +333,14 @@ def test_who_attached_before_is_taken_over_with_the_first_delivery(asker: ManyAs
     assert code_of(asker.replies[key])[1] == Code.TAKEN_OVER
 
 
+def test_a_pattern_that_another_begins_to_fetch_from_ends_a_session_wherever_it_has_it(asker: ManyAsker) -> None:
+    first = asker.reader(A, FEEDS)
+    asker.fetch_all(first)
+    key = asker.send_fetch(first, wait_ms=60_000)
+    asker.reader(FEEDS, nonce=b"consumer 2")
+    assert code_of(asker.replies[key])[1] == Code.TAKEN_OVER
+
+
 def test_sessions_of_other_names_and_of_other_topics_do_not_disturb_each_other(asker: ManyAsker) -> None:
     asker.subscribe(FEEDS, b"other", "earliest")
     first, second = asker.reader(A), asker.reader(B, nonce=b"consumer 2")

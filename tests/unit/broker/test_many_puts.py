@@ -36,6 +36,14 @@ def test_batches_of_many_topics_are_answered_together_once_all_are_on_disk(asker
     assert [payloads(asker, each) for each in (a, b, c)] == [[b"1", b"2", b"4"], [b"3"], []]
 
 
+def test_credit_counts_on_from_what_the_publisher_has_put_on_a_topic(asker: ManyAsker) -> None:
+    a, b, _ = asker.numbers
+    first = asker.put_parts(asker.part(a, b"1", b"2", b"3"), asker.part(b, b"4"))
+    second = asker.put_parts(asker.part(a, b"5"), asker.part(b, b"6"))
+    assert [now - before for now, before in zip(second.credits, first.credits, strict=True)] == [1, 1]
+    assert first.credits[0] - first.credits[1] == 2
+
+
 def test_two_publishers_may_be_in_one_request(asker: ManyAsker) -> None:
     a, b, _ = asker.numbers
     other = asker.register(b"another publisher")

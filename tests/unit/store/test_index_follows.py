@@ -25,6 +25,7 @@ from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store import segmented
 from clarion.store.port import Changes, ReturnedRow
 from clarion.store.segmented import CHECKPOINT_BYTES, SegmentedStore
+from clarion.store.segments import SegmentRow
 
 KEPT_AT = ["inside-commit", "after-sync", "after-commit", "before-index", "inside-index", "after-index"]
 
@@ -364,4 +365,24 @@ def test_a_log_that_cannot_be_synced_ends_the_store(tmp_path: Path) -> None:
         store.commit(_put(maker), index_later=True)
     with pytest.raises(StoreFailed):
         store.commit(_put(maker))
+    store.close()
+
+
+def test_a_segment_may_be_found_empty_while_it_is_asked_whether_any_is(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data")
+    rows, first, segments = store._segment_rows, store._segments.number, store._segments
+
+    class Meanwhile:
+        """The segments, as one thread asks for them while another has the index take records."""
+
+        @property
+        def number(self) -> int:
+            number = 1 + max(rows.empty)
+            rows.settle({number: SegmentRow(number, 0, 0, 0, 0, 0)})
+            return first
+
+    rows.settle({first + place: SegmentRow(first + place, 0, 0, 0, 0, 0) for place in range(3)})
+    store._segments = Meanwhile()  # type: ignore[assignment]
+    assert not store._has_dead()
+    store._segments = segments
     store.close()

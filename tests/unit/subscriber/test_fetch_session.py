@@ -176,6 +176,19 @@ def test_a_session_that_the_broker_forgot_is_begun_again_and_goes_on() -> None:
     assert reader.flush_acks() == ()
 
 
+def test_a_session_that_is_begun_again_goes_on_where_the_cursor_is_by_then() -> None:
+    reader = Together()
+    reader.first((A, 0, packed(b"a0")))
+    walk = reader.get(wait_s=1.0)
+    reader.pick(Kind.FETCH).refuse(Code.NO_SESSION)
+    reader.begin()
+    fetch = reader.one(Kind.FETCH)
+    reader.serial = 0
+    (number, name, token, _), *_ = topics(A)
+    reader.bring((A, 5, packed(b"a5")), topics=((number, name, token, 5),), asked=fetch, acked=True)
+    assert payloads_of(walk.end()) == [b"a5"], "what lies between expired, and is no hole"
+
+
 def test_a_session_that_cannot_be_begun_again_was_taken_over() -> None:
     reader = Together()
     (part,) = reader.first((A, 0, packed(b"a0")))
@@ -540,6 +553,52 @@ def test_a_topic_that_is_also_read_alone_leaves_the_session_and_is_not_taken_ove
     walk = reader.get(wait_s=5.0)
     reader.pick(Kind.GET).deliver(2, b"a2")
     assert payloads_of(walk.end()) == [b"a2"], "the pattern has it, too"
+
+
+def test_what_a_topic_that_was_read_alone_handed_out_is_acked_before_the_session_begins() -> None:
+    reader = Together()
+    alone = reader.get(topics=NAMES[A])
+    reader.one(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(9, 0, ()))
+    reader.one(Kind.GET).deliver(0, b"a0")
+    (message,) = alone.end()
+    walk = reader.get()
+    asked = reader.take_asked()
+    assert [each.kind for each in asked] == [Kind.ACK, Kind.BEGIN_FETCH]
+    assert (asked[0].body.token, asked[0].body.acked) == (9, ((0, 1),))
+    asked[1].answer(Kind.ACK, bodies.FetchBegun(TOKEN))
+    assert not walk.go_on()
+    with pytest.raises(LeaseLost, match="read together"):
+        message.ack()
+
+
+def test_a_get_that_waits_on_a_topic_alone_is_not_taken_over_by_the_session_of_its_own_client() -> None:
+    reader = Together()
+    alone = reader.get(topics=NAMES[A], wait_s=5.0)
+    reader.one(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(9, 0, ()))
+    get = reader.one(Kind.GET)
+    walk = reader.get()
+    begin = reader.pick(Kind.BEGIN_FETCH)
+    get.refuse(Code.TAKEN_OVER)  # as soon as the broker has the other
+    begin.answer(Kind.ACK, bodies.FetchBegun(TOKEN))
+    assert not walk.go_on()
+    reader.pick(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(TOKEN + 1, 0, ()))
+    reader.pick(Kind.GET).deliver(0, b"a0")
+    assert payloads_of(alone.end()) == [b"a0"]
+
+
+def test_what_lies_here_of_a_topic_read_alone_is_not_handed_out_as_the_session_begins_anew() -> None:
+    reader = Together()
+    reader.first((B, 0, packed(b"b0")))
+    alone = reader.get(1, topics=NAMES[A])
+    reader.pick(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(9, 0, ()))
+    reader.pick(Kind.GET).deliver(0, b"a0", b"a1")
+    assert payloads_of(alone.end()) == [b"a0"]
+    reader.core.source(PATTERN).session.end(LeaseLost("over"))
+    reader.take_asked()
+    walk = reader.get()
+    assert not walk.go_on(), "a1 comes again, when it is attached to later"
+    assert [each.body.acked for each in reader.asked if each.kind == Kind.ACK] == [((0, 1),)]
+    reader.pick(Kind.BEGIN_FETCH)
 
 
 def test_a_topic_that_was_read_alone_attaches_anew_after_the_session_began() -> None:
