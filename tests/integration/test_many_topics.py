@@ -71,6 +71,17 @@ def test_a_list_of_topics_and_patterns_is_read_together(url: str, many: str) -> 
             reader.get([])
 
 
+def test_several_topics_are_anything_that_gives_one_after_the_other(url: str, many: str) -> None:
+    with Publisher(url) as publisher, Subscriber(url, "reader", timeout_s=WAIT_S) as reader:
+        reader.subscribe(f"{many}/*")
+        for several in ({f"{many}/*"}, iter([f"{many}/*", f"{many}/*"]), {f"{many}/*": 1}.keys()):
+            _put(publisher, many, a=b"a")
+            assert [message.payload for message in reader.get(several, wait_s=WAIT_S)] == [b"a"]
+        for wrong in (None, 5, {f"{many}/*": 1}):
+            with pytest.raises(TypeError, match="not bytes or str, is a list"):
+                reader.get(wrong)  # type: ignore[arg-type]
+
+
 def test_asyncio_reads_a_list_as_well(url: str, many: str) -> None:
     async def read() -> set[bytes]:
         async with AsyncSubscriber(url, "reader", timeout_s=WAIT_S) as reader:

@@ -191,13 +191,10 @@ class Admin:
         if wanted is not None and not is_pattern(wanted):
             yield from self.describe_topic(wanted).subscriptions
             return
-        for row in self.topics():
-            if row.subscriptions and (wanted is None or matches(wanted, row.topic)):
-                try:
-                    found = self.describe_topic(row.topic).subscriptions
-                except NoTopic:  # it was deleted meanwhile
-                    continue
-                yield from found
+        rows = (row for row in self.topics() if row.subscriptions)
+        names = [row.topic for row in rows if wanted is None or matches(wanted, row.topic)]
+        for told in self.describe_topics(names):  # but for those that were deleted meanwhile
+            yield from told.subscriptions
 
     def describe_subscription(self, topic: bytes | str, name: bytes | str) -> SubscriptionDescription:
         """Tell everything about a subscription; NoTopic or NotSubscribed where there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -216,7 +217,10 @@ def publisher(
     many topics, --load messages a second on all of them together, leaves in
     requests of many batches as the one tuner decides; the broker works so long
     for each request and each batch, and commits. Of the other options --seconds,
-    --tuning and --seed count. A row for each number of topics.
+    --tuning and --seed count. A row for each number of topics: messages put,
+    requests, batches in each, messages in a batch, time from put to ack (median
+    and 99 %, both without the time of --slow), T_poll at the end, the broker's
+    time for a message, and how long after --slow half are as quick as before.
 
     \b
     Examples:
@@ -254,10 +258,16 @@ def _run_topics(topics: str, slow: str | None, asked: dict[str, Any], seed: int,
     if unused := sorted(set(asked) - {"load_per_s", "seconds", "tuning"}):
         raise PermanentError(f"with --topics there is no {', '.join(map(option_name, unused))}")
     if slow is not None:
-        from_s, until_s = _read_numbers(slow, "-", "--slow", "seconds like 5-8", 2)
+        told = re.fullmatch(r"([0-9.]+)-([0-9.]+)", slow)
+        try:
+            from_s, until_s = map(float, told.groups() if told else ())
+        except ValueError:
+            raise PermanentError(f"--slow is from and to in seconds, like 5-8, not {slow!r}") from None
         asked = {**asked, "slow_from_s": from_s, "slow_until_s": until_s}
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", topics):
+        raise PermanentError(f"--topics is whole numbers like 2000 or 1,100,2000, not {topics!r}")
     outcomes: list[TopicsOutcome] = []
-    for count in _read_numbers(topics, ",", "--topics", "whole numbers like 2000 or 1,100,2000"):
+    for count in topics.split(","):
         try:
             outcomes.append(simulate_topics(TopicsModel(topics=int(count), **asked), seed=seed))
         except ValueError as error:
@@ -265,8 +275,8 @@ def _run_topics(topics: str, slow: str | None, asked: dict[str, Any], seed: int,
     if as_json:
         print_json({"runs": [outcome.to_dict() for outcome in outcomes]})
         return
-    columns = ["topics", "messages", "requests", "batches each", "messages a batch", "put to ack", "99 %", "T_poll",
-               "broker a message", "as before after"]  # fmt: skip
+    columns = ["topics", "put", "requests", "batches\neach", "in a\nbatch", "put to\nack", "99 %", "T_poll",
+               "broker\neach", "back\nafter"]  # fmt: skip
     rows = [
         (
             f"{one.topics:,}", f"{one.messages:,}", f"{one.requests:,}", f"{one.batches_per_request:.1f}",
@@ -277,16 +287,6 @@ def _run_topics(topics: str, slow: str | None, asked: dict[str, Any], seed: int,
         for one in outcomes
     ]  # fmt: skip
     console().print(table_of(columns, rows, columns))
-
-
-def _read_numbers(text: str, between: str, name: str, told: str, count: int | None = None) -> list[float]:
-    try:
-        found = [float(part) for part in text.split(between)]
-    except ValueError:
-        found = []
-    if not found or (count is not None and len(found) != count):
-        raise PermanentError(f"{name} is {told}, not {text!r}")
-    return found
 
 
 def _run(

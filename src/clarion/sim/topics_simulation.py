@@ -50,6 +50,10 @@ class TopicsModel:
             raise ValueError(f"topics are 1 to {MOST_TOPICS:,}, not {self.topics:,}")
         if not (0 < self.load_per_s < inf and 0 < self.seconds < inf):
             raise ValueError("a load is above 0, and so are the seconds of a run")
+        if self.slow_until_s < self.slow_from_s:
+            raise ValueError(
+                f"a time that is slow ends after it begins, not from {self.slow_from_s:g} to {self.slow_until_s:g}"
+            )
         if self.load_per_s * self.seconds > MOST_MESSAGES:
             raise ValueError(f"a run has at most {MOST_MESSAGES:,} messages: lower the load, or make it shorter")
 

@@ -8,12 +8,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Literal
 
-from clarion.model.arguments import optional_seconds, seconds, whole
+from clarion.model.arguments import as_list, optional_seconds, seconds, whole
 from clarion.model.errors import ClarionError, Closed, TimedOut
 from clarion.model.names import to_bytes
 from clarion.session.async_session import AsyncSession
@@ -49,15 +49,18 @@ AckMode = Literal["auto", "explicit"]
 Delivery = Literal["at-least-once", "at-most-once"]
 
 
-TopicOrTopics = bytes | str | Sequence[bytes | str]
+TopicOrTopics = bytes | str | Iterable[bytes | str]
 _MOST_TOPICS = 1000
 
 
-def _topics(topic: object) -> Topics:
+def _topics(topic: TopicOrTopics) -> Topics:
     """Return a topic or pattern as bytes, or several of them, each once."""
-    if not isinstance(topic, list | tuple):
-        return to_bytes(topic, "topic")  # type: ignore[arg-type]
-    several = tuple(sorted({to_bytes(each, "topic") for each in topic}))
+    if isinstance(topic, memoryview):
+        return bytes(topic)
+    if isinstance(topic, str | bytes | bytearray):
+        return to_bytes(topic, "topic")
+    listed = as_list(topic, "topic, where it is not bytes or str,")
+    several = tuple(sorted({to_bytes(each, "topic") for each in listed}))
     if not 1 <= len(several) <= _MOST_TOPICS:
         raise ValueError(f"a list names 1 to {_MOST_TOPICS} topics or patterns, not {len(several)}")
     return several if len(several) > 1 else several[0]
@@ -308,8 +311,8 @@ class Subscriber(_Client):
     def get(self, topic: TopicOrTopics, max_messages: int = 100, wait_s: float = 0.0) -> list[Message]:
         """Return up to `max_messages`; where there are none, wait up to `wait_s` for the first: [] when it is over.
 
-        A pattern, or a list of topics and patterns, is read in the order in which messages come to the broker, as far
-        as one reply brings them; each topic keeps its own order. All must be subscribed to.
+        A pattern, or a list of up to 1000 topics and patterns, is read in the order in which messages come to the
+        broker, as far as one reply brings them; each topic keeps its own order. All must be subscribed to.
         """
         found: list[Message] = self._session.run(self._get(topic, max_messages, wait_s, single=True))
         return found

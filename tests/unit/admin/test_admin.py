@@ -119,9 +119,10 @@ def test_a_subscription_is_described_or_not_there(admin: Admin, answers: Answers
 
 def test_all_subscriptions_leave_out_topics_without_and_those_deleted_meanwhile(admin: Admin, answers: Answers) -> None:
     answers.add(bodies.TopicRows((_row(b"a", 1, b"x"), _row(b"b", 1), _row(b"c", 1, b"y"), _row(b"d", 1, b"z")), False))
-    answers.add(bodies.Description(topic_values(b"a", subscriptions=[subscription_values(b"x")])))
-    answers.refuse(Code.NO_TOPIC)
-    answers.add(bodies.Description(topic_values(b"d", subscriptions=[subscription_values(b"z")])))
+    there = [
+        topic_values(topic, subscriptions=[subscription_values(name)]) for topic, name in ((b"a", b"x"), (b"d", b"z"))
+    ]
+    answers.add(bodies.Descriptions(tuple(there)))
     assert [(one.topic, one.name) for one in admin.subscriptions()] == [(b"a", b"x"), (b"d", b"z")]
 
 
@@ -130,7 +131,7 @@ def test_subscriptions_of_one_topic_and_of_a_pattern(admin: Admin, answers: Answ
     with pytest.raises(NoTopic):
         list(admin.subscriptions("alerts"))
     answers.add(bodies.TopicRows((_row(b"alerts/a", 1, b"x"), _row(b"orders", 1, b"x")), False))
-    answers.add(bodies.Description(topic_values(b"alerts/a", subscriptions=[subscription_values(b"x")])))
+    answers.add(bodies.Descriptions((topic_values(b"alerts/a", subscriptions=[subscription_values(b"x")]),)))
     assert [one.topic for one in admin.subscriptions("alerts/*")] == [b"alerts/a"]
 
 

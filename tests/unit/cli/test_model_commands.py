@@ -225,3 +225,23 @@ def test_no_number_for_a_parameter_is_a_traceback(name: str) -> None:
         result = _run("--seconds", "2s", "--warm-up", "0s", option_name(name), text)
         assert result.exit_code in (0, 1, 2)
         assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("topics", ["0", "-3", "abc", "1.5", "nan", "inf", "1,,", "", "99999999"])
+def test_a_wrong_number_of_topics_is_told(topics: str) -> None:
+    result = _run("--topics", topics)
+    assert result.exit_code == 1
+    assert "whole numbers like" in result.output or "topics are 1 to" in result.output
+
+
+@pytest.mark.parametrize("slow", ["5", "8-5", "nan-5", "5-inf", "-", "1.2.3-4"])
+def test_a_wrong_slow_time_is_told(slow: str) -> None:
+    result = _run("--topics", "10", "--slow", slow)
+    assert result.exit_code == 1
+    assert "like 5-8" in result.output or "ends after it begins" in result.output
+
+
+def test_the_table_of_topics_fits_into_80_columns() -> None:
+    result = _run("--topics", "1,2000", "--load", "500", "--seconds", "4s", "--slow", "1-2")
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 80

@@ -15,11 +15,13 @@ from clarion.cli.command_options import (
 )
 from clarion.cli.output import (
     age,
+    console,
     counted,
     json_lines,
     payload_glance,
     readable_bytes,
     readable_duration,
+    table_of,
     text_lines,
     text_lines_with_topic,
     whole_payloads,
@@ -132,3 +134,18 @@ def test_ages_are_short_and_never_negative() -> None:
     assert age(None) == ""
     assert age(now - timedelta(hours=2, minutes=1)) == "2h 1m"
     assert age(now + timedelta(hours=1)) == "0s"
+
+
+@pytest.mark.parametrize("show_header", [True, False])
+def test_a_long_table_is_set_as_a_short_one(
+    show_header: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(many: int) -> str:
+        monkeypatch.setattr("clarion.cli.output._MANY_ROWS", many)
+        rows = [(f"日本/{n}" if n % 3 else "[bold]x", "3" * (n % 5), "", "r1 (3)"[n % 4 :]) for n in range(30)]
+        console().print(
+            table_of(["topic", "messages", "b", "subscribers"], rows, ["messages"], show_header=show_header)
+        )
+        return capsys.readouterr().out
+
+    assert printed(10) == printed(1000)

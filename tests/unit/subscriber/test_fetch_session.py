@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 from tests.unit.subscriber.talking import (
@@ -593,7 +594,8 @@ def test_what_lies_here_of_a_topic_read_alone_is_not_handed_out_as_the_session_b
     reader.pick(Kind.ATTACH).answer(Kind.ACK, bodies.Attached(9, 0, ()))
     reader.pick(Kind.GET).deliver(0, b"a0", b"a1")
     assert payloads_of(alone.end()) == [b"a0"]
-    reader.core.source(PATTERN).session.end(LeaseLost("over"))
+    session: Any = reader.core.source(PATTERN)
+    session.session.end(LeaseLost("over"))
     reader.take_asked()
     walk = reader.get()
     assert not walk.go_on(), "a1 comes again, when it is attached to later"
