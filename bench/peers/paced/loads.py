@@ -53,7 +53,7 @@ _CURVE_PER_S = (100, 300, 1000, 5000, 10_000, 20_000, 40_000, 80_000, 160_000, 3
 CURVES = [Load("curves", topics, per_s, lasts=0.33) for topics in CURVE_TOPICS for per_s in _CURVE_PER_S]
 ROWS = [load.row for load in TABLE] + ["fast", "tracking", "100000x20000", "curves"]
 LONG = ("100000x20000", "curves")  # a quick look, of one round, leaves these out unless they are asked for
-ONCE = ("100000x20000",)  # one round must do
+ONCE = ("100000x20000", "tracking", "curves")  # one round must do
 
 ENTRANTS = [
     System("clarion", "Clarion", "fsync", True, ClarionServer, "paced_clarion"),
