@@ -109,22 +109,22 @@ def test_frames_that_are_no_request(url: str) -> None:
 
 def test_other_versions_are_told_which_are_spoken(url: str) -> None:
     with harmless(url) as stranger:
-        for version in (0, 2, 255):
+        for version in (0, 3, 255):
             refusal = stranger.refused(prefix(Kind.STATS, version=version), _encode(bodies.AskStats()))
             assert refusal.code == Code.VERSION
-            assert "1 to 1" in refusal.text
+            assert "1 to 2" in refusal.text
         kind, body = stranger.ask(Kind.HELLO, bodies.Hello(5, 9, "from the future"))
         assert (kind, msgspec.msgpack.decode(body, type=bodies.Refused).code) == (Kind.INVALID, Code.VERSION)
         kind, _ = stranger.ask(Kind.HELLO, bodies.Hello(0, HUGE, "polyglot"))
         assert kind == Kind.ACK
 
 
-WITH_BATCHES = {Kind.PUT, Kind.STAGE, Kind.TRANSACT}
+WITH_BATCHES = {Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.TRANSACT}
 REQUESTS = sorted(WITH_BATCHES | {
     Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.GET, Kind.ACK, Kind.HELLO, Kind.REGISTER, Kind.FORGET, Kind.ATTACH,
     Kind.CONFIGURE, Kind.TOPICS, Kind.STATS, Kind.TAKE, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.STATE,
     Kind.COMMIT_STAGED, Kind.DESCRIBE, Kind.SEEK, Kind.PURGE, Kind.DELETE, Kind.READ, Kind.MATCHES, Kind.DEAD,
-    Kind.REPORT, Kind.FIND_OFFSET, Kind.OPEN,
+    Kind.REPORT, Kind.FIND_OFFSET, Kind.OPEN, Kind.BEGIN_FETCH, Kind.FETCH, Kind.ACK_MANY, Kind.DESCRIBE_MANY,
 })  # fmt: skip
 
 
