@@ -29,7 +29,7 @@ from zmq.utils.monitor import parse_monitor_message
 from clarion.model.errors import BadSettings
 from clarion.session.connection import KEPT_FROM_BYTES, send_frames
 from clarion.session.service_process import connections_possible
-from clarion.wire.frames import PUBLISHER_KINDS, SUBSCRIBER_KINDS, Buffer
+from clarion.wire.frames import LARGE_BODY_BYTES, PUBLISHER_KINDS, SUBSCRIBER_KINDS, Buffer
 
 log = logging.getLogger("clarion.broker")
 AnswerT = TypeVar("AnswerT")
@@ -141,7 +141,7 @@ class Transport:
         self.counters: Counter[str] = Counter()
         self._max_connections = min(max_connections, connections_possible(_SPARE_DESCRIPTORS))
         self._context = zmq.Context()
-        self._max_frame_bytes = max_batch_bytes + _ENVELOPE_BYTES
+        self._max_frame_bytes = max(max_batch_bytes, LARGE_BODY_BYTES) + _ENVELOPE_BYTES
         self.listeners: list[Listener] = []
         self._held_back: dict[Peer, None] = {}
         self._retry_s = _RETRY_S

@@ -412,7 +412,8 @@ class PublisherCore(CallersCore):
     def _send(self, *, ends_publish: bool) -> None:
         """Send the batches that leave in this turn."""
         leaving, self._leaving = self._leaving, []
-        requests = requests_of(leaving, together=self.last_seen.version >= MANY_TOPICS_VERSION)
+        together = self.last_seen.version >= MANY_TOPICS_VERSION
+        requests = requests_of(leaving, together=together, most_bytes=self.max_batch_bytes)
         for parts in requests:
             send = put_request(parts, ends_publish=ends_publish and parts is requests[-1])
             self._in_transfer += send.tag.messages

@@ -24,8 +24,10 @@ class PutTag(NamedTuple):
     ends_publish: bool  # whether it is the last request of a publish
 
 
-def requests_of(leaving: Parts, *, together: bool) -> list[Parts]:
-    """Return the parts of each request that batches leave with; those of a topic stay in order."""
+def requests_of(leaving: Parts, *, together: bool, most_bytes: int) -> list[Parts]:
+    """Return the parts of each request that batches leave with, no more bytes than the broker takes in one frame; those
+    of a topic stay in order."""
+    most_bytes = min(most_bytes, TOGETHER_BYTES)
     requests: list[Parts] = []
     gathered: Parts = []
     size = 0
@@ -39,7 +41,7 @@ def requests_of(leaving: Parts, *, together: bool) -> list[Parts]:
                 gathered, size = [], 0
             requests.append([part])
             continue
-        if len(gathered) == TOGETHER_MAX or size + added > TOGETHER_BYTES:
+        if gathered and (len(gathered) == TOGETHER_MAX or size + added > most_bytes):
             requests.append(gathered)
             gathered, size = [], 0
         gathered.append(part)

@@ -137,7 +137,7 @@ DECIDED_KINDS = frozenset({
 })  # fmt: skip
 # What decoding may cost: a body beyond this is refused unread, so that no request holds the broker up for long.
 _BODY_BYTES = 64 * 1024
-_LARGE_BODY_BYTES = 2**21  # of those that carry ranges, names or times of very many messages
+LARGE_BODY_BYTES = 2**21  # of those that carry ranges, names or times of very many messages
 _WITH_LARGE_BODY = frozenset({
     Kind.PUT, Kind.ACK, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.TRANSACT, Kind.COMMIT_STAGED, Kind.DEAD, Kind.OPEN,
     Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.GET, Kind.ACK_MANY, Kind.DESCRIBE_MANY,
@@ -179,7 +179,7 @@ def parse_request(frames: Sequence[Buffer]) -> Request:
     wanted = 3 if kind in WITH_BLOB else 2
     if len(frames) != wanted:
         raise BadFrames(f"a {Kind(kind).name} has {wanted} frames, this has {len(frames)}")
-    most = _LARGE_BODY_BYTES if kind in _WITH_LARGE_BODY else _BODY_BYTES
+    most = LARGE_BODY_BYTES if kind in _WITH_LARGE_BODY else _BODY_BYTES
     if len(frames[1]) > most:
         raise BadFrames(f"the body of a {Kind(kind).name} has at most {most} bytes, this has {len(frames[1])}")
     try:

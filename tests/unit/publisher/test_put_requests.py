@@ -10,7 +10,9 @@ from tests.unit.publisher.talking import MOMENT_S, Asked, Talk
 
 from clarion.model.errors import InvalidRequest, NoSubscriber, NoTopic, PublisherExpired, TopicFull
 from clarion.publisher.outgoing_batch import OutgoingBatch
-from clarion.publisher.tuner import LAN
+from clarion.publisher.put_requests import requests_of
+from clarion.publisher.topic_queue import TopicQueue
+from clarion.publisher.tuner import LAN, make_tuner
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
 from clarion.wire.codes import Code
@@ -315,3 +317,17 @@ def test_everything_that_is_left_is_counted_over_all_topics() -> None:
         talk.now_s += MOMENT_S
         talk.turn()
     assert talk.core.unconfirmed() == 400
+
+
+def test_a_request_of_many_batches_is_no_larger_than_the_broker_takes() -> None:
+    parts = []
+    for number in range(12):
+        queue = TopicQueue(b"t/%d" % number, make_tuner("auto", LAN, 0.0))
+        batch = OutgoingBatch(queue.topic)
+        batch.builder.add(bytes(9000), None, None, 9016)
+        batch.seal(broker=1, publisher=1, stamp=1, number=1)
+        parts.append((queue, batch))
+    requests = requests_of(parts, together=True, most_bytes=20_000)
+    assert [part for request in requests for part in request] == parts
+    assert [len(request) for request in requests] == [2] * 6
+    assert [len(request) for request in requests_of(parts, together=True, most_bytes=100)] == [1] * 12
