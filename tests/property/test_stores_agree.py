@@ -48,6 +48,7 @@ _of_topics = st.one_of(
     st.tuples(st.just("put"), _place, st.tuples(st.sampled_from(PUBLISHERS), _count, _size, st.just(0))),
     st.tuples(st.just("trim"), _place, st.integers(0, 30)),
     st.tuples(st.just("subscribe"), _place, st.tuples(_name, st.integers(0, 1 << 62), st.binary(max_size=3))),
+    st.tuples(st.just("move"), _place, st.integers(0, 1 << 62)),
     st.tuples(st.just("unsubscribe"), _place, _name),
     st.tuples(st.just("give_back"), _place, st.tuples(_name, _place, _time, st.text(max_size=3))),
     st.tuples(st.just("settle"), _place, st.tuples(_name, _place)),
@@ -83,6 +84,7 @@ class _Driver:
         self.names: dict[bytes, int] = {}
         self.answered = dict.fromkeys(PUBLISHERS, 0)
         self.version = 0
+        self.subscribed: set[tuple[int, bytes]] = set()
 
     def changes(self, steps: list[Step]) -> Changes:
         changes = Changes()
@@ -111,6 +113,7 @@ class _Driver:
         name = next(name for name, number in self.names.items() if number == topic)
         del self.names[name]
         self.maker.delete(changes, topic)
+        self.subscribed = {key for key in self.subscribed if key[0] != topic}
         return [name]
 
     def _configure(self, changes: Changes, place: int, packed: bytes) -> None:
@@ -135,11 +138,20 @@ class _Driver:
             subscribe(changes, topic, name, cursor)
             row = changes.subscriptions[topic, name]
             changes.subscriptions[topic, name] = row._replace(options=packed, consumers=packed * 2, seen_at_us=place)
+            changes.cursors.pop((topic, name), None)
+            self.subscribed.add((topic, name))
+
+    def _move(self, changes: Changes, place: int, cursor: int) -> None:
+        moved = sorted(self.subscribed - changes.subscriptions.keys())
+        if moved:
+            changes.cursors[moved[place % len(moved)]] = cursor
 
     def _unsubscribe(self, changes: Changes, place: int, name: bytes) -> None:
         topic = self._number(place)
         if topic and (topic, name) not in changes.subscriptions:
             changes.gone_subscriptions.add((topic, name))
+            changes.cursors.pop((topic, name), None)
+            self.subscribed.discard((topic, name))
 
     def _give_back(self, changes: Changes, place: int, detail: tuple[bytes, int, int, str]) -> None:
         name, offset, at_us, reason = detail
@@ -267,6 +279,7 @@ _plain = st.one_of(
     st.tuples(st.just("put"), _place, st.tuples(st.just(1), st.just(1), st.just(3), st.just(0))),
     st.tuples(st.just("trim"), _place, st.integers(0, 200)),
     st.tuples(st.just("subscribe"), _place, st.tuples(_name, st.integers(0, 1 << 62), st.binary(max_size=3))),
+    st.tuples(st.just("move"), _place, st.integers(0, 1 << 62)),
     st.tuples(st.just("give_back"), _place, st.tuples(_name, _place, _time, st.text(max_size=3))),
     st.tuples(st.just("settle"), _place, st.tuples(_name, _place)),
     st.tuples(st.just("publisher"), st.sampled_from(PUBLISHERS), _time),

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 _log = logging.getLogger(__name__)
 _CHORE = object()  # in place of a group: the store is to look after itself
-_INDEX_AFTER_S = 1.0  # the index takes what was answered, or sooner where that is much
+_INDEX_AFTER_S = 3.0  # the index takes what was answered, or sooner where that is much
 _QUICK_S = 0.002  # a disk that took no longer lately may be waited for
 _SMALL_BYTES = 64 * 1024
 _REMEMBERED = 0.8  # of how long commits took, at the next one

@@ -3,10 +3,14 @@ until the index has them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from operator import itemgetter
+
 from clarion.store.index_runs import is_plain
 from clarion.store.records import Entry, Record
 
 _PAGES_OF_TOPIC = 3  # where its batches, receipts and subscriptions lie; and its own row, where it is trimmed
+_first, _second, _first_two = itemgetter(0), itemgetter(1), itemgetter(0, 1)
 
 
 class Ahead:
@@ -14,13 +18,15 @@ class Ahead:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.rows = 0  # that the index takes for them, at most
         self.log_bytes = 0
         self.entry_bytes = 0
         self.is_plain = True  # so that all but topics, their batches and subscriptions, and publishers, is as it was
         self.trimmed: set[int] = set()  # topics
         self._topics: set[int] = set()  # by number, and new ones by name
         self._names: set[bytes] = set()
+        self._batches: Counter[int] = Counter()  # by topic, those that no trim here takes
+        self._subscriptions: set[tuple[int, bytes]] = set()
+        self._rows = 0  # for batches and everything else
 
     def add(self, record: Record) -> None:
         """Note a record that the log has got."""
@@ -29,24 +35,37 @@ class Ahead:
         for topic, name, *_ in entry.topics:
             self._topics.add(topic)
             self._names.add(name)
-        self._topics.update([batch[0] for batch in entry.batches])
-        self._topics.update([receipt[1] for receipt in entry.receipts])
-        self._topics.update([row[0] for row in entry.subscriptions])
-        if entry.trims:
-            self.trimmed.update([trim[0] for trim in entry.trims])
-            self._topics.update([trim[0] for trim in entry.trims])
-        for row in entry.returned:
-            self._topics.add(row[0])
-        for gone in entry.gone_returned:
-            self._topics.add(gone[0])
-        self.rows += rows_of(entry)
+        self._topics.update(map(_second, entry.receipts))
+        if entry.batches:
+            topics = list(map(_first, entry.batches))
+            self._topics.update(topics)
+            self._batches.update(topics)
+        for rows in (entry.subscriptions, entry.cursors):
+            if rows:
+                self._topics.update(map(_first, rows))
+                self._subscriptions.update(map(_first_two, rows))
+        for topic, below, next_offset, *_ in entry.trims:
+            self._topics.add(topic)
+            self.trimmed.add(topic)
+            if below >= next_offset:  # of all that was put before it nothing is left
+                self._rows -= self._batches.pop(topic, 0)
+        self._topics.update(map(_first, entry.returned))
+        self._topics.update(map(_first, entry.gone_returned))
+        puts = len(entry.topics) + len(entry.publishers) + len(entry.batches) + len(entry.receipts)
+        self._rows += puts + len(entry.returned) + len(entry.gone_returned)
         self.log_bytes += record.end - record.at
         self.entry_bytes += record.data_at - record.at
         self.records.append(record)
 
-    def pages(self, page_bytes: int) -> int:
-        """Return how many pages of the index they change, more or less: those of each topic, and what the rows take."""
-        return _PAGES_OF_TOPIC * len(self._topics) + len(self.trimmed) + 2 * self.entry_bytes // page_bytes
+    @property
+    def rows(self) -> int:
+        """How many rows of the index they change, more or less."""
+        return self._rows + len(self._subscriptions) + len(self.trimmed)
+
+    def pages(self, page_bytes: int, of_index: int) -> int:
+        """Return how many pages of an index of so many they change, more or less: each topic's, and what rows take."""
+        changed = min(_PAGES_OF_TOPIC * len(self._topics) + len(self.trimmed), of_index)
+        return changed + 2 * self.entry_bytes // page_bytes
 
     def is_about(self, topic: int) -> bool:
         """Return whether the records say something of a topic, or may do so."""
@@ -60,4 +79,5 @@ class Ahead:
 def rows_of(entry: Entry) -> int:
     """Return how many rows the index takes for a plain entry, at most."""
     puts = len(entry.topics) + len(entry.publishers) + len(entry.batches) + len(entry.receipts)
-    return puts + len(entry.subscriptions) + len(entry.trims) + len(entry.returned) + len(entry.gone_returned)
+    acks = len(entry.subscriptions) + len(entry.cursors)
+    return puts + acks + len(entry.trims) + len(entry.returned) + len(entry.gone_returned)

@@ -362,7 +362,10 @@ VERSION_5 = """
 ALTER TABLE pattern ADD COLUMN token INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pattern ADD COLUMN nonce BLOB NOT NULL DEFAULT x'';
 """
-_STEPS = (VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5)
+
+# Its tables are as before, but records tell cursors alone, too, which older Clarions would pass by.
+VERSION_6 = ""
+_STEPS = (VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6)
 SCHEMA_VERSION = len(_STEPS)
 
 

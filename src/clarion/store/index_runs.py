@@ -23,22 +23,23 @@ from clarion.store.index_writes import (
     ADD_TOPICS,
     FORGET_OLD_RECEIPTS,
     HIGHEST,
+    MOVE_CURSORS,
     SIGNED,
     UNSIGNED,
     Execute,
     Rows,
     write_record,
 )
-from clarion.store.port import Receipt, Trim
+from clarion.store.port import Receipt, SubscriptionRow, Trim
 from clarion.store.records import Entry, Envelope, Record
 from clarion.store.segments import Growth, grow
 
 _PLAIN = {
-    "topics", "publishers", "batches", "receipts", "subscriptions", "trims", "returned", "gone_returned", "clock_us",
-    "count", "stamp",
+    "topics", "publishers", "batches", "receipts", "subscriptions", "cursors", "trims", "returned", "gone_returned",
+    "clock_us", "count", "stamp",
 }  # fmt: skip
 _others = attrgetter(*(name for name in Entry.__struct_fields__ if name not in _PLAIN))
-_first, _first_two, _first_three, _size = itemgetter(0), itemgetter(0, 1), itemgetter(0, 1, 2), attrgetter("size")
+_first, _size = itemgetter(0), attrgetter("size")
 
 _TRIM = Rows(
     "DELETE FROM log WHERE (topic, first_offset) IN (WITH trim(topic, below) AS (",
@@ -87,8 +88,7 @@ def _write_run(execute: Execute, run: Sequence[Record]) -> Growth:
     trimmed_below = _write_trims(execute, [trim for entry in entries for trim in entry.trims], growth)
     _write_batches(execute, run, trimmed_below, growth)
     _write_receipts(execute, sorted(chain.from_iterable(entry.receipts for entry in entries)))
-    acked = chain.from_iterable(entry.subscriptions for entry in entries)
-    ADD_SUBSCRIPTIONS.run(execute, _last_of(acked, _first_two))
+    _write_subscriptions(execute, entries)
     if any(entry.returned or entry.gone_returned for entry in entries):
         _write_returned(execute, entries)
     if told := [entry.clock_us for entry in entries if entry.clock_us]:
@@ -98,6 +98,21 @@ def _write_run(execute: Execute, run: Sequence[Record]) -> Growth:
     if stamp := max(entry.stamp for entry in entries):
         execute(HIGHEST, (stamp, "stamp"))
     return growth
+
+
+def _write_subscriptions(execute: Execute, entries: Iterable[Entry]) -> None:
+    """Write how subscriptions stand at the end; a cursor is of the row before it, here or in the index."""
+    rows: dict[tuple[int, bytes], SubscriptionRow] = {}
+    cursors: dict[tuple[int, bytes], int] = {}
+    for entry in entries:
+        for row in entry.subscriptions:
+            rows[row[:2]] = row
+            cursors.pop(row[:2], None)
+        cursors.update([((topic, name), cursor) for topic, name, cursor in entry.cursors])
+    for key in rows.keys() & cursors.keys():
+        rows[key] = rows[key]._replace(cursor=cursors.pop(key))
+    ADD_SUBSCRIPTIONS.run(execute, sorted(rows.values()))
+    MOVE_CURSORS.run(execute, sorted((topic, name, cursor) for (topic, name), cursor in cursors.items()))
 
 
 def _last_of(rows: Iterable[Any], key: itemgetter[Any]) -> list[Any]:

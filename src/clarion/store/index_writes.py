@@ -63,6 +63,12 @@ ADD_PUBLISHERS = Rows(
 ADD_LOG = Rows("INSERT INTO log", 11)
 ADD_RECEIPTS = Rows("INSERT INTO receipt", 8)
 ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 10)
+MOVE_CURSORS = Rows(
+    "WITH moved(topic, name, cursor) AS (",
+    3,
+    """) UPDATE subscription SET cursor = moved.cursor FROM moved
+    WHERE subscription.topic = moved.topic AND subscription.name = moved.name""",
+)
 _ADD_SEGMENTS = Rows("REPLACE INTO segment", 6)
 _ADD_WRITERS = Rows("REPLACE INTO writer", 5)
 _ADD_ANSWERS = Rows("INSERT INTO answer", 4)
@@ -111,6 +117,8 @@ def write_record(execute: Execute, record: Record) -> Growth:
         _write_receipts(execute, entry.receipts)
     if entry.subscriptions:
         ADD_SUBSCRIPTIONS.run(execute, entry.subscriptions)
+    if entry.cursors:
+        MOVE_CURSORS.run(execute, entry.cursors)
     _write_more(execute, entry)
     if entry.secret:
         execute("REPLACE INTO meta VALUES ('secret', ?)", (entry.secret,))

@@ -115,6 +115,8 @@ class MemoryStore:
             answers.append(answer)
             del answers[:-RECEIPTS_KEPT]
         self._subscriptions.update(changes.subscriptions)
+        for key, cursor in changes.cursors.items():
+            self._subscriptions[key] = self._subscriptions[key]._replace(cursor=cursor)
         self._writers.update(changes.writers)
         self._states.update(changes.states)
         self._returned.update(changes.returned)

@@ -231,6 +231,7 @@ class Changes:
     batches: list[StoredBatch] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     subscriptions: dict[tuple[int, bytes], SubscriptionRow] = field(default_factory=dict)
+    cursors: dict[tuple[int, bytes], int] = field(default_factory=dict)  # of others, where nothing above it is acked
     gone_subscriptions: set[tuple[int, bytes]] = field(default_factory=set)
     gone_publishers: set[int] = field(default_factory=set)
     trims: dict[int, Trim] = field(default_factory=dict)
@@ -255,18 +256,23 @@ class Changes:
 
     @property
     def is_light(self) -> bool:
-        """Whether it is a few rows: what single puts, acks and transactions change, and nothing else."""
-        return not any(_heavy(self)) and max(map(len, _counted(self))) <= _LIGHT_ROWS
+        """Whether it is a few rows: what puts, acks, trims and transactions change, and nothing else."""
+        if any(_heavy(self)) or max(map(len, _counted(self))) > _LIGHT_ROWS:
+            return False
+        return max(map(len, _plain(self))) <= _LIGHT_PLAIN_ROWS
 
     def __bool__(self) -> bool:
         return any(_all(self))
 
 
 _LIGHT_ROWS = 4
-_COUNTED = ("batches", "subscriptions", "decisions", "answers", "states", "returned", "gone_returned")
-_LIGHT = {*_COUNTED, "topics", "publishers", "receipts", "clock_us", "count"}
+_COUNTED = ("decisions", "answers", "states", "returned", "gone_returned")
+_LIGHT_PLAIN_ROWS = 100  # of what many requests change together, and the index takes together
+_PLAIN = ("topics", "publishers", "batches", "receipts", "subscriptions", "cursors", "trims")
+_LIGHT = {*_COUNTED, *_PLAIN, "clock_us", "count"}
 _all = attrgetter(*Changes.__slots__)
 _counted = attrgetter(*_COUNTED)
+_plain = attrgetter(*_PLAIN)
 _heavy = attrgetter(*(name for name in Changes.__slots__ if name not in _LIGHT))
 
 

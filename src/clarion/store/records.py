@@ -112,6 +112,7 @@ class Entry(msgspec.Struct, array_like=True):
     decisions: list[Decision] = []
     count: int = 0
     stamp: int = 0
+    cursors: list[tuple[int, bytes, int]] = []  # topic, subscriber, and where the subscription is
 
 
 class Record(NamedTuple):
@@ -182,6 +183,7 @@ def entry_of(changes: Changes) -> Entry:
         entry.gone_topics = list(changes.gone_topics)
     entry.history, entry.clock_us = changes.history, changes.clock_us
     entry.decisions, entry.count, entry.stamp = changes.decisions, changes.count, changes.stamp
+    entry.cursors = [(topic, name, cursor) for (topic, name), cursor in changes.cursors.items()]
     return entry
 
 

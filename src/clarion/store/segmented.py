@@ -232,6 +232,7 @@ class SegmentedStore(IndexReader):
 
     def _set_bounds(self) -> None:
         self._page_bytes: int = self._writer.pragma("page_size")
+        self._index_pages: int = self._writer.pragma("page_count")
         self._writer.pragma("journal_size_limit", 2 * self._checkpoint_bytes)
         self._writer.set_wal_hook(self._wal_grew)
 
@@ -353,6 +354,7 @@ class SegmentedStore(IndexReader):
                 raise self._in_doubt(error) from error
             self._segment_rows.settle(rows)
             self._taken = Ahead()
+            self._index_pages = self._writer.pragma("page_count")
             self._crash_point("after-index")
             self._look_for_room()
 
@@ -378,7 +380,7 @@ class SegmentedStore(IndexReader):
         ahead = self._ahead
         return max(
             ahead.rows / _ROWS_AHEAD,
-            ahead.pages(self._page_bytes) / max(1, self._checkpoint_bytes // self._page_bytes),
+            ahead.pages(self._page_bytes, self._index_pages) / max(1, self._checkpoint_bytes // self._page_bytes),
             len(ahead.records) / _RECORDS_AHEAD,
             ahead.log_bytes / _BYTES_AHEAD,
         )

@@ -53,6 +53,9 @@ _EVEN_FROM = 16  # values of one size: fewer are not worth the look
 _EVEN_AT_ONCE = 64
 _OFFSET_MAX = (1 << 31) - 1
 _SOLE_AT = HEADER_BYTES + 8  # where the payload of a lone message without key and headers begins
+_SOLE_BEGIN = struct.pack("<4sBBH", MAGIC, LAYOUT_VERSION, 0, 0)
+_SOLE_SEED = int.from_bytes(_SOLE_BEGIN, "little")
+_SOLE_OFFSETS = struct.Struct("<ii")
 
 Headers = dict[str, bytes]
 encode_headers = msgspec.msgpack.Encoder().encode
@@ -217,6 +220,18 @@ def _checksum(packed: Buffer) -> int:
     return xxh3_64_intdigest(memoryview(packed)[_CHECKED_FROM:], seed=_WIDE.unpack_from(packed)[0])
 
 
+def _is_sole(raw: Buffer, header: tuple[Any, ...]) -> bool:
+    """Return whether a batch that begins as one of a lone message without key and headers is a whole and undamaged one,
+    as most small ones are; what else is wrong with it, this does not say."""
+    size: int = header[8]
+    return bool(
+        header[13] == len(raw) - HEADER_BYTES == 8 + size + -size % 8
+        and raw[HEADER_BYTES:_SOLE_AT] == _SOLE_OFFSETS.pack(0, size)
+        and header[9] < STAMP_LIMIT
+        and header[4] == xxh3_64_intdigest(raw[_CHECKED_FROM:], _SOLE_SEED)
+    )
+
+
 def _check_payloads(raw: Buffer, count: int, size: int) -> None:
     """Raise BadBatch where a batch of payloads alone is not laid out as its header says; see `_check_columns`."""
     data_at = HEADER_BYTES + padded(4 * (count + 1))
@@ -275,6 +290,8 @@ class Batch:
         if len(raw) < HEADER_BYTES:
             raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, this has {len(raw)}")
         header = _HEADER.unpack_from(raw)
+        if header[5] == 1 and raw[:8] == _SOLE_BEGIN and _is_sole(raw, header):
+            return cls(raw, header)
         if header[0] != MAGIC:
             raise BadBatch(f"a batch begins with {MAGIC!r}, this with {bytes(raw[:4])!r}")
         if header[1] != LAYOUT_VERSION:

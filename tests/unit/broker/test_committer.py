@@ -12,7 +12,7 @@ from clarion.broker.committer import Committer, Outcome
 from clarion.broker.engine import Group
 from clarion.model.errors import StoreFailed, StoreFull
 from clarion.store.memory import MemoryStore
-from clarion.store.port import Changes, PublisherRow, SubscriptionRow, Trim
+from clarion.store.port import Changes, PublisherRow, Trim
 
 _PATIENCE_S = 30
 
@@ -150,10 +150,13 @@ def test_only_what_is_small_counts_as_quick(committer: Committer, store: Watched
     large = group()
     large.bytes = 1 << 20
     assert not committer.is_quick(large)
-    for heavy in (Changes(gone_topics={1}), Changes(trims={1: Trim(1, 5, 5, 0, 0)}), Changes(gone_publishers={1})):
+    for heavy in (Changes(gone_topics={1}), Changes(gone_publishers={1})):
         assert not committer.is_quick(Group(changes=heavy))
-    many = Changes(subscriptions={(1, b"%d" % place): SubscriptionRow(1, b"", 0, b"", 0, b"") for place in range(5)})
-    assert not committer.is_quick(Group(changes=many))
+    for count, quick in ((50, True), (500, False)):
+        acked = {(1, b"%d" % place): place for place in range(count)}
+        trimmed = {place: Trim(place, 5, 5, 0, 0) for place in range(count)}
+        for changes in (Changes(cursors=acked), Changes(trims=trimmed)):
+            assert committer.is_quick(Group(changes=changes)) is quick
     store.at_rest = False
     assert not committer.is_quick(group())
 

@@ -56,16 +56,15 @@ def test_the_index_follows_when_no_request_comes(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Committer, "is_quick", lambda *_: True)  # whatever the disk does
     store = SegmentedStore(tmp_path / "data")
     broker = Broker(load_settings(environment={}, flags={"listen": "tcp://127.0.0.1:*"}), store=store)
-    settle = store.settle
-    was_ahead, followed = list[bool](), threading.Event()
+    catch_up, followed = store.catch_up, threading.Event()  # by whoever comes first: its own thread, or a chore
 
     def watched() -> None:
-        was_ahead.append(store.is_ahead)
-        settle()
-        if was_ahead[-1]:
+        was_ahead = store.is_ahead
+        catch_up()
+        if was_ahead:
             followed.set()
 
-    monkeypatch.setattr(store, "settle", watched)
+    monkeypatch.setattr(store, "catch_up", watched)
     serving = threading.Thread(target=broker.run)
     serving.start()
     try:

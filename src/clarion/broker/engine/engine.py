@@ -261,11 +261,11 @@ class Engine:
         if state.open.can_wait and self._seen.monotonic_s < state.open.patient_until_s:
             return None
         state.write_notes()
+        self._retention.trim_along(self._seen)
         if self._seen.monotonic_s >= self._clock_noted_s + _CLOCK_EVERY_S:
             self._clock_noted_s, state.open.changes.clock_us = self._seen.monotonic_s, self._seen.unix_us
         group, state.open = state.open, Group()
-        for key, subscription in group.dirty.items():
-            group.changes.subscriptions[key] = subscription.to_row()
+        group.close()
         state.in_flight = group
         return group
 

@@ -102,8 +102,8 @@ class Gets:
         state = self._state
         self._subscriptions.take_ack(plan, now)
         state.commit_in_a_moment(now)
-        key = (plan.topic.number, plan.subscription.name)
-        return next((group.commit for group in reversed(state.groups()) if key in group.dirty), None)
+        groups = reversed(state.groups())
+        return next((group.commit for group in groups if group.is_about(plan.subscription)), None)
 
     def _reply_nothing(self, reply_to: ReplyTo, body: bodies.Get, topic: Topic, acked_with: Commit | None) -> None:
         nothing = bodies.NoMessages(topic.visible_end, is_acked(body.acked, acked_with))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from clarion.broker.engine.capacity import below_size, bound_bytes
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import Subscriptions
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, has_expired, trim
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.options import TRIM, unpack_options, unpack_settings
+from clarion.model.options import PLAIN_SETTINGS, TRIM, unpack_options, unpack_settings
 from clarion.store.port import UNTIL_READ, SubscriptionRow, TopicRow, TopicSummary
 
 _SWEEP_EVERY_S = 1.0
@@ -19,8 +17,7 @@ _SUBSCRIPTIONS_A_SWEEP = 2000
 _HEADS_A_SWEEP = 5  # first batches read from the store to see whether they have expired
 _HEAD_BYTES = 2**20
 _HEAD_BATCHES = 1000
-_TRIMMED_AT_ONCE = 100  # topics that were read, or more, so that all of many have their turn …
-_TURNS_TO_TRIM = 20  # … within so many rounds; all at once where the disk has little room
+_TRIMMED_AT_ONCE = 100  # topics that were read; all of them where the disk has little room
 _UNUSED_S = 60.0  # for which a topic that is for a time may be without subscriptions at its beginning
 
 
@@ -35,19 +32,32 @@ class Retention:
         self._page = _TOPICS_A_SWEEP
         self._first_round = True
         self._started_us: int | None = None
-        self._a_turn = 0
-        self._to_trim: list[Topic] = []  # in turn: of very many topics, each lets go of more at a time
+        self._to_trim: list[Topic] = []  # of a round: of very many topics, each lets go of more at a time
+        self._round_s = 0.0  # when the round began …
+        self._round = 0  # … and with how many topics
 
     def trim_read(self, now: Now) -> None:
         """Forget messages that every subscriber has read (the stale message removal of the reliable service)."""
         state = self._state
         if not self._to_trim:
             self._to_trim, state.read_topics = list(state.read_topics), set()
-            self._a_turn = max(_TRIMMED_AT_ONCE, ceil(len(self._to_trim) / _TURNS_TO_TRIM))
-        most = self._a_turn if state.has_room(state.limits.disk_reserve_bytes) else len(self._to_trim)
-        some, self._to_trim = self._to_trim[:most], self._to_trim[most:]
-        for topic in some:
-            if state.topics.get(topic.name) is topic:  # else it left memory meanwhile, and is found when it is back
+            self._round_s, self._round = now.monotonic_s, len(self._to_trim)
+        has_room = state.has_room(state.limits.disk_reserve_bytes)
+        self._trim_some(_TRIMMED_AT_ONCE if has_room else len(self._to_trim), now)
+
+    def trim_along(self, now: Now) -> None:
+        """Do the same with a commit that is made anyway, for so many topics that the round ends in time: what the index
+        has not seen before it is gone never costs it a row."""
+        if self._to_trim:
+            part = (now.monotonic_s - self._round_s) / self._state.limits.stale_msg_interval_s
+            due = int(part * self._round) - (self._round - len(self._to_trim))
+            self._trim_some(min(due, _TRIMMED_AT_ONCE), now)
+
+    def _trim_some(self, most: int, now: Now) -> None:
+        topics, to_trim = self._state.topics, self._to_trim
+        for _ in range(min(most, len(to_trim))):
+            topic = to_trim.pop()
+            if topics.get(topic.name) is topic:  # else it left memory meanwhile, and is found when it is back
                 self.trim(topic, now)
 
     def forget_all(self) -> list[bytes]:
@@ -58,6 +68,9 @@ class Retention:
     def trim(self, topic: Topic, now: Now) -> None:
         """Forget messages of a topic that nobody needs any more, or that are beyond its bounds."""
         if topic.deleted:
+            return
+        if topic.settings is PLAIN_SETTINGS and topic.retention == UNTIL_READ:
+            trim(self._state, topic, topic.slowest_cursor())
             return
         live, bound = topic.slowest_cursor(), bound_bytes(topic, self._state.limits)
         below = self._below_age(topic, now)

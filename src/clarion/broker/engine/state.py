@@ -217,7 +217,8 @@ class Group:
     shown: list[tuple[Topic, StoredBatch]] = field(default_factory=list)
     on_durable: list[Effect] = field(default_factory=list)
     topics: set[Topic] = field(default_factory=set)
-    dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)
+    dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)  # of which all is written
+    cursors: dict[tuple[int, bytes], int] = field(default_factory=dict)  # of which, else, only that has changed
     bytes: int = 0
     patient: int = 0  # of those that are answered then, who can wait a moment for other changes to go with
     patient_until_s: float = inf
@@ -231,7 +232,19 @@ class Group:
         )
 
     def __bool__(self) -> bool:
-        return bool(self.on_durable or self.shown or self.dirty or self.changes)
+        return bool(self.on_durable or self.shown or self.dirty or self.cursors or self.changes)
+
+    def close(self) -> None:
+        """Have the subscriptions among the changes, as they stand now."""
+        for key, subscription in self.dirty.items():
+            self.changes.subscriptions[key] = subscription.to_row()
+            self.cursors.pop(key, None)
+        self.changes.cursors = self.cursors
+
+    def is_about(self, subscription: Subscription) -> bool:
+        """Return whether it changes a subscription."""
+        key = (subscription.topic, subscription.name)
+        return key in self.dirty or key in self.cursors
 
 
 class State:

@@ -225,6 +225,7 @@ class Subscriptions:
         del topic.subscriptions[subscription.name]
         key = (topic.number, subscription.name)
         state.open.dirty.pop(key, None)
+        state.open.cursors.pop(key, None)
         state.open.changes.gone_subscriptions.add(key)
         state.open.on_durable.append(SubscriptionChanged(topic, subscription.name, is_there=False))
         state.subscription_count -= 1
@@ -483,7 +484,7 @@ class Subscriptions:
         """Move the cursor, above which nothing is acked."""
         state = self._state
         subscription.acked.cursor = cursor
-        state.open.dirty[topic.number, subscription.name] = subscription
+        state.open.cursors[topic.number, subscription.name] = cursor
         state.changed(topic)
         state.read_topics.add(topic)
         state.counters["acks"] += 1
@@ -493,6 +494,7 @@ class Subscriptions:
         state, (topic, subscription, token, acked) = self._state, plan
         self.note_use(topic, subscription, now, token)
         cursor, leases = subscription.acked.cursor, subscription.leases
+        was_plain = leases is None and not len(subscription.acked)
         if leases is None:
             news = subscription.acked.add_all(acked)
         else:
@@ -500,7 +502,11 @@ class Subscriptions:
             if leases.waiting:  # they are looked at soon: what was acked made room for more
                 self.timers.set(topic, subscription, 0.0)
         if news:
-            self.changed(topic, subscription)
+            if was_plain and not len(subscription.acked):
+                state.open.cursors[topic.number, subscription.name] = subscription.acked.cursor
+                state.changed(topic)
+            else:
+                self.changed(topic, subscription)
             state.counters["acks"] += 1
         if subscription.acked.cursor > cursor:
             state.read_topics.add(topic)
