@@ -15,6 +15,7 @@ from clarion.store.index import load_checksum_vfs, make_index
 from clarion.store.index_runs import write_records
 from clarion.store.index_writes import write_record
 from clarion.store.memory import MemoryStore
+from clarion.store.packed_receipts import unpack_receipts
 from clarion.store.port import (
     KEEP,
     UNTIL_READ,
@@ -138,19 +139,20 @@ class _Driver:
             subscribe(changes, topic, name, cursor)
             row = changes.subscriptions[topic, name]
             changes.subscriptions[topic, name] = row._replace(options=packed, consumers=packed * 2, seen_at_us=place)
-            changes.cursors.pop((topic, name), None)
+            changes.cursors.get(name, {}).pop(topic, None)
             self.subscribed.add((topic, name))
 
     def _move(self, changes: Changes, place: int, cursor: int) -> None:
         moved = sorted(self.subscribed - changes.subscriptions.keys())
         if moved:
-            changes.cursors[moved[place % len(moved)]] = cursor
+            topic, name = moved[place % len(moved)]
+            changes.cursors.setdefault(name, {})[topic] = cursor
 
     def _unsubscribe(self, changes: Changes, place: int, name: bytes) -> None:
         topic = self._number(place)
         if topic and (topic, name) not in changes.subscriptions:
             changes.gone_subscriptions.add((topic, name))
-            changes.cursors.pop((topic, name), None)
+            changes.cursors.get(name, {}).pop(topic, None)
             self.subscribed.discard((topic, name))
 
     def _give_back(self, changes: Changes, place: int, detail: tuple[bytes, int, int, str]) -> None:
@@ -321,10 +323,19 @@ def _tables(records: list[list[Record]], folder: Path, *, together: bool) -> tup
             rows.settle(changed)
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         told = {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in names}
+        told["receipts"] = _receipts_kept(told["receipts"])
         told["meta"] = [row for row in told["meta"] if row[0] not in ("store_uuid", "broker")]
         return told, rows.rows
     finally:
         connection.close()
+
+
+def _receipts_kept(rows: list[Any]) -> list[Any]:
+    """Return those that have to be there of each publisher and topic; rows go whole, once none of them has to."""
+    receipts = sorted(receipt for publisher, topic, _, packed in rows
+                      for receipt in unpack_receipts(publisher, topic, packed))  # fmt: skip
+    last = {receipt[:2]: receipt.number for receipt in receipts}
+    return [receipt for receipt in receipts if receipt.number > last[receipt[:2]] - RECEIPTS_KEPT]
 
 
 @settings(max_examples=150, deadline=None)

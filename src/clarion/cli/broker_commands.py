@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # The committer thread comes back from fsync and has to wait for the GIL that the serving loop holds: 5 ms by
 # default, several times what the fsync took. Clients set nothing: they are guests in somebody's process.
-_SWITCH_INTERVAL_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0001
 _COLLECTED_EVERY = (
     50_000,
     50,

@@ -3,7 +3,7 @@ until the index has them."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from operator import itemgetter
 
 from clarion.store.index_runs import is_plain
@@ -20,12 +20,14 @@ class Ahead:
         self.records: list[Record] = []
         self.log_bytes = 0
         self.entry_bytes = 0
+        self.changes = 0  # that they tell, of which the index makes fewer rows
         self.is_plain = True  # so that all but topics, their batches and subscriptions, and publishers, is as it was
         self.trimmed: set[int] = set()  # topics
         self._topics: set[int] = set()  # by number, and new ones by name
         self._names: set[bytes] = set()
         self._batches: Counter[int] = Counter()  # by topic, those that no trim here takes
-        self._subscriptions: set[tuple[int, bytes]] = set()
+        self._subscriptions: defaultdict[bytes, set[int]] = defaultdict(set)  # topics, by subscriber
+        self._pairs: set[tuple[int, int]] = set()  # publishers and topics with receipts, which share rows
         self._rows = 0  # for batches and everything else
 
     def add(self, record: Record) -> None:
@@ -35,15 +37,19 @@ class Ahead:
         for topic, name, *_ in entry.topics:
             self._topics.add(topic)
             self._names.add(name)
-        self._topics.update(map(_second, entry.receipts))
+        if entry.receipts:
+            self._topics.update(map(_second, entry.receipts))
+            self._pairs.update(map(_first_two, entry.receipts))
         if entry.batches:
             topics = list(map(_first, entry.batches))
             self._topics.update(topics)
             self._batches.update(topics)
-        for rows in (entry.subscriptions, entry.cursors):
-            if rows:
-                self._topics.update(map(_first, rows))
-                self._subscriptions.update(map(_first_two, rows))
+        for row in entry.subscriptions:
+            self._topics.add(row.topic)
+            self._subscriptions[row.name].add(row.topic)
+        for name, moved in entry.cursors.items():
+            self._topics.update(moved)
+            self._subscriptions[name].update(moved)
         for topic, below, next_offset, *_ in entry.trims:
             self._topics.add(topic)
             self.trimmed.add(topic)
@@ -51,8 +57,9 @@ class Ahead:
                 self._rows -= self._batches.pop(topic, 0)
         self._topics.update(map(_first, entry.returned))
         self._topics.update(map(_first, entry.gone_returned))
-        puts = len(entry.topics) + len(entry.publishers) + len(entry.batches) + len(entry.receipts)
-        self._rows += puts + len(entry.returned) + len(entry.gone_returned)
+        self._rows += len(entry.topics) + len(entry.publishers) + len(entry.batches)
+        self._rows += len(entry.returned) + len(entry.gone_returned)
+        self.changes += rows_of(entry)
         self.log_bytes += record.end - record.at
         self.entry_bytes += record.data_at - record.at
         self.records.append(record)
@@ -60,7 +67,8 @@ class Ahead:
     @property
     def rows(self) -> int:
         """How many rows of the index they change, more or less."""
-        return self._rows + len(self._subscriptions) + len(self.trimmed)
+        subscriptions = sum(map(len, self._subscriptions.values()))
+        return self._rows + len(self._pairs) + subscriptions + len(self.trimmed)
 
     def pages(self, page_bytes: int, of_index: int) -> int:
         """Return how many pages of an index of so many they change, more or less: each topic's, and what rows take."""
@@ -77,7 +85,7 @@ class Ahead:
 
 
 def rows_of(entry: Entry) -> int:
-    """Return how many rows the index takes for a plain entry, at most."""
+    """Return how many rows the index takes for a plain entry that is alone."""
     puts = len(entry.topics) + len(entry.publishers) + len(entry.batches) + len(entry.receipts)
-    acks = len(entry.subscriptions) + len(entry.cursors)
+    acks = len(entry.subscriptions) + sum(map(len, entry.cursors.values()))
     return puts + acks + len(entry.trims) + len(entry.returned) + len(entry.gone_returned)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +21,8 @@ import apsw.sqlite_extra
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreTooNew
 from clarion.store.disk_errors import IndexDamaged
 from clarion.store.folder import sync_folder
-from clarion.store.port import Identity
+from clarion.store.packed_receipts import pack_receipts
+from clarion.store.port import Identity, Receipt
 from clarion.store.segments import SegmentRow
 
 APPLICATION_ID = 0x434C524E  # "CLRN"
@@ -363,8 +366,13 @@ ALTER TABLE pattern ADD COLUMN token INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pattern ADD COLUMN nonce BLOB NOT NULL DEFAULT x'';
 """
 
-# Its tables are as before, but records tell cursors alone, too, which older Clarions would pass by.
-VERSION_6 = ""
+# Records tell cursors alone, too, from here on, which older Clarions would pass by.
+VERSION_6 = """
+CREATE TABLE receipts (
+    publisher INTEGER NOT NULL, topic INTEGER NOT NULL, last_number INTEGER NOT NULL, packed BLOB NOT NULL,
+    PRIMARY KEY (publisher, topic, last_number)
+) STRICT, WITHOUT ROWID;
+"""
 _STEPS = (VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6)
 SCHEMA_VERSION = len(_STEPS)
 
@@ -373,4 +381,14 @@ def take_steps(connection: apsw.Connection) -> None:
     """Bring the tables to the current version, inside an open transaction."""
     for step in _STEPS[connection.pragma("user_version") :]:
         connection.execute(step)
+        if step is VERSION_6:
+            _pack_receipts(connection)
     connection.pragma("user_version", SCHEMA_VERSION)
+
+
+def _pack_receipts(connection: apsw.Connection) -> None:
+    rows = connection.execute("SELECT * FROM receipt ORDER BY publisher, topic, number")
+    receipts = (Receipt._make((*row[:3], row[3] % (1 << 64), *row[4:])) for row in rows)
+    for _, some in groupby(receipts, itemgetter(0, 1)):
+        connection.executemany("INSERT INTO receipts VALUES (?, ?, ?, ?)", pack_receipts(list(some)))
+    connection.execute("DROP TABLE receipt")

@@ -14,6 +14,7 @@ from clarion.store.ahead import Ahead
 from clarion.store.disk_errors import START_AGAIN, described, is_damage, typed, unavailable
 from clarion.store.folder import suspect
 from clarion.store.index_writes import to_unsigned
+from clarion.store.packed_receipts import unpack_receipts
 from clarion.store.port import (
     Answer,
     Decision,
@@ -280,9 +281,9 @@ class IndexReader:
         return int(low)
 
     def receipts(self, publisher: int, topic: int) -> list[Receipt]:
-        statement = "SELECT * FROM receipt WHERE publisher = ? AND topic = ? ORDER BY number"
-        rows = map(Receipt._make, self._rows(statement, (publisher, topic), topic=topic))
-        return [row._replace(checksum=to_unsigned(row.checksum)) for row in rows]
+        statement = "SELECT packed FROM receipts WHERE publisher = ? AND topic = ? ORDER BY last_number"
+        rows = self._rows(statement, (publisher, topic), topic=topic)
+        return [receipt for (packed,) in rows for receipt in unpack_receipts(publisher, topic, packed)]
 
     def publisher(self, publisher: int) -> PublisherRow | None:
         found = self._row("SELECT * FROM publisher WHERE publisher = ?", (publisher,))

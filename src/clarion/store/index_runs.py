@@ -8,6 +8,7 @@ page come together.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter, itemgetter
@@ -23,13 +24,13 @@ from clarion.store.index_writes import (
     ADD_TOPICS,
     FORGET_OLD_RECEIPTS,
     HIGHEST,
-    MOVE_CURSORS,
-    SIGNED,
-    UNSIGNED,
     Execute,
     Rows,
+    move_cursors,
+    to_signed,
     write_record,
 )
+from clarion.store.packed_receipts import ReceiptsRow, group_receipts, pack_receipts
 from clarion.store.port import Receipt, SubscriptionRow, Trim
 from clarion.store.records import Entry, Envelope, Record
 from clarion.store.segments import Growth, grow
@@ -87,7 +88,7 @@ def _write_run(execute: Execute, run: Sequence[Record]) -> Growth:
     ADD_PUBLISHERS.run(execute, _last_of(chain.from_iterable(entry.publishers for entry in entries), _first))
     trimmed_below = _write_trims(execute, [trim for entry in entries for trim in entry.trims], growth)
     _write_batches(execute, run, trimmed_below, growth)
-    _write_receipts(execute, sorted(chain.from_iterable(entry.receipts for entry in entries)))
+    _write_receipts(execute, chain.from_iterable(entry.receipts for entry in entries))
     _write_subscriptions(execute, entries)
     if any(entry.returned or entry.gone_returned for entry in entries):
         _write_returned(execute, entries)
@@ -103,16 +104,18 @@ def _write_run(execute: Execute, run: Sequence[Record]) -> Growth:
 def _write_subscriptions(execute: Execute, entries: Iterable[Entry]) -> None:
     """Write how subscriptions stand at the end; a cursor is of the row before it, here or in the index."""
     rows: dict[tuple[int, bytes], SubscriptionRow] = {}
-    cursors: dict[tuple[int, bytes], int] = {}
+    cursors: defaultdict[bytes, dict[int, int]] = defaultdict(dict)
     for entry in entries:
         for row in entry.subscriptions:
-            rows[row[:2]] = row
-            cursors.pop(row[:2], None)
-        cursors.update([((topic, name), cursor) for topic, name, cursor in entry.cursors])
-    for key in rows.keys() & cursors.keys():
-        rows[key] = rows[key]._replace(cursor=cursors.pop(key))
+            rows[row.topic, row.name] = row
+            cursors[row.name].pop(row.topic, None)
+        for name, moved in entry.cursors.items():
+            cursors[name].update(moved)
+    for (topic, name), row in rows.items():
+        if (cursor := cursors[name].pop(topic, None)) is not None:
+            rows[topic, name] = row._replace(cursor=cursor)
     ADD_SUBSCRIPTIONS.run(execute, sorted(rows.values()))
-    MOVE_CURSORS.run(execute, sorted((topic, name, cursor) for (topic, name), cursor in cursors.items()))
+    move_cursors(execute, cursors)
 
 
 def _last_of(rows: Iterable[Any], key: itemgetter[Any]) -> list[Any]:
@@ -139,19 +142,15 @@ def _write_batches(execute: Execute, run: Iterable[Record], trimmed_below: dict[
     below = trimmed_below.get
     for record in run:
         segment, batches = record.segment, record.entry.batches
-        before = len(rows)
-        rows += [
-            (
-                topic, first, count, at_us, total, size, checksum - UNSIGNED if checksum >= SIGNED else checksum,
-                segment, position, expires_at_us, 0,
-            )
-            for (topic, first, count, at_us, total, size, checksum, expires_at_us), position in zip(
-                batches, _positions(batches, record.data_at), strict=False
-            )
-            if first + count > below(topic, 0)
-        ]  # fmt: skip
-        if len(rows) > before:
-            grow(growth, segment, len(rows) - before, sum([row[5] for row in rows[before:]]))
+        kept = [place for place, batch in enumerate(batches) if batch[1] + batch[2] > below(batch[0], 0)]
+        if not kept:
+            continue
+        positions = list(_positions(batches, record.data_at))
+        for place in kept:
+            topic, first, count, at_us, total, size, checksum, expires_at_us = batches[place]
+            place_in_log = (size, to_signed(checksum), segment, positions[place], expires_at_us, 0)
+            rows.append((topic, first, count, at_us, total, *place_in_log))
+        grow(growth, segment, len(kept), sum([row[5] for row in rows[-len(kept) :]]))
     rows.sort()
     ADD_LOG.run(execute, rows)
 
@@ -160,21 +159,15 @@ def _positions(batches: list[Envelope], at: int) -> Iterator[int]:
     return accumulate(map(_size, batches), initial=at)
 
 
-def _write_receipts(execute: Execute, receipts: list[Receipt]) -> None:
-    """Write receipts, which are in order, but those that are pruned at once, as one record after the other does it."""
-    pruned = {
-        receipt[:2]: receipt.number - RECEIPTS_KEPT
-        for receipt in receipts
-        if receipt.number % RECEIPTS_KEPT == 0 and receipt.number > RECEIPTS_KEPT
-    }
-    for pair, number in pruned.items():
-        execute(FORGET_OLD_RECEIPTS, (*pair, number))
-    if pruned:
-        receipts = [receipt for receipt in receipts if receipt.number > pruned.get(receipt[:2], 0)]
-    rows = [
-        (publisher, topic, number, checksum - UNSIGNED if checksum >= SIGNED else checksum, code, first, at_us, total)
-        for publisher, topic, number, checksum, code, first, at_us, total in receipts
-    ]
+def _write_receipts(execute: Execute, receipts: Iterable[Receipt]) -> None:
+    """Write receipts but those that are pruned at once, as one record after the other does it."""
+    rows: list[ReceiptsRow] = []
+    for some in group_receipts(receipts):
+        pruned = some[-1].number // RECEIPTS_KEPT * RECEIPTS_KEPT - RECEIPTS_KEPT
+        if pruned > 0 and pruned + RECEIPTS_KEPT >= some[0].number:
+            execute(FORGET_OLD_RECEIPTS, (*some[0][:2], pruned))
+            some = [receipt for receipt in some if receipt.number > pruned]
+        rows += pack_receipts(some)
     ADD_RECEIPTS.run(execute, rows)
 
 

@@ -7,7 +7,8 @@ from itertools import chain
 from typing import Any
 
 from clarion.model.ids import DECISIONS_KEPT, RECEIPTS_KEPT
-from clarion.store.port import Answer, Decision, Receipt, Release, Trim
+from clarion.store.packed_receipts import group_receipts, pack_receipts
+from clarion.store.port import Answer, Cursors, Decision, Receipt, Release, Trim
 from clarion.store.records import Entry, Record
 from clarion.store.segments import Growth, SegmentRow, grow
 
@@ -61,9 +62,9 @@ ADD_PUBLISHERS = Rows(
     "ON CONFLICT (publisher) DO UPDATE SET nonce = excluded.nonce, seen_at_us = excluded.seen_at_us",
 )
 ADD_LOG = Rows("INSERT INTO log", 11)
-ADD_RECEIPTS = Rows("INSERT INTO receipt", 8)
+ADD_RECEIPTS = Rows("INSERT INTO receipts", 4)
 ADD_SUBSCRIPTIONS = Rows("REPLACE INTO subscription", 10)
-MOVE_CURSORS = Rows(
+_MOVE_CURSORS = Rows(
     "WITH moved(topic, name, cursor) AS (",
     3,
     """) UPDATE subscription SET cursor = moved.cursor FROM moved
@@ -77,7 +78,7 @@ ADD_RETURNED = Rows("REPLACE INTO returned", 6)
 _ADD_PATTERNS = Rows("REPLACE INTO pattern", 6)
 _ADD_DECISIONS = Rows("INSERT INTO decision", 6)
 
-FORGET_OLD_RECEIPTS = "DELETE FROM receipt WHERE publisher = ? AND topic = ? AND number <= ?"
+FORGET_OLD_RECEIPTS = "DELETE FROM receipts WHERE publisher = ? AND topic = ? AND last_number <= ?"
 _HISTORY_KEPT = 1000  # rows
 _TRIMMED = "FROM log WHERE topic = ?1 AND first_offset < ?2 AND first_offset + count <= ?2"
 HIGHEST = "UPDATE meta SET value = max(value, ?) WHERE key = ?"
@@ -85,12 +86,12 @@ HIGHEST = "UPDATE meta SET value = max(value, ?) WHERE key = ?"
 # Receipts are by publisher first. Their publishers are found one by one, and each asked for the topic.
 _FORGET_RECEIPTS = """
 WITH RECURSIVE known(publisher) AS (
-    SELECT min(publisher) FROM receipt
+    SELECT min(publisher) FROM receipts
     UNION ALL
-    SELECT (SELECT min(publisher) FROM receipt WHERE publisher > known.publisher) FROM known
+    SELECT (SELECT min(publisher) FROM receipts WHERE publisher > known.publisher) FROM known
     WHERE known.publisher IS NOT NULL
 )
-DELETE FROM receipt WHERE publisher IN (SELECT publisher FROM known) AND topic = ?
+DELETE FROM receipts WHERE publisher IN (SELECT publisher FROM known) AND topic = ?
 """
 
 
@@ -118,7 +119,7 @@ def write_record(execute: Execute, record: Record) -> Growth:
     if entry.subscriptions:
         ADD_SUBSCRIPTIONS.run(execute, entry.subscriptions)
     if entry.cursors:
-        MOVE_CURSORS.run(execute, entry.cursors)
+        move_cursors(execute, entry.cursors)
     _write_more(execute, entry)
     if entry.secret:
         execute("REPLACE INTO meta VALUES ('secret', ?)", (entry.secret,))
@@ -136,6 +137,12 @@ def write_record(execute: Execute, record: Record) -> Growth:
     for topic in entry.gone_topics:
         _forget_topic(execute, topic, growth)
     return growth
+
+
+def move_cursors(execute: Execute, cursors: Cursors) -> None:
+    """Have subscriptions stand where they are said to."""
+    moved = [(topic, name, cursor) for name, topics in cursors.items() for topic, cursor in topics.items()]
+    _MOVE_CURSORS.run(execute, sorted(moved))
 
 
 def write_segments(execute: Execute, rows: Sequence[SegmentRow]) -> None:
@@ -167,7 +174,7 @@ def _write_moved(execute: Execute, record: Record, growth: Growth) -> None:
 
 
 def _write_receipts(execute: Execute, receipts: list[Receipt]) -> None:
-    ADD_RECEIPTS.run(execute, [(*row[:3], to_signed(row.checksum), *row[4:]) for row in receipts])
+    ADD_RECEIPTS.run(execute, [row for some in group_receipts(receipts) for row in pack_receipts(some)])
     for receipt in receipts:  # Pruned in bulk: between RECEIPTS_KEPT and twice as many are there.
         if receipt.number % RECEIPTS_KEPT == 0 and receipt.number > RECEIPTS_KEPT:
             execute(FORGET_OLD_RECEIPTS, (receipt.publisher, receipt.topic, receipt.number - RECEIPTS_KEPT))
@@ -226,7 +233,7 @@ def _forget(execute: Execute, entry: Entry, growth: Growth) -> None:
         execute("DELETE FROM returned WHERE topic = ? AND name = ?", key)
     for gone in entry.gone_publishers:
         execute("DELETE FROM publisher WHERE publisher = ?", (gone,))
-        execute("DELETE FROM receipt WHERE publisher = ?", (gone,))
+        execute("DELETE FROM receipts WHERE publisher = ?", (gone,))
         execute("DELETE FROM answer WHERE publisher = ?", (gone,))
     if entry.gone_staged:
         forget_staged(execute, entry.gone_staged, growth)

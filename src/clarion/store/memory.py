@@ -115,8 +115,9 @@ class MemoryStore:
             answers.append(answer)
             del answers[:-RECEIPTS_KEPT]
         self._subscriptions.update(changes.subscriptions)
-        for key, cursor in changes.cursors.items():
-            self._subscriptions[key] = self._subscriptions[key]._replace(cursor=cursor)
+        for name, moved in changes.cursors.items():
+            for number, cursor in moved.items():
+                self._subscriptions[number, name] = self._subscriptions[number, name]._replace(cursor=cursor)
         self._writers.update(changes.writers)
         self._states.update(changes.states)
         self._returned.update(changes.returned)

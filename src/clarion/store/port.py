@@ -217,6 +217,9 @@ class Trim(NamedTuple):
     bytes_total: int
 
 
+Cursors = dict[bytes, dict[int, int]]  # by subscriber and topic
+
+
 @dataclass(slots=True)
 class Changes:
     """What one group commit makes durable, in this order: deletions last.
@@ -231,7 +234,7 @@ class Changes:
     batches: list[StoredBatch] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     subscriptions: dict[tuple[int, bytes], SubscriptionRow] = field(default_factory=dict)
-    cursors: dict[tuple[int, bytes], int] = field(default_factory=dict)  # of others, where nothing above it is acked
+    cursors: Cursors = field(default_factory=dict)  # of other subscriptions, where nothing above it is acked
     gone_subscriptions: set[tuple[int, bytes]] = field(default_factory=set)
     gone_publishers: set[int] = field(default_factory=set)
     trims: dict[int, Trim] = field(default_factory=dict)
@@ -259,7 +262,7 @@ class Changes:
         """Whether it is a few rows: what puts, acks, trims and transactions change, and nothing else."""
         if any(_heavy(self)) or max(map(len, _counted(self))) > _LIGHT_ROWS:
             return False
-        return max(map(len, _plain(self))) <= _LIGHT_PLAIN_ROWS
+        return max(*map(len, _plain(self)), sum(map(len, self.cursors.values()))) <= _LIGHT_PLAIN_ROWS
 
     def __bool__(self) -> bool:
         return any(_all(self))
@@ -268,8 +271,8 @@ class Changes:
 _LIGHT_ROWS = 4
 _COUNTED = ("decisions", "answers", "states", "returned", "gone_returned")
 _LIGHT_PLAIN_ROWS = 100  # of what many requests change together, and the index takes together
-_PLAIN = ("topics", "publishers", "batches", "receipts", "subscriptions", "cursors", "trims")
-_LIGHT = {*_COUNTED, *_PLAIN, "clock_us", "count"}
+_PLAIN = ("topics", "publishers", "batches", "receipts", "subscriptions", "trims")
+_LIGHT = {*_COUNTED, *_PLAIN, "cursors", "clock_us", "count"}
 _all = attrgetter(*Changes.__slots__)
 _counted = attrgetter(*_COUNTED)
 _plain = attrgetter(*_PLAIN)

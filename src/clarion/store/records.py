@@ -22,6 +22,7 @@ from xxhash import xxh3_64_intdigest
 from clarion.store.port import (
     Answer,
     Changes,
+    Cursors,
     Decision,
     HistoryRow,
     Identity,
@@ -112,7 +113,7 @@ class Entry(msgspec.Struct, array_like=True):
     decisions: list[Decision] = []
     count: int = 0
     stamp: int = 0
-    cursors: list[tuple[int, bytes, int]] = []  # topic, subscriber, and where the subscription is
+    cursors: Cursors = {}
 
 
 class Record(NamedTuple):
@@ -183,7 +184,7 @@ def entry_of(changes: Changes) -> Entry:
         entry.gone_topics = list(changes.gone_topics)
     entry.history, entry.clock_us = changes.history, changes.clock_us
     entry.decisions, entry.count, entry.stamp = changes.decisions, changes.count, changes.stamp
-    entry.cursors = [(topic, name, cursor) for (topic, name), cursor in changes.cursors.items()]
+    entry.cursors = changes.cursors
     return entry
 
 

@@ -80,7 +80,8 @@ _SEGMENT_BYTES_AT_LEAST = 64 << 10
 _SEGMENTS_AHEAD = 8  # that there should be room for; an idle store with less works harder for it
 _CHECKPOINTS_AT_LEAST = 64  # that SQLite's log is smaller than the disk
 _HOUSEKEEPING_S = 0.02  # at once
-_ROWS_AHEAD = 16384  # that the log may have and the index lack, so that the index takes them within some 20 ms
+_ROWS_AHEAD = 16384  # that the log may have and the index lack, so that the index takes them within some 30 ms …
+_CHANGES_AHEAD = 65536  # … of which it makes them, if some are about the same
 _RECORDS_AHEAD = 2048
 _SOON = 0.75  # of what it may be ahead, the index is to follow
 _BYTES_AHEAD = 16 << 20  # of the log, which a start after a crash reads again
@@ -380,6 +381,7 @@ class SegmentedStore(IndexReader):
         ahead = self._ahead
         return max(
             ahead.rows / _ROWS_AHEAD,
+            ahead.changes / _CHANGES_AHEAD,
             ahead.pages(self._page_bytes, self._index_pages) / max(1, self._checkpoint_bytes // self._page_bytes),
             len(ahead.records) / _RECORDS_AHEAD,
             ahead.log_bytes / _BYTES_AHEAD,

@@ -207,7 +207,7 @@ def test_a_commit_that_meets_damage_stops_the_store_and_keeps_nothing(tmp_path: 
     shutil.copytree(sound.folder, tmp_path / "data")
     store = open_segmented(tmp_path / "data", **SETTINGS)
     maker = copy.deepcopy(sound.maker)
-    page = store._writer.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'receipt'").get - 1
+    page = store._writer.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'receipts'").get - 1
     with (tmp_path / "data" / "clarion.db").open("r+b") as file:
         file.seek(page * PAGE_BYTES + 600)
         file.write(b"damage")

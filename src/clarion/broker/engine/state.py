@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -218,7 +218,7 @@ class Group:
     on_durable: list[Effect] = field(default_factory=list)
     topics: set[Topic] = field(default_factory=set)
     dirty: dict[tuple[int, bytes], Subscription] = field(default_factory=dict)  # of which all is written
-    cursors: dict[tuple[int, bytes], int] = field(default_factory=dict)  # of which, else, only that has changed
+    cursors: defaultdict[bytes, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # of all others
     bytes: int = 0
     patient: int = 0  # of those that are answered then, who can wait a moment for other changes to go with
     patient_until_s: float = inf
@@ -238,13 +238,19 @@ class Group:
         """Have the subscriptions among the changes, as they stand now."""
         for key, subscription in self.dirty.items():
             self.changes.subscriptions[key] = subscription.to_row()
-            self.cursors.pop(key, None)
-        self.changes.cursors = self.cursors
+            self.forget_cursor(subscription)
+        self.changes.cursors = dict(self.cursors)
+
+    def forget_cursor(self, subscription: Subscription) -> None:
+        """Say nothing of the cursor alone of a subscription."""
+        moved = self.cursors.get(subscription.name)
+        if moved is not None and moved.pop(subscription.topic, None) is not None and not moved:
+            del self.cursors[subscription.name]
 
     def is_about(self, subscription: Subscription) -> bool:
         """Return whether it changes a subscription."""
         key = (subscription.topic, subscription.name)
-        return key in self.dirty or key in self.cursors
+        return key in self.dirty or subscription.topic in self.cursors.get(subscription.name, ())
 
 
 class State:

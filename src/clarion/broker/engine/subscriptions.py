@@ -225,7 +225,7 @@ class Subscriptions:
         del topic.subscriptions[subscription.name]
         key = (topic.number, subscription.name)
         state.open.dirty.pop(key, None)
-        state.open.cursors.pop(key, None)
+        state.open.forget_cursor(subscription)
         state.open.changes.gone_subscriptions.add(key)
         state.open.on_durable.append(SubscriptionChanged(topic, subscription.name, is_there=False))
         state.subscription_count -= 1
@@ -484,7 +484,7 @@ class Subscriptions:
         """Move the cursor, above which nothing is acked."""
         state = self._state
         subscription.acked.cursor = cursor
-        state.open.cursors[topic.number, subscription.name] = cursor
+        state.open.cursors[subscription.name][topic.number] = cursor
         state.changed(topic)
         state.read_topics.add(topic)
         state.counters["acks"] += 1
@@ -503,7 +503,7 @@ class Subscriptions:
                 self.timers.set(topic, subscription, 0.0)
         if news:
             if was_plain and not len(subscription.acked):
-                state.open.cursors[topic.number, subscription.name] = subscription.acked.cursor
+                state.open.cursors[subscription.name][topic.number] = subscription.acked.cursor
                 state.changed(topic)
             else:
                 self.changed(topic, subscription)
