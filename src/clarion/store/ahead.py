@@ -32,7 +32,12 @@ class Ahead:
 
     def add(self, record: Record) -> None:
         """Note a record that the log has got."""
-        entry = record.entry
+        self.note(record.entry, record.data_at - record.at)
+        self.log_bytes += record.end - record.at
+        self.records.append(record)
+
+    def note(self, entry: Entry, size: int) -> None:
+        """Count what a record's entry, of so many bytes, is about."""
         self.is_plain = self.is_plain and is_plain(entry)
         for topic, name, *_ in entry.topics:
             self._topics.add(topic)
@@ -60,9 +65,7 @@ class Ahead:
         self._rows += len(entry.topics) + len(entry.publishers) + len(entry.batches)
         self._rows += len(entry.returned) + len(entry.gone_returned)
         self.changes += rows_of(entry)
-        self.log_bytes += record.end - record.at
-        self.entry_bytes += record.data_at - record.at
-        self.records.append(record)
+        self.entry_bytes += size
 
     @property
     def rows(self) -> int:

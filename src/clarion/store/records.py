@@ -36,6 +36,7 @@ from clarion.store.port import (
     SubscriptionRow,
     Trim,
     WriterRow,
+    made,
 )
 from clarion.wire.batch import BadBatch, Batch
 
@@ -156,8 +157,10 @@ def entry_of(changes: Changes) -> Entry:
         [TopicPart(row.number, row.name, row.retention, row.settings) for row in changes.topics.values()],
         list(changes.publishers.values()),
         [
-            Envelope(topic, first, count, at_us, total, len(data), int.from_bytes(data[8:16], "little"), expires_at_us)
-            for topic, first, count, at_us, total, data, expires_at_us in changes.batches
+            made(
+                Envelope, (topic, first, count, at_us, total, len(data), int.from_bytes(data[8:16], "little"), ends_us)
+            )
+            for topic, first, count, at_us, total, data, ends_us in changes.batches
         ],
         changes.receipts,
         list(changes.subscriptions.values()),

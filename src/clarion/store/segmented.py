@@ -322,7 +322,12 @@ class SegmentedStore(IndexReader):
             return False
         if not is_plain(draft.entry):
             return changes.is_light
-        return 2 * rows_of(draft.entry) <= self._checkpoint_bytes // self._page_bytes
+        pages = self._checkpoint_bytes // self._page_bytes
+        if 2 * rows_of(draft.entry) <= pages:  # wherever they lie
+            return True
+        alone = Ahead()
+        alone.note(draft.entry, len(draft.packed))
+        return alone.pages(self._page_bytes, self._index_pages) <= pages
 
     def settle(self) -> None:
         """Have the index take what commits left for later; StoreFailed where it cannot, and at every call since.

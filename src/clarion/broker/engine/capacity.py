@@ -11,6 +11,8 @@ from clarion.model.names import to_text
 from clarion.model.options import TRIM, UNTIL_READ
 from clarion.wire.codes import Code
 
+_COUNTED_EVERY = 0.1  # of the time that credit is good for
+_FEW_WRITERS = 10
 NOT_TAKEN = "the put was not taken, nothing acked is lost"
 
 
@@ -92,6 +94,13 @@ def grant_messages(state: State, topic: Topic, now_s: float) -> int:
     bytes_each = max(1, topic.stored_bytes // messages)
     if room_bytes >= limits.credit_max_messages * bytes_each * len(topic.writers):  # enough for all: nothing to share
         return limits.credit_max_messages
-    active = sum(1 for writer in topic.writers.values() if now_s - writer.seen_s <= limits.credit_s)
-    share = room_bytes // (bytes_each * max(1, active))
+    share = room_bytes // (bytes_each * max(1, _active_writers(topic, now_s, limits.credit_s)))
     return max(1, min(limits.credit_max_messages, share))
+
+
+def _active_writers(topic: Topic, now_s: float, credit_s: float) -> int:
+    """Return how many publishers share what a topic grants; of very many they are counted only now and then."""
+    if not 0 <= now_s - topic.active_writers[0] <= _COUNTED_EVERY * credit_s or len(topic.writers) <= _FEW_WRITERS:
+        active = sum(1 for writer in topic.writers.values() if now_s - writer.seen_s <= credit_s)
+        topic.active_writers = (now_s, active)
+    return topic.active_writers[1]

@@ -53,7 +53,8 @@ class ManyPuts:
         for place, (number, ttl_ms, data) in enumerate(plan):
             try:
                 batch = puts.parse(data)
-                puts.check_ttl(ttl_ms)
+                if ttl_ms:
+                    puts.check_ttl(ttl_ms)
                 if batch.publisher != publisher:
                     seen = puts.check_publisher(batch.publisher, now)
                     state.note_publisher(seen)  # it lives, whatever becomes of its batches

@@ -16,7 +16,7 @@ from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
 from clarion.model.names import is_pattern, to_text
 from clarion.model.options import PLAIN_SETTINGS
-from clarion.store.port import UNTIL_READ, PublisherRow, Receipt
+from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, made
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
@@ -230,7 +230,8 @@ class Puts:
         """Return the batch in these bytes; refuse what is none, or was made for another broker."""
         try:
             batch = Batch.parse(blob)
-            batch.check_offsets()
+            if batch.count > 1:
+                batch.check_offsets()
         except BadBatch as error:
             raise Refused(Code.MALFORMED, str(error)) from error
         broker = self._state.identity.broker
@@ -359,10 +360,10 @@ class Puts:
         stored = state.append(topic, batch.raw, batch.count, now)
         writer.seen_s = now.monotonic_s
         writer.messages_total += batch.count
-        receipt = Receipt(
+        receipt = made(Receipt, (
             publisher, topic.number, batch.number, batch.checksum, 0,
             stored.first_offset, stored.committed_at_us, writer.messages_total,
-        )  # fmt: skip
+        ))  # fmt: skip
         writer.keep(receipt)
         state.open.changes.receipts.append(receipt)
         return writer, receipt

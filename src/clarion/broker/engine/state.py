@@ -34,6 +34,7 @@ from clarion.store.port import (
     StagedRow,
     Store,
     StoredBatch,
+    made,
 )
 from clarion.wire import bodies
 from clarion.wire.batch import Batch
@@ -445,9 +446,8 @@ class State:
         if now.unix_us > topic.last_commit_us:
             topic.last_commit_us = now.unix_us
         topic.bytes_total += size
-        batch = StoredBatch(
-            topic.number, topic.next_offset, count, topic.last_commit_us, topic.bytes_total, data, expires_at_us
-        )
+        at_us, total = topic.last_commit_us, topic.bytes_total
+        batch = made(StoredBatch, (topic.number, topic.next_offset, count, at_us, total, data, expires_at_us))
         topic.next_offset += count
         topic.stored_bytes += size
         self.changed(topic)

@@ -133,9 +133,9 @@ class Topic:
     """A topic while it is in memory. `next_offset` counts what was taken, `visible_end` what is committed."""
 
     __slots__ = (
-        "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "known_from", "last_commit_us",
-        "name", "next_offset", "number", "recent", "recent_messages", "retention", "settings", "stored_bytes",
-        "subscriptions", "takers", "touched_s", "tried_below", "uncommitted", "unread_mark", "visible_bytes",
+        "active_writers", "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "known_from",
+        "last_commit_us", "name", "next_offset", "number", "recent", "recent_messages", "retention", "settings",
+        "stored_bytes", "subscriptions", "takers", "touched_s", "tried_below", "uncommitted", "unread_mark", "visible_bytes",
         "visible_end", "waiting", "writers",
     )  # fmt: skip
 
@@ -152,6 +152,7 @@ class Topic:
         self.stored_bytes = row.stored_bytes
         self.subscriptions = {sub.name: Subscription.from_row(sub) for sub in subscriptions}
         self.writers: dict[int, Writer] = {}
+        self.active_writers = (0.0, 0)  # when they were counted last, and how many there were
         self.known_from = 0  # publishers from here on have nothing in the store that is not in memory
         self.recent: deque[StoredBatch] = NOTHING  # the newest batches, without a gap up to visible_end
         self.recent_messages = 0
