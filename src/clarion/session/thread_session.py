@@ -34,6 +34,7 @@ from clarion.wire.frames import Kind
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
 _ACKS_LIE_S = 0.01  # unread, in case a caller comes back
+_POLL_HOLDS_S = 0.01  # after which what it found of the connection is to be looked at again before something is sent
 _SHORTEST_SLEEP_S = 0.001  # while another thread drives, and is late with its turn
 
 
@@ -93,6 +94,8 @@ class ThreadSession(Works):
         self._parked.acquire()
         self._parked_until_s = 0.0
         self._left_s = 0.0  # when a caller last stopped driving
+        self._left_acks = False  # whether it left something unanswered then
+        self._polled_s = -inf  # when somebody last did
         self._greeted = False
         self._thread = threading.Thread(target=self._run, name=f"clarion {url}", daemon=True)
         self._thread.start()
@@ -237,7 +240,7 @@ class ThreadSession(Works):
                     return
                 self._driver = threading.get_ident()
             try:
-                self._step(self._poller.poll(0))
+                self._step(() if self._has_just_polled() else self._poll(0))
             finally:
                 with self._roles:
                     self._stop_driving()
@@ -288,6 +291,7 @@ class ThreadSession(Works):
     def _stop_driving(self) -> None:
         self._driver = None
         self._left_s = time.monotonic()
+        self._left_acks = len(self._exchange) > 0
         if self._needed_at_s() < self._parked_until_s:
             self._unpark()
 
@@ -322,8 +326,8 @@ class ThreadSession(Works):
                         self._driver = threading.get_ident()
                         self._woken = True
                         return True
-                else:  # a caller that came back soon leaves soon, and then need not wake this one
-                    came_back = now_s < self._left_s + _ACKS_LIE_S
+                else:  # a caller that came back soon to what it left leaves soon, and then need not wake this one
+                    came_back = self._left_acks and now_s < self._left_s + _ACKS_LIE_S
                     again_s = now_s + (_ACKS_LIE_S if came_back else _LONGEST_SLEEP_S)
                     self._parked_until_s = max(now_s, min(self._wanted_s, again_s))
                 sleep_s = self._parked_until_s - now_s
@@ -332,6 +336,8 @@ class ThreadSession(Works):
 
     def _drive(self, call: Call | None, held: HeldSignals, deadline_s: float) -> None:
         """Poll and take turns until a call is done or, without one, until nobody has to drive."""
+        if self._woken and self._has_just_polled():
+            self._step(())
         while not self._closing:
             with self._roles:
                 now_s = time.monotonic()
@@ -345,11 +351,21 @@ class ThreadSession(Works):
                 sleep_ms = 0 if self._woken else max(0, ceil((until_s - now_s) * 1000))
             try:
                 held.waits = True
-                events = self._poller.poll(sleep_ms)
+                events = self._poll(sleep_ms)
             finally:
                 held.waits = False
                 self._polls = False
             self._step(events)
+
+    def _poll(self, sleep_ms: int) -> Sequence[Any]:
+        events: Sequence[Any] = self._poller.poll(sleep_ms)
+        self._polled_s = time.monotonic()
+        return events
+
+    def _has_just_polled(self) -> bool:
+        """Whether what is to be sent need not wait for another poll, which would hardly find that the connection was
+        lost since the last one."""
+        return time.monotonic() < self._polled_s + _POLL_HOLDS_S
 
     def _step(self, events: Sequence[Any]) -> None:
         """Take a turn; what goes wrong there breaks the session."""
@@ -378,9 +394,10 @@ class ThreadSession(Works):
         elif events:  # first, so that nothing is sent on a connection that is known to be lost
             came = self._receive(events, now_s)
         if self._reconnect_at_s is None:
-            for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
+            for frames in self._exchange.overdue(now_s):
                 self._connection.send(frames)
-        self._outage.look(self.connected, now_s)
+        if self._outage.lasts or not self.connected:
+            self._outage.look(self.connected, now_s)
         with self.lock:
             for lost, answered in came:
                 if lost is not None:
