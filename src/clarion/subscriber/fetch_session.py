@@ -556,9 +556,9 @@ class FetchSession:
 
     def send_acks(self, now_s: float) -> float | None:
         """Send the acks that may be sent; return when to come back for others."""
-        acks = _packed(self._acks.take_next(now_s))
+        acks = self._acks.take_next(now_s)
         if acks:
-            self._state.send(self, self._acks, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
+            self._state.send(self, self._acks, Kind.ACK_MANY, bodies.AckMany(self.name, _packed(acks), self._hurries))
         return self._acks.again_at_s
 
     def _on_carried(self, number: int, is_durable: bool, refused: bodies.Refusals, now_s: float) -> None:
@@ -654,4 +654,4 @@ class FetchSession:
 
 def _packed(ranges: Ranges[FetchedTopic]) -> bodies.Acks:
     """Return acks as requests say them, those of a topic next to each other."""
-    return tuple((topic.number, topic.token, start, stop) for topic, some in ranges.items() for start, stop in some)
+    return tuple([(topic.number, topic.token, start, stop) for topic, some in ranges.items() for start, stop in some])

@@ -105,6 +105,8 @@ _FEW = 16  # messages, whose offsets are quicker looked at one by one
 _LONE_HEAD = struct.Struct("<4sBBHQ")
 _LONE_REST = struct.Struct("<IIIIQQIIIIII")  # the rest of a header, and the two offsets of its only payload
 _LONE_SEED = int.from_bytes(_LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, 0)[:8], "little")
+_LONE_START = (MAGIC, LAYOUT_VERSION, 0, 0)  # of its header
+_LONE_OFFSETS = struct.Struct("<ii")
 _PADDINGS = [bytes(-size % 8) for size in range(8)]
 
 
@@ -120,6 +122,19 @@ def encode_lone(payload: bytes, broker: int, publisher: int, stamp: int, number:
     checksum = xxh3_64_intdigest(rest, _LONE_SEED)
     rest[:0] = _LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, checksum)
     return rest
+
+
+def _is_lone(raw: Buffer, header: tuple[Any, ...]) -> bool:
+    """Whether this is the whole and undamaged batch of one message that is nothing but its payload."""
+    size = header[8]
+    return (
+        header[5] == 1
+        and header[:4] == _LONE_START
+        and header[13] == len(raw) - HEADER_BYTES == 8 + size + -size % 8
+        and _LONE_OFFSETS.unpack_from(raw, HEADER_BYTES) == (0, size)
+        and header[9] < STAMP_LIMIT
+        and header[4] == xxh3_64_intdigest(memoryview(raw)[_CHECKED_FROM:], _LONE_SEED)
+    )
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
@@ -275,6 +290,8 @@ class Batch:
         if len(raw) < HEADER_BYTES:
             raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, this has {len(raw)}")
         header = _HEADER.unpack_from(raw)
+        if _is_lone(raw, header):  # as most are with many topics, and quickly seen
+            return cls(raw, header)
         if header[0] != MAGIC:
             raise BadBatch(f"a batch begins with {MAGIC!r}, this with {bytes(raw[:4])!r}")
         if header[1] != LAYOUT_VERSION:
@@ -399,7 +416,8 @@ class Batch:
     def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Return the payloads of messages [start, stop) as a list of bytes."""
         if self.count == 1 and not self.flags:  # it lies where every such does
-            return [bytes(self.raw[_SOLE_AT : _SOLE_AT + self._header[8]])][start:stop]
+            payload = [bytes(self.raw[_SOLE_AT : _SOLE_AT + self._header[8]])]
+            return payload if start == 0 and stop != 0 else payload[start:stop]
         column = self._layout()[0]
         return cut_column(self._holder, column, self.count, start, self.count if stop is None else stop)
 
