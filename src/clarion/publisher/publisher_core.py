@@ -725,8 +725,8 @@ class PublisherCore(CallersCore):
         if self._reports or not self._reports_understood:
             return
         self._report_at_s = now_s + REPORT_EVERY_S
-        unreported = [queue for queue in self.queues.values() if queue.unreported()]
-        for queue in nlargest(_REPORTED_QUEUES, unreported, key=TopicQueue.unreported):
+        most = nlargest(_REPORTED_QUEUES, self.queues.values(), key=TopicQueue.unreported)
+        for queue in [queue for queue in most if queue.unreported()]:
             seen = queue.tuning(now_s)
             body = bodies.Report(
                 queue.topic,

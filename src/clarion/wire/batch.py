@@ -110,18 +110,16 @@ _LONE_OFFSETS = struct.Struct("<ii")
 _PADDINGS = [bytes(-size % 8) for size in range(8)]
 
 
-def encode_lone(payload: bytes, broker: int, publisher: int, stamp: int, number: int) -> bytearray:
+def encode_lone(payload: bytes, broker: int, publisher: int, stamp: int, number: int) -> bytes:
     """Pack one message that is nothing but its payload, to the bytes that `encode_batch` makes of it, in a fifth of the
     time: with many topics most batches are such."""
     size = len(payload)
-    rest = bytearray().join((
-        _LONE_REST.pack(1, broker, publisher, size, stamp, number, 0, 0, 8 + padded(size), 0, 0, size),
+    rest = b"".join((
+        _LONE_REST.pack(1, broker, publisher, size, stamp, number, 0, 0, 8 + size + -size % 8, 0, 0, size),
         payload,
         _PADDINGS[size & 7],
     ))  # fmt: skip
-    checksum = xxh3_64_intdigest(rest, _LONE_SEED)
-    rest[:0] = _LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, checksum)
-    return rest
+    return _LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, xxh3_64_intdigest(rest, _LONE_SEED)) + rest
 
 
 def _is_lone(raw: Buffer, header: tuple[Any, ...]) -> bool:
