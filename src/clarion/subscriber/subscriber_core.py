@@ -104,7 +104,7 @@ class SubscriberCore:
             part, about = tag
             if part is not None:
                 part.on_reply(about, reply, now_s)
-            if isinstance(part, Consumer | FetchSession):
+            if isinstance(part, (Consumer, FetchSession)):
                 self._timed[part] = None
 
     def on_lost(self, error: ClarionError, now_s: float) -> None:
@@ -440,9 +440,12 @@ class Get(SteppedCall):
     def outcome(self) -> Any:
         """Return the messages."""
         super().outcome()
+        messages: list[Message] = []
         for part in self.result:
             part.holder, part.keeper = self._holder, self._keeper
-        return [message for part in self.result for message in part.messages()] if self._single else self.result
+            if self._single:
+                messages += part.messages()
+        return messages if self._single else self.result
 
 
 class Next(SteppedCall):

@@ -104,8 +104,8 @@ def encode_batch(
 _FEW = 16  # messages, whose offsets are quicker looked at one by one
 _LONE_HEAD = struct.Struct("<4sBBHQ")
 _LONE_REST = struct.Struct("<IIIIQQIIIIII")  # the rest of a header, and the two offsets of its only payload
-_LONE_SEED = int.from_bytes(_LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, 0)[:8], "little")
-_LONE_START = (MAGIC, LAYOUT_VERSION, 0, 0)  # of its header
+_LONE_START = _LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, 0)[:8]
+_LONE_SEED = int.from_bytes(_LONE_START, "little")
 _LONE_OFFSETS = struct.Struct("<ii")
 _PADDINGS = [bytes(-size % 8) for size in range(8)]
 
@@ -120,19 +120,6 @@ def encode_lone(payload: bytes, broker: int, publisher: int, stamp: int, number:
         _PADDINGS[size & 7],
     ))  # fmt: skip
     return _LONE_HEAD.pack(MAGIC, LAYOUT_VERSION, 0, 0, xxh3_64_intdigest(rest, _LONE_SEED)) + rest
-
-
-def _is_lone(raw: Buffer, header: tuple[Any, ...]) -> bool:
-    """Whether this is the whole and undamaged batch of one message that is nothing but its payload."""
-    size = header[8]
-    return (
-        header[5] == 1
-        and header[:4] == _LONE_START
-        and header[13] == len(raw) - HEADER_BYTES == 8 + size + -size % 8
-        and _LONE_OFFSETS.unpack_from(raw, HEADER_BYTES) == (0, size)
-        and header[9] < STAMP_LIMIT
-        and header[4] == xxh3_64_intdigest(memoryview(raw)[_CHECKED_FROM:], _LONE_SEED)
-    )
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> bytearray:
@@ -288,7 +275,15 @@ class Batch:
         if len(raw) < HEADER_BYTES:
             raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, this has {len(raw)}")
         header = _HEADER.unpack_from(raw)
-        if _is_lone(raw, header):  # as most are with many topics, and quickly seen
+        size = header[8]
+        if (
+            header[5] == 1
+            and raw[:8] == _LONE_START
+            and header[13] == len(raw) - HEADER_BYTES == 8 + size + -size % 8
+            and _LONE_OFFSETS.unpack_from(raw, HEADER_BYTES) == (0, size)
+            and header[9] < STAMP_LIMIT
+            and header[4] == xxh3_64_intdigest(memoryview(raw)[_CHECKED_FROM:], _LONE_SEED)
+        ):  # one message that is nothing but its payload: with many topics most batches are such
             return cls(raw, header)
         if header[0] != MAGIC:
             raise BadBatch(f"a batch begins with {MAGIC!r}, this with {bytes(raw[:4])!r}")
@@ -307,7 +302,7 @@ class Batch:
             raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
         batch = cls(raw, header)
         if not header[2]:
-            _check_payloads(raw, count, header[8])
+            _check_payloads(raw, count, size)
         elif header[2] & COMPRESSED:
             batch._check_promise()
         else:

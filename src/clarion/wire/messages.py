@@ -81,6 +81,8 @@ class MessageBatch(msgspec.Struct, gc=False, eq=False):
     def messages(self) -> list[Message]:
         """Return single messages."""
         payloads = self.batch.payloads(self.start, self.stop)
+        if len(payloads) == 1:
+            return [Message(self, self.start, payloads[0])]
         return [Message(self, place, payload) for place, payload in enumerate(payloads, self.start)]
 
     def ack(self) -> None:
