@@ -371,8 +371,8 @@ class PublisherCore(CallersCore):
         pending = credit = 0
         wanted_s = inf
         for queue in busy:
-            if not (queue.ready or queue.leaving):
-                continue
+            if self.identity is None and not queue.unsent():
+                continue  # there is no need for an identity
             held_until_s = self._held_until_s(queue, now_s)
             if held_until_s is not None:
                 if queue.identity is None and self.identity is None:

@@ -228,7 +228,8 @@ class TopicQueue:
     def left(self, messages: int, now_s: float) -> float | None:
         """Note so many messages of the publish under way as gone: sent, or not to be sent at all. Return how long it
         took, once it is over."""
-        self.publishing = max(0, self.publishing - messages) if self.ready or self.leaving else 0
+        left = self.publishing - messages
+        self.publishing = left if left > 0 and self.unsent() else 0
         return None if self.publishing else now_s - self._polled_s
 
     def fly(self, batch: OutgoingBatch, now_s: float) -> None:

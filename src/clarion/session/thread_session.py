@@ -396,7 +396,7 @@ class ThreadSession(Works):
         if self._reconnect_at_s is None:
             for frames in self._exchange.overdue(now_s):
                 self._connection.send(frames)
-        if self._outage.lasts or not self.connected:
+        if self._outage.lasts or self._reconnect_at_s is not None:
             self._outage.look(self.connected, now_s)
         with self.lock:
             for lost, answered in came:
