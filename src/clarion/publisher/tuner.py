@@ -140,11 +140,6 @@ class Tuner(ABC):
         one transfer whatever is in it. N then is how many it takes for a batch to leave."""
         return self.settings.batch_size_max
 
-    @property
-    def expects_more(self) -> bool:
-        """Whether something will probably be pending before the next poll."""
-        return self.load_per_s * self.poll_interval_s >= 1.0
-
     def poll_due_s(self, in_transfer: int, pending: int = 0, publishes: int = 0) -> float:
         """Return when to poll next, with so many messages in transfer and pending, and so many publishes not answered
         yet; a moment that has passed means at once, `inf` that an answer has to come first."""
