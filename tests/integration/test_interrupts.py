@@ -217,7 +217,7 @@ def test_a_handler_may_put_and_wait_wherever_a_session_is_woken(broker: BrokerPr
         session, stored = publisher._session, list[int]()
 
         def rest(_struck: bool = False) -> None:
-            eventually(lambda: not session._woken, "the session is at rest, so that waking it takes something")
+            eventually(lambda: not session.woken, "the session is at rest, so that waking it takes something")
 
         def put_one(_number: int, _frame: FrameType | None) -> None:
             offset = publisher.put("kept", b"").result(_WAIT_S).offset

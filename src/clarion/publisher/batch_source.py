@@ -129,7 +129,7 @@ class MemorySource:
         if not queue.astray or not all(flying.refused for flying in queue.flying.values()):
             return
         for batch in [batch for batch in queue.flying.values() if batch.uncertain]:
-            queue.take_flying(batch)
+            del queue.flying[batch.number]
             text = f"{to_text(queue.topic)} was deleted while this was on its way; whether it was stored there before"
             self.core.fail(batch, NoTopic(f"{text} cannot be told. It is not on a topic of that name made since"))
         queue.start_over()

@@ -9,6 +9,7 @@ from clarion.model.ids import MAX_BATCH_MESSAGES, RECEIPTS_KEPT, MessageId
 from clarion.model.names import REPLIES
 from clarion.wire.batch import encode_lone, readdress_batch, renumber_batch
 from clarion.wire.batch_builder import BatchBuilder
+from clarion.wire.frames import Buffer
 
 COMPRESSIONS = (None, "zstd")
 ALONE_FROM_BYTES = 32 * 1024  # packed: smaller ones go with those of other topics
@@ -55,7 +56,7 @@ class OutgoingBatch:
         self.messages = self._size = self._memory_bytes = 0  # once sealed
         self._places: list[int] | None = None  # from the order of adding to the places in the batch
         self.broker = self.publisher = self.stamp = self.number = 0
-        self.packed: bytearray | None = None
+        self.packed: Buffer | None = None
         self.packed_due = b""
         self.sent_s = 0.0  # when, for the first time
         self.refused = False  # the broker said "again later"
@@ -79,7 +80,7 @@ class OutgoingBatch:
     @property
     def count(self) -> int:
         """How many messages it holds."""
-        return self.messages if self._builder is None else self._builder.count
+        return self.messages if self._builder is None else len(self._builder.payloads)
 
     @property
     def size(self) -> int:
@@ -92,9 +93,10 @@ class OutgoingBatch:
         sent, with what keeps it in mind until it is answered."""
         return self._memory_bytes if self._builder is None else self._builder.memory_bytes
 
-    def seal(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> bytearray:
+    def seal(self, *, broker: int, publisher: int, stamp: int, number: int, compressed: bool = False) -> Buffer:
         """Pack it for good; the single messages are let go."""
         builder = self.builder
+        packed: Buffer
         if builder.plain and len(builder.payloads) == 1 and not compressed:  # as `pack` does, in half the time
             packed = encode_lone(builder.payloads[0], broker, publisher, stamp, number)
         else:
@@ -103,7 +105,7 @@ class OutgoingBatch:
             )
         self.packed = packed
         self.broker, self.publisher, self.stamp, self.number = broker, publisher, stamp, number
-        self._let_messages_go()
+        self._let_messages_go(builder)
         return packed
 
     def count_sent(self) -> int:
@@ -137,11 +139,9 @@ class OutgoingBatch:
         self.broker, self.publisher, self.number = broker, publisher, number
         self.packed = readdress_batch(self.packed, broker=broker, publisher=publisher, stamp=self.stamp, number=number)
 
-    def _let_messages_go(self) -> None:
-        builder = self._builder
-        if builder is not None:
-            self.messages, self._size, self._memory_bytes = builder.count, builder.size, builder.memory_bytes
-            self._builder = None
+    def _let_messages_go(self, builder: BatchBuilder) -> None:
+        self.messages, self._size, self._memory_bytes = len(builder.payloads), builder.size, builder.memory_bytes
+        self._builder = None
 
     def renumber(self, number: int) -> None:
         """Take another number; ids stay."""
@@ -153,7 +153,8 @@ class OutgoingBatch:
         """Note what became of it."""
         self.first_offset = first_offset
         self.error = error
-        self._let_messages_go()
+        if self._builder is not None:
+            self._let_messages_go(self._builder)
         self.packed = None
         self.done = True
 

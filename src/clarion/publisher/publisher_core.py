@@ -81,6 +81,7 @@ class PublisherCore(CallersCore):
         self._gathers = some_tuner.gathers  # messages in a batch, until the queue's tuner has a say
         self._tuner: Tuner | None = some_tuner if some_tuner.of_connection else None  # of all topics together
         self.holds_until_s = 0.0  # when that one lets go what is put next; there is no need to come before
+        self._comes_early = False  # whether something was put lately before that one would have let it go
         self._in_transfer = 0  # messages
         self._publishes = 0  # of the tuner of all topics: those not answered yet
         self._going_on: dict[TopicQueue, None] = {}  # queues that the window kept from sending their part, and may now
@@ -233,6 +234,8 @@ class PublisherCore(CallersCore):
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Send what is due, of all topics; return when to come back, if something waits for a time."""
+        if 0.0 < self.holds_until_s <= now_s and not self._busy:
+            self._comes_early = False  # it was held for nothing
         self.holds_until_s = 0.0
         wanted_s = self._requests.on_time(now_s, unix_s)
         wanted_s = inf if wanted_s is None else wanted_s
@@ -267,13 +270,18 @@ class PublisherCore(CallersCore):
         return wanted_s
 
     def _hold(self, tuner: Tuner, now_s: float) -> float:
-        """Note until when the tuner of all topics lets nothing go, where something waits for that or soon will; return
-        when to come back for it."""
-        if self._busy or (self._in_transfer and tuner.expects_more):
-            due_s = tuner.poll_due_s(self._in_transfer, publishes=self._publishes)
-            if due_s > now_s:
-                self.holds_until_s = due_s
-                return due_s
+        """Note until when the tuner of all topics lets nothing go, where something waits for that or soon will, as the
+        last time; return when to come back for it: `inf` where an answer has to come first."""
+        if not self._busy and not self._in_transfer:
+            return inf
+        due_s = tuner.poll_due_s(self._in_transfer, publishes=self._publishes)
+        if due_s <= now_s:
+            return inf
+        if self._busy:
+            self._comes_early = True
+        if self._comes_early or due_s == inf:
+            self.holds_until_s = due_s
+            return due_s
         return inf
 
     def _send_again(self, now_s: float) -> float:
@@ -371,8 +379,8 @@ class PublisherCore(CallersCore):
         pending = credit = 0
         wanted_s = inf
         for queue in busy:
-            if not (queue.ready or queue.leaving):
-                continue
+            if self.identity is None and not queue.unsent():
+                continue  # there is no need for an identity
             held_until_s = self._held_until_s(queue, now_s)
             if held_until_s is not None:
                 if queue.identity is None and self.identity is None:
@@ -725,8 +733,8 @@ class PublisherCore(CallersCore):
         if self._reports or not self._reports_understood:
             return
         self._report_at_s = now_s + REPORT_EVERY_S
-        unreported = [queue for queue in self.queues.values() if queue.unreported()]
-        for queue in nlargest(_REPORTED_QUEUES, unreported, key=TopicQueue.unreported):
+        most = nlargest(_REPORTED_QUEUES, self.queues.values(), key=TopicQueue.unreported)
+        for queue in [queue for queue in most if queue.unreported()]:
             seen = queue.tuning(now_s)
             body = bodies.Report(
                 queue.topic,

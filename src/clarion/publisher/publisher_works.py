@@ -277,6 +277,8 @@ class ThreadWorks(PublisherWorks):
         return not self._ending and self.core.broken is None and self.outbox is None and self.session.usable
 
     def _send(self) -> None:
+        if self.session.woken:  # a turn will come, and see what was put
+            return
         if self.core.holds_until_s > time.monotonic():  # the session comes then by itself, or when an answer does
             return
         if self.core.buffered_bytes <= _SENT_BY_CALLER_BYTES:

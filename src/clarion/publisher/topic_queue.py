@@ -22,7 +22,8 @@ class Gathering:
         self.delayed: OutgoingBatch | None = None
 
     def __bool__(self) -> bool:
-        return (self.undelayed is not None or self.delayed is not None) and self.messages > 0
+        undelayed, delayed = self.undelayed, self.delayed
+        return (undelayed is not None and undelayed.count > 0) or (delayed is not None and delayed.count > 0)
 
     @property
     def batches(self) -> list[OutgoingBatch]:
@@ -227,7 +228,8 @@ class TopicQueue:
     def left(self, messages: int, now_s: float) -> float | None:
         """Note so many messages of the publish under way as gone: sent, or not to be sent at all. Return how long it
         took, once it is over."""
-        self.publishing = max(0, self.publishing - messages) if self.ready or self.leaving else 0
+        left = self.publishing - messages
+        self.publishing = left if left > 0 and self.unsent() else 0
         return None if self.publishing else now_s - self._polled_s
 
     def fly(self, batch: OutgoingBatch, now_s: float) -> None:
@@ -245,16 +247,12 @@ class TopicQueue:
 
     def land(self, batch: OutgoingBatch) -> None:
         """Note a batch as answered for good."""
-        self.take_flying(batch)
-        self.flying_messages -= batch.messages
-        self.refusal = None
-
-    def take_flying(self, batch: OutgoingBatch) -> None:
-        """Take out a batch that was sent."""
         if len(self.flying) == 1:
             self.flying = _NONE_FLYING
         else:
             del self.flying[batch.number]
+        self.flying_messages -= batch.messages
+        self.refusal = None
 
     def unreported(self) -> int:
         """Return how much there is to tell of: what was stored since the last time, and what waits."""

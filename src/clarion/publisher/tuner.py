@@ -140,11 +140,6 @@ class Tuner(ABC):
         one transfer whatever is in it. N then is how many it takes for a batch to leave."""
         return self.settings.batch_size_max
 
-    @property
-    def expects_more(self) -> bool:
-        """Whether something will probably be pending before the next poll."""
-        return self.load_per_s * self.poll_interval_s >= 1.0
-
     def poll_due_s(self, in_transfer: int, pending: int = 0, publishes: int = 0) -> float:
         """Return when to poll next, with so many messages in transfer and pending, and so many publishes not answered
         yet; a moment that has passed means at once, `inf` that an answer has to come first."""
@@ -304,17 +299,12 @@ class EagerTuner(Tuner):
         self._took_s = 0.0  # by the last transfer
         self._read_s = 0.0  # what the last publish took to read the store
         self._paused_until_s = now_s  # for those who write to it
+        self.publishes_max = settings.publishes_in_transfer
 
     @property
     def batch_size_max(self) -> int:
         """What fits into a batch: an estimate of the capacity in use is no reason to hold back a burst."""
         return self.settings.batch_size_max
-
-    @property
-    def publishes_max(self) -> int:
-        """How many publishes, of as many topics as the last, are spread over a transfer, and may be unanswered."""
-        most = self.settings.publishes_in_transfer
-        return max(most // self.topics, min(most, _PUBLISHES_MIN))
 
     def poll_due_s(self, in_transfer: int, pending: int = 0, publishes: int = 0) -> float:
         """A lone message on an idle publisher leaves at once, and so does as much as one publish takes."""
@@ -345,6 +335,9 @@ class EagerTuner(Tuner):
 
     def _set_poll_interval(self) -> None:
         settings = self.settings
+        most = settings.publishes_in_transfer
+        # So many, of as many topics as the last, are spread over a transfer, and may be unanswered.
+        self.publishes_max = max(most // self.topics, min(most, _PUBLISHES_MIN))
         wanted_s = max(self.transfer_s / self.publishes_max, settings.poll_factor * self._read_s)
         self.poll_interval_s = max(min(wanted_s, settings.poll_max_s), settings.poll_min_s)
 

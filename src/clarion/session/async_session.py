@@ -239,7 +239,7 @@ class AsyncSession:
                 self._core.on_reply(tag, reply, now_s)
             if self._closing:
                 return
-        for late in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
+        for late in self._exchange.overdue(now_s):
             connection.send(late)
         connection.look()
         if connection.lost:

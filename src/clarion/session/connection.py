@@ -90,6 +90,11 @@ class Outage:
         self._since_s: float | None = now_s
         self._told = False
 
+    @property
+    def lasts(self) -> bool:
+        """Whether there is no broker, as far as was told."""
+        return self._since_s is not None
+
     def look(self, connected: bool, now_s: float) -> None:
         """Take in whether a broker is connected."""
         if connected:

@@ -238,11 +238,6 @@ class Exchange:
         self._hello, self._greeting = self._last_id, bool(self.seen.start)
         return [frames, *everything]
 
-    def take_released(self, now_s: float) -> list[list[Buffer]]:
-        """Return everything, once, when it may be sent."""
-        released, self._released = self._released, False
-        return self.everything(now_s) if released else []
-
     def _on_welcome(self, reply: Reply) -> Sequence[tuple[Any, Reply]]:
         self._released, self._greeting = self._greeting, False
         try:
@@ -281,7 +276,11 @@ class Exchange:
         return [asked.frames for asked in self._asked.values()]
 
     def overdue(self, now_s: float) -> list[list[Buffer]]:
-        """Return the requests whose answer should have come by now, to be sent again."""
+        """Return the requests to be sent again: those whose answer should have come by now; everything, once, when the
+        broker has said which store it has."""
+        if self._released:
+            self._released = False
+            return self.everything(now_s)
         if now_s < self._next_check_s or self._greeting:
             return []
         self._next_check_s = now_s + self._resend_after_s / 4

@@ -34,6 +34,7 @@ from clarion.wire.frames import Kind
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
 _ACKS_LIE_S = 0.01  # unread, in case a caller comes back
+_POLL_HOLDS_S = 0.01  # after which what it found of the connection is to be looked at again before something is sent
 _SHORTEST_SLEEP_S = 0.001  # while another thread drives, and is late with its turn
 
 
@@ -81,18 +82,20 @@ class ThreadSession(Works):
         self._poller = zmq.Poller()
         self._poller.register(self._wakes, zmq.POLLIN)  # the first, so also the first of those ready
         self._watch()
-        # Who drives. What follows is changed with `_roles` held, within which nothing else is done, but `_woken` and
+        # Who drives. What follows is changed with `_roles` held, within which nothing else is done, but `woken` and
         # `_polls`: `wake` takes no lock, since it is called where a signal's handler may strike and use the client.
-        # It sets `_woken` before it looks who sleeps; who is about to sleep says so before it looks at `_woken`.
+        # It sets `woken` before it looks who sleeps; who is about to sleep says so before it looks at `woken`.
         self._roles = threading.Lock()
         self._driver: int | None = None  # the thread
         self._polls = False  # whether the driver sleeps, or is about to
-        self._woken = True  # whether something waits for a turn
+        self.woken = True  # whether something waits for a turn
         self._sleepers: dict[_Sleeper, None] = {}
         self._parked = threading.Lock()  # where the thread in the background sleeps, until somebody releases it
         self._parked.acquire()
         self._parked_until_s = 0.0
         self._left_s = 0.0  # when a caller last stopped driving
+        self._left_acks = False  # whether it left something unanswered then
+        self._polled_s = -inf  # when somebody last did
         self._greeted = False
         self._thread = threading.Thread(target=self._run, name=f"clarion {url}", daemon=True)
         self._thread.start()
@@ -200,9 +203,9 @@ class ThreadSession(Works):
 
     def wake(self) -> None:
         """Have a turn taken soon."""
-        if self._woken:  # a turn will come, and begins by taking this back: it sees whatever was done before this call
+        if self.woken:  # a turn will come, and begins by taking this back: it sees whatever was done before this call
             return
-        self._woken = True
+        self.woken = True
         self._nudge()
 
     def _unpark(self) -> None:
@@ -229,7 +232,7 @@ class ThreadSession(Works):
             return
         held = HeldSignals()
         try:
-            self._is_waited_for, self._woken = False, True
+            self._is_waited_for, self.woken = False, True
             held.hold()
             with self._roles:
                 if self._driver is not None:
@@ -237,7 +240,7 @@ class ThreadSession(Works):
                     return
                 self._driver = threading.get_ident()
             try:
-                self._step(self._poller.poll(0))
+                self._step(() if self._has_just_polled() else self._poll(0))
             finally:
                 with self._roles:
                     self._stop_driving()
@@ -253,13 +256,13 @@ class ThreadSession(Works):
             self.check_usable()
             sleeper = None
             with self._roles:
-                self._woken = self._woken or wants_turn
+                self.woken = self.woken or wants_turn
                 if self._driver is None:
                     self._driver = threading.get_ident()
                 else:
                     sleeper = _Sleeper(call)
                     self._sleepers[sleeper] = None
-                    if self._woken:
+                    if self.woken:
                         self._nudge()
             wants_turn = True  # for whoever drives next, should this one be interrupted
             try:
@@ -288,12 +291,13 @@ class ThreadSession(Works):
     def _stop_driving(self) -> None:
         self._driver = None
         self._left_s = time.monotonic()
+        self._left_acks = len(self._exchange) > 0
         if self._needed_at_s() < self._parked_until_s:
             self._unpark()
 
     def _needed_at_s(self) -> float:
         """Return when somebody has to drive, though no caller does; nobody drives now."""
-        if self._woken or self._sleepers or not self.usable or self._exchange.is_awaited():
+        if self.woken or self._sleepers or not self.usable or self._exchange.is_awaited():
             return 0.0
         return min(self._wanted_s, self._left_s + _ACKS_LIE_S) if len(self._exchange) else self._wanted_s
 
@@ -320,10 +324,10 @@ class ThreadSession(Works):
                     self._parked_until_s = min(look_at_s, self._needed_at_s())
                     if now_s >= self._parked_until_s:
                         self._driver = threading.get_ident()
-                        self._woken = True
+                        self.woken = True
                         return True
-                else:  # a caller that came back soon leaves soon, and then need not wake this one
-                    came_back = now_s < self._left_s + _ACKS_LIE_S
+                else:  # a caller that came back soon to what it left leaves soon, and then need not wake this one
+                    came_back = self._left_acks and now_s < self._left_s + _ACKS_LIE_S
                     again_s = now_s + (_ACKS_LIE_S if came_back else _LONGEST_SLEEP_S)
                     self._parked_until_s = max(now_s, min(self._wanted_s, again_s))
                 sleep_s = self._parked_until_s - now_s
@@ -332,24 +336,36 @@ class ThreadSession(Works):
 
     def _drive(self, call: Call | None, held: HeldSignals, deadline_s: float) -> None:
         """Poll and take turns until a call is done or, without one, until nobody has to drive."""
+        if self.woken and self._has_just_polled():
+            self._step(())
         while not self._closing:
             with self._roles:
                 now_s = time.monotonic()
                 if call is None:
-                    if not (self._woken or self._sleepers or len(self._exchange)):
+                    if not (self.woken or self._sleepers or len(self._exchange)):
                         return
                 elif call.done or now_s >= deadline_s:
                     return
                 until_s = min(deadline_s, self._wanted_s, now_s + _LONGEST_SLEEP_S)
                 self._polls = True
-                sleep_ms = 0 if self._woken else max(0, ceil((until_s - now_s) * 1000))
+                sleep_ms = 0 if self.woken else max(0, ceil((until_s - now_s) * 1000))
             try:
                 held.waits = True
-                events = self._poller.poll(sleep_ms)
+                events = self._poll(sleep_ms)
             finally:
                 held.waits = False
                 self._polls = False
             self._step(events)
+
+    def _poll(self, sleep_ms: int) -> Sequence[Any]:
+        events: Sequence[Any] = self._poller.poll(sleep_ms)
+        self._polled_s = time.monotonic()
+        return events
+
+    def _has_just_polled(self) -> bool:
+        """Whether what is to be sent need not wait for another poll, which would hardly find that the connection was
+        lost since the last one."""
+        return time.monotonic() < self._polled_s + _POLL_HOLDS_S
 
     def _step(self, events: Sequence[Any]) -> None:
         """Take a turn; what goes wrong there breaks the session."""
@@ -362,7 +378,7 @@ class ThreadSession(Works):
     def _turn(self, events: Sequence[Any], now_s: float) -> None:
         """Hand what came to the core, and do what it says. The caller drives, so connection and exchange are its own;
         the lock is held only while the core is used, not while something is sent: others want to use it, too."""
-        self._woken = False
+        self.woken = False
         if events and events[0][0] == self._wakes:
             try:
                 self._wake_out.recv(4096)
@@ -378,9 +394,10 @@ class ThreadSession(Works):
         elif events:  # first, so that nothing is sent on a connection that is known to be lost
             came = self._receive(events, now_s)
         if self._reconnect_at_s is None:
-            for frames in (*self._exchange.take_released(now_s), *self._exchange.overdue(now_s)):
+            for frames in self._exchange.overdue(now_s):
                 self._connection.send(frames)
-        self._outage.look(self.connected, now_s)
+        if self._outage.lasts or self._reconnect_at_s is not None:
+            self._outage.look(self.connected, now_s)
         with self.lock:
             for lost, answered in came:
                 if lost is not None:

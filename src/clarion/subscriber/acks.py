@@ -79,6 +79,9 @@ class Acks(Generic[Of]):
         self.again_at_s = None
         if self._sent is not None or not self._noted:
             return {}
+        if len(self._noted) <= self._at_once and max(map(len, self._noted.values())) == 1:
+            self._sent, self._noted = self._noted, {}
+            return self._sent
         self._sent = {}
         left = self._at_once
         while self._noted and left > 0:

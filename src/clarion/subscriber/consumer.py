@@ -402,7 +402,7 @@ class Consumer:
             self.topic, batch, first_offset, committed_at_us,
             start - first_offset, stop - first_offset, self.attachment, attempt,
         )  # fmt: skip
-        self.inbox.add(part)
+        self.inbox.add((part,))
 
     def tell_gone(self, attachment: Attachment, start: int, stop: int, text: str, now_s: float) -> None:
         """Tell the next call, which then goes on, of messages that are gone, and take them as done."""

@@ -8,6 +8,7 @@ What is sent again, since a reply was lost or the broker began anew, the session
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -288,11 +289,20 @@ class FetchSession:
         """Buffer what came, but for what is here already or not for this reader."""
         if fetched.topics or fetched.left or fetched.gone or fetched.skip or fetched.trouble or fetched.shared:
             self._hear(fetched, now_s)
+        parts: list[MessageBatch] = []
+        try:
+            came = self._unpack(fetched.batches, blobs, parts)
+        finally:  # also what came before something damaged: its topics have gone on
+            self._inbox.add(parts)
+        self._more = came >= self._settings.fetch_bytes // 2
+
+    def _unpack(self, batches: Iterable[tuple[int, int, int, int]], blobs: Any, parts: list[MessageBatch]) -> int:
+        """Add the parts that are new, and have their topics go on; return how many bytes came."""
         frames = iter(blobs)
         frame: Buffer = b""
         at = end = came = 0
-        topics, add = self._topics, self._inbox.add
-        for number, first, committed_at_us, size in fetched.batches:
+        topics = self._topics
+        for number, first, committed_at_us, size in batches:
             if at >= end:
                 frame = next(frames, b"")
                 at, end = 0, len(frame)
@@ -311,14 +321,16 @@ class FetchSession:
                 raise StoredDataCorrupt(text) from error
             if first == topic.position and topic.skip is None:
                 topic.position = first + batch.count
-                add(MessageBatch(topic.name, batch, first, committed_at_us, 0, batch.count, topic))
+                parts.append(MessageBatch(topic.name, batch, first, committed_at_us, 0, batch.count, topic))
                 continue
             new = topic.take_in(first, first + batch.count)
             if new is None:
                 raise _OutOfStep
-            for start, stop in new:
-                add(MessageBatch(topic.name, batch, first, committed_at_us, start - first, stop - first, topic))
-        self._more = came >= self._settings.fetch_bytes // 2
+            parts += [
+                MessageBatch(topic.name, batch, first, committed_at_us, start - first, stop - first, topic)
+                for start, stop in new
+            ]
+        return came
 
     def _hear(self, fetched: bodies.Fetched, now_s: float) -> None:
         """Take in what is told of topics, which holds before the batches that come with it."""
@@ -556,9 +568,9 @@ class FetchSession:
 
     def send_acks(self, now_s: float) -> float | None:
         """Send the acks that may be sent; return when to come back for others."""
-        acks = _packed(self._acks.take_next(now_s))
+        acks = self._acks.take_next(now_s)
         if acks:
-            self._state.send(self, self._acks, Kind.ACK_MANY, bodies.AckMany(self.name, acks, self._hurries))
+            self._state.send(self, self._acks, Kind.ACK_MANY, bodies.AckMany(self.name, _packed(acks), self._hurries))
         return self._acks.again_at_s
 
     def _on_carried(self, number: int, is_durable: bool, refused: bodies.Refusals, now_s: float) -> None:
@@ -654,4 +666,4 @@ class FetchSession:
 
 def _packed(ranges: Ranges[FetchedTopic]) -> bodies.Acks:
     """Return acks as requests say them, those of a topic next to each other."""
-    return tuple((topic.number, topic.token, start, stop) for topic, some in ranges.items() for start, stop in some)
+    return tuple([(topic.number, topic.token, start, stop) for topic, some in ranges.items() for start, stop in some])

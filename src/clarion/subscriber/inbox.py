@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from clarion.model.errors import StoredDataCorrupt
-from clarion.wire.batch import BadBatch
+from clarion.wire.batch import COMPRESSED, BadBatch
 from clarion.wire.messages import Message, MessageBatch, unreadable
 
 
@@ -18,11 +19,11 @@ class Inbox:
         self._parts: deque[MessageBatch] = deque()
         self._loose: list[Message] = []  # of one batch, being handed out one by one: what is left of it, last first
 
-    def add(self, part: MessageBatch) -> None:
+    def add(self, parts: Sequence[MessageBatch]) -> None:
         """Take in what came."""
-        self._parts.append(part)
-        self.buffered += part.stop - part.start
-        self.bytes += len(part.batch.raw)
+        self._parts.extend(parts)
+        self.buffered += sum([part.stop - part.start for part in parts])
+        self.bytes += sum([len(part.batch.raw) for part in parts])
 
     def next_message(self) -> Message | None:
         """Return one message; None when there is none."""
@@ -51,6 +52,11 @@ class Inbox:
             self._gather_loose()
         taken: list[MessageBatch] = []
         parts = self._parts
+        if self.buffered <= most and not (opened and any(part.batch.flags & COMPRESSED for part in parts)):
+            taken.extend(parts)
+            parts.clear()
+            self.buffered = self.bytes = 0
+            return taken
         while most > 0 and parts:
             part = parts[0]
             if opened and part.batch.is_compressed:

@@ -57,7 +57,7 @@ def _topics(topic: TopicOrTopics) -> Topics:
     """Return a topic or pattern as bytes, or several of them, each once."""
     if isinstance(topic, memoryview):
         return bytes(topic)
-    if isinstance(topic, str | bytes | bytearray):
+    if isinstance(topic, (str, bytes, bytearray)):
         return to_bytes(topic, "topic")
     listed = as_list(topic, "topic, where it is not bytes or str,")
     several = tuple(sorted({to_bytes(each, "topic") for each in listed}))

@@ -61,11 +61,13 @@ class SubscriberCore:
         self._patterns: dict[Topics, PatternReader] = {}
         self._timed: dict[Consumer | FetchSession, None] = {}  # those that may have something to do by the clock
         self._calls: dict[SteppedCall, None] = {}  # those that wait
+        self._rests_until_s = -inf  # before which there is nothing to do, unless something happens
 
     # Events.
 
     def begin(self, call: Call, now_s: float, unix_s: float) -> None:
         """Take up a call."""
+        rests_until_s, self._rests_until_s = self._rests_until_s, -inf
         if isinstance(call, Unsubscribe):
             self._end_subscription(call.topic)
         if isinstance(call, Request):
@@ -73,10 +75,13 @@ class SubscriberCore:
             return
         assert isinstance(call, SteppedCall)
         if not call.begin(self, now_s, unix_s):
+            if not (self._calls or self._timed):  # it has gone as far as it gets, and there is nobody else
+                self._rests_until_s = min(rests_until_s, call.until_s)
             self._calls[call] = None
 
     def cancel(self, call: Call, now_s: float) -> None:
         """Nobody waits for a call any more, or takes what it brought: that is put back."""
+        self._rests_until_s = -inf
         if isinstance(call, Request):
             self._requests.cancel(call, now_s)
         elif isinstance(call, SteppedCall) and call in self._calls:
@@ -88,6 +93,7 @@ class SubscriberCore:
 
     def on_reply(self, tag: Any, reply: Reply, now_s: float) -> None:
         """Hand a reply to the part that asked."""
+        self._rests_until_s = -inf
         if reply.seen is not None:
             self.state.version = reply.seen.version  # which may be another than the last time
         if tag is self.state:
@@ -98,12 +104,13 @@ class SubscriberCore:
             part, about = tag
             if part is not None:
                 part.on_reply(about, reply, now_s)
-            if isinstance(part, Consumer | FetchSession):
+            if isinstance(part, (Consumer, FetchSession)):
                 self._timed[part] = None
 
     def on_lost(self, error: ClarionError, now_s: float) -> None:
         """The store is not the one that was spoken with: whoever reads is told once, and goes on from its cursor."""
         log.error("%s", error)
+        self._rests_until_s = -inf
         self.transactions.on_lost()
         for pattern in self._patterns.values():
             pattern.on_lost(error)
@@ -115,6 +122,8 @@ class SubscriberCore:
 
     def on_time(self, now_s: float, unix_s: float) -> float | None:
         """Do what is due; return when to come back."""
+        if now_s < self._rests_until_s:
+            return None if self._rests_until_s == inf else self._rests_until_s
         wanted = [self.state.on_time(now_s), self.transactions.on_time(now_s)]
         wanted += [pattern.on_time(now_s) for pattern in self._patterns.values()]
         for consumer in list(self._timed):
@@ -123,7 +132,9 @@ class SubscriberCore:
                 del self._timed[consumer]  # an answer brings it back
             wanted.append(moment_s)
         wanted.append(self.advance(now_s))
-        return min((moment_s for moment_s in wanted if moment_s is not None), default=None)
+        wanted_s = min([moment_s for moment_s in wanted if moment_s is not None], default=None)
+        self._rests_until_s = inf if wanted_s is None else wanted_s
+        return wanted_s
 
     def advance(self, now_s: float) -> float | None:
         """Have the calls that wait go on; return when the next one goes on though nothing happens."""
@@ -429,9 +440,12 @@ class Get(SteppedCall):
     def outcome(self) -> Any:
         """Return the messages."""
         super().outcome()
+        messages: list[Message] = []
         for part in self.result:
             part.holder, part.keeper = self._holder, self._keeper
-        return [message for part in self.result for message in part.messages()] if self._single else self.result
+            if self._single:
+                messages += part.messages()
+        return messages if self._single else self.result
 
 
 class Next(SteppedCall):

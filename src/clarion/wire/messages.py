@@ -34,39 +34,22 @@ class Holder(Protocol):
         """Keep messages for longer, and wait for the answer; of an asyncio client, what is to be awaited."""
 
 
-class MessageBatch:
+class MessageBatch(msgspec.Struct, gc=False, eq=False):
     """Messages [start, stop) of a stored batch, in columns; nothing is copied until it is asked for.
 
     Without a `holder` they belong to nobody, and cannot be acked or given back. Pickled, they carry their data alone.
     """
 
-    __slots__ = (
-        "attachment", "attempt", "batch", "batch_offset", "committed_at_us", "holder", "keeper", "start", "stop",
-        "topic",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        topic: bytes,
-        batch: Batch,
-        batch_offset: int,
-        committed_at_us: int,
-        start: int,
-        stop: int,
-        attachment: Any = None,
-        attempt: int = 1,
-        holder: Holder | None = None,
-    ) -> None:
-        self.topic = topic
-        self.batch = batch
-        self.batch_offset = batch_offset  # of the batch's first message
-        self.committed_at_us = committed_at_us
-        self.start = start
-        self.stop = stop
-        self.attachment = attachment  # of the consumer they were handed to, known to its holder
-        self.attempt = attempt  # of a shared subscription: how often its messages have been lent by now
-        self.holder = holder
-        self.keeper: object = None  # the client itself, which lives as long as what it handed out
+    topic: bytes
+    batch: Batch
+    batch_offset: int  # of the batch's first message
+    committed_at_us: int
+    start: int
+    stop: int
+    attachment: Any = None  # of the consumer they were handed to, known to its holder
+    attempt: int = 1  # of a shared subscription: how often its messages have been lent by now
+    holder: Holder | None = None
+    keeper: object = None  # the client itself, which lives as long as what it handed out
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -98,6 +81,8 @@ class MessageBatch:
     def messages(self) -> list[Message]:
         """Return single messages."""
         payloads = self.batch.payloads(self.start, self.stop)
+        if len(payloads) == 1:
+            return [Message(self, self.start, payloads[0])]
         return [Message(self, place, payload) for place, payload in enumerate(payloads, self.start)]
 
     def ack(self) -> None:
@@ -133,12 +118,10 @@ class MessageBatch:
 
     def cut(self, start: int, stop: int) -> MessageBatch:
         """Return messages [start, stop), counted in the whole batch."""
-        part = MessageBatch(
+        return MessageBatch(
             self.topic, self.batch, self.batch_offset, self.committed_at_us,
-            start, stop, self.attachment, self.attempt, self.holder,
+            start, stop, self.attachment, self.attempt, self.holder, self.keeper,
         )  # fmt: skip
-        part.keeper = self.keeper
-        return part
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Return a record batch (offset, committed_at, id, key, headers, payload) that shares the bytes.

@@ -272,6 +272,35 @@ def test_nobody_needs_to_come_before_the_tuner_lets_go() -> None:
     answer(asked)
 
 
+def test_nobody_comes_again_for_the_tuner_where_nothing_came_the_last_time() -> None:
+    talk = many_talk(tuner=LAN)
+    add(talk, b"a", b"b")
+    answer(talk.pump()[0])
+
+    def publish() -> float | None:
+        """Have something under way; return when the core wants a turn, its reports aside."""
+        talk.now_s += 0.1
+        add(talk, b"a", b"b")
+        wanted_s = talk.turn()
+        return wanted_s if talk.core.holds_until_s else None
+
+    assert publish() is None
+    (asked,) = talk.take()
+    add(talk, b"a", b"b")
+    assert talk.turn() == talk.core.holds_until_s, "this came before the tuner lets it go"
+    talk.now_s = talk.core.holds_until_s
+    (early,) = talk.pump()
+    answer(asked)
+    answer(early)
+    wanted_s = publish()
+    assert wanted_s is not None, "and so may the next"
+    (asked,) = talk.take()
+    talk.now_s = wanted_s
+    assert talk.pump() == [], "it did not"
+    answer(asked)
+    assert publish() is None
+
+
 def test_a_slow_broker_is_forgotten_after_two_quick_answers() -> None:
     talk = many_talk(tuner=LAN, in_flight=20)
     for took_s in (0.002, 3.0, 4.0, 5.0, 0.002, 0.002):
