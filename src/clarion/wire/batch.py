@@ -306,7 +306,7 @@ class Batch:
             raise BadBatch(f"the batch says its body has {header[13]} bytes, it has {len(raw) - HEADER_BYTES}")
         batch = cls(raw, header)
         if not header[2]:
-            _check_payloads(raw, count, size)
+            _check_payloads(raw, count, header[8])
         elif header[2] & COMPRESSED:
             batch._check_promise()
         else:
