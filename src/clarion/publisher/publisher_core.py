@@ -732,9 +732,10 @@ class PublisherCore(CallersCore):
         """Tell the broker of the tuners in use now and then, so that `clarion stats` can show them."""
         if self._reports or not self._reports_understood:
             return
-        self._report_at_s = now_s + REPORT_EVERY_S
         most = nlargest(_REPORTED_QUEUES, self.queues.values(), key=TopicQueue.unreported)
-        for queue in [queue for queue in most if queue.unreported()]:
+        told = [queue for queue in most if queue.unreported()]
+        self._report_at_s = now_s + REPORT_EVERY_S * max(1, len(told))  # so that many topics are no more reports
+        for queue in told:
             seen = queue.tuning(now_s)
             body = bodies.Report(
                 queue.topic,

@@ -14,7 +14,15 @@ import zmq
 
 from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
-from clarion.session.connection import Backoff, Connection, Outage, broker_url, session_broke
+from clarion.session.connection import (
+    Backoff,
+    Connection,
+    Outage,
+    broker_url,
+    give_back_context,
+    session_broke,
+    take_shared_context,
+)
 from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake, WakeDone
 from clarion.wire import bodies
 from clarion.wire.frames import Kind
@@ -36,13 +44,15 @@ class AsyncSession:
         self.count = self._exchange.count
         self._waiting: dict[Any, set[asyncio.Future[None]]] = {}  # by the call that is waited for
         self._backoff = Backoff()
-        self._context = zmq.Context()
+        self._context = take_shared_context()
         self._connection: Connection | None = None
+        self._has_news = True  # whether the connection's monitor may have something to say
         self._closing = False
         self._failed: ClarionError | None = None
         self._life = 0  # counts the loops it was on
         self._turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
         self._reconnect_at_s = 0.0
         self._outage = Outage(url, self.loop.time())
         self.reconnects = -1
@@ -97,9 +107,10 @@ class AsyncSession:
             waiting = self._waiting.setdefault(call, set())
             waiting.add(woken)
             try:
-                while not call.done and not self._closing and not woken.done():
-                    if not (await asyncio.wait([woken], timeout=timeout_s))[0]:
-                        break
+                if timeout_s is None:
+                    await woken
+                else:
+                    await asyncio.wait([woken], timeout=timeout_s)
             finally:
                 waiting.discard(woken)
                 if not waiting:
@@ -158,7 +169,7 @@ class AsyncSession:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._context.destroy(linger=0)
+        give_back_context(self._context)
 
     def leave_loop(self) -> None:
         """Have the loop do nothing more for this session."""
@@ -167,19 +178,21 @@ class AsyncSession:
         self._turn_planned = True  # so that none is, until it has joined another
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._connection is not None:
             self._unwatch(self._connection)
 
     def join_loop(self) -> None:
         """Go on with the loop that runs now; the session has left the one before."""
         self.loop = asyncio.get_running_loop()
-        self._turn_planned = False
+        self._turn_planned, self._has_news = False, True
         if self._connection is not None:
             self._watch(self._connection)
         self.wake()
 
     def _connect(self, now_s: float) -> None:
         self._connection = Connection(self._context, self.url)
+        self._has_news = True
         self.reconnects += 1
         self._watch(self._connection)
         for frames in self._exchange.greeting(now_s):
@@ -187,13 +200,21 @@ class AsyncSession:
         self.wake()
 
     def _watch(self, connection: Connection) -> None:
-        self.loop.add_reader(connection.socket.FD, self.wake)
-        self.loop.add_reader(connection.monitor.FD, self.wake)
+        self.loop.add_reader(connection.socket.FD, self._turn_now)
+        self.loop.add_reader(connection.monitor.FD, self._look)
 
     def _unwatch(self, connection: Connection) -> None:
         if not self.loop.is_closed():
             self.loop.remove_reader(connection.socket.FD)
             self.loop.remove_reader(connection.monitor.FD)
+
+    def _look(self) -> None:
+        self._has_news = True
+        self._turn_now()
+
+    def _turn_now(self) -> None:
+        if not self._turn_planned:
+            self._turn(self._life)
 
     def _turn(self, life: int) -> None:
         if self._closing or self._failed is not None or life != self._life:
@@ -241,7 +262,9 @@ class AsyncSession:
                 return
         for late in self._exchange.overdue(now_s):
             connection.send(late)
-        connection.look()
+        if self._has_news:
+            self._has_news = False
+            connection.look()
         if connection.lost:
             wait_s = self._backoff.next_wait_s(random.random())
             log.info("connection to %s lost; trying again in %.2f s", self.url, wait_s)
@@ -256,6 +279,11 @@ class AsyncSession:
             until_s = min(until_s, wanted_s)
         if self._connection is None:
             until_s = min(until_s, self._reconnect_at_s)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_at(until_s, self.wake)
+        if self._timer is None or until_s < self._timer_at_s:  # one that comes early does no harm
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at_s = self.loop.call_at(until_s, self._on_timer), until_s
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._turn_now()
