@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import traceback
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +16,7 @@ from tests.integration.waiting import DEADLINE_S
 
 from clarion import AsyncPublisher, AsyncSubscriber, Message
 from clarion.model.errors import (
+    BadSettings,
     BufferFull,
     Closed,
     NoSubscriber,
@@ -24,6 +26,7 @@ from clarion.model.errors import (
     TooLarge,
     Unreachable,
 )
+from clarion.session import connection
 
 T = TypeVar("T")
 
@@ -352,3 +355,60 @@ def test_of_a_burst_each_message_is_accepted_and_stored_once_or_refused(broker: 
             assert await reader.get("burst") == []
 
     run(work())
+
+
+def test_a_client_that_waits_notices_when_its_broker_goes_and_when_it_is_back(broker: BrokerProcess) -> None:
+    async def work() -> None:
+        reader = AsyncSubscriber(broker.url, "reader", timeout_s=DEADLINE_S)
+        await reader.subscribe("t")
+        waiting = asyncio.create_task(reader.get("t", wait_s=DEADLINE_S))
+        await _until(lambda: reader._session.connected)
+        await asyncio.to_thread(broker.kill)
+        await _until(lambda: not reader._session.connected)
+        await asyncio.to_thread(broker.start)
+        await _until(lambda: reader._session.connected)
+        async with AsyncPublisher(broker.url) as publisher:
+            await (await publisher.put("t", b"after")).result(DEADLINE_S)
+        assert [message.payload for message in await waiting] == [b"after"]
+        await reader.close()
+
+    run(work())
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+def test_the_last_client_leaves_nothing_behind_nor_does_one_that_could_not_be_made(url: str) -> None:
+    async def work() -> None:
+        before = _threads()
+        with pytest.raises(BadSettings):
+            AsyncSubscriber("nonsense", "reader")
+        publishers = [AsyncPublisher(url) for _ in range(5)]
+        assert connection._shared.users == 5
+        assert _threads() <= before + 2
+        for publisher in publishers:
+            await publisher.close()
+        assert connection._shared.context is None
+        assert _threads() == before
+
+    run(work())
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_a_process_that_is_forked_while_a_client_is_made_makes_its_own(url: str) -> None:
+    with connection._shared.lock:
+        child = os.fork()
+        if not child:  # which has no other thread, and nobody to give the lock back
+            try:
+                signal.alarm(int(DEADLINE_S))
+                connection.give_back_context(connection.take_shared_context())
+                os._exit(7)
+            finally:
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

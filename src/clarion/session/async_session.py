@@ -56,7 +56,11 @@ class AsyncSession:
         self._reconnect_at_s = 0.0
         self._outage = Outage(url, self.loop.time())
         self.reconnects = -1
-        self._connect(self.loop.time())
+        try:
+            self._connect(self.loop.time())
+        except BaseException:
+            give_back_context(self._context)
+            raise
 
     def check_process(self) -> None:
         """Raise where this is not the process that the session was made in."""

@@ -84,20 +84,24 @@ class _SharedContext:
     """
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Be without one; after a fork, too, where there is the parent's, and perhaps the lock in a thread's hand."""
         self.lock = threading.Lock()
-        self.pid = 0  # after a fork it is the parent's, and of no use here
         self.context: zmq.Context[Any] | None = None
         self.users = 0
 
 
 _shared = _SharedContext()
+os.register_at_fork(after_in_child=_shared.begin)
 
 
 def take_shared_context() -> zmq.Context[Any]:
     """Return the context that clients on event loops share; each gives it back once."""
     with _shared.lock:
-        if _shared.context is None or _shared.pid != os.getpid():
-            _shared.context, _shared.pid, _shared.users = zmq.Context(), os.getpid(), 0
+        if _shared.context is None:
+            _shared.context = zmq.Context()
             _shared.context.set(zmq.MAX_SOCKETS, int(_shared.context.get(zmq.SOCKET_LIMIT)))
         _shared.users += 1
         return _shared.context

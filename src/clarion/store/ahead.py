@@ -4,12 +4,14 @@ until the index has them."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from operator import itemgetter
 
 from clarion.store.index_runs import is_plain
 from clarion.store.records import Entry, Record
 
-_PAGES_OF_TOPIC = 3  # where its batches, receipts and subscriptions lie; and its own row, where it is trimmed
+_PAGES_OF_TOPIC = 2  # where its batches and subscriptions lie; and its own row, where it is trimmed
+_ROWS_A_PAGE = 20  # of subscriptions of one topic
 _first, _second, _first_two = itemgetter(0), itemgetter(1), itemgetter(0, 1)
 
 
@@ -27,6 +29,7 @@ class Ahead:
         self._names: set[bytes] = set()
         self._batches: Counter[int] = Counter()  # by topic, those that no trim here takes
         self._subscriptions: defaultdict[bytes, set[int]] = defaultdict(set)  # topics, by subscriber
+        self._moved = 0  # how many these are
         self._pairs: set[tuple[int, int]] = set()  # publishers and topics with receipts, which share rows
         self._rows = 0  # for batches and everything else
 
@@ -50,11 +53,9 @@ class Ahead:
             self._topics.update(topics)
             self._batches.update(topics)
         for row in entry.subscriptions:
-            self._topics.add(row.topic)
-            self._subscriptions[row.name].add(row.topic)
+            self._note_subscriptions(row.name, (row.topic,))
         for name, moved in entry.cursors.items():
-            self._topics.update(moved)
-            self._subscriptions[name].update(moved)
+            self._note_subscriptions(name, moved)
         for topic, below, next_offset, *_ in entry.trims:
             self._topics.add(topic)
             self.trimmed.add(topic)
@@ -67,16 +68,23 @@ class Ahead:
         self.changes += rows_of(entry)
         self.entry_bytes += size
 
+    def _note_subscriptions(self, name: bytes, topics: Collection[int]) -> None:
+        known = self._subscriptions[name]
+        before = len(known)
+        known.update(topics)
+        self._moved += len(known) - before
+        self._topics.update(topics)
+
     @property
     def rows(self) -> int:
         """How many rows of the index they change, more or less."""
-        subscriptions = sum(map(len, self._subscriptions.values()))
-        return self._rows + len(self._pairs) + subscriptions + len(self.trimmed)
+        return self._rows + len(self._pairs) + self._moved + len(self.trimmed)
 
     def pages(self, page_bytes: int, of_index: int) -> int:
-        """Return how many pages of an index of so many they change, more or less: each topic's, and what rows take."""
-        changed = min(_PAGES_OF_TOPIC * len(self._topics) + len(self.trimmed), of_index)
-        return changed + 2 * self.entry_bytes // page_bytes
+        """Return how many pages of an index of so many they change, more or less: each topic's, those of the receipts
+        of each publisher and topic, and what rows take."""
+        changed = _PAGES_OF_TOPIC * len(self._topics) + len(self.trimmed) + len(self._pairs)
+        return min(changed + self._moved // _ROWS_A_PAGE, of_index) + 2 * self.entry_bytes // page_bytes
 
     def is_about(self, topic: int) -> bool:
         """Return whether the records say something of a topic, or may do so."""

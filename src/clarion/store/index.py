@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import apsw
@@ -21,7 +20,8 @@ import apsw.sqlite_extra
 from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreTooNew
 from clarion.store.disk_errors import IndexDamaged
 from clarion.store.folder import sync_folder
-from clarion.store.packed_receipts import pack_receipts
+from clarion.store.index_writes import to_unsigned
+from clarion.store.packed_receipts import group_receipts, pack_receipts
 from clarion.store.port import Identity, Receipt
 from clarion.store.segments import SegmentRow
 
@@ -36,6 +36,7 @@ _SQLITE_MAGIC = b"SQLite format 3\x00"
 _RESERVED_AT = 20  # in the file's header
 _LOCKED_BYTE = 1 << 30
 _WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
+_PACKED_AT_ONCE = 2000  # receipts
 _SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM segment"
 
 
@@ -73,6 +74,7 @@ def make_index(file: Path, *, vfs: str, page_bytes: int, identity: Identity | No
         connection.executemany("INSERT INTO meta VALUES (?, ?)", made._asdict().items())
         connection.pragma("application_id", APPLICATION_ID)
         connection.execute("COMMIT")
+        pack_old_receipts(connection)  # there are none, so that only their table goes
     except BaseException:
         connection.close()
         raise
@@ -138,6 +140,7 @@ def open_writer(file: Path, *, vfs: str) -> apsw.Connection:
                 "%s had schema version %d and has %d now: older Clarions refuse it from now on", file, version,
                 SCHEMA_VERSION,
             )  # fmt: skip
+        pack_old_receipts(connection)
     except BaseException:
         connection.close()
         raise
@@ -381,14 +384,25 @@ def take_steps(connection: apsw.Connection) -> None:
     """Bring the tables to the current version, inside an open transaction."""
     for step in _STEPS[connection.pragma("user_version") :]:
         connection.execute(step)
-        if step is VERSION_6:
-            _pack_receipts(connection)
     connection.pragma("user_version", SCHEMA_VERSION)
 
 
-def _pack_receipts(connection: apsw.Connection) -> None:
-    rows = connection.execute("SELECT * FROM receipt ORDER BY publisher, topic, number")
-    receipts = (Receipt._make((*row[:3], row[3] % (1 << 64), *row[4:])) for row in rows)
-    for _, some in groupby(receipts, itemgetter(0, 1)):
-        connection.executemany("INSERT INTO receipts VALUES (?, ?, ?, ?)", pack_receipts(list(some)))
+def pack_old_receipts(connection: apsw.Connection) -> None:
+    """Have the receipts of an index of before version 6 where they belong since, a few at a time: on a full disk there
+    is room for that, and what a crash leaves is gone on with at the next start."""
+    if connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'receipt'").get == 0:
+        return
+    some_old = f"SELECT * FROM receipt ORDER BY publisher, topic, number LIMIT {_PACKED_AT_ONCE}"
+    while True:
+        rows: list[Any] = connection.execute(some_old).fetchall()
+        if not rows:
+            break
+        receipts = [Receipt._make((*row[:3], to_unsigned(row[3]), *row[4:])) for row in rows]
+        connection.execute("BEGIN IMMEDIATE")
+        for some in group_receipts(receipts):
+            connection.executemany("INSERT INTO receipts VALUES (?, ?, ?, ?)", pack_receipts(some))
+        last = rows[-1][:3]
+        connection.execute("DELETE FROM receipt WHERE (publisher, topic, number) <= (?, ?, ?)", last)
+        connection.execute("COMMIT")
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)  # so that its log does not grow
     connection.execute("DROP TABLE receipt")

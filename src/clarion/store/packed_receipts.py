@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from clarion.store.port import Receipt
 
-_RECEIPT = struct.Struct("<QQQqQQ")  # number, checksum, code, first offset, commit time, messages in all
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[int, int, int, int, int, int]]).decode  # all but publisher and topic
 _IN_A_ROW = 20  # so that a row does not outgrow its page
 
 ReceiptsRow = tuple[int, int, int, bytes]  # publisher, topic, number of the last one, all of them
@@ -16,9 +18,9 @@ ReceiptsRow = tuple[int, int, int, bytes]  # publisher, topic, number of the las
 
 def pack_receipts(receipts: Sequence[Receipt]) -> list[ReceiptsRow]:
     """Return rows for receipts of one publisher on one topic, which are in order."""
-    pack, (publisher, topic, *_) = _RECEIPT.pack, receipts[0]
+    publisher, topic, *_ = receipts[0]
     parts = [receipts[start : start + _IN_A_ROW] for start in range(0, len(receipts), _IN_A_ROW)]
-    return [(publisher, topic, part[-1][2], b"".join([pack(*receipt[2:]) for receipt in part])) for part in parts]
+    return [(publisher, topic, part[-1][2], _encode([receipt[2:] for receipt in part])) for part in parts]
 
 
 def group_receipts(receipts: Iterable[Receipt]) -> list[list[Receipt]]:
@@ -31,4 +33,4 @@ def group_receipts(receipts: Iterable[Receipt]) -> list[list[Receipt]]:
 
 def unpack_receipts(publisher: int, topic: int, packed: bytes) -> list[Receipt]:
     """Return what `pack_receipts` put into a row."""
-    return [Receipt(publisher, topic, *fields) for fields in _RECEIPT.iter_unpack(packed)]
+    return [Receipt(publisher, topic, *fields) for fields in _decode(packed)]

@@ -205,3 +205,17 @@ def test_a_request_has_at_most_so_many_ranges(asker: ManyAsker) -> None:
     acks: Acks = ((asker.numbers[0], 1, 0, 1),) * 65_537
     assert code_of(asker.ask(Kind.ACK_MANY, bodies.AckMany(b"reader", acks))) == (Kind.INVALID, Code.MALFORMED)
     assert asker.ask(Kind.ACK_MANY, bodies.AckMany(b"reader", ())).kind == Kind.ACK
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize("apart", [False, True])
+def test_who_is_sought_back_after_an_ack_is_there_also_after_a_crash(asker: ManyAsker, apart: bool) -> None:
+    number = asker.numbers[0]
+    acked = bodies.AckMany(b"reader", ((number, token_of(asker, number), 0, 3),), True)
+    asker.send(Kind.ACK_MANY, acked)
+    if apart:
+        asker.settle()
+    asker.ask(Kind.SEEK, bodies.Seek(A, b"reader", "offset", 1))
+    assert asker.cursor(number) == 1
+    asker.crash()
+    assert asker.cursor(number) == 1

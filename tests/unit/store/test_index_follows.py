@@ -23,7 +23,7 @@ from tests.unit.store.making import (
 from clarion.model.errors import StoreFailed, StoreUnavailable
 from clarion.model.ids import RECEIPTS_KEPT
 from clarion.store import segmented
-from clarion.store.port import Changes, ReturnedRow
+from clarion.store.port import Changes, Receipt, ReturnedRow
 from clarion.store.segmented import CHECKPOINT_BYTES, SegmentedStore
 from clarion.store.segments import SegmentRow
 
@@ -385,4 +385,36 @@ def test_a_segment_may_be_found_empty_while_it_is_asked_whether_any_is(tmp_path:
     store._segments = Meanwhile()  # type: ignore[assignment]
     assert not store._has_dead()
     store._segments = segments
+    store.close()
+
+
+def test_a_cursor_that_moved_is_read_though_nothing_else_did(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data", checkpoint_bytes=CHECKPOINT_BYTES)
+    fill(store)
+    store.commit(Changes(cursors={b"reader": {1: 7}}), index_later=True)
+    assert store.is_ahead
+    assert [row.cursor for row in store.subscriptions(1) if row.name == b"reader"] == [7]
+    store.close()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_last_that_is_said_of_a_subscription_holds(tmp_path: Path, together: bool) -> None:
+    store = open_segmented(tmp_path / "data", checkpoint_bytes=CHECKPOINT_BYTES)
+    fill(store)
+    sought = Changes()
+    subscribe(sought, 1, b"reader", cursor=3)
+    for changes in (Changes(cursors={b"reader": {1: 7}}), sought, Changes(cursors={b"reader": {2: 5}})):
+        store.commit(changes, index_later=True)
+        if not together:
+            store.settle()
+    assert [row.cursor for topic in (1, 2) for row in store.subscriptions(topic) if row.name == b"reader"] == [3, 5]
+    store.close()
+
+
+def test_many_publishers_of_one_topic_are_as_many_pages_of_the_index(tmp_path: Path) -> None:
+    store = open_segmented(tmp_path / "data", checkpoint_bytes=CHECKPOINT_BYTES)
+    fill(store)
+    receipts = [Receipt(publisher, 1, 1, publisher, 0, 0, 1, 1) for publisher in range(10, 3010)]
+    store.commit(Changes(receipts=receipts), index_later=True)
+    assert store._ahead.pages(store._page_bytes, of_index=1 << 20) > 3000
     store.close()

@@ -16,7 +16,8 @@ from clarion.store import index
 from clarion.store.index import APPLICATION_ID, CHECKSUM_BYTES, connect, load_checksum_vfs
 from clarion.store.index_writes import to_signed
 from clarion.store.memory import MemoryStore
-from clarion.store.port import KEEP, UNTIL_READ, Changes, Identity, SubscriptionRow, TopicRow
+from clarion.store.packed_receipts import unpack_receipts
+from clarion.store.port import KEEP, UNTIL_READ, Changes, Identity, Receipt, SubscriptionRow, TopicRow
 from clarion.store.records import Draft, Entry
 from clarion.wire.batch import Batch, encode_batch
 
@@ -208,3 +209,46 @@ def test_without_its_index_the_log_of_version_1_gives_all_again(tmp_path: Path) 
     again = open_segmented(tmp_path)
     assert (again.identity, everything(again)) == (STORE, before)
     again.close()
+
+
+class _Dies:
+    """A connection on which a process dies after a while."""
+
+    def __init__(self, connection: apsw.Connection, pieces: int) -> None:
+        self._connection = connection
+        self._left = pieces
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def wal_checkpoint(self, **arguments: Any) -> None:
+        self._left -= 1
+        if not self._left:
+            raise RuntimeError("killed")
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_receipts_are_packed_to_the_last_one_whenever_that_is_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    monkeypatch.setattr(index, "_PACKED_AT_ONCE", 7)
+    connection = connect(tmp_path / "index", load_checksum_vfs())
+    connection.pragma("journal_mode", "wal")
+    for step in index._STEPS:
+        connection.execute(step)
+    old = [
+        Receipt(publisher, topic, number, (1 << 63) + number, publisher % 2, -publisher % 3, 1000 * number, number)
+        for publisher in (1, 2) for topic in (1, 5) for number in range(1, 26)
+    ]  # fmt: skip
+    for receipt in old:
+        row = (*receipt[:3], to_signed(receipt[3]), *receipt[4:])
+        connection.execute("INSERT INTO receipt VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    with pytest.raises(RuntimeError):
+        index.pack_old_receipts(_Dies(connection, pieces))  # type: ignore[arg-type]
+    for _ in range(2):
+        index.pack_old_receipts(connection)
+    rows: list[Any] = connection.execute("SELECT * FROM receipts ORDER BY publisher, topic, last_number").fetchall()
+    packed = [(last, unpack_receipts(publisher, topic, some)) for publisher, topic, last, some in rows]
+    assert [receipt for _, some in packed for receipt in some] == old
+    assert all(some[-1].number == last for last, some in packed)
+    connection.close()
