@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 _log = logging.getLogger(__name__)
 _CHORE = object()  # in place of a group: the store is to look after itself
-_INDEX_AFTER_S = 3.0  # the index takes what was answered, or sooner where that is much
+INDEX_AFTER_S = 3.0  # the index takes what was answered, or sooner where that is much
 _QUICK_S = 0.002  # a disk that took no longer lately may be waited for
 _SMALL_BYTES = 64 * 1024
 _REMEMBERED = 0.8  # of how long commits took, at the next one
@@ -35,8 +35,11 @@ _REMEMBERED = 0.8  # of how long commits took, at the next one
 class Committer:
     """Takes one group at a time; `ready` becomes readable when its outcome is there."""
 
-    def __init__(self, store: Store, clock_s: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, store: Store, clock_s: Callable[[], float] = time.perf_counter, *, index_after_s: float = INDEX_AFTER_S
+    ) -> None:
         self._store = store
+        self._index_after_s = index_after_s
         self._clock_s = clock_s
         self._busy = False
         self._outcome: Outcome | None = None
@@ -112,7 +115,7 @@ class Committer:
         while True:
             self._left_something.wait()
             self._left_something.clear()  # What is left from now on is for the next time, if not for this one.
-            self._left_much.wait(_INDEX_AFTER_S)
+            self._left_much.wait(self._index_after_s)
             self._left_much.clear()
             if self._closed:
                 return

@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from clarion.broker.committer import Committer, Outcome
+from clarion.broker.committer import INDEX_AFTER_S, Committer, Outcome
 from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
 from clarion.broker.engine import Clock, Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
@@ -33,6 +33,7 @@ _REQUESTS_A_TURN = 256
 _TURN_S = 0.02  # for which requests are taken before anybody is answered, unless a single one takes longer
 _ALONE_REQUESTS = 2
 _WRONG_LISTENER = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
+_INDEX_SOON_S = 0.5
 _LINGER_MS = 2000
 _LONGEST_SLEEP_S = 1.0
 _AGAIN_S = 0.05  # after a commit of which nothing was kept, before the next one
@@ -71,7 +72,8 @@ class Broker:
             raise
         self._clock = Clock(self._store.clock_us())
         self._wall_us = wall_clock_from(os.environ.get(CLOCK_FILE))
-        self._committer = Committer(self._store)
+        soon = ENVIRONMENT in os.environ  # who waits for a crash, perhaps of the index, need not wait long
+        self._committer = Committer(self._store, index_after_s=_INDEX_SOON_S if soon else INDEX_AFTER_S)
         self._started_s = time.monotonic()
         self._stops = 0
         self._signals = StopSignals()
