@@ -17,7 +17,8 @@ _SUBSCRIPTIONS_A_SWEEP = 2000
 _HEADS_A_SWEEP = 5  # first batches read from the store to see whether they have expired
 _HEAD_BYTES = 2**20
 _HEAD_BATCHES = 1000
-_TRIMMED_AT_ONCE = 100  # topics that were read; all of them where the disk has little room
+_TRIMMED_AT_ONCE = 100  # topics that were read, or more, so that all of many have their turn …
+_TURNS_TO_TRIM = 20  # … within so many rounds, without any other commit; all at once where the disk has little room
 _UNUSED_S = 60.0  # for which a topic that is for a time may be without subscriptions at its beginning
 
 
@@ -42,8 +43,8 @@ class Retention:
         if not self._to_trim:
             self._to_trim, state.read_topics = list(state.read_topics), set()
             self._round_s, self._round = now.monotonic_s, len(self._to_trim)
-        has_room = state.has_room(state.limits.disk_reserve_bytes)
-        self._trim_some(_TRIMMED_AT_ONCE if has_room else len(self._to_trim), now)
+        a_turn = max(_TRIMMED_AT_ONCE, self._round // _TURNS_TO_TRIM)
+        self._trim_some(a_turn if state.has_room(state.limits.disk_reserve_bytes) else len(self._to_trim), now)
 
     def trim_along(self, now: Now) -> None:
         """Do the same with a commit that is made anyway, for so many topics that the round ends in time: what the index

@@ -484,8 +484,7 @@ class Subscriptions:
         """Move the cursor, above which nothing is acked."""
         state = self._state
         subscription.acked.cursor = cursor
-        state.open.cursors[subscription.name][topic.number] = cursor
-        state.changed(topic)
+        self._moved(topic, subscription)
         state.read_topics.add(topic)
         state.counters["acks"] += 1
 
@@ -503,8 +502,7 @@ class Subscriptions:
                 self.timers.set(topic, subscription, 0.0)
         if news:
             if was_plain and not len(subscription.acked):
-                state.open.cursors[subscription.name][topic.number] = subscription.acked.cursor
-                state.changed(topic)
+                self._moved(topic, subscription)
             else:
                 self.changed(topic, subscription)
             state.counters["acks"] += 1
@@ -553,6 +551,11 @@ class Subscriptions:
             key = (topic.number, subscription.name, offset)
             changes.returned.pop(key, None)
             changes.gone_returned.add(key)
+
+    def _moved(self, topic: Topic, subscription: Subscription) -> None:
+        """Have the cursor of a subscription, above which nothing is and was acked, written with the open group."""
+        self._state.open.cursors[subscription.name][topic.number] = subscription.acked.cursor
+        self._state.changed(topic)
 
     def changed(self, topic: Topic, subscription: Subscription) -> None:
         """Have the subscription written with the open group."""
