@@ -79,7 +79,7 @@ SECTIONS = [
             "on disk; RabbitMQ's classic queue delivers while it still writes, and acks when that is done.",
             [*_paced("put to ack", "put"), *_paced("put to delivery", "delivery")]),
     _many("Mixed load", "200 publishers on five topics each, 500 topics with a subscriber each, all with connections "
-          "of their own, 100 B.", "mixed"),
+          "of their own but for Clarion's, whose clients on an event loop share one, 100 B.", "mixed"),
     Section("Costs",
             "CPU is that of server and clients together, for publishing a million messages and consuming them; "
             "memory is the server's after publishing; bytes written are what the kernel counts for the server's "

@@ -96,8 +96,9 @@ def _text(results: dict[str, Any], rounds: Rounds, drawn: bool) -> list[str]:
 def _about(load: Load) -> list[str]:
     if load.subscribers:
         return [
-            "Publishers over all topics and subscribers of one topic each, all with connections of their own, in two "
-            "processes for the publishers and two for the subscribers. For this NATS has a stream for each topic."
+            "Publishers over all topics and subscribers of one topic each, all of them clients of their own, in two "
+            "processes for the publishers and two for the subscribers. Each has a connection, but for Clarion's, whose "
+            "clients on an event loop share one by themselves. For this NATS has a stream for each topic."
         ]
     if not load.per_s:
         return ["The publisher does not pause. Delivered a second is up to the last arrival, at the slower reader."]

@@ -18,13 +18,14 @@ from clarion.broker.committer import INDEX_AFTER_S, Committer, Outcome
 from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
 from clarion.broker.engine import Clock, Engine, Now, Reply
 from clarion.broker.settings import BrokerSettings
-from clarion.broker.transport import Listener, Transport
+from clarion.broker.transport import Listener, Peer, Transport
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
 from clarion.session.service_process import StopSignals, raise_descriptor_limit
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
 from clarion.wire.bodies import TELLING, Stats
+from clarion.wire.bundles import Frames
 from clarion.wire.codes import Code
 from clarion.wire.frames import BadFrames, Kind, UnknownVersion, pack_frames, parse_request, request_id_of
 
@@ -196,26 +197,27 @@ class Broker:
 
     def _take_requests(self, listener: Listener, now: Now) -> tuple[int, bool]:
         """Take what has come in at a listener; return how much that was, and whether it was all."""
-        engine = self._engine
-        closed_to = listener.closed_to
         taken = 0
-        for peer, frames in self._transport.receive(listener, _REQUESTS_A_TURN):
-            taken += 1
-            try:
-                request = parse_request(frames)
-            except UnknownVersion as error:
-                engine.refuse(peer, request_id_of(frames), Code.VERSION, str(error))
-                continue
-            except BadFrames as error:
-                engine.refuse(peer, request_id_of(frames), Code.MALFORMED, str(error))
-                continue
-            if request.kind in closed_to:
-                engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_LISTENER)
-                continue
-            engine.handle(peer, request, now)
+        for peer, requests in self._transport.receive(listener, _REQUESTS_A_TURN):
+            for frames in requests:
+                taken += 1
+                self._take_request(listener, peer, frames, now)
             if not self._has_room() or time.monotonic() - now.monotonic_s > _TURN_S:
                 return taken, False  # the rest waits in the socket, and peers there take turns
         return taken, taken < _REQUESTS_A_TURN
+
+    def _take_request(self, listener: Listener, peer: Peer, frames: Frames, now: Now) -> None:
+        try:
+            request = parse_request(frames)
+        except UnknownVersion as error:
+            self._engine.refuse(peer, request_id_of(frames), Code.VERSION, str(error))
+        except BadFrames as error:
+            self._engine.refuse(peer, request_id_of(frames), Code.MALFORMED, str(error))
+        else:
+            if request.kind in listener.closed_to:
+                self._engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_LISTENER)
+            else:
+                self._engine.handle(peer, request, now)
 
     def _has_room(self) -> bool:
         return self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
@@ -272,6 +274,7 @@ class Broker:
                 delivered = False
             self._send(reply)
             delivered = delivered or reply.kind == Kind.MESSAGES
+        self._transport.flush()
 
     def _send(self, reply: Reply) -> None:
         if isinstance(reply.body, TELLING):

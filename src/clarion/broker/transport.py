@@ -21,6 +21,7 @@ import struct
 import termios
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import zmq
@@ -29,7 +30,8 @@ from zmq.utils.monitor import parse_monitor_message
 from clarion.model.errors import BadSettings
 from clarion.session.connection import KEPT_FROM_BYTES, send_frames
 from clarion.session.service_process import connections_possible
-from clarion.wire.frames import LARGE_BODY_BYTES, PUBLISHER_KINDS, SUBSCRIBER_KINDS, Buffer
+from clarion.wire.bundles import Frames, bundled, is_bundle, unbundled
+from clarion.wire.frames import LARGE_BODY_BYTES, PUBLISHER_KINDS, SUBSCRIBER_KINDS, BadFrames, Buffer
 
 log = logging.getLogger("clarion.broker")
 AnswerT = TypeVar("AnswerT")
@@ -64,12 +66,17 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 class Peer:
     """Who asks, by ZeroMQ's routing id: what was handed over in each direction, and what waits to be sent."""
 
-    __slots__ = ("acked", "connection", "held_back", "listener", "routing_id", "sent", "stuck", "waiting")
+    __slots__ = (
+        "acked", "connection", "held_back", "listener", "outgoing", "routing_id", "sent", "stuck", "takes_bundles",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, listener: Listener, routing_id: bytes) -> None:
         self.listener = listener
         self.routing_id = routing_id
         self.connection: Connection | None = None  # while it is known which it is
+        self.takes_bundles = False  # since it sent one
+        self.outgoing: list[Frames] = []  # what leaves together with the next `flush`
         self.sent = self.acked = 0  # bytes
         self.waiting: deque[Sequence[Buffer]] = deque()  # replies that it may not be sent yet
         self.held_back = 0  # bytes of them
@@ -144,6 +151,7 @@ class Transport:
         self._max_frame_bytes = max(max_batch_bytes, LARGE_BODY_BYTES) + _ENVELOPE_BYTES
         self.listeners: list[Listener] = []
         self._held_back: dict[Peer, None] = {}
+        self._gathering: dict[Peer, None] = {}  # those with something `outgoing`
         self._retry_s = _RETRY_S
         self._held_back_bytes = self._received_bytes = 0
         self._look_at_s = 0.0
@@ -200,8 +208,8 @@ class Transport:
 
     # In.
 
-    def receive(self, listener: Listener, most: int) -> Iterator[tuple[Peer, list[Buffer]]]:
-        """Return up to `most` messages that have come in at a listener."""
+    def receive(self, listener: Listener, most: int) -> Iterator[tuple[Peer, Sequence[Frames]]]:
+        """Return what has come in at a listener, up to `most` messages; a bundle is several requests."""
         receive, peers = listener.socket.recv, listener.peers
         ask: Callable[[int], int] = listener.socket.get  # type: ignore[assignment]
         for taken in range(most):
@@ -226,7 +234,12 @@ class Transport:
                 peer.connection.handed += size
                 peer.connection.messages += 1
             self._was_heard = True
-            yield peer, frames
+            requests: Sequence[Frames] = (frames,)
+            if is_bundle(frames):
+                with suppress(BadFrames):  # one that is none is refused, as all that is no request
+                    requests = unbundled(frames)
+                    peer.takes_bundles = True
+            yield peer, requests
 
     def _meet(self, listener: Listener, routing_id: bytes, frame: zmq.Frame) -> Peer:
         """Return who sent this, and find the connection that it came by."""
@@ -245,8 +258,24 @@ class Transport:
     # Out.
 
     def send(self, peer: Peer, frames: Sequence[Buffer]) -> None:
-        """Send to a peer. What it does not read yet waits here, within bounds; beyond them, and for one that is gone, a
-        reply is dropped: a client that lives asks again."""
+        """Send to a peer; to one that takes bundles with the next `flush`. What it does not read yet waits here, within
+        bounds; beyond them, and for one that is gone, a reply is dropped: a client that lives asks again."""
+        if peer.takes_bundles:
+            peer.outgoing.append(frames)
+            self._gathering[peer] = None
+        else:
+            self._send(peer, frames)
+
+    def flush(self) -> None:
+        """Send what gathered for peers that take bundles."""
+        if self._gathering:
+            gathering, self._gathering = self._gathering, {}
+            for peer in gathering:
+                outgoing, peer.outgoing = peer.outgoing, []
+                for frames in bundled(outgoing):
+                    self._send(peer, frames)
+
+    def _send(self, peer: Peer, frames: Frames) -> None:
         if peer.waiting or not self._try(peer, frames):
             self._hold_back(peer, frames)
 

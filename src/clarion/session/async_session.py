@@ -5,62 +5,47 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import zmq
 
 from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
-from clarion.session.connection import (
-    Backoff,
-    Connection,
-    Outage,
-    broker_url,
-    give_back_context,
-    session_broke,
-    take_shared_context,
-)
+from clarion.session.connection import broker_url, session_broke
 from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake, WakeDone
+from clarion.session.loop_connection import LoopConnection, first_request_id, join, leave, new_client_number
 from clarion.wire import bodies
-from clarion.wire.frames import Kind
+from clarion.wire.frames import BUNDLE_VERSION, Buffer, Kind
 
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
 
 
 class AsyncSession:
-    """Drives a core on one event loop. It watches the socket's descriptor, which is edge-triggered: so after every send
-    and receive it looks again whether something has come."""
+    """Drives a core on one event loop, by the connection that the clients there share. Clients with the same `name`
+    wait for the same."""
 
-    def __init__(self, url: str | None, core: Core | None = None, *, seen: Seen | None = None) -> None:
+    def __init__(
+        self, url: str | None, core: Core | None = None, *, seen: Seen | None = None, name: bytes = b""
+    ) -> None:
         self.url = url = broker_url(url)
+        self.name = name
+        self.number = new_client_number()
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
         self._core: Core = core or Requests(url, os.urandom(16))
-        self._exchange = Exchange(seen=seen, count=self._core.count)
+        self._exchange = Exchange(seen=seen, count=self._core.count, after_id=first_request_id(self.number))
         self.count = self._exchange.count
         self._waiting: dict[Any, set[asyncio.Future[None]]] = {}  # by the call that is waited for
-        self._backoff = Backoff()
-        self._context = take_shared_context()
-        self._connection: Connection | None = None
-        self._has_news = True  # whether the connection's monitor may have something to say
+        self._connection: LoopConnection | None = None  # while it is on a loop
         self._closing = False
         self._failed: ClarionError | None = None
         self._life = 0  # counts the loops it was on
         self._turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
-        self._reconnect_at_s = 0.0
-        self._outage = Outage(url, self.loop.time())
         self.reconnects = -1
-        try:
-            self._connect(self.loop.time())
-        except BaseException:
-            give_back_context(self._context)
-            raise
+        self._join()
 
     def check_process(self) -> None:
         """Raise where this is not the process that the session was made in."""
@@ -137,9 +122,10 @@ class AsyncSession:
     def _perform(self, now_s: float) -> None:
         for instruction in self._core.take_instructions():
             if isinstance(instruction, Send):
-                connection = None if self._exchange.waits_to_send else self._connection
-                frames = self._exchange.send(instruction, now_s=now_s, sent=connection is not None)
-                if connection is not None:
+                connection = self._connection
+                is_sent = connection is not None and connection.is_there and not self._exchange.waits_to_send
+                frames = self._exchange.send(instruction, now_s=now_s, sent=is_sent)
+                if connection is not None and is_sent:
                     connection.send(frames)
             elif isinstance(instruction, Wake):
                 self._wake(self._waiting.get(instruction.call, ()))
@@ -170,10 +156,6 @@ class AsyncSession:
         for waiting in self._waiting.values():
             self._wake(waiting)
         self.leave_loop()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        give_back_context(self._context)
 
     def leave_loop(self) -> None:
         """Have the loop do nothing more for this session."""
@@ -184,39 +166,31 @@ class AsyncSession:
             self._timer.cancel()
             self._timer = None
         if self._connection is not None:
-            self._unwatch(self._connection)
+            leave(self._connection, self, self.loop, self.url)
+            self._connection = None
 
     def join_loop(self) -> None:
         """Go on with the loop that runs now; the session has left the one before."""
         self.loop = asyncio.get_running_loop()
-        self._turn_planned, self._has_news = False, True
-        if self._connection is not None:
-            self._watch(self._connection)
+        self._turn_planned = False
+        self._join()
+
+    def _join(self) -> None:
+        self._connection = join(self, self.loop, self.url)
+        if self._connection.is_there:
+            self.on_connected(self.loop.time())
         self.wake()
 
-    def _connect(self, now_s: float) -> None:
-        self._connection = Connection(self._context, self.url)
-        self._has_news = True
+    def on_connected(self, now_s: float) -> None:
+        """There is a new connection: say who was spoken with before, and what is not answered."""
+        assert self._connection is not None
         self.reconnects += 1
-        self._watch(self._connection)
         for frames in self._exchange.greeting(now_s):
             self._connection.send(frames)
         self.wake()
 
-    def _watch(self, connection: Connection) -> None:
-        self.loop.add_reader(connection.socket.FD, self._turn_now)
-        self.loop.add_reader(connection.monitor.FD, self._look)
-
-    def _unwatch(self, connection: Connection) -> None:
-        if not self.loop.is_closed():
-            self.loop.remove_reader(connection.socket.FD)
-            self.loop.remove_reader(connection.monitor.FD)
-
-    def _look(self) -> None:
-        self._has_news = True
-        self._turn_now()
-
-    def _turn_now(self) -> None:
+    def turn_now(self) -> None:
+        """Take a turn, unless one is about to come."""
         if not self._turn_planned:
             self._turn(self._life)
 
@@ -228,61 +202,47 @@ class AsyncSession:
             self._take_turn(self.loop.time())
         except BaseException as error:
             self._break(error)
-            raise
+            if not isinstance(error, Exception):
+                raise
 
     def _take_turn(self, now_s: float) -> None:
-        if self._connection is None and now_s >= self._reconnect_at_s:
-            try:
-                self._connect(now_s)
-            except zmq.ZMQError as error:  # no descriptors left, for one: try again later
-                log.warning("cannot connect to %s: %s", self.url, error)
-                self._reconnect_at_s = now_s + self._backoff.next_wait_s(random.random())
-        if self._connection is not None:
-            self._talk(self._connection, now_s)
-        self._outage.look(self.connected, now_s)
+        if self._connection is not None and self._connection.is_there:
+            for late in self._exchange.overdue(now_s):
+                self._connection.send(late)
         self._perform(now_s)
         wanted_s = self._core.on_time(now_s, time.time())
         self._perform(now_s)
-        if self._connection is not None and self._connection.readable():
-            self.wake()
         self._sleep(now_s, wanted_s)
 
     def _break(self, error: BaseException) -> None:
+        """A fault is told, and other clients of the loop go on."""
         self._failed = session_broke(self.url, error)
         self._core.on_failed(self._failed)
         for waiting in self._waiting.values():
             self._wake(waiting)
 
-    def _talk(self, connection: Connection, now_s: float) -> None:
-        for frames in connection.receive():
-            self._backoff.reset()
+    def take_in(self, frames: Sequence[Buffer], now_s: float) -> None:
+        """Take in an answer; what follows from it is done in the next turn."""
+        if self._closing or self._failed is not None:
+            return
+        try:
             answered = self._exchange.receive(frames)
+            if self._connection is not None:
+                self._connection.may_bundle |= self._exchange.welcomed_as >= BUNDLE_VERSION
             if self._exchange.lost is not None:
                 lost, self._exchange.lost = self._exchange.lost, None
                 self._core.on_lost(lost, now_s)
             for tag, reply in answered:
                 self._core.on_reply(tag, reply, now_s)
-            if self._closing:
-                return
-        for late in self._exchange.overdue(now_s):
-            connection.send(late)
-        if self._has_news:
-            self._has_news = False
-            connection.look()
-        if connection.lost:
-            wait_s = self._backoff.next_wait_s(random.random())
-            log.info("connection to %s lost; trying again in %.2f s", self.url, wait_s)
-            self._unwatch(connection)
-            connection.close()
-            self._connection = None
-            self._reconnect_at_s = now_s + wait_s
+        except BaseException as error:
+            self._break(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _sleep(self, now_s: float, wanted_s: float | None) -> None:
         until_s = now_s + _LONGEST_SLEEP_S
         if wanted_s is not None:
             until_s = min(until_s, wanted_s)
-        if self._connection is None:
-            until_s = min(until_s, self._reconnect_at_s)
         if self._timer is None or until_s < self._timer_at_s:  # one that comes early does no harm
             if self._timer is not None:
                 self._timer.cancel()
@@ -290,4 +250,4 @@ class AsyncSession:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._turn_now()
+        self.turn_now()

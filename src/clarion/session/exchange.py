@@ -168,10 +168,17 @@ _GREETING = object()  # the tag of the exchange's own requests
 class Exchange:
     """Which requests wait for an answer, in the order they were made."""
 
-    def __init__(self, *, resend_after_s: float = 10.0, seen: Seen | None = None, count: Count | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        resend_after_s: float = 10.0,
+        seen: Seen | None = None,
+        count: Count | None = None,
+        after_id: int = 0,
+    ) -> None:
         self._resend_after_s = resend_after_s
         self._asked: dict[int, _Asked] = {}
-        self._last_id = 0
+        self._last_id = after_id
         self._next_check_s = 0.0
         self.resent = 0
         self.strays = 0
@@ -179,6 +186,7 @@ class Exchange:
         self.count = count or Count()
         self.lost: ClarionError | None = None  # to be told to the core before what `receive` returned
         self._hello = 0  # the id of the last greeting
+        self.welcomed_as = 0  # the version that the broker of this connection spoke of
         self._greeting = False  # all else waits for the answer to that
         self._released = False  # it is answered: now everything may be sent
 
@@ -232,6 +240,7 @@ class Exchange:
         """Return what a new connection sends first: who was spoken with before; where that is nobody, everything."""
         self._asked.pop(self._hello, None)
         self._greeting = self._released = False
+        self.welcomed_as = 0
         everything = [] if self.seen.start else self.everything(now_s)
         greeting = hello("clarion session", self.seen)
         frames = self.send(Send(Kind.HELLO, greeting, _GREETING), now_s=now_s)
@@ -246,7 +255,7 @@ class Exchange:
             return ()
         self.count.known = welcome.count
         seen = self.seen
-        seen.version = welcome.version
+        seen.version = self.welcomed_as = welcome.version
         another = welcome.store_uuid != seen.store
         is_moved = another and seen.is_of_before  # a new client of another broker: nothing of that was promised to it
         seen.is_of_before = False

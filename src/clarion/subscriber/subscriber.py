@@ -153,7 +153,7 @@ class _AsyncWorks(_Works):
     def __init__(self, core: SubscriberCore) -> None:
         super().__init__(core)
         self._closed: asyncio.Future[None] | None = None  # while it is being closed, and then
-        self.session = AsyncSession(core.url, core)
+        self.session = AsyncSession(core.url, core, name=core.state.name)
         self.loop = self.session.loop
         self.lock = nullcontext()
 

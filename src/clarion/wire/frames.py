@@ -11,9 +11,10 @@ import msgspec
 
 from clarion.wire import bodies
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 OLDEST_VERSION = 1
 MANY_TOPICS_VERSION = 2  # from which on a broker takes requests of many topics, and acks that gets bring along
+BUNDLE_VERSION = 3  # from which on it takes several requests as one message (`bundles.py`)
 MAGIC = b"CN"
 PREFIX = struct.Struct("<2sBBQ")  # magic, version, kind, request id
 
@@ -65,6 +66,7 @@ class Kind(IntEnum):
     FETCH = 46
     ACK_MANY = 47
     DESCRIBE_MANY = 48
+    BUNDLE = 49  # several requests, or replies; of BUNDLE_VERSION
 
 
 class BadFrames(ValueError):
