@@ -6,7 +6,7 @@ each turn is a PUT_MANY of some batches, a commit, what it delivers, and both re
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 from collections import defaultdict
@@ -155,6 +155,17 @@ def measure(topics: int, portion: int) -> None:
     print(f"{topics:,} topics, {portion} a turn: {sum(each_us.values()):.1f} us a message: {parts}")
 
 
+def _load(text: str) -> tuple[int, int]:
+    topics, portion = map(int, text.split("x"))
+    if topics < 1 or portion < 1:
+        raise ValueError(text)
+    return topics, portion
+
+
 if __name__ == "__main__":
-    for asked in sys.argv[1:] or ["500x5", "500x25", "500x100", "2000x25", "2000x1000"]:
-        measure(*map(int, asked.split("x")))
+    parser = argparse.ArgumentParser(prog="python -m bench.broker_cost", description=(__doc__ or "").partition(":")[2])
+    usual = ["500x5", "500x25", "500x100", "2000x25", "2000x1000"]
+    parser.add_argument("loads", nargs="*", type=_load, default=[_load(text) for text in usual],
+                        metavar="TOPICSxPORTION", help=f"topics, and messages in a request ({', '.join(usual)})")  # fmt: skip
+    for topics, portion in parser.parse_args().loads:
+        measure(topics, portion)
