@@ -166,6 +166,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.broker_cost", description=(__doc__ or "").partition(":")[2])
     usual = ["500x5", "500x25", "500x100", "2000x25", "2000x1000"]
     parser.add_argument("loads", nargs="*", type=_load, default=[_load(text) for text in usual],
-                        metavar="TOPICSxPORTION", help=f"topics, and messages in a request ({', '.join(usual)})")  # fmt: skip
+                        metavar="TOPICSxPORTION", help=f"topics, and messages a request ({', '.join(usual)})")  # fmt: skip
     for topics, portion in parser.parse_args().loads:
         measure(topics, portion)
