@@ -156,16 +156,17 @@ def measure(topics: int, portion: int) -> None:
 
 
 def _load(text: str) -> tuple[int, int]:
-    topics, portion = map(int, text.split("x"))
-    if topics < 1 or portion < 1:
-        raise ValueError(text)
-    return topics, portion
+    topics, _, portion = text.partition("x")
+    if not (topics.isdecimal() and portion.isdecimal() and int(topics) and int(portion)):
+        raise argparse.ArgumentTypeError(f"topics x messages a request, both above 0, as 500x25; not {text}")
+    return int(topics), int(portion)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.broker_cost", description=(__doc__ or "").partition(":")[2])
     usual = ["500x5", "500x25", "500x100", "2000x25", "2000x1000"]
-    parser.add_argument("loads", nargs="*", type=_load, default=[_load(text) for text in usual],
-                        metavar="TOPICSxPORTION", help=f"topics, and messages a request ({', '.join(usual)})")  # fmt: skip
+    told = f"topics, and messages a request ({', '.join(usual)})"
+    default = [_load(text) for text in usual]
+    parser.add_argument("loads", nargs="*", type=_load, default=default, metavar="TOPICSxPORTION", help=told)
     for topics, portion in parser.parse_args().loads:
         measure(topics, portion)

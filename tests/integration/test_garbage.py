@@ -109,10 +109,10 @@ def test_frames_that_are_no_request(url: str) -> None:
 
 def test_other_versions_are_told_which_are_spoken(url: str) -> None:
     with harmless(url) as stranger:
-        for version in (0, 3, 255):
+        for version in (0, 4, 255):
             refusal = stranger.refused(prefix(Kind.STATS, version=version), _encode(bodies.AskStats()))
             assert refusal.code == Code.VERSION
-            assert "1 to 2" in refusal.text
+            assert "1 to 3" in refusal.text
         kind, body = stranger.ask(Kind.HELLO, bodies.Hello(5, 9, "from the future"))
         assert (kind, msgspec.msgpack.decode(body, type=bodies.Refused).code) == (Kind.INVALID, Code.VERSION)
         kind, _ = stranger.ask(Kind.HELLO, bodies.Hello(0, HUGE, "polyglot"))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import zmq
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import BrokerProcess, free_url
 from tests.integration.test_async import run
 from tests.integration.waiting import DEADLINE_S
 from tests.unit.session.answering import WELCOME, Answer, answering
 
 from clarion import Admin, AsyncPublisher, AsyncSubscriber
 from clarion.model.errors import InvalidRequest
-from clarion.session import AsyncSession, loop_connection
+from clarion.session import AsyncSession
+from clarion.session.calls import Request as Call
+from clarion.session.loop_connection import loop_connections
 from clarion.wire import bodies
 from clarion.wire.bundles import Frames, bundled, is_bundle, unbundled
 from clarion.wire.frames import BUNDLE_VERSION, Kind, Request, pack_frames, unpack_prefix
@@ -27,7 +30,7 @@ def _connections(url: str) -> int:
 
 
 def _made() -> int:
-    return sum(map(len, loop_connection._all.by_place.values()))
+    return len(loop_connections)
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
@@ -57,6 +60,75 @@ def test_many_clients_are_one_connection_and_each_gets_its_own(url: str) -> None
         await asyncio.gather(*(publisher.close() for publisher in publishers))
         await asyncio.gather(*(reader.close() for reader in readers.values()))
         assert _made() == 0
+
+    run(work())
+
+
+def test_much_that_comes_at_once_is_read_in_parts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clarion.session.loop_connection._READ_AT_ONCE", 1)
+
+    async def work() -> None:
+        sessions = [AsyncSession(url) for _ in range(50)]
+        for _ in range(3):
+            calls = [session.call(Kind.STATE, bodies.AskState(b"s"), timeout_s=DEADLINE_S) for session in sessions]
+            assert {reply.kind for reply in await asyncio.gather(*calls)} == {Kind.ACK}
+        for session in sessions:
+            session.close()
+
+    run(work())
+
+
+def test_a_name_is_free_again_when_its_client_is_closed(url: str) -> None:
+    async def work() -> None:
+        async with AsyncPublisher(url):
+            for _ in range(3):
+                async with AsyncSubscriber(url, "one"):
+                    assert _made() == 1
+
+    run(work())
+
+
+def test_what_was_not_sent_before_the_connection_was_lost_is_not_sent_after_it() -> None:
+    """Whoever wanted it sent sends it again, and perhaps to a broker that is older."""
+
+    async def work(url: str) -> None:
+        session = AsyncSession(url)
+        shared = session._connection
+        assert shared is not None
+        shared.on_welcome(BUNDLE_VERSION)
+        shared.send([b"something"])
+        assert shared._connection is not None
+        shared._lose(shared._connection)
+        assert not shared._outgoing
+        assert not shared._may_bundle
+        session.close()
+
+    run(work(free_url()))
+
+
+def test_what_a_client_sent_leaves_though_it_is_closed_at_once() -> None:
+    def answer(request: Request) -> Answer:
+        return Kind.ACK, bodies.Done()
+
+    async def work(url: str, asked: Callable[[], list[int]]) -> None:
+        stays, goes = AsyncSession(url), AsyncSession(url)
+        goes.begin(Call(Kind.STATS, bodies.AskStats(), DEADLINE_S))
+        goes.close()
+        await _until(lambda: Kind.STATS in asked())
+        stays.close()
+
+    with answering(answer) as broker:
+        run(work(broker.url, broker.kinds))
+
+
+def test_a_forked_child_has_none_of_its_parents(url: str) -> None:
+    async def work() -> None:
+        async with AsyncPublisher(url):
+            child = os.fork()
+            if not child:
+                os._exit(7 if _made() == 0 else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            assert _made() == 1
 
     run(work())
 
@@ -93,6 +165,8 @@ def test_all_go_on_after_their_broker_was_killed(broker: BrokerProcess) -> None:
             for _ in range(3):
                 await asyncio.to_thread(broker.restart)
                 await _until(lambda: publisher.stats["connected"])
+                await _until(lambda: all(reader._session.connected for reader in readers))
+            assert {reader._session.reconnects for reader in readers} == {publisher._session.reconnects}
             receipts = [await publisher.put(f"t/{number}", str(number)) for number in range(10)]
             for receipt in receipts:
                 await receipt.result(DEADLINE_S)

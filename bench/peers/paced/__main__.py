@@ -6,10 +6,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,12 +32,13 @@ from bench.peers.systems import System
 def main() -> None:
     """Measure, and write the report."""
     options = _parser().parse_args()
-    wanted = options.systems or (["clarion"] if options.soak else None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that servers end, too
+    wanted = options.systems or (["clarion"] if options.soak is not None else None)
     chosen = [system for system in ENTRANTS if wanted is None or system.name in wanted]
     versions, missing = look_for(chosen)
     present = [system for system in chosen if system.name in versions]
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.soak:
+    if options.soak is not None:
         for system in present:
             with _folders() as folders:
                 print(soak(system, folders, options))
@@ -60,16 +64,34 @@ def main() -> None:
     print(json.dumps(results) if options.json else (options.out / "paced.md").read_text())
 
 
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 on, not {text}")
+    return int(text)
+
+
+def _above_zero(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < inf:
+        raise argparse.ArgumentTypeError(f"a number above 0, not {text}")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.peers.paced", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help=f"with one, {' and '.join(LONG)} only if --rows has them")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long a row of the table is put")
+    parser.add_argument(
+        "--rounds", type=_at_least_one, default=3, help=f"with one, {' and '.join(LONG)} only if --rows has them"
+    )
+    parser.add_argument("--seconds", type=_above_zero, default=3.0, help="how long a row of the table is put")
     parser.add_argument("--rows", nargs="*", metavar="ROW", choices=ROWS, help=", ".join(ROWS))
     parser.add_argument("--systems", nargs="*", metavar="SYSTEM", choices=[system.name for system in ENTRANTS],
                         help=", ".join(system.name for system in ENTRANTS))  # fmt: skip
-    parser.add_argument("--soak", type=float, metavar="MINUTES", help="instead: so long at 0.8 of saturation, looking "
-                        "for what grows (of Clarion, unless --systems says otherwise)")  # fmt: skip
-    parser.add_argument("--topics", type=int, default=2000, help="of the soak")
+    parser.add_argument("--soak", type=_above_zero, metavar="MINUTES", help="instead: so long at 0.8 of saturation, "
+                        "looking for what grows (of Clarion, unless --systems says otherwise)")  # fmt: skip
+    parser.add_argument("--topics", type=_at_least_one, default=2000, help="of the soak alone")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the report (bench/results)")
     parser.add_argument("--json", action="store_true", help="print all figures instead of the report")
     return parser

@@ -167,6 +167,8 @@ class Broker:
                 wait_s = min(wait_s, self._again_s - time.monotonic())
             if held_back is not None:
                 wait_s = min(wait_s, held_back)
+            if listening and any(listener.unbundled for listener in listeners):
+                wait_s = 0.0
             ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
             now = self._now()
             if not listening or now.monotonic_s - turned_s > _STALLED_S:  # nobody could be heard in that time
@@ -177,7 +179,7 @@ class Broker:
             taken = 0
             is_heard = listening
             for listener in listeners:
-                if listener.socket in ready:
+                if listener.socket in ready or (listening and listener.unbundled):
                     count, is_all = self._take_requests(listener, now)
                     taken += count
                     is_heard = is_heard and is_all
@@ -198,13 +200,12 @@ class Broker:
     def _take_requests(self, listener: Listener, now: Now) -> tuple[int, bool]:
         """Take what has come in at a listener; return how much that was, and whether it was all."""
         taken = 0
-        for peer, requests in self._transport.receive(listener, _REQUESTS_A_TURN):
-            for frames in requests:
-                taken += 1
-                self._take_request(listener, peer, frames, now)
+        for peer, frames in self._transport.receive(listener, _REQUESTS_A_TURN):
+            taken += 1
+            self._take_request(listener, peer, frames, now)
             if not self._has_room() or time.monotonic() - now.monotonic_s > _TURN_S:
                 return taken, False  # the rest waits in the socket, and peers there take turns
-        return taken, taken < _REQUESTS_A_TURN
+        return taken, taken < _REQUESTS_A_TURN and not listener.unbundled
 
     def _take_request(self, listener: Listener, peer: Peer, frames: Frames, now: Now) -> None:
         try:

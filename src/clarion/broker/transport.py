@@ -21,7 +21,6 @@ import struct
 import termios
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 import zmq
@@ -30,8 +29,19 @@ from zmq.utils.monitor import parse_monitor_message
 from clarion.model.errors import BadSettings
 from clarion.session.connection import KEPT_FROM_BYTES, send_frames
 from clarion.session.service_process import connections_possible
+from clarion.wire.bodies import Refused
 from clarion.wire.bundles import Frames, bundled, is_bundle, unbundled
-from clarion.wire.frames import LARGE_BODY_BYTES, PUBLISHER_KINDS, SUBSCRIBER_KINDS, BadFrames, Buffer
+from clarion.wire.codes import Code
+from clarion.wire.frames import (
+    LARGE_BODY_BYTES,
+    PUBLISHER_KINDS,
+    SUBSCRIBER_KINDS,
+    BadFrames,
+    Buffer,
+    Kind,
+    pack_frames,
+    unpack_prefix,
+)
 
 log = logging.getLogger("clarion.broker")
 AnswerT = TypeVar("AnswerT")
@@ -43,6 +53,8 @@ _EXAMPLE = " An address looks like tcp://127.0.0.1:5590"
 _UNREAD_BYTES_PER_PEER = 8 * 2**20  # handed to ZeroMQ and not acknowledged by the peer's machine; beyond, replies wait
 _HELD_BACK_BYTES_PER_PEER = 64 * 2**20
 _HELD_BACK_BYTES = 256 * 2**20  # of all peers together
+_REFUSALS_BYTES = 2**20  # beyond both
+_FULL_RETRY_S = 0.1
 _RECEIVED_BYTES = 2**30  # of messages that ZeroMQ holds for us, all peers together
 _RETRY_S = 0.002
 _LONGEST_RETRY_S = 0.05  # while nobody reads
@@ -122,13 +134,14 @@ class Connection:
 class Listener:
     """A bound socket and the kinds of requests that are not for it."""
 
-    __slots__ = ("closed_to", "connections", "monitor", "peers", "socket", "url")
+    __slots__ = ("closed_to", "connections", "monitor", "peers", "socket", "unbundled", "url")
 
     def __init__(self, bound: zmq.Socket[bytes], url: str, closed_to: frozenset[int]) -> None:
         self.socket = bound
         self.monitor: zmq.Socket[bytes] = bound.get_monitor_socket(_EVENTS)
         self.url = url
         self.closed_to = closed_to
+        self.unbundled: deque[tuple[Peer, Frames]] = deque()  # requests of a bundle that nobody has taken yet
         self.connections: dict[int, Connection] = {}  # by descriptor
         self.peers: dict[bytes, Peer] = {}  # by routing id
 
@@ -208,8 +221,12 @@ class Transport:
 
     # In.
 
-    def receive(self, listener: Listener, most: int) -> Iterator[tuple[Peer, Sequence[Frames]]]:
-        """Return what has come in at a listener, up to `most` messages; a bundle is several requests."""
+    def receive(self, listener: Listener, most: int) -> Iterator[tuple[Peer, Frames]]:
+        """Return requests that have come in at a listener, those of up to `most` messages. Who stops taking them finds
+        the rest of a bundle the next time."""
+        left = listener.unbundled
+        while left:
+            yield left.popleft()
         receive, peers = listener.socket.recv, listener.peers
         ask: Callable[[int], int] = listener.socket.get  # type: ignore[assignment]
         for taken in range(most):
@@ -234,12 +251,20 @@ class Transport:
                 peer.connection.handed += size
                 peer.connection.messages += 1
             self._was_heard = True
-            requests: Sequence[Frames] = (frames,)
-            if is_bundle(frames):
-                with suppress(BadFrames):  # one that is none is refused, as all that is no request
-                    requests = unbundled(frames)
-                    peer.takes_bundles = True
-            yield peer, requests
+            if not is_bundle(frames):
+                yield peer, frames
+                continue
+            left += [(peer, request) for request in self._unbundle(peer, frames)]
+            while left:
+                yield left.popleft()
+
+    def _unbundle(self, peer: Peer, frames: Frames) -> Sequence[Frames]:
+        try:
+            requests = unbundled(frames)
+        except BadFrames:
+            return (frames,)  # it is refused, as all that is no request
+        peer.takes_bundles = True
+        return requests
 
     def _meet(self, listener: Listener, routing_id: bytes, frame: zmq.Frame) -> Peer:
         """Return who sent this, and find the connection that it came by."""
@@ -303,11 +328,30 @@ class Transport:
             peer.acked, peer.stuck = counts[0], 0
         return peer.sent - peer.acked <= _UNREAD_BYTES_PER_PEER
 
-    def _hold_back(self, peer: Peer, frames: Sequence[Buffer]) -> None:
-        size = _size(frames)
-        if peer.held_back + size > _HELD_BACK_BYTES_PER_PEER or self._held_back_bytes + size > _HELD_BACK_BYTES:
-            self.counters["replies_dropped_slow_peer"] += 1
+    def _hold_back(self, peer: Peer, frames: Frames) -> None:
+        if self._has_room_for(peer, frames):
+            self._keep(peer, frames)
             return
+        for reply in unbundled(frames) if is_bundle(frames) else (frames,):
+            self._drop(peer, reply)
+
+    def _has_room_for(self, peer: Peer, frames: Frames, more_bytes: int = 0) -> bool:
+        size = _size(frames) - more_bytes
+        return peer.held_back + size <= _HELD_BACK_BYTES_PER_PEER and self._held_back_bytes + size <= _HELD_BACK_BYTES
+
+    def _drop(self, peer: Peer, reply: Frames) -> None:
+        """Drop a reply that there is no room for. Who waits for messages is told to ask again soon: it has done nothing
+        wrong where others share its connection. All else may have been done, and is asked for again in time."""
+        self.counters["replies_dropped_slow_peer"] += 1
+        _, kind, request_id = unpack_prefix(reply[0])
+        if kind == Kind.MESSAGES:
+            text = "this connection has more replies waiting than it may"
+            refusal = pack_frames(Kind.REFUSED, request_id, Refused(Code.BUSY, text, _FULL_RETRY_S))
+            if self._has_room_for(peer, refusal, _REFUSALS_BYTES):
+                self._keep(peer, refusal)
+
+    def _keep(self, peer: Peer, frames: Frames) -> None:
+        size = _size(frames)
         peer.held_back += size
         self._held_back_bytes += size
         peer.waiting.append(frames)

@@ -13,9 +13,9 @@ from clarion.model.errors import ClarionError, Closed, UsedAfterFork
 from clarion.session.calls import Call, Core, Request, Requests
 from clarion.session.connection import broker_url, session_broke
 from clarion.session.exchange import Exchange, Reply, Seen, Send, Wake, WakeDone
-from clarion.session.loop_connection import LoopConnection, first_request_id, join, leave, new_client_number
+from clarion.session.loop_connection import LoopConnection, first_request_id, loop_connections, new_client_number
 from clarion.wire import bodies
-from clarion.wire.frames import BUNDLE_VERSION, Buffer, Kind
+from clarion.wire.frames import Buffer, Kind
 
 log = logging.getLogger("clarion.session")
 _LONGEST_SLEEP_S = 1.0
@@ -34,7 +34,7 @@ class AsyncSession:
         self._pid = os.getpid()
         self.loop = asyncio.get_running_loop()
         self._core: Core = core or Requests(url, os.urandom(16))
-        self._exchange = Exchange(seen=seen, count=self._core.count, after_id=first_request_id(self.number))
+        self._exchange = Exchange(seen=seen, count=self._core.count, first_id=first_request_id(self.number))
         self.count = self._exchange.count
         self._waiting: dict[Any, set[asyncio.Future[None]]] = {}  # by the call that is waited for
         self._connection: LoopConnection | None = None  # while it is on a loop
@@ -166,7 +166,7 @@ class AsyncSession:
             self._timer.cancel()
             self._timer = None
         if self._connection is not None:
-            leave(self._connection, self, self.loop, self.url)
+            loop_connections.leave(self._connection, self)
             self._connection = None
 
     def join_loop(self) -> None:
@@ -176,7 +176,7 @@ class AsyncSession:
         self._join()
 
     def _join(self) -> None:
-        self._connection = join(self, self.loop, self.url)
+        self._connection = loop_connections.join(self, self.loop, self.url)
         if self._connection.is_there:
             self.on_connected(self.loop.time())
         self.wake()
@@ -227,8 +227,8 @@ class AsyncSession:
             return
         try:
             answered = self._exchange.receive(frames)
-            if self._connection is not None:
-                self._connection.may_bundle |= self._exchange.welcomed_as >= BUNDLE_VERSION
+            if self._connection is not None and self._exchange.welcomed_as:
+                self._connection.on_welcome(self._exchange.welcomed_as)
             if self._exchange.lost is not None:
                 lost, self._exchange.lost = self._exchange.lost, None
                 self._core.on_lost(lost, now_s)

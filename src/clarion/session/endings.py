@@ -21,6 +21,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol
 
+import zmq.utils.garbage  # noqa: F401 it registers with `atexit`, too, and what is registered first ends last
+
 from clarion.model.errors import ClarionError, Closed
 
 log = logging.getLogger("clarion.session")

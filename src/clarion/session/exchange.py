@@ -22,6 +22,7 @@ _REFUSALS = frozenset({Kind.INVALID, Kind.REFUSED, Kind.NO_SUBSCRIBER, Kind.NOT_
 _OF_NO_STORE = frozenset({Kind.HELLO, Kind.REGISTER, Kind.STATS})  # to be asked of whichever store there is
 _ACKS = frozenset({Kind.ACK, Kind.ACK_MANY})
 _KIND_AT = 3  # in the prefix
+IDS = 1 << 32
 AGAIN_S = 0.02  # before a refused request is sent again, at least
 BodyT = TypeVar("BodyT", bound=bodies.Body)
 
@@ -174,11 +175,12 @@ class Exchange:
         resend_after_s: float = 10.0,
         seen: Seen | None = None,
         count: Count | None = None,
-        after_id: int = 0,
+        first_id: int = 0,
     ) -> None:
+        """Its requests have ids from `first_id` on, of which there are `IDS`."""
         self._resend_after_s = resend_after_s
         self._asked: dict[int, _Asked] = {}
-        self._last_id = after_id
+        self._first_id = self._last_id = first_id
         self._next_check_s = 0.0
         self.resent = 0
         self.strays = 0
@@ -199,11 +201,19 @@ class Exchange:
 
     def send(self, send: Send, *, now_s: float, sent: bool = True) -> list[Buffer]:
         """Note a request; return its frames, which are `sent` now, or with `everything` when there is a connection."""
-        self._last_id += 1
+        self._last_id = self._next_id()
         frames = pack_frames(send.kind, self._last_id, send.body, send.blobs)
         wait_s = send.wait_s
         self._asked[self._last_id] = _Asked(frames, send.tag, wait_s, now_s + wait_s + self._resend_after_s, int(sent))
         return frames
+
+    def _next_id(self) -> int:
+        """Return an id that nothing under way has; after the last of them the first."""
+        request_id = self._last_id
+        while True:
+            request_id = self._first_id + (request_id + 1) % IDS
+            if request_id not in self._asked and request_id != self._first_id:
+                return request_id
 
     def give_up(self, tag: object) -> None:
         """Forget a request that nobody waits for any more: it is not sent again, whatever becomes of a copy that was

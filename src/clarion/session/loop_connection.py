@@ -19,13 +19,13 @@ from typing import Protocol
 import zmq
 
 from clarion.session.connection import Backoff, Connection, Outage, give_back_context, take_shared_context
+from clarion.session.exchange import IDS
 from clarion.wire.bundles import Frames, bundled, is_bundle, unbundled
-from clarion.wire.frames import BadFrames, Buffer, unpack_prefix
+from clarion.wire.frames import BUNDLE_VERSION, BadFrames, Buffer, unpack_prefix
 
 log = logging.getLogger("clarion.session")
 _LOOK_EVERY_S = 1.0  # while there is no broker
-_READ_AT_ONCE = 1000  # messages, after which the loop does something else
-_NUMBER_SHIFT = 32
+_READ_AT_ONCE = 1000  # replies, after which the loop does something else
 _numbers = count(1)
 
 
@@ -36,7 +36,7 @@ def new_client_number() -> int:
 
 def first_request_id(client: int) -> int:
     """Return what the ids of a client's requests begin with."""
-    return client << _NUMBER_SHIFT
+    return client * IDS
 
 
 class Client(Protocol):
@@ -60,14 +60,15 @@ class LoopConnection:
     something has come. When it is lost it is made again, after a while."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, url: str) -> None:
+        self.place = loop, url
         self._loop = loop
         self._url = url
         self._clients: dict[int, Client] = {}  # by number
         self._names: set[bytes] = set()
         self._has_news = True  # whether the connection's monitor may have something to say
         self._outgoing: list[Frames] = []  # that leave together, before the loop does anything else
-        self.may_bundle = False  # whether the broker takes them so
-        self._read_planned = False
+        self._may_bundle = False  # whether the broker takes them so
+        self._turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff()
         self._outage = Outage(url, loop.time())
@@ -116,65 +117,74 @@ class LoopConnection:
         give_back_context(self._context)
         return True
 
+    def on_welcome(self, version: int) -> None:
+        """The broker told a client which version of the protocol they speak."""
+        self._may_bundle = version >= BUNDLE_VERSION
+
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message, together with what else is sent before the loop goes on; it never blocks."""
         self._outgoing.append(frames)
-        self._read_soon()
+        self._turn_soon()
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
         if outgoing and self._connection is not None:
-            for frames in bundled(outgoing) if self.may_bundle else outgoing:
+            for frames in bundled(outgoing) if self._may_bundle else outgoing:
                 self._connection.send(frames)
 
-    def _read_soon(self) -> None:
-        if not self._read_planned:
-            self._read_planned = True
-            self._loop.call_soon(self._read)
+    def _turn_soon(self) -> None:
+        if not self._turn_planned:
+            self._turn_planned = True
+            self._loop.call_soon(self._turn)
 
     def _watch(self, connection: Connection) -> None:
-        self._loop.add_reader(connection.socket.FD, self._read)
-        self._loop.add_reader(connection.monitor.FD, self._look)
-        self._read_soon()
+        self._loop.add_reader(connection.socket.FD, self._turn)
+        self._loop.add_reader(connection.monitor.FD, self._on_monitor)
+        self._turn_soon()
 
     def _unwatch(self, connection: Connection) -> None:
         if not self._loop.is_closed():
             self._loop.remove_reader(connection.socket.FD)
             self._loop.remove_reader(connection.monitor.FD)
 
-    def _look(self) -> None:
+    def _on_monitor(self) -> None:
         self._has_news = True
-        self._read()
+        self._turn()
 
-    def _read(self) -> None:
+    def _turn(self) -> None:
         """Send what gathered, hand out what has come, have who got something go on, and see whether the connection
         lives."""
-        self._read_planned = True  # what is sent meanwhile leaves at the end of this
+        self._turn_planned = True  # what is sent meanwhile leaves at the end of this
         try:
             self._flush()
             connection = self._connection
             if connection is not None:
                 self._hand_out(connection)
             self._flush()
-        finally:
-            self._read_planned = False
+        except BaseException:
+            self._turn_planned = False
+            self._turn_soon()
+            raise
+        self._turn_planned = False
         if connection is None or connection is not self._connection:  # its last client is gone
             return
         if connection.lost:
             self._lose(connection)
         elif connection.readable():
-            self._read_soon()
+            self._turn_soon()
 
     def _hand_out(self, connection: Connection) -> None:
         now_s = self._loop.time()
         heard: dict[int, Client] = {}
-        for taken, frames in enumerate(connection.receive(), 1):
+        taken = 0
+        for frames in connection.receive():
             for message in _messages_of(frames):
+                taken += 1
                 client = self._clients.get(_client_of(message))
                 if client is not None:  # one that is gone misses nothing
                     client.take_in(message, now_s)
                     heard[client.number] = client
-            if taken == _READ_AT_ONCE:
+            if taken >= _READ_AT_ONCE:
                 break
         if heard:
             self._backoff.reset()
@@ -191,7 +201,7 @@ class LoopConnection:
         self._unwatch(connection)
         connection.close()
         self._connection = None
-        self._outgoing, self.may_bundle = [], False  # whoever sent it sends it again
+        self._outgoing, self._may_bundle = [], False  # whoever sent it sends it again
         self._look_again_after(wait_s)
 
     def _look_again_after(self, wait_s: float) -> None:
@@ -236,7 +246,7 @@ def _client_of(frames: Sequence[Buffer]) -> int:
         _, _, request_id = unpack_prefix(frames[0])
     except (BadFrames, IndexError):
         return 0
-    return request_id >> _NUMBER_SHIFT
+    return request_id // IDS
 
 
 class _LoopConnections:
@@ -247,37 +257,33 @@ class _LoopConnections:
 
     def begin(self) -> None:
         """Have none; after a fork, too, where those there are belong to the parent."""
-        self.lock = threading.Lock()  # clients of a loop that is closed may leave on threads of their own
-        self.by_place: dict[tuple[asyncio.AbstractEventLoop, str], list[LoopConnection]] = {}
+        self._lock = threading.Lock()  # clients of a loop that is closed may leave on threads of their own
+        self._by_place: dict[tuple[asyncio.AbstractEventLoop, str], list[LoopConnection]] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._by_place.values()))
 
-_all = _LoopConnections()
-os.register_at_fork(after_in_child=_all.begin)
-
-
-def join(client: Client, loop: asyncio.AbstractEventLoop, url: str) -> LoopConnection:
-    """Have a client use the connection to a broker that clients on this loop share; each leaves once."""
-    with _all.lock:
-        some = _all.by_place.setdefault((loop, url), [])
-        found = next((one for one in some if one.has_room_for(client.name)), None)
-        if found is None:
-            try:
+    def join(self, client: Client, loop: asyncio.AbstractEventLoop, url: str) -> LoopConnection:
+        """Have a client use the connection to a broker that clients on this loop share; each leaves once."""
+        with self._lock:
+            some = self._by_place.get((loop, url), [])
+            found = next((one for one in some if one.has_room_for(client.name)), None)
+            if found is None:
                 found = LoopConnection(loop, url)
-            finally:
-                if not some and found is None:
-                    del _all.by_place[loop, url]
-            some.append(found)
-        found.add(client)
-        return found
+                self._by_place[loop, url] = [*some, found]
+            found.add(client)
+            return found
+
+    def leave(self, connection: LoopConnection, client: Client) -> None:
+        """Have a client use it no longer; with its last one a connection ends."""
+        with self._lock:
+            if connection.remove(client):
+                left = [one for one in self._by_place.get(connection.place, []) if one is not connection]
+                if left:
+                    self._by_place[connection.place] = left
+                else:
+                    self._by_place.pop(connection.place, None)
 
 
-def leave(connection: LoopConnection, client: Client, loop: asyncio.AbstractEventLoop, url: str) -> None:
-    """Have a client use it no longer; with its last one a connection ends."""
-    with _all.lock:
-        if not connection.remove(client):
-            return
-        some = _all.by_place.get((loop, url), [])
-        if connection in some:
-            some.remove(connection)
-            if not some:
-                del _all.by_place[loop, url]
+loop_connections = _LoopConnections()
+os.register_at_fork(after_in_child=loop_connections.begin)

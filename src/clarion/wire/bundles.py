@@ -15,8 +15,9 @@ from clarion.wire.frames import BUNDLE_VERSION, MAGIC, PREFIX, BadFrames, Buffer
 Frames = Sequence[Buffer]
 BUNDLED_MAX = 64
 _BUNDLED_BYTES = 64 * 1024
-_KIND_AT = 3  # in the prefix
+_COUNTS_BYTES = 512  # that so many counts take at most
 _HEAD = PREFIX.pack(MAGIC, BUNDLE_VERSION, Kind.BUNDLE, 0)
+_BEGINNING = _HEAD[:4]  # magic, version, kind
 _encode_counts = msgspec.msgpack.Encoder().encode
 _decode_counts = msgspec.msgpack.Decoder(list[int]).decode
 
@@ -46,17 +47,19 @@ def _bundle(some: list[Frames]) -> Frames:
 
 def is_bundle(frames: Frames) -> bool:
     """Return whether a message says that it is a bundle."""
-    return bool(frames) and len(frames[0]) == PREFIX.size and frames[0][_KIND_AT] == Kind.BUNDLE
+    return bool(frames) and len(frames[0]) == PREFIX.size and frames[0][: len(_BEGINNING)] == _BEGINNING
 
 
 def unbundled(frames: Frames) -> list[Frames]:
     """Return the messages in a bundle; BadFrames where it is none, or has more than it may."""
+    if len(frames) < 2 or len(frames[1]) > _COUNTS_BYTES or sum(map(len, frames[2:])) > _BUNDLED_BYTES:
+        raise BadFrames(f"the messages in a bundle have at most {_BUNDLED_BYTES} bytes together")
     try:
         counts = _decode_counts(frames[1])
-    except (IndexError, msgspec.MsgspecError) as error:
+    except msgspec.MsgspecError as error:
         raise BadFrames(f"this bundle cannot be read: {error}") from error
     if not 0 < len(counts) <= BUNDLED_MAX or min(counts) < 1 or sum(counts) != len(frames) - 2:
-        raise BadFrames("a bundle says how many frames each of its messages has, up to 64 of them")
+        raise BadFrames(f"a bundle says how many frames each of its messages has, up to {BUNDLED_MAX} of them")
     found: list[Frames] = []
     at = 2
     for count in counts:

@@ -96,12 +96,12 @@ def test_topics_are_listed_in_pages() -> None:
 def test_a_hello_is_welcomed_with_what_the_broker_is_and_bears() -> None:
     asker = Asker(max_batch_bytes=5000)
     welcome = body_of(asker.ask(Kind.HELLO, bodies.Hello(1, 9, "test")), bodies.Welcome)
-    assert (welcome.version, welcome.broker, welcome.max_batch_bytes) == (2, 1, 5000)
+    assert (welcome.version, welcome.broker, welcome.max_batch_bytes) == (3, 1, 5000)
 
 
 def test_a_client_that_speaks_no_common_version_is_told() -> None:
     asker = Asker()
-    for oldest, newest in ((3, 9), (0, 0)):
+    for oldest, newest in ((4, 9), (0, 0)):
         refused = asker.ask(Kind.HELLO, bodies.Hello(oldest, newest, "test"))
         assert code_of(refused) == (Kind.INVALID, Code.VERSION)
 

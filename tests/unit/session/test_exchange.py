@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from clarion.model.errors import DiskFull, InvalidRequest, NoSubscriber, TakenOver
-from clarion.session.exchange import Exchange, Reply, Send
+from clarion.session.exchange import IDS, Exchange, Reply, Seen, Send
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer, Kind, pack_frames, unpack_prefix
@@ -149,3 +149,23 @@ def test_what_was_asked_without_a_connection_is_sent_first_by_the_next_one() -> 
     exchange.everything(1.0)
     answer(exchange, reply(1))
     assert got[0].times_sent == 1
+
+
+@pytest.mark.parametrize("first_id", [0, 5 * IDS])
+def test_ids_begin_again_after_the_last_and_leave_out_what_is_under_way(first_id: int) -> None:
+    exchange, waits = Exchange(first_id=first_id), list[Reply]()
+    assert [ask(exchange, waits), ask(exchange, waits)] == [first_id + 1, first_id + 2]
+    exchange._last_id = first_id + IDS - 2
+    assert [ask(exchange, waits), ask(exchange, waits)] == [first_id + IDS - 1, first_id + 3]
+    answer(exchange, reply(first_id + 1))
+    assert len(waits) == 1
+
+
+def test_what_version_a_broker_speaks_is_not_known_before_each_connection_was_welcomed() -> None:
+    exchange = Exchange(seen=Seen())
+    for version in (3, 1):
+        ((hello, *_),) = exchange.greeting(0.0)
+        assert exchange.welcomed_as == 0
+        welcome = bodies.Welcome(version, 1, bytes(16), 1, 1 << 20, 64, 1 << 20, b"start")
+        exchange.receive(reply(unpack_prefix(bytes(hello))[2], welcome))
+        assert exchange.welcomed_as == version

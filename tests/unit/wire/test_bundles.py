@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 
 from clarion.wire import bodies
 from clarion.wire.bundles import BUNDLED_MAX, Frames, bundled, is_bundle, unbundled
-from clarion.wire.frames import BadFrames, Kind, pack_frames, parse_request
+from clarion.wire.frames import (
+    BUNDLE_VERSION,
+    MAGIC,
+    PREFIX,
+    BadFrames,
+    Kind,
+    UnknownVersion,
+    pack_frames,
+    parse_request,
+)
 
 _frames = st.lists(st.binary(max_size=20), min_size=1, max_size=4)
-_HEAD = bytes(pack_frames(Kind.BUNDLE, 0, None)[0])
+_HEAD = PREFIX.pack(MAGIC, BUNDLE_VERSION, Kind.BUNDLE, 0)
 
 
 def _opened(sent: list[Frames]) -> list[Frames]:
@@ -38,6 +47,7 @@ def test_one_alone_is_no_bundle_nor_is_one_that_is_large() -> None:
 def test_there_is_an_end_to_what_goes_together() -> None:
     many, sizeable = [_request(number) for number in range(BUNDLED_MAX + 1)], [_request(1, 30_000)] * 3
     assert [is_bundle(frames) for frames in bundled(many)] == [True, False]
+    assert _opened(bundled(many)) == many
     assert [is_bundle(frames) for frames in bundled(sizeable)] == [True, False]
 
 
@@ -56,6 +66,8 @@ def test_there_is_an_end_to_what_goes_together() -> None:
         [_HEAD, msgspec.msgpack.encode([2**63]), b"1", b"2"],
         [_HEAD, msgspec.msgpack.encode("2"), b"1", b"2"],
         [_HEAD, msgspec.msgpack.encode([1] * (BUNDLED_MAX + 1)), *[b"1"] * (BUNDLED_MAX + 1)],
+        [_HEAD, msgspec.msgpack.encode([1] * 1_000_000), b"1", b"2"],
+        [_HEAD, msgspec.msgpack.encode([2]), b"1", bytes(1 << 20)],
     ],
 )
 def test_what_is_none_is_told(frames: Frames) -> None:
@@ -78,3 +90,11 @@ def test_a_bundle_in_a_bundle_is_no_request() -> None:
     (outer,) = bundled([inner, _request(3)])
     with pytest.raises(BadFrames, match="kind 49 is not known"):
         parse_request(unbundled(outer)[0])
+
+
+@pytest.mark.parametrize("head", [PREFIX.pack(MAGIC, 99, Kind.BUNDLE, 0), PREFIX.pack(b"XX", 3, Kind.BUNDLE, 0)])
+def test_of_another_version_or_protocol_it_is_none(head: bytes) -> None:
+    frames = [head, msgspec.msgpack.encode([2])]
+    assert not is_bundle(frames)
+    with pytest.raises((UnknownVersion, BadFrames)):
+        parse_request(frames)
