@@ -71,6 +71,24 @@ def test_a_program_that_ends_with_much_to_send_sends_it(url: str, kept: Callable
     assert kept() == [bytes(size)] * count
 
 
+def test_a_client_without_a_broker_does_not_keep_the_others_from_finishing(
+    url: str, kept: Callable[[], list[bytes]]
+) -> None:
+    done = program(
+        url,
+        f"""
+        endings.EXIT_S = 1.0
+        lost, found = Publisher({free_url()!r}), Publisher(url)
+        found.put("kept", "first").result()
+        lost.put("kept", "never")
+        found.put_many("kept", ["accepted"] * 1000)
+        """,
+    )
+    assert len(kept()) == 1001
+    assert done.stderr.count("not confirmed") == 1
+    assert "1 message not confirmed" in done.stderr
+
+
 ENDS = {
     "it is over": "",
     "sys.exit": "sys.exit(3)",

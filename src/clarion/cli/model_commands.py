@@ -216,8 +216,8 @@ def publisher(
     With --topics it is another model, of the client as it is: what is put on so
     many topics, --load messages a second on all of them together, leaves in
     requests of many batches as the one tuner decides; the broker works so long
-    for each request and each batch, and commits. Of the other options --seconds,
-    --tuning and --seed count. A row for each number of topics: messages put,
+    for each request and each batch, and commits. Other options than --seconds,
+    --tuning and --seed are refused. A row for each number of topics: messages put,
     requests, batches in each, messages in a batch, time from put to ack (median
     and 99 %, both without the time of --slow), T_poll at the end, the broker's
     time for a message, and how long after --slow half are as quick as before.

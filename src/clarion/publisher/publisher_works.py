@@ -65,6 +65,10 @@ class PublisherWorks(Works):
                 self.outbox.close()
             raise
 
+    @property
+    def connected(self) -> bool:
+        return bool(self.session.connected)
+
     def now_s(self) -> float:
         """Return the time by the clock that the session goes by."""
         return time.monotonic()

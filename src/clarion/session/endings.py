@@ -34,6 +34,11 @@ class Works:
 
     loop: asyncio.AbstractEventLoop | None = None  # that it works on, where it is one of asyncio
 
+    @property
+    def connected(self) -> bool:
+        """Whether a broker is connected right now."""
+        return True
+
     def end(self, timeout_s: float) -> Coroutine[Any, Any, None] | None:
         """Finish what was accepted, and let go; raise ClarionError where that could not be done in time. For asyncio
         that is a coroutine, to be run on the loop it works on, or on any other once it has left that one."""
@@ -157,7 +162,7 @@ def finish_all() -> None:
             asyncio.run(_end_together(idle, until_s))
     except KeyboardInterrupt:  # enough is enough: what is left is told, and given up
         until_s = 0.0
-    for works in list(_open):
+    for works in sorted(_open, key=lambda works: not works.connected):  # who has no broker may wait for all there is
         try:
             _end(works, until_s)
         except KeyboardInterrupt:

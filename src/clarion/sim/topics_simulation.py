@@ -54,6 +54,8 @@ class TopicsModel:
             raise ValueError(
                 f"a time that is slow ends after it begins, not from {self.slow_from_s:g} to {self.slow_until_s:g}"
             )
+        if self.seconds <= self.slow_from_s < inf:
+            raise ValueError(f"nothing is slow from {self.slow_from_s:g} s on in a run of {self.seconds:g} s")
         if self.load_per_s * self.seconds > MOST_MESSAGES:
             raise ValueError(f"a run has at most {MOST_MESSAGES:,} messages: lower the load, or make it shorter")
 

@@ -76,6 +76,10 @@ class _Works(Works):
     def __init__(self, core: SubscriberCore) -> None:
         self.core = core
 
+    @property
+    def connected(self) -> bool:
+        return bool(self.session.connected)
+
     def ack_offsets(self, attachment: Any, start: int, stop: int) -> None:
         """Say that messages are done."""
         self.do(lambda now_s: attachment.consumer.ack(attachment, start, stop, now_s))
