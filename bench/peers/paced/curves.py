@@ -38,7 +38,9 @@ def draw_curves(rounds: Rounds, path: Path) -> bool:
     }
     if not found or not any(rounds.has(load.name) for load in CURVES if load.name not in _TOLD):
         return False
-    often = "one round" if rounds.count == 1 else f"medians of {rounds.count} rounds"
+    often = "one round"
+    if rounds.count > 1:
+        often += f", the loads of the table: medians of {rounds.count}"
     footer = f"{in_a_line(rounds.machine)}; everything on loopback, {often}"
     with saved(path, 2, len(CURVE_TOPICS), size=(9.6, 7.0), footer=footer, sharex=True, sharey="row") as (figure, axes):
         for column, topics in enumerate(CURVE_TOPICS):
