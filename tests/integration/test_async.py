@@ -7,12 +7,12 @@ import os
 import signal
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 from tests.integration.broker_process import BrokerProcess, free_url
-from tests.integration.waiting import DEADLINE_S
+from tests.integration.waiting import DEADLINE_S, until
 
 from clarion import AsyncPublisher, AsyncSubscriber, Message
 from clarion.model.errors import (
@@ -362,23 +362,17 @@ def test_a_client_that_waits_notices_when_its_broker_goes_and_when_it_is_back(br
         reader = AsyncSubscriber(broker.url, "reader", timeout_s=DEADLINE_S)
         await reader.subscribe("t")
         waiting = asyncio.create_task(reader.get("t", wait_s=DEADLINE_S))
-        await _until(lambda: reader._session.connected)
+        await until(lambda: reader._session.connected)
         await asyncio.to_thread(broker.kill)
-        await _until(lambda: not reader._session.connected)
+        await until(lambda: not reader._session.connected)
         await asyncio.to_thread(broker.start)
-        await _until(lambda: reader._session.connected)
+        await until(lambda: reader._session.connected)
         async with AsyncPublisher(broker.url) as publisher:
             await (await publisher.put("t", b"after")).result(DEADLINE_S)
         assert [message.payload for message in await waiting] == [b"after"]
         await reader.close()
 
     run(work())
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 def test_the_last_client_leaves_nothing_behind_nor_does_one_that_could_not_be_made(url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import zmq
 from tests.integration.broker_process import BrokerProcess, free_url
 from tests.integration.test_async import run
-from tests.integration.waiting import DEADLINE_S
+from tests.integration.waiting import DEADLINE_S, until
 from tests.unit.session.answering import WELCOME, Answer, answering
 
 from clarion import Admin, AsyncPublisher, AsyncSubscriber
@@ -31,12 +31,6 @@ def _connections(url: str) -> int:
 
 def _made() -> int:
     return len(loop_connections)
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 def test_many_clients_are_one_connection_and_each_gets_its_own(url: str) -> None:
@@ -114,7 +108,7 @@ def test_what_a_client_sent_leaves_though_it_is_closed_at_once() -> None:
         stays, goes = AsyncSession(url), AsyncSession(url)
         goes.begin(Call(Kind.STATS, bodies.AskStats(), DEADLINE_S))
         goes.close()
-        await _until(lambda: Kind.STATS in asked())
+        await until(lambda: Kind.STATS in asked())
         stays.close()
 
     with answering(answer) as broker:
@@ -164,8 +158,8 @@ def test_all_go_on_after_their_broker_was_killed(broker: BrokerProcess) -> None:
             ]
             for _ in range(3):
                 await asyncio.to_thread(broker.restart)
-                await _until(lambda: publisher.stats["connected"])
-                await _until(lambda: all(reader._session.connected for reader in readers))
+                await until(lambda: publisher.stats["connected"])
+                await until(lambda: all(reader._session.connected for reader in readers))
             assert {reader._session.reconnects for reader in readers} == {publisher._session.reconnects}
             receipts = [await publisher.put(f"t/{number}", str(number)) for number in range(10)]
             for receipt in receipts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import threading
@@ -23,6 +24,13 @@ def eventually(condition: Callable[[], T], what: str, deadline_s: float = DEADLI
         assert time.monotonic() < until_s, f"did not happen within {deadline_s:g} s: {what} (now {found!r})"
         _never.wait(0.02)
     return found
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait on an event loop until it is so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 def paced(test: Callable[..., None]) -> Callable[..., None]:
