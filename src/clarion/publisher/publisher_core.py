@@ -573,6 +573,8 @@ class PublisherCore(CallersCore):
 
     def _on_puts_done(self, parts: Parts, reply: Reply, now_s: float) -> None:
         done = reply.read(bodies.PutsDone)
+        if self._tuner is not None:
+            self._tuner.readers_lag_s = done.lag_ms / 1000
         refused = {place: bodies.Refused(code, text, s, n) for place, code, text, s, n in done.refused}
         credit_until_s = now_s + done.credit_s
         for place, ((queue, batch), offset, credit) in enumerate(zip(parts, done.offsets, done.credits, strict=True)):

@@ -71,6 +71,8 @@ PAPER = TunerSettings()
 LAN = TunerSettings(poll_min_s=0.001, takes_all=True, polls_on_arrival=True)
 
 _PUBLISHES_MIN = 2  # of many topics: one is with the broker while the next is on its way
+_LAG_UNNOTICED_S = 0.05  # of readers who keep up
+_LAG_SHARE = 0.5  # of what they are behind beyond that, which a publish of many topics may gather for
 _RECENT_FACTOR = 2.0  # of the longer of the last two transfers, which the estimate does not exceed
 
 
@@ -118,6 +120,7 @@ class Tuner(ABC):
         self.credit = -1  # as told by the last poll; -1: no bound is known
         self.pending = 0  # at the last poll, less what it published
         self.topics = 1  # that were pending then
+        self.readers_lag_s = 0.0  # of the quickest, as told with the last publish of many topics
         self._polled_s = now_s
         self._sampled_s = now_s
         self._arrived = 0  # since then
@@ -287,7 +290,9 @@ class EagerTuner(Tuner):
     A publish of many topics is a batch for each, and costs as many times as much. So the batches that may be in
     transfer are shared by the topics: the more there are, the fewer publishes are spread over a transfer, two at least,
     and no more than those are ever unanswered. Then it is the broker that says when the next one leaves: it gathers
-    until the broker is done with one, whatever that takes just now.
+    until the broker is done with one, whatever that takes just now. Readers, too, have to take each batch: where even
+    the quickest of them is behind, a publish of many topics gathers for a part of that time, so that there are fewer
+    batches; nobody has what is put any later by it.
     """
 
     polls_when_idle = False
@@ -313,7 +318,7 @@ class EagerTuner(Tuner):
         workers = self.settings.workers
         if workers is not None and pending >= workers and not self._lacked_credit:
             return self._polled_s
-        if in_transfer or self._lacked_credit:
+        if in_transfer or self._lacked_credit or self._gather_s:
             return max(self._next_poll_s, self._paused_until_s)
         return self._paused_until_s
 
@@ -333,12 +338,17 @@ class EagerTuner(Tuner):
         self._took_s = took_s
         self._set_poll_interval()
 
+    @property
+    def _gather_s(self) -> float:
+        """How long messages of many topics gather for the sake of readers who are behind."""
+        return max(0.0, _LAG_SHARE * (self.readers_lag_s - _LAG_UNNOTICED_S)) if self.topics > 1 else 0.0
+
     def _set_poll_interval(self) -> None:
         settings = self.settings
         most = settings.publishes_in_transfer
         # So many, of as many topics as the last, are spread over a transfer, and may be unanswered.
         self.publishes_max = max(most // self.topics, min(most, _PUBLISHES_MIN))
-        wanted_s = max(self.transfer_s / self.publishes_max, settings.poll_factor * self._read_s)
+        wanted_s = max(self.transfer_s / self.publishes_max, settings.poll_factor * self._read_s, self._gather_s)
         self.poll_interval_s = max(min(wanted_s, settings.poll_max_s), settings.poll_min_s)
 
     def _choose(self, pending: int, now_s: float) -> int:

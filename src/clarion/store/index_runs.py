@@ -34,6 +34,7 @@ from clarion.store.packed_receipts import ReceiptsRow, group_receipts, pack_rece
 from clarion.store.port import Receipt, SubscriptionRow, Trim
 from clarion.store.records import Entry, Envelope, Record
 from clarion.store.segments import Growth, grow
+from clarion.store.unhurried import Rest, in_pieces, no_rest
 
 _PLAIN = {
     "topics", "publishers", "batches", "receipts", "subscriptions", "cursors", "trims", "returned", "gone_returned",
@@ -63,13 +64,14 @@ def is_plain(entry: Entry) -> bool:
     return not any(_others(entry))
 
 
-def write_records(execute: Execute, records: Sequence[Record]) -> Iterator[tuple[Record, Growth]]:
+def write_records(execute: Execute, records: Sequence[Record], rest: Rest = no_rest) -> Iterator[tuple[Record, Growth]]:
     """Apply records inside the open transaction; return what they mean for the segments, each time with the last record
-    that it is of. Every segment that is written to has its last record among them, in order."""
+    that it is of. Every segment that is written to has its last record among them, in order. Between small pieces of
+    the work it may `rest`."""
     for plain, some in groupby(records, lambda record: is_plain(record.entry)):
         if plain:
             run = list(some)
-            growth = _write_run(execute, run)
+            growth = _write_run(execute, run, rest)
             for before, record in pairwise(run):
                 if record.segment != before.segment:
                     yield before, {}
@@ -79,17 +81,24 @@ def write_records(execute: Execute, records: Sequence[Record]) -> Iterator[tuple
                 yield record, write_record(execute, record)
 
 
-def _write_run(execute: Execute, run: Sequence[Record]) -> Growth:
+def _write_run(execute_now: Execute, run: Sequence[Record], rest: Rest) -> Growth:
+    def execute(statement: str, values: Any) -> Any:
+        rest()
+        return execute_now(statement, values)
+
+    def in_turn() -> Iterator[Entry]:
+        return in_pieces(entries, rest)
+
     entries, growth = [record.entry for record in run], Growth()
     topics = _last_of(chain.from_iterable(entry.topics for entry in entries), _first)
     if topics:
         ADD_TOPICS.run(execute, topics)
         execute(HIGHEST, (topics[-1][0], "last_topic"))
     ADD_PUBLISHERS.run(execute, _last_of(chain.from_iterable(entry.publishers for entry in entries), _first))
-    trimmed_below = _write_trims(execute, [trim for entry in entries for trim in entry.trims], growth)
-    _write_batches(execute, run, trimmed_below, growth)
-    _write_receipts(execute, chain.from_iterable(entry.receipts for entry in entries))
-    _write_subscriptions(execute, entries)
+    trimmed_below = _write_trims(execute, [trim for entry in in_turn() for trim in entry.trims], growth)
+    _write_batches(execute, in_pieces(run, rest), trimmed_below, growth)
+    _write_receipts(execute, chain.from_iterable(entry.receipts for entry in in_turn()), rest)
+    _write_subscriptions(execute, in_turn())
     if any(entry.returned or entry.gone_returned for entry in entries):
         _write_returned(execute, entries)
     if told := [entry.clock_us for entry in entries if entry.clock_us]:
@@ -159,10 +168,10 @@ def _positions(batches: list[Envelope], at: int) -> Iterator[int]:
     return accumulate(map(_size, batches), initial=at)
 
 
-def _write_receipts(execute: Execute, receipts: Iterable[Receipt]) -> None:
+def _write_receipts(execute: Execute, receipts: Iterable[Receipt], rest: Rest) -> None:
     """Write receipts but those that are pruned at once, as one record after the other does it."""
     rows: list[ReceiptsRow] = []
-    for some in group_receipts(receipts):
+    for some in in_pieces(group_receipts(receipts), rest):
         pruned = some[-1].number // RECEIPTS_KEPT * RECEIPTS_KEPT - RECEIPTS_KEPT
         if pruned > 0 and pruned + RECEIPTS_KEPT >= some[0].number:
             execute(FORGET_OLD_RECEIPTS, (*some[0][:2], pruned))

@@ -69,6 +69,7 @@ from clarion.store.port import Changes, Identity
 from clarion.store.records import SECRET_BYTES, Bytes, Draft, Entry, Record, data_of, entry_of
 from clarion.store.recovery import Beginning, Place, Recovery, check_applied, check_owner, check_segments, look_at_log
 from clarion.store.segments import Purpose, SegmentRow, SegmentRows, Segments
+from clarion.store.unhurried import AwaitedLock, Rest, Rests, no_rest
 
 LOG = "log"
 SEGMENT_BYTES = 64 << 20
@@ -118,7 +119,7 @@ class SegmentedStore(IndexReader):
         self.checkpoints_put_off = 0  # for want of room; SQLite's log grows instead
         self._crash_point = crash_points
         self._failure: str | None = None
-        self._writing = threading.RLock()  # held while the index is written to, or asked for that
+        self._writing = AwaitedLock()  # held while the index is written to, or asked for that
         self._noting = threading.Lock()  # held while `_ahead` is changed
         self._ahead = Ahead()  # what the log has and the index lacks …
         self._taken = Ahead()  # … and of that, before it, what the index is just taking
@@ -332,10 +333,11 @@ class SegmentedStore(IndexReader):
     def settle(self) -> None:
         """Have the index take what commits left for later; StoreFailed where it cannot, and at every call since.
 
-        A checkpoint that is due soon is made as well, so that no commit has to wait for it.
+        It takes its time, unless somebody waits for that or the log is far ahead again. A checkpoint that is due soon
+        is made as well, so that no commit has to wait for it.
         """
         with self._writing:
-            self.catch_up()
+            self._catch_up(Rests(lambda: self._writing.is_awaited or self.is_far_ahead).take)
             if self._failure is None and (
                 2 * self._wal_bytes >= self._checkpoint_bytes or self._has_dead(undurable=True)
             ):
@@ -343,6 +345,9 @@ class SegmentedStore(IndexReader):
 
     def catch_up(self) -> None:
         """Have the index take what the log has and it lacks."""
+        self._catch_up(no_rest)
+
+    def _catch_up(self, rest: Rest) -> None:
         if not self.is_ahead:
             return
         with self._writing:
@@ -355,7 +360,7 @@ class SegmentedStore(IndexReader):
                 self._taken = self._ahead
                 self._ahead = Ahead()
             try:
-                rows = self._follow(self._taken.records)
+                rows = self._follow(self._taken.records, rest)
             except BaseException as error:
                 raise self._in_doubt(error) from error
             self._segment_rows.settle(rows)
@@ -392,18 +397,18 @@ class SegmentedStore(IndexReader):
             ahead.log_bytes / _BYTES_AHEAD,
         )
 
-    def _follow(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
+    def _follow(self, records: Sequence[Record], rest: Rest) -> dict[int, SegmentRow]:
         """Have the index take records that are durable; where it lacks room for them, with that of the reserve."""
         try:
-            return self._apply_whole(records)
+            return self._apply_whole(records, rest)
         except apsw.Error as error:
             if not is_no_room(error, self.file) or not self._reserve.drop():
                 raise
             self._roll_back()
-        return self._apply_whole(records)
+        return self._apply_whole(records, rest)
 
-    def _apply_whole(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
-        rows = self._apply(records)
+    def _apply_whole(self, records: Sequence[Record], rest: Rest) -> dict[int, SegmentRow]:
+        rows = self._apply(records, rest)
         self._crash_point("inside-index")
         self._writer.execute("COMMIT")
         return rows
@@ -519,12 +524,12 @@ class SegmentedStore(IndexReader):
             self._undo()
             raise self._explained(error) from error
 
-    def _apply(self, records: Sequence[Record]) -> dict[int, SegmentRow]:
+    def _apply(self, records: Sequence[Record], rest: Rest = no_rest) -> dict[int, SegmentRow]:
         """Begin a transaction and write records' changes to the index; return the segment rows that go with them."""
         execute = self._writer.execute
         execute("BEGIN IMMEDIATE")
         rows: dict[int, SegmentRow] = {}
-        for record, growth in write_records(execute, records):
+        for record, growth in write_records(execute, records, rest):
             self._segment_rows.grow(rows, growth, record)
         write_segments(execute, list(rows.values()))
         return rows

@@ -3,7 +3,9 @@
 A segment has its full size from the start, so writing to it changes no file length (which makes fdatasync dearer)
 and needs no more room on the disk: what is left in it, or a spare, is the reserve from which a full disk still takes
 acks and trims. Puts leave room for a whole segment, into which batches of half-empty ones can be moved. A segment that
-holds nothing any more becomes a spare, since files written before are twice as fast to write as new ones.
+holds nothing any more becomes a spare, since files written before are twice as fast to write as new ones. Ahead of
+small records a new one is filled with zeros, some way each time: where nothing was written yet, each sync has to wait
+for the file system's journal, and with it for whatever others have there.
 
 What is new is in the system's memory: the segment that is written to and the two before it, or 128 MB. Older ones are
 let go of there, or a backlog would fill all memory there is, push out what other programs need, and have every page of
@@ -32,6 +34,8 @@ SPARES_KEPT = 2
 READERS_OPEN = 64
 _BUFFERS_AT_ONCE = 1024  # IOV_MAX
 _STARTED_EARLY_BYTES = 64 << 10
+_SMALL_BYTES = 64 << 10
+_ZEROS = memoryview(bytes(512 << 10))  # that are written ahead of small records
 _KEPT_WARM = 2  # segments besides the one written to
 _KEPT_WARM_BYTES = 128 << 20
 _AHEAD_BYTES = 4 << 20
@@ -78,6 +82,8 @@ class Segments:
         self.spare_bytes = 0
         self._may_grow = may_grow
         self._descriptor = self._folder = -1
+        self._written_to = 0  # the segment that is written to, now or in an earlier use
+        self._used_spares: set[Path] = set()  # that were written once, from end to end
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._kept_warm = max(_KEPT_WARM, _KEPT_WARM_BYTES // self.segment_bytes)
         if not folder.exists():
@@ -115,7 +121,8 @@ class Segments:
     def go_on(self, number: int, position: int) -> None:
         """Write the next record here."""
         self._let_go()
-        self.number, self.position = number, position
+        self.number = number
+        self.position = self._written_to = position
         self._descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
         self._sync_names()
 
@@ -155,6 +162,9 @@ class Segments:
             if written < size:
                 self._write_rest(memoryview(b"".join(some))[written:], at + written)
             at += size
+        if at > self._written_to:
+            ahead = min(len(_ZEROS), self._sizes[self.number] - at) if at - self.position <= _SMALL_BYTES else 0
+            self._written_to = at + (os.pwrite(self._descriptor, _ZEROS[:ahead], at) if ahead else 0)
         if at - self.position >= _STARTED_EARLY_BYTES:  # The disk begins while the index is written, before the sync.
             os.posix_fadvise(self._descriptor, self.position, at - self.position, os.POSIX_FADV_DONTNEED)
 
@@ -205,6 +215,7 @@ class Segments:
         if size == self.segment_bytes and len(self._spares) < SPARES_KEPT:
             file = file.rename(self._spare_path(number))
             self._spares.append(file)
+            self._used_spares.add(file)
             self.spare_bytes += size
         else:
             file.unlink()
@@ -213,6 +224,7 @@ class Segments:
     def drop_spare(self) -> None:
         """Delete a spare file, so that the disk has its room."""
         file = self._spares.pop()
+        self._used_spares.discard(file)
         size = file.stat().st_size
         file.unlink()
         self.total_bytes -= size
@@ -235,7 +247,8 @@ class Segments:
         descriptor = os.open(self._spares[-1], os.O_RDWR | os.O_CLOEXEC)  # If that cannot be, nothing was changed.
         try:
             size = os.fstat(descriptor).st_size
-            self._spares.pop().rename(self.path(number))
+            spare = self._spares.pop()
+            spare.rename(self.path(number))
             self._sync_names()
         except BaseException:
             os.close(descriptor)
@@ -245,6 +258,8 @@ class Segments:
         self._let_go()
         self._descriptor = descriptor
         self.number, self.position = number, 0
+        self._written_to = size if spare in self._used_spares else 0
+        self._used_spares.discard(spare)
         self._let_cool(number - self._kept_warm - 1)
 
     def _sync_names(self) -> None:

@@ -215,3 +215,58 @@ def test_old_segments_are_read_with_few_descriptors(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert read == list(range(40))
     store.close()
+
+
+def _see_zeros(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return where zeros are written from now on, and how many."""
+    monkeypatch.setattr(segments, "_ZEROS", memoryview(bytes(16 << 10)))
+    monkeypatch.setattr(segments, "_SMALL_BYTES", 4 << 10)
+    found: list[tuple[int, int]] = []
+    pwrite = os.pwrite
+
+    def seen(descriptor: int, data: bytes, at: int) -> int:
+        if len(data) and not any(data):
+            found.append((at, len(data)))
+        return pwrite(descriptor, data, at)
+
+    monkeypatch.setattr(os, "pwrite", seen)
+    return found
+
+
+def test_zeros_are_written_ahead_of_small_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zeroed = _see_zeros(monkeypatch)
+    store = open_segmented(tmp_path, **SETTINGS)
+    maker = fill(store, commits=0, topics=1)
+    while store._segments.number == 1:
+        _put(store, maker, 1, 1000)
+    first, *_ = zeroed
+    assert len(zeroed) <= 1 + SEGMENT_BYTES // (16 << 10), "as far as they reach they do for all"
+    assert all(at + size <= SEGMENT_BYTES for at, size in zeroed)
+    assert first[1] == 16 << 10
+    zeroed.clear()
+    while store._segments.number == 2:
+        _put(store, maker, 1, 20_000)
+    assert not zeroed, "large records are written as they are"
+    before = everything(store)
+    store.close()
+    store = open_segmented(tmp_path, **SETTINGS)
+    assert everything(store) == before
+    store.close()
+
+
+def test_no_zeros_are_written_where_a_segment_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_segmented(tmp_path, **SETTINGS)
+    maker = fill(store, commits=0, topics=1)
+    _put(store, maker, 1, 30_000, times=10)
+    _trim(store, maker, 1)
+    zeroed = _see_zeros(monkeypatch)
+    log = store._segments
+    assert log._spares[-1] in log._used_spares
+    number = log.number
+    while log.number == number:
+        _put(store, maker, 1, 30_000)
+    zeroed.clear()
+    while log.number == number + 1:
+        _put(store, maker, 1, 1000)
+        assert log.number > number + 1 or not zeroed
+    store.close()

@@ -281,8 +281,7 @@ class Fetches:
         if not delivery and not refused:
             return False
         session.note_sent(delivery.befores)
-        state.counters["deliveries"] += 1
-        state.counters["messages_delivered"] += delivery.messages
+        state.note_delivery(delivery.messages, (at_us for _, _, at_us, _ in delivery.batches), now)
         fetched = delivery.body(session.serial)
         fetched.acked, fetched.refused = is_acked(fetch.body.acks, fetch.acked_with), refused
         state.reply(fetch.reply_to, Kind.MESSAGES, fetched, _frames(delivery.blobs))

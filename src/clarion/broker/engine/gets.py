@@ -167,8 +167,7 @@ class Gets:
         packed = pack_batches(batches, position, now)
         for start, stop in packed.expired:
             self._subscriptions.take_expired(topic, subscription, start, stop)
-        state.counters["messages_delivered"] += packed.messages
-        state.counters["deliveries"] += 1
+        state.note_delivery(packed.messages, (at_us for _, at_us in packed.envelopes), now)
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
         skip = tuple(subscription.acked.within(body.position, reached))
         acked = is_acked(body.acked, acked_with)

@@ -119,4 +119,5 @@ class ManyPuts:
             done = bodies.PutsDone(
                 tuple(offsets), tuple(times_us), tuple(credits), state.limits.credit_s, tuple(answer.refused)
             )
+            done.lag_ms = int(1000 * state.readers_lag.quickest_s(now.monotonic_s))
             state.reply(answer.reply_to, Kind.ACK, done)
