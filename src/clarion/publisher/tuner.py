@@ -72,6 +72,7 @@ LAN = TunerSettings(poll_min_s=0.001, takes_all=True, polls_on_arrival=True)
 
 _PUBLISHES_MIN = 2  # of many topics: one is with the broker while the next is on its way
 _LAG_UNNOTICED_S = 0.05  # of readers who keep up
+_LAG_OF_BACKLOG_S = 10.0  # from here on they read what is old, which nothing helps that is put now
 _LAG_SHARE = 0.5  # of what they are behind beyond that, which a publish of many topics may gather for
 _RECENT_FACTOR = 2.0  # of the longer of the last two transfers, which the estimate does not exceed
 
@@ -341,7 +342,9 @@ class EagerTuner(Tuner):
     @property
     def _gather_s(self) -> float:
         """How long messages of many topics gather for the sake of readers who are behind."""
-        return max(0.0, _LAG_SHARE * (self.readers_lag_s - _LAG_UNNOTICED_S)) if self.topics > 1 else 0.0
+        if self.topics == 1 or self.readers_lag_s >= _LAG_OF_BACKLOG_S:
+            return 0.0
+        return max(0.0, _LAG_SHARE * (self.readers_lag_s - _LAG_UNNOTICED_S))
 
     def _set_poll_interval(self) -> None:
         settings = self.settings
