@@ -12,7 +12,6 @@ from tests.property.lease_model import Loans
 
 from clarion.broker.engine import Engine, Limits, Reply
 from clarion.broker.engine.answers import ReplyTo
-from clarion.broker.engine.clock import Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.leases import NewLease
 from clarion.model.options import SubscriptionOptions
@@ -41,9 +40,9 @@ class CheckedLeases(CheckedEngine[GroupModel]):
         engine = super().make_engine()
         reply_leased = engine._leases._reply_leased
 
-        def listen(reply_to: ReplyTo, leases: LeaseTable, lease: NewLease, now: Now) -> None:
+        def listen(reply_to: ReplyTo, leases: LeaseTable, lease: NewLease) -> None:
             self.lent_order.append((reply_to.peer, reply_to.request_id))
-            reply_leased(reply_to, leases, lease, now)
+            reply_leased(reply_to, leases, lease)
 
         engine._leases._reply_leased = listen  # type: ignore[method-assign]
         return engine

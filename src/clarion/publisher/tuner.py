@@ -74,6 +74,7 @@ _PUBLISHES_MIN = 2  # of many topics: one is with the broker while the next is o
 _LAG_UNNOTICED_S = 0.05  # of readers who keep up
 _LAG_OF_BACKLOG_S = 10.0  # from here on they read what is old, which nothing helps that is put now
 _LAG_SHARE = 0.5  # of what they are behind beyond that, which a publish of many topics may gather for
+_BATCHES_UNNOTICED_PER_S = 2000  # by readers: fewer need not be made of them
 _RECENT_FACTOR = 2.0  # of the longer of the last two transfers, which the estimate does not exceed
 
 
@@ -121,7 +122,7 @@ class Tuner(ABC):
         self.credit = -1  # as told by the last poll; -1: no bound is known
         self.pending = 0  # at the last poll, less what it published
         self.topics = 1  # that were pending then
-        self.readers_lag_s = 0.0  # of the quickest, as told with the last publish of many topics
+        self.readers_lag_s = 0.0  # of the quickest of any topic, as told with the last publish of many topics
         self._polled_s = now_s
         self._sampled_s = now_s
         self._arrived = 0  # since then
@@ -292,8 +293,8 @@ class EagerTuner(Tuner):
     transfer are shared by the topics: the more there are, the fewer publishes are spread over a transfer, two at least,
     and no more than those are ever unanswered. Then it is the broker that says when the next one leaves: it gathers
     until the broker is done with one, whatever that takes just now. Readers, too, have to take each batch: where even
-    the quickest of them is behind, a publish of many topics gathers for a part of that time, so that there are fewer
-    batches; nobody has what is put any later by it.
+    the quickest of each topic is behind, publishes of many topics gather for a part of that time, if there are
+    thousands of batches a second otherwise.
     """
 
     polls_when_idle = False
@@ -344,7 +345,8 @@ class EagerTuner(Tuner):
         """How long messages of many topics gather for the sake of readers who are behind."""
         if self.topics == 1 or self.readers_lag_s >= _LAG_OF_BACKLOG_S:
             return 0.0
-        return max(0.0, _LAG_SHARE * (self.readers_lag_s - _LAG_UNNOTICED_S))
+        wanted_s = max(0.0, _LAG_SHARE * (self.readers_lag_s - _LAG_UNNOTICED_S))
+        return min(wanted_s, self.topics / _BATCHES_UNNOTICED_PER_S)
 
     def _set_poll_interval(self) -> None:
         settings = self.settings

@@ -69,7 +69,7 @@ from clarion.store.port import Changes, Identity
 from clarion.store.records import SECRET_BYTES, Bytes, Draft, Entry, Record, data_of, entry_of
 from clarion.store.recovery import Beginning, Place, Recovery, check_applied, check_owner, check_segments, look_at_log
 from clarion.store.segments import Purpose, SegmentRow, SegmentRows, Segments
-from clarion.store.unhurried import AwaitedLock, Rest, Rests, no_rest
+from clarion.store.unhurried import Claims, Rest, Rests, no_rest
 
 LOG = "log"
 SEGMENT_BYTES = 64 << 20
@@ -119,7 +119,8 @@ class SegmentedStore(IndexReader):
         self.checkpoints_put_off = 0  # for want of room; SQLite's log grows instead
         self._crash_point = crash_points
         self._failure: str | None = None
-        self._writing = AwaitedLock()  # held while the index is written to, or asked for that
+        self._writing = threading.RLock()  # held while the index is written to, or asked for that
+        self._claims = Claims()  # to it
         self._noting = threading.Lock()  # held while `_ahead` is changed
         self._ahead = Ahead()  # what the log has and the index lacks …
         self._taken = Ahead()  # … and of that, before it, what the index is just taking
@@ -311,7 +312,7 @@ class SegmentedStore(IndexReader):
             self._append(draft, data, purpose)
             self._crash_point("after-commit")
             return
-        with self._writing:
+        with self._claims, self._writing:
             self.catch_up()
             begins_segment = self._write(draft, data, purpose)
             self._crash_point("after-commit")
@@ -336,8 +337,8 @@ class SegmentedStore(IndexReader):
         It takes its time, unless somebody waits for that or the log is far ahead again. A checkpoint that is due soon
         is made as well, so that no commit has to wait for it.
         """
-        with self._writing:
-            self._catch_up(Rests(lambda: self._writing.is_awaited or self.is_far_ahead).take)
+        with self._claims, self._writing:
+            self._catch_up(Rests(lambda: self._claims.are_others() or self.is_far_ahead).take)
             if self._failure is None and (
                 2 * self._wal_bytes >= self._checkpoint_bytes or self._has_dead(undurable=True)
             ):
@@ -350,7 +351,7 @@ class SegmentedStore(IndexReader):
     def _catch_up(self, rest: Rest) -> None:
         if not self.is_ahead:
             return
-        with self._writing:
+        with self._claims, self._writing:
             if not self.is_ahead:  # somebody else had it do so meanwhile
                 return
             if self._failure is not None:
@@ -438,7 +439,7 @@ class SegmentedStore(IndexReader):
 
     def keep_house(self) -> None:
         """Give up segments that hold nothing, and empty those that hold little, for a short while."""
-        with self._writing:
+        with self._claims, self._writing:
             self.catch_up()
             until_s = time.monotonic() + _HOUSEKEEPING_S
             while self._failure is None and self._keep_house(is_idle=True) and time.monotonic() < until_s:
@@ -581,7 +582,7 @@ class SegmentedStore(IndexReader):
         return told
 
     def _roll_back(self) -> None:
-        with self._writing:  # so that it is no other thread's transaction
+        with self._claims, self._writing:  # so that it is no other thread's transaction
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
 
@@ -617,7 +618,7 @@ class SegmentedStore(IndexReader):
             return False
         if self._max_bytes is None:
             return True
-        with self._writing:
+        with self._claims, self._writing:
             index_bytes = self._writer.pragma("page_count") * self._page_bytes
         return bool(self._segments.total_bytes + index_bytes + size <= self._max_bytes)
 

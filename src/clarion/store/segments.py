@@ -163,8 +163,8 @@ class Segments:
                 self._write_rest(memoryview(b"".join(some))[written:], at + written)
             at += size
         if at > self._written_to:
-            ahead = min(len(_ZEROS), self._sizes[self.number] - at) if at - self.position <= _SMALL_BYTES else 0
-            self._written_to = at + (os.pwrite(self._descriptor, _ZEROS[:ahead], at) if ahead else 0)
+            is_small = at - self.position <= _SMALL_BYTES
+            self._written_to = at + (self._write_zeros(at) if is_small else 0)
         if at - self.position >= _STARTED_EARLY_BYTES:  # The disk begins while the index is written, before the sync.
             os.posix_fadvise(self._descriptor, self.position, at - self.position, os.POSIX_FADV_DONTNEED)
 
@@ -317,6 +317,15 @@ class Segments:
                 file.unlink()
         self.spare_bytes = len(self._spares) * self.segment_bytes
         return self.spare_bytes
+
+    def _write_zeros(self, at: int) -> int:
+        """Write zeros ahead of records to come; return how many. They are not needed: what is wrong with the disk, the
+        records themselves meet."""
+        ahead = min(len(_ZEROS), self._sizes[self.number] - at)
+        try:
+            return os.pwrite(self._descriptor, _ZEROS[:ahead], at) if ahead else 0
+        except OSError:
+            return 0
 
     def _write_rest(self, rest: memoryview, at: int) -> None:
         while rest:

@@ -15,30 +15,22 @@ _WORK_S = 0.0005
 _REST_S = 0.001
 
 
-class AwaitedLock:
-    """A lock that its holder may take again, and that tells whether somebody else waits for it."""
+class Claims:
+    """The threads that want a lock or have it: to be entered before the lock itself, which stays one that an interrupt
+    cannot leave locked."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._waiting: set[int] = set()  # threads
+        self._threads: set[int] = set()
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a thread waits."""
-        return bool(self._waiting)
+    def are_others(self) -> bool:
+        """Return whether somebody else wants what the caller has."""
+        return bool(self._threads - {threading.get_ident()})
 
     def __enter__(self) -> None:
-        if self._lock.acquire(blocking=False):
-            return
-        thread = threading.get_ident()
-        self._waiting.add(thread)
-        try:
-            self._lock.acquire()
-        finally:
-            self._waiting.discard(thread)
+        self._threads.add(threading.get_ident())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._lock.release()
+        self._threads.discard(threading.get_ident())  # of one that has it still, nobody asks
 
 
 class Rests:

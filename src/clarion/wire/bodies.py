@@ -446,7 +446,7 @@ class PutsDone(Body):
         tuple[int, int, str, float, int], ...
     ] = ()  # place, and of Refused: code, text, retry_after_s, expected
     sequence: int = 0
-    lag_ms: int = 0  # from a commit to its delivery, by the quickest reader of this broker lately
+    lag_ms: int = 0  # from a commit to its delivery, lately, by the quickest reader of the topic that is read quickest
 
 
 class FetchBegun(Body):

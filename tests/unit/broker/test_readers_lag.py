@@ -1,49 +1,68 @@
-"""How far behind the quickest reader is, and that publishers of many topics are told."""
+"""Publishers of many topics are told how late the quickest readers of these are."""
 
 from __future__ import annotations
 
 import pytest
+from tests.unit.broker.fetch_reader import FetchReader
 from tests.unit.broker.many_askers import A, B, ManyAsker
 
-from clarion.broker.engine.readers_lag import ReadersLag
 
-
-def test_the_quickest_of_the_last_moments_counts() -> None:
-    lag = ReadersLag()
-    assert lag.quickest_s(1.0) == 0
-    lag.note(5.0, 1.0)
-    lag.note(0.3, 1.1)
-    lag.note(7.0, 1.2)
-    assert lag.quickest_s(1.3) == 0.3
-    lag.note(7.0, 1.7)  # the quick one is of the window before
-    assert lag.quickest_s(1.9) == 0.3
-    lag.note(7.0, 2.3)
-    assert lag.quickest_s(2.4) == 7.0
-
-
-@pytest.mark.parametrize("after_s", [1.1, 10.0, 1e6])
-def test_where_nobody_reads_any_more_nobody_is_behind(after_s: float) -> None:
-    lag = ReadersLag()
-    lag.note(5.0, 1.0)
-    assert lag.quickest_s(1.0 + after_s) == 0
-
-
-def test_a_clock_that_was_set_back_makes_nobody_early() -> None:
-    lag = ReadersLag()
-    lag.note(-3.0, 1.0)
-    assert lag.quickest_s(1.0) == 0
-
-
-def test_a_publisher_of_many_topics_is_told_how_late_the_quickest_reader_is() -> None:
+@pytest.fixture
+def asker() -> ManyAsker:
     asker = ManyAsker(A, B)
-    reader = asker.reader()
+    asker.put_on(*asker.numbers)
+    return asker
+
+
+def told_ms(asker: ManyAsker) -> int:
+    """Return what is told with a put on both topics."""
     a, b = asker.numbers
-    assert asker.put_parts(asker.part(a, b"1"), asker.part(b, b"2")).lag_ms == 0
-    asker.tick(3.0)
+    return asker.put_parts(asker.part(a, b"a"), asker.part(b, b"b")).lag_ms
+
+
+def late(asker: ManyAsker, after_s: float) -> FetchReader:
+    """Return a reader that had what was put so long after it was."""
+    reader = asker.reader()
+    asker.tick(after_s)
+    assert asker.fetch_all(reader)
+    return reader
+
+
+def test_the_lag_of_readers_is_told(asker: ManyAsker) -> None:
+    assert told_ms(asker) == 0
+    late(asker, 3.0)
+    assert 3000 <= told_ms(asker) < 3200
+
+
+def test_a_topic_that_nobody_had_anything_of_lately_has_no_lag(asker: ManyAsker) -> None:
+    late(asker, 3.0)
+    asker.tick(1.1)
+    assert told_ms(asker) == 0
+
+
+def test_the_topic_that_is_read_quickest_counts(asker: ManyAsker) -> None:
+    reader = late(asker, 3.0)
+    asker.put_on(asker.numbers[0])
+    assert len(asker.fetch_all(reader)) == 1
+    assert told_ms(asker) < 200
+
+
+def test_the_quickest_reader_of_a_topic_counts_until_half_a_second_later(asker: ManyAsker) -> None:
+    asker.subscribe_with(A, b"slow")
+    asker.subscribe_with(B, b"slow")
+    slow = FetchReader((A, B), b"consumer 2", b"slow")
+    asker.begin(slow)
+    reader = late(asker, 3.0)
+    asker.put_on(*asker.numbers)
     assert len(asker.fetch_all(reader)) == 2
-    told_ms = asker.put_parts(asker.part(a, b"3"), asker.part(b, b"4")).lag_ms
-    assert 3000 <= told_ms < 3200
-    asker.tick(1.5)
-    asker.put_on(a, b)
-    assert len(asker.fetch_all(reader)) == 4
-    assert asker.put_parts(asker.part(a, b"5"), asker.part(b, b"6")).lag_ms < 1700
+    assert len(asker.fetch_all(slow)) == 4
+    assert told_ms(asker) < 200
+    asker.tick(0.6)
+    assert len(asker.fetch_all(slow)) == 2
+    assert 600 <= told_ms(asker) < 900
+
+
+def test_a_clock_that_was_set_back_makes_nobody_early(asker: ManyAsker) -> None:
+    for topic in (A, B):
+        asker.state.topics[topic].note_read(asker.now.unix_us + 10_000_000, asker.now)
+    assert told_ms(asker) == 0

@@ -141,6 +141,13 @@ def test_many_topics_gather_for_readers_who_are_behind(lag_s: float, gathers_s: 
     assert tuner.poll_due_s(0, 100) == pytest.approx(1.002 + gathers_s)
 
 
+@pytest.mark.parametrize(("topics", "gathers_s"), [(2, 0.001), (20, 0.01), (200, 0.1), (2000, 0.2)])
+def test_few_topics_gather_for_less_since_readers_take_two_thousand_batches_a_second(
+    topics: int, gathers_s: float
+) -> None:
+    assert behind(9.9, topics).poll_due_s(0, 100) == pytest.approx(1.002 + gathers_s)
+
+
 @pytest.mark.parametrize(("lag_s", "topics"), [(0.0, 500), (0.05, 500), (10.0, 500), (1.0, 1)])
 def test_nothing_gathers_for_readers_who_keep_up_or_read_a_backlog_or_on_one_topic(lag_s: float, topics: int) -> None:
     assert behind(lag_s, topics).poll_due_s(0, 100) <= 1.002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import resource
@@ -269,4 +270,41 @@ def test_no_zeros_are_written_where_a_segment_is_used_again(tmp_path: Path, monk
     while log.number == number + 1:
         _put(store, maker, 1, 1000)
         assert log.number > number + 1 or not zeroed
+    store.close()
+
+
+def test_zeros_do_not_lengthen_a_segment_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_segmented(tmp_path, **SETTINGS)
+    maker = fill(store, commits=1, topics=1)
+    store.close()
+    zeroed = _see_zeros(monkeypatch)
+    store = open_segmented(tmp_path, **SETTINGS | {"segment_bytes": 4 * SEGMENT_BYTES})
+    path = store._segments.path(1)
+    while store._segments.number == 1:
+        _put(store, maker, 1, 1000)
+    assert zeroed
+    assert path.stat().st_size == SEGMENT_BYTES
+    store.close()
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
+def test_zeros_that_cannot_be_written_keep_no_record_from_being(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    store = open_segmented(tmp_path, **SETTINGS)
+    maker = fill(store, commits=1, topics=1)
+    pwrite = os.pwrite
+
+    def fails(descriptor: int, data: bytes, at: int) -> int:
+        if len(data) and not any(data):
+            raise OSError(problem, "no zeros")
+        return pwrite(descriptor, data, at)
+
+    monkeypatch.setattr(os, "pwrite", fails)
+    _put(store, maker, 1, 1000, times=5)
+    _trim(store, maker, 1)
+    before = everything(store)
+    store.close()
+    store = open_segmented(tmp_path, **SETTINGS)
+    assert everything(store) == before
     store.close()

@@ -10,7 +10,7 @@ from tests.unit.store.making import Maker, everything, fill, open_segmented
 
 from clarion.store import segmented, unhurried
 from clarion.store.port import Changes
-from clarion.store.unhurried import AwaitedLock, Rests, in_pieces
+from clarion.store.unhurried import Claims, Rests, in_pieces
 
 
 class _Time:
@@ -49,24 +49,25 @@ def test_nobody_rests_while_the_work_is_in_a_hurry() -> None:
     assert time.rests == [1.0]
 
 
-def test_a_lock_tells_that_somebody_waits_for_it_and_its_holder_may_take_it_again() -> None:
-    lock = AwaitedLock()
+def test_claims_are_of_other_threads_from_when_they_wait_until_they_are_done() -> None:
+    claims, lock = Claims(), threading.RLock()
     got = threading.Event()
 
     def take() -> None:
-        with lock:
+        with claims, lock:
             got.set()
 
-    with lock, lock:
-        assert not lock.is_awaited
+    with claims, lock:
+        with claims, lock:
+            assert not claims.are_others()
         other = threading.Thread(target=take)
         other.start()
-        while not lock.is_awaited:
+        while not claims.are_others():
             pass
         assert not got.is_set()
     other.join()
     assert got.is_set()
-    assert not lock.is_awaited
+    assert not claims.are_others()
 
 
 def test_a_commit_that_waits_for_the_index_ends_its_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def test_a_commit_that_waits_for_the_index_ends_its_rests(tmp_path: Path, monkey
         nonlocal rests
         rests += 1
         resting.set()
-        while not store._writing.is_awaited:
+        while not store._claims.are_others():
             pass
 
     monkeypatch.setattr(unhurried, "_WORK_S", 0.0)

@@ -281,7 +281,8 @@ class Fetches:
         if not delivery and not refused:
             return False
         session.note_sent(delivery.befores)
-        state.note_delivery(delivery.messages, (at_us for _, _, at_us, _ in delivery.batches), now)
+        state.counters["deliveries"] += 1
+        state.counters["messages_delivered"] += delivery.messages
         fetched = delivery.body(session.serial)
         fetched.acked, fetched.refused = is_acked(fetch.body.acks, fetch.acked_with), refused
         state.reply(fetch.reply_to, Kind.MESSAGES, fetched, _frames(delivery.blobs))
@@ -375,6 +376,7 @@ class Fetches:
             delivery.messages += newest.count
             delivery.befores.append(place.now())
             place.position = end
+            topic.note_read(newest.committed_at_us, now)
             return
         unacked = acked.next_unacked(position)
         if unacked < topic.first_offset:
@@ -395,6 +397,8 @@ class Fetches:
             self._subscriptions.take_expired(topic, subscription, start, stop)
         reached = packed.reached or max(position, min(unacked, end))
         delivery.skip += [(number, start, stop) for start, stop in acked.within(position, reached)]
+        if packed.envelopes:
+            topic.note_read(packed.envelopes[0][1], now)
         for (first_offset, at_us), blob in zip(packed.envelopes, packed.blobs, strict=True):
             delivery.batches.append((number, first_offset, at_us, len(blob)))
             delivery.blobs.append(blob)

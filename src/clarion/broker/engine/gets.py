@@ -167,7 +167,10 @@ class Gets:
         packed = pack_batches(batches, position, now)
         for start, stop in packed.expired:
             self._subscriptions.take_expired(topic, subscription, start, stop)
-        state.note_delivery(packed.messages, (at_us for _, at_us in packed.envelopes), now)
+        state.counters["messages_delivered"] += packed.messages
+        state.counters["deliveries"] += 1
+        if packed.envelopes:
+            topic.note_read(packed.envelopes[0][1], now)
         reached = packed.reached or max(position, min(unacked, topic.visible_end))
         skip = tuple(subscription.acked.within(body.position, reached))
         acked = is_acked(body.acked, acked_with)

@@ -117,7 +117,7 @@ class ManyPuts:
             answer.left -= 1
         if not answer.left:
             done = bodies.PutsDone(
-                tuple(offsets), tuple(times_us), tuple(credits), state.limits.credit_s, tuple(answer.refused)
-            )
-            done.lag_ms = int(1000 * state.readers_lag.quickest_s(now.monotonic_s))
+                tuple(offsets), tuple(times_us), tuple(credits), state.limits.credit_s, tuple(answer.refused),
+                lag_ms=max(0, int(1000 * min((part[1].readers_lag_s(now.monotonic_s) for part in parts), default=0.0))),
+            )  # fmt: skip
             state.reply(answer.reply_to, Kind.ACK, done)

@@ -15,7 +15,6 @@ from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
 from clarion.broker.engine.notices import Notices
-from clarion.broker.engine.readers_lag import ReadersLag
 from clarion.broker.engine.session_places import FetchSession
 from clarion.broker.engine.topics import NOTHING, Subscription, Topic, Transactor, Writer
 from clarion.model.ids import next_stamp
@@ -299,7 +298,6 @@ class State:
         self.woken: dict[FetchSession, None] = {}  # those that wait, and may have something now
         self._notes: dict[tuple[int, bytes], tuple[Topic, Subscription]] = {}
         self.notes_by_s: float | None = None  # when they are written at the latest
-        self.readers_lag = ReadersLag()
         self.just_read: StoredBatch | None = None  # often the next one asked for, too
         self.just_opened: tuple[StoredBatch, Batch] | None = None
 
@@ -308,13 +306,6 @@ class State:
         self._last_stamp = next_stamp(self._last_stamp, now.unix_us / 1e6)
         self.open.changes.stamp = self._last_stamp
         return self._last_stamp
-
-    def note_delivery(self, messages: int, times_us: Iterator[int], now: Now) -> None:
-        """Count what was handed out, of which these are the times of commit, if there is anything."""
-        self.counters["deliveries"] += 1
-        self.counters["messages_delivered"] += messages
-        if (committed_at_us := next(times_us, None)) is not None:
-            self.readers_lag.note((now.unix_us - committed_at_us) / 1e6, now.monotonic_s)
 
     def groups(self) -> list[Group]:
         """Return what is not durable yet: the group being committed, if there is one, and the open one."""

@@ -6,10 +6,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from operator import attrgetter
 from typing import Generic, TypeVar
 
 from clarion.broker.engine.answers import Peer, Refused, Waiting
+from clarion.broker.engine.clock import Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.session_places import FetchSession
 from clarion.model.ids import RECEIPTS_KEPT
@@ -20,6 +22,8 @@ from clarion.wire.codes import Code
 
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 NOTHING: deque[StoredBatch] = deque(maxlen=0)  # in memory of a topic: one for all, as an empty one takes much room
+_LAG_KEPT_S = 0.5  # of the quickest reader of a topic, until the next one's counts
+_LAG_TOLD_S = 1.0
 _first_offset = attrgetter("first_offset")
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
 
@@ -134,9 +138,9 @@ class Topic:
 
     __slots__ = (
         "active_writers", "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "known_from",
-        "last_commit_us", "name", "next_offset", "number", "recent", "recent_messages", "retention", "settings",
-        "stored_bytes", "subscriptions", "takers", "touched_s", "tried_below", "uncommitted", "unread_mark",
-        "visible_bytes", "visible_end", "waiting", "writers",
+        "lag_noted_s", "lag_s", "last_commit_us", "name", "next_offset", "number", "recent", "recent_messages",
+        "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s", "tried_below",
+        "uncommitted", "unread_mark", "visible_bytes", "visible_end", "waiting", "writers",
     )  # fmt: skip
 
     def __init__(self, row: TopicRow, subscriptions: Iterable[SubscriptionRow], now_s: float) -> None:
@@ -163,6 +167,8 @@ class Topic:
         self.touched_s = now_s
         self.delayed_bytes: int | None = None  # of batches that appear here later; None when nobody looked yet
         self.tried_below = 0  # up to where a trim was tried last; what is left below it lies in batches still needed
+        self.lag_s = 0.0  # from a commit to its delivery, of the quickest reader lately
+        self.lag_noted_s = -inf  # when that was
         self.unread_mark = (0, 0)  # an offset, and the bytes put below it: what one reader at least has read
 
     def row(self) -> TopicRow:
@@ -175,6 +181,16 @@ class Topic:
     def slowest_cursor(self) -> int:
         """Return the offset from which on somebody still has to read; the end when nobody has."""
         return min((sub.acked.cursor for sub in self.subscriptions.values()), default=self.visible_end)
+
+    def note_read(self, committed_at_us: int, now: Now) -> None:
+        """Take in that somebody who does not share was handed something that was committed at this time."""
+        lag_s = (now.unix_us - committed_at_us) / 1e6
+        if lag_s < self.lag_s or now.monotonic_s - self.lag_noted_s > _LAG_KEPT_S:
+            self.lag_s, self.lag_noted_s = lag_s, now.monotonic_s
+
+    def readers_lag_s(self, now_s: float) -> float:
+        """Return how far behind the quickest reader is; 0 where nobody had anything lately."""
+        return self.lag_s if now_s - self.lag_noted_s <= _LAG_TOLD_S else 0.0
 
     def recent_from(self, position: int) -> int | None:
         """Return the place in `recent` of the batch that holds `position`; None when it is not in memory."""
