@@ -86,8 +86,8 @@ def moved_batches_not_synced(patch: pytest.MonkeyPatch) -> None:
 def index_checkpointed_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
     whole = SegmentedStore._apply
 
-    def apply(self: SegmentedStore, records: Sequence[Record]) -> Any:
-        rows = whole(self, records)
+    def apply(self: SegmentedStore, records: Sequence[Record], *rest: Any) -> Any:
+        rows = whole(self, records, *rest)
         self._writer.execute("COMMIT")
         self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._writer.execute("BEGIN")
@@ -123,29 +123,30 @@ def segments_given_up_without_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def answered_before_the_log_is_synced(patch: pytest.MonkeyPatch) -> None:
-    append, catch_up, sync = SegmentedStore._append, SegmentedStore.catch_up, Segments.sync
+    append, catch_up, sync = SegmentedStore._append, SegmentedStore._catch_up, Segments.sync
 
     def append_alone(self: SegmentedStore, *what: Any) -> None:
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(Segments, "sync", _nothing)
             append(self, *what)
 
-    def sync_then_catch_up(self: SegmentedStore) -> None:
+    def sync_then_catch_up(self: SegmentedStore, *rest: Any) -> None:
         if self.is_ahead:
             sync(self._segments)
-        catch_up(self)
+        catch_up(self, *rest)
 
     patch.setattr(SegmentedStore, "_append", append_alone)
-    patch.setattr(SegmentedStore, "catch_up", sync_then_catch_up)
+    patch.setattr(SegmentedStore, "_catch_up", sync_then_catch_up)
 
 
 @_bug
 def index_lacks_answers_that_were_given_before(patch: pytest.MonkeyPatch) -> None:
     whole = SegmentedStore._apply
 
-    def apply(self: SegmentedStore, records: Sequence[Record]) -> Any:
+    def apply(self: SegmentedStore, records: Sequence[Record], *rest: Any) -> Any:
         entries = [msgspec.structs.replace(record.entry, answers=[]) for record in records]
-        return whole(self, [record._replace(entry=entry) for record, entry in zip(records, entries, strict=True)])
+        lacking = [record._replace(entry=entry) for record, entry in zip(records, entries, strict=True)]
+        return whole(self, lacking, *rest)
 
     patch.setattr(SegmentedStore, "_apply", apply)  # whether it follows or goes along, which the moment decides
 
