@@ -71,7 +71,7 @@ PAPER = TunerSettings()
 LAN = TunerSettings(poll_min_s=0.001, takes_all=True, polls_on_arrival=True)
 
 _PUBLISHES_MIN = 2  # of many topics: one is with the broker while the next is on its way
-_LAG_UNNOTICED_S = 0.05  # of readers who keep up
+_LAG_UNNOTICED_S = 0.25  # of readers who keep up, but for a stall now and then
 _LAG_OF_BACKLOG_S = 10.0  # from here on they read what is old, which nothing helps that is put now
 _LAG_SHARE = 0.5  # of what they are behind beyond that, which a publish of many topics may gather for
 _BATCHES_UNNOTICED_PER_S = 2000  # by readers: fewer need not be made of them
