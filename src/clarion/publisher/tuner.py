@@ -72,7 +72,6 @@ LAN = TunerSettings(poll_min_s=0.001, takes_all=True, polls_on_arrival=True)
 
 _PUBLISHES_MIN = 2  # of many topics: one is with the broker while the next is on its way
 _LAG_UNNOTICED_S = 0.25  # of readers who keep up, but for a stall now and then
-_LAG_OF_BACKLOG_S = 10.0  # from here on they read what is old, which nothing helps that is put now
 _LAG_SHARE = 0.5  # of what they are behind beyond that, which a publish of many topics may gather for
 _BATCHES_UNNOTICED_PER_S = 2000  # by readers: fewer need not be made of them
 _RECENT_FACTOR = 2.0  # of the longer of the last two transfers, which the estimate does not exceed
@@ -343,7 +342,7 @@ class EagerTuner(Tuner):
     @property
     def _gather_s(self) -> float:
         """How long messages of many topics gather for the sake of readers who are behind."""
-        if self.topics == 1 or self.readers_lag_s >= _LAG_OF_BACKLOG_S:
+        if self.topics == 1:
             return 0.0
         wanted_s = max(0.0, _LAG_SHARE * (self.readers_lag_s - _LAG_UNNOTICED_S))
         return min(wanted_s, self.topics / _BATCHES_UNNOTICED_PER_S)

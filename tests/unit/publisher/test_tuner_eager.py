@@ -135,7 +135,7 @@ def behind(lag_s: float, topics: int) -> Tuner:
     return tuner
 
 
-@pytest.mark.parametrize(("lag_s", "gathers_s"), [(0.35, 0.05), (0.45, 0.1), (9.9, 0.2)])
+@pytest.mark.parametrize(("lag_s", "gathers_s"), [(0.35, 0.05), (0.45, 0.1), (60.0, 0.2)])
 def test_many_topics_gather_for_readers_who_are_behind(lag_s: float, gathers_s: float) -> None:
     tuner = behind(lag_s, topics=500)
     assert tuner.poll_due_s(0, 100) == pytest.approx(1.002 + gathers_s)
@@ -148,8 +148,8 @@ def test_few_topics_gather_for_less_since_readers_take_two_thousand_batches_a_se
     assert behind(9.9, topics).poll_due_s(0, 100) == pytest.approx(1.002 + gathers_s)
 
 
-@pytest.mark.parametrize(("lag_s", "topics"), [(0.0, 500), (0.25, 500), (10.0, 500), (1.0, 1)])
-def test_nothing_gathers_for_readers_who_keep_up_or_read_a_backlog_or_on_one_topic(lag_s: float, topics: int) -> None:
+@pytest.mark.parametrize(("lag_s", "topics"), [(0.0, 500), (0.25, 500), (1.0, 1)])
+def test_nothing_gathers_for_readers_who_keep_up_or_on_one_topic(lag_s: float, topics: int) -> None:
     assert behind(lag_s, topics).poll_due_s(0, 100) <= 1.002
 
 
