@@ -23,7 +23,7 @@ from clarion.wire.codes import Code
 _GAP_RETRY_S = 0.02  # what is missing is most likely on its way
 NOTHING: deque[StoredBatch] = deque(maxlen=0)  # in memory of a topic: one for all, as an empty one takes much room
 _LAG_KEPT_S = 0.5  # of the quickest reader of a topic, until the next one's counts
-_LAG_TOLD_S = 1.0
+_LAG_TOLD_S = 5.0  # since readers who are far behind of many topics come to each but once in a while
 _first_offset = attrgetter("first_offset")
 _MOVED = b"moved by "  # and the nonce of the last seek stand before the consumer's, where there was one
 
