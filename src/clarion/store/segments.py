@@ -83,7 +83,7 @@ class Segments:
         self._may_grow = may_grow
         self._descriptor = self._folder = -1
         self._written_to = 0  # the segment that is written to, now or in an earlier use
-        self._used_spares: set[Path] = set()  # that were written once, from end to end
+        self._used_spares: set[Path] = set()  # that were written before, but perhaps for the end
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._kept_warm = max(_KEPT_WARM, _KEPT_WARM_BYTES // self.segment_bytes)
         if not folder.exists():

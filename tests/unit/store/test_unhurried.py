@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.integration.waiting import DEADLINE_S, eventually
 from tests.unit.store.making import Maker, everything, fill, open_segmented
 
 from clarion.store import segmented, unhurried
@@ -62,8 +63,7 @@ def test_claims_are_of_other_threads_from_when_they_wait_until_they_are_done() -
             assert not claims.are_others()
         other = threading.Thread(target=take)
         other.start()
-        while not claims.are_others():
-            pass
+        eventually(claims.are_others, "the other thread waits")
         assert not got.is_set()
     other.join()
     assert got.is_set()
@@ -80,8 +80,7 @@ def test_a_commit_that_waits_for_the_index_ends_its_rests(tmp_path: Path, monkey
         nonlocal rests
         rests += 1
         resting.set()
-        while not store._claims.are_others():
-            pass
+        eventually(store._claims.are_others, "the commit waits for the index")
 
     monkeypatch.setattr(unhurried, "_WORK_S", 0.0)
     monkeypatch.setattr(segmented, "Rests", lambda is_hurried: Rests(is_hurried, sleep=rest))
@@ -89,7 +88,7 @@ def test_a_commit_that_waits_for_the_index_ends_its_rests(tmp_path: Path, monkey
         store.commit(_put(maker), index_later=True)
     follower = threading.Thread(target=store.settle)
     follower.start()
-    assert resting.wait(60)
+    assert resting.wait(DEADLINE_S)
     store.commit(_put(maker))
     follower.join()
     assert rests == 1

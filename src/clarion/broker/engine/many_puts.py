@@ -117,7 +117,8 @@ class ManyPuts:
             answer.left -= 1
         if not answer.left:
             done = bodies.PutsDone(
-                tuple(offsets), tuple(times_us), tuple(credits), state.limits.credit_s, tuple(answer.refused),
-                lag_ms=max(0, int(1000 * min((part[1].readers_lag_s(now.monotonic_s) for part in parts), default=0.0))),
-            )  # fmt: skip
+                tuple(offsets), tuple(times_us), tuple(credits), state.limits.credit_s, tuple(answer.refused)
+            )
+            lag_s = min((topic.readers_lag_s(now.monotonic_s) for _, topic, _, _ in parts), default=0.0)
+            done.lag_ms = max(0, int(1000 * lag_s))
             state.reply(answer.reply_to, Kind.ACK, done)
