@@ -1,0 +1,107 @@
+"""A Bloom filter over the keys of batches: bits, and many keys added or looked for at once.
+
+Of n keys in m bits with k hash functions, one that was never added is found with probability
+fpp = (1 - (1 - 1/m)^(kn))^k (Low-Overhead Message Tracking for Distributed Messaging, Eq. 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, exp, log, log1p
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.uint64]  # n rows of two: who (broker and publisher, 32 bits each), and the stamp
+
+_LN2 = log(2)
+_MOST_HASHES = 64
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _32 = (np.uint64(shift) for shift in (30, 27, 31, 32))
+_BITS = np.left_shift(np.uint8(1), np.arange(8, dtype=np.uint8))
+
+
+def false_positives(bits: int, hashes: int, keys: int) -> float:
+    """Return the probability that a filter with so many keys finds another one in itself (Eq. 1)."""
+    if not keys:
+        return 0.0
+    return float((-np.expm1(hashes * keys * log1p(-1 / bits))) ** hashes) if bits > 1 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large a filter is: m bits, a multiple of 8, and k hash functions."""
+
+    bits: int  # m
+    hashes: int  # k
+
+    def __post_init__(self) -> None:
+        if self.bits < 8 or self.bits % 8 or not 1 <= self.hashes <= _MOST_HASHES:
+            raise ValueError(
+                f"a filter has a multiple of 8 bits and 1 to {_MOST_HASHES} hash functions, not {self.bits} and {self.hashes}"
+            )
+
+    @classmethod
+    def for_keys(cls, keys: int, fpp: float) -> Shape:
+        """Return the smallest shape that keeps the probability for so many keys, with the best count of functions."""
+        if keys < 1 or not 0 < fpp < 1:
+            raise ValueError(f"a filter is for 1 key and more, with a probability between 0 and 1; not {keys}, {fpp:g}")
+        per_key = -log(fpp) / _LN2**2
+        hashes = min(_MOST_HASHES, max(1, round(per_key * _LN2)))
+        # Eq. 1 solved for m, with 1 - 1/m as e^(-1/m), and then made good for what that leaves out.
+        bits = 8 * ceil(-hashes * keys / log1p(-exp(log(fpp) / hashes)) / 8)
+        while false_positives(bits, hashes, keys) > fpp:
+            bits += 8
+        return cls(bits, hashes)
+
+
+class BloomFilter:
+    """The bits. Keys that were added are always found; there are no false negatives."""
+
+    __slots__ = ("_bytes", "shape")
+
+    def __init__(self, shape: Shape, data: bytes | None = None) -> None:
+        self.shape = shape
+        if data is None:
+            self._bytes = np.zeros(shape.bits // 8, dtype=np.uint8)
+        else:
+            if 8 * len(data) != shape.bits:
+                raise ValueError(f"a filter of {shape.bits} bits has {shape.bits // 8} bytes, not {len(data)}")
+            self._bytes = np.frombuffer(data, dtype=np.uint8).copy()
+
+    def add(self, keys: Keys) -> None:
+        """Add keys."""
+        places = np.concatenate([_places(keys, each, self.shape.bits) for each in range(self.shape.hashes)])
+        np.bitwise_or.at(self._bytes, places >> 3, _BITS[places & 7])
+
+    def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return for each key whether it was added, or seems so. Each function is asked for those alone that are left:
+        of keys that were not added, half at each."""
+        left = np.arange(len(keys))
+        for each in range(self.shape.hashes):
+            places = _places(keys[left], each, self.shape.bits)
+            left = left[(self._bytes[places >> 3] & _BITS[places & 7]) != 0]
+            if not len(left):
+                break
+        found = np.zeros(len(keys), dtype=np.bool_)
+        found[left] = True
+        return found
+
+    def to_bytes(self) -> bytes:
+        """Return the bits."""
+        return self._bytes.tobytes()
+
+
+def _places(keys: Keys, function: int, bits: int) -> npt.NDArray[np.int64]:
+    """Return where one of the hash functions puts each key. Both halves of a key are mixed anew for each function (as in
+    SplitMix64), so functions are independent, which two hashes and their multiples are not in small filters."""
+    with np.errstate(over="ignore"):
+        mixed = _mix(_mix(keys[:, 0] + np.uint64(function + 1) * _GOLDEN) ^ keys[:, 1])
+    return (((mixed >> _32) * np.uint64(bits)) >> _32).astype(np.int64)  # the upper half of it, as a part of all bits
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    values = (values ^ (values >> _30)) * _MIX_1
+    values = (values ^ (values >> _27)) * _MIX_2
+    return values ^ (values >> _31)
