@@ -1,8 +1,8 @@
-"""Which brokers are linked, as each of them tells, and the routes that follow: the same at every broker that heard the same.
+"""Which brokers are linked, and the routes that follow: the same at every broker that heard the same.
 
-Each broker announces whom it is linked with, under a number that grows; the newest announcement of each is what counts, and a
-link is there where both ends announce it. What a broker sends travels along the tree of shortest paths from it, in which
-a broker's parent is, of those that are one step nearer, the one with the smallest id.
+Each broker announces whom it is linked with, under a number that grows; the newest announcement of each is what counts,
+and a link is there where both ends announce it. What a broker sends travels along the tree of shortest paths from it,
+in which a broker's parent is, of those that are one step nearer, the one with the smallest id.
 """
 
 from __future__ import annotations

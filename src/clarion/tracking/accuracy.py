@@ -1,4 +1,4 @@
-"""How accurate histories are, and what that asks of filters and clocks: settings that cannot keep the promise are refused.
+"""How accurate histories are, and what that asks of filters and clocks: settings that cannot keep it are refused.
 
 Formulas are those of *Low-Overhead Message Tracking for Distributed Messaging*.
 """
@@ -45,10 +45,11 @@ class Accuracy:
         spread_s, allowed_s = 2 * self.skew_s + self.jitter_s, self.overlap * self.filter_min_s
         if spread_s > allowed_s:
             raise ValueError(
-                f"stamps that come together may be {spread_s:g} s apart (2 skew_s + jitter_s), and a filter of {self.capacity} keys at "
-                f"{self.peak_per_s:g} a second lasts {self.filter_min_s:g} s: more than {self.matching} filters could have "
-                f"the same stamp, and efpp {self.efpp:g} would not hold. Have skew_s at most "
-                f"{max(0.0, (allowed_s - self.jitter_s) / 2):g}, a larger capacity or persist_s, or allow a larger overlap"
+                f"stamps that come together may be {spread_s:g} s apart (2 skew_s + jitter_s), and a filter of"
+                f" {self.capacity} keys at {self.peak_per_s:g} a second lasts {self.filter_min_s:g} s: more than"
+                f" {self.matching} filters could have the same stamp, and efpp {self.efpp:g} would not hold. Have"
+                f" skew_s at most {max(0.0, (allowed_s - self.jitter_s) / 2):g}, a larger capacity or persist_s, or a"
+                " larger overlap allowed"
             )
 
     @property

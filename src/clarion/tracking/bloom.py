@@ -39,7 +39,8 @@ class Shape:
     def __post_init__(self) -> None:
         if self.bits < 8 or self.bits % 8 or not 1 <= self.hashes <= _MOST_HASHES:
             raise ValueError(
-                f"a filter has a multiple of 8 bits and 1 to {_MOST_HASHES} hash functions, not {self.bits} and {self.hashes}"
+                f"a filter has a multiple of 8 bits and 1 to {_MOST_HASHES} hash functions,"
+                f" not {self.bits} and {self.hashes}"
             )
 
     @classmethod
@@ -94,8 +95,8 @@ class BloomFilter:
 
 
 def _places(keys: Keys, function: int, bits: int) -> npt.NDArray[np.int64]:
-    """Return where one of the hash functions puts each key. Both halves of a key are mixed anew for each function (as in
-    SplitMix64), so functions are independent, which two hashes and their multiples are not in small filters."""
+    """Return where one of the hash functions puts each key. Both halves of a key are mixed anew for each function (as
+    in SplitMix64), so functions are independent, which two hashes and their multiples are not in small filters."""
     with np.errstate(over="ignore"):
         mixed = _mix(_mix(keys[:, 0] + np.uint64(function + 1) * _GOLDEN) ^ keys[:, 1])
     return (((mixed >> _32) * np.uint64(bits)) >> _32).astype(np.int64)  # the upper half of it, as a part of all bits

@@ -1,8 +1,8 @@
 """A history: which keys went by, as a sequence of filters with the range of stamps of each.
 
 Keys gather exactly and become a filter, as large as they need, when they are stored: so one that is stored half full
-takes half the room, and stored again it replaces its copy. A stamp is in the range of so many filters at most (the bound
-of the matching set) whatever clocks do: a key that would break it is kept as it is, beside the filter.
+takes half the room, and stored again it replaces its copy. A stamp is in the range of so many filters at most (the
+bound of the matching set) whatever clocks do: a key that would break it is kept as it is, beside the filter.
 """
 
 from __future__ import annotations
@@ -66,7 +66,18 @@ class _Range(NamedTuple):
 class History:
     """The part that gathers, and the ranges of those before it."""
 
-    __slots__ = ("_accuracy", "_exact", "_floor", "_gathered", "_highest", "_ranges", "first", "last", "number", "stored")
+    __slots__ = (
+        "_accuracy",
+        "_exact",
+        "_floor",
+        "_gathered",
+        "_highest",
+        "_ranges",
+        "first",
+        "last",
+        "number",
+        "stored",
+    )
 
     def __init__(self, accuracy: Accuracy, number: int = 0, ranges: Iterable[tuple[int, int]] = ()) -> None:
         """Go on after `ranges`, the last ones that were stored."""
@@ -150,8 +161,5 @@ class History:
 
 
 def _pairs(packed: bytes | array[int]) -> set[Key]:
-    if isinstance(packed, array):
-        values = packed.tolist()
-    else:
-        values = np.frombuffer(packed, dtype=">u8").tolist()
+    values = packed.tolist() if isinstance(packed, array) else np.frombuffer(packed, dtype=">u8").tolist()
     return set(zip(values[::2], values[1::2], strict=True))
