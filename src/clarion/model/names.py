@@ -21,6 +21,7 @@ REST = b"#"  # at the end: matches what is above it and everything below
 RESERVED = b"$"  # begins names that Clarion makes; no pattern that begins otherwise matches them
 DEAD = b"$dead/"
 REPLIES = b"$reply/"
+LINK = b"$link/"  # begins the subscriptions of other brokers, before their ids
 DEAD_READER = b"$dead"  # the subscription that holds a topic's dead letters until they are replayed or dropped
 
 REPLY_TO = "clarion-reply-to"  # the topic that the reply goes to

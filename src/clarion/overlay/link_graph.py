@@ -19,6 +19,7 @@ class Announcement(NamedTuple):
     store: bytes  # the UUID of its store: an id belongs to one
     number: int  # a later announcement has a larger one
     linked: tuple[int, ...]  # the brokers it hears, by id
+    start: bytes = b""  # random, of its last start
 
 
 class LinkGraph:

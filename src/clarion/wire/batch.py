@@ -63,6 +63,11 @@ class BadBatch(ValueError):
     """These bytes are not a batch, or are damaged."""
 
 
+def owner_of(data: Buffer) -> tuple[int, int]:
+    """Return the broker and the publisher of a batch, without looking at the rest of it."""
+    return _OWNER.unpack_from(data, _OWNER_AT)
+
+
 class Identity(TypedDict):
     """Whose batch it is, and which."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from clarion.wire import bodies
+from clarion.wire import bodies, link_bodies
 
 PROTOCOL_VERSION = 3
 OLDEST_VERSION = 1
@@ -67,6 +67,10 @@ class Kind(IntEnum):
     ACK_MANY = 47
     DESCRIBE_MANY = 48
     BUNDLE = 49  # several requests, or replies; of BUNDLE_VERSION
+    LINK_HELLO = 50  # from here on: between brokers
+    LINK_STATE = 51
+    LINK_PACKET = 52
+    LINKS = 53  # ask for them
 
 
 class BadFrames(ValueError):
@@ -129,8 +133,13 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.FETCH: bodies.Fetch,
     Kind.ACK_MANY: bodies.AckMany,
     Kind.DESCRIBE_MANY: bodies.DescribeMany,
+    Kind.LINK_HELLO: link_bodies.LinkHello,
+    Kind.LINK_STATE: link_bodies.LinkState,
+    Kind.LINK_PACKET: link_bodies.LinkPacket,
+    Kind.LINKS: link_bodies.AskLinks,
 }
-REQUEST_KINDS = frozenset(_BODIES)
+LINK_KINDS = frozenset({Kind.LINK_HELLO, Kind.LINK_STATE, Kind.LINK_PACKET, Kind.LINKS})  # not for the engine
+REQUEST_KINDS = frozenset(_BODIES) - LINK_KINDS
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
 # Each is decided once: a nonce, and the count as of which, tell a copy that comes later (docs/protocol.md).
 DECIDED_KINDS = frozenset({
@@ -142,9 +151,11 @@ _BODY_BYTES = 64 * 1024
 LARGE_BODY_BYTES = 2**21  # of those that carry ranges, names or times of very many messages
 _WITH_LARGE_BODY = frozenset({
     Kind.PUT, Kind.ACK, Kind.RENEW, Kind.RETURN, Kind.DETACH, Kind.TRANSACT, Kind.COMMIT_STAGED, Kind.DEAD, Kind.OPEN,
-    Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.GET, Kind.ACK_MANY, Kind.DESCRIBE_MANY,
+    Kind.PUT_MANY, Kind.BEGIN_FETCH, Kind.FETCH, Kind.GET, Kind.ACK_MANY, Kind.DESCRIBE_MANY, Kind.LINK_STATE,
+    Kind.LINK_PACKET,
 })  # fmt: skip
-WITH_BLOB = frozenset({Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.TRANSACT})  # their third frame: packed batches
+# Their third frame: packed batches
+WITH_BLOB = frozenset({Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.TRANSACT, Kind.LINK_PACKET})
 # A transaction reads and writes, and registers to do so: these are welcome at every address.
 PUBLISHER_KINDS = frozenset({Kind.OPEN, Kind.PUT, Kind.PUT_MANY, Kind.STAGE, Kind.COMMIT_STAGED, Kind.REPORT})
 SUBSCRIBER_KINDS = frozenset({

@@ -13,9 +13,12 @@ from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.decisions import Changing
 from clarion.broker.engine.delays import Delays
 from clarion.broker.engine.fetches import Fetches
+from clarion.broker.engine.foreign_puts import ForeignPuts
 from clarion.broker.engine.gets import Gets
+from clarion.broker.engine.interest import Interest
 from clarion.broker.engine.leases import Leases
 from clarion.broker.engine.limits import FULL_RETRY_S, Limits
+from clarion.broker.engine.link_reads import LinkReads
 from clarion.broker.engine.many_puts import ManyPuts
 from clarion.broker.engine.notices import Notice
 from clarion.broker.engine.patterns import Patterns
@@ -26,6 +29,7 @@ from clarion.broker.engine.state import (
     Decided,
     Delayed,
     DelaysReleased,
+    ForeignDone,
     Group,
     Leasable,
     PutsTaken,
@@ -41,7 +45,7 @@ from clarion.broker.engine.state import (
 from clarion.broker.engine.subscriptions import Subscriptions
 from clarion.broker.engine.topic_log import on_trimmed
 from clarion.broker.engine.transactions import Transactions
-from clarion.store.port import HistoryRow, Store
+from clarion.store.port import HistoryRow, Identity, Store
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import DECIDED_KINDS, OLDEST_VERSION, PROTOCOL_VERSION, Kind, Request
@@ -82,6 +86,9 @@ class Engine:
         self._fetches = Fetches(state, self._subscriptions)
         self._patterns = Patterns(state, self._subscriptions, self._fetches)
         self._retention = Retention(state, self._subscriptions)
+        self.foreign_puts = ForeignPuts(state, self._puts)
+        self.link_reads = LinkReads(state, self._subscriptions)
+        self.interest = Interest(state)
         self._trim_at_s = self._publishers_at_s = self._disk_at_s = 0.0
         self._commits_seen = -1
         self._store_waits = False
@@ -160,6 +167,7 @@ class Engine:
             Leasable: self._leases.on_leasable,
             Delayed: self._delays.on_delayed,
             DelaysReleased: self._delays.on_released,
+            ForeignDone: lambda effect, _now: state.foreign_done.append(effect),
         }
 
     def handle(self, peer: Peer, request: Request, now: Now) -> None:
@@ -243,6 +251,16 @@ class Engine:
         """Say that the broker itself stood still for a while, so that nobody else is blamed for it."""
         self._leases.stalled(seconds)
 
+    @property
+    def identity(self) -> Identity:
+        """Which broker this is, on which store."""
+        return self._state.identity
+
+    def take_foreign_done(self) -> list[ForeignDone]:
+        """Return what of other brokers is on disk here now, and forget it."""
+        done, self._state.foreign_done = self._state.foreign_done, []
+        return done
+
     def take_replies(self) -> list[Reply]:
         """Return the replies to send, in order, and forget them."""
         replies, self._state.out = self._state.out, []
@@ -320,6 +338,7 @@ class Engine:
 
     def _on_subscription_changed(self, effect: SubscriptionChanged, now: Now) -> None:
         self._patterns.matching.on_subscription_changed(effect, now)
+        self.interest.on_changed(effect.topic)
         if effect.is_there:
             self._state.tell_sessions(effect.topic)
 

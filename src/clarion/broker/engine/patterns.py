@@ -367,6 +367,7 @@ class Patterns:
         self._made.pop(key, None)
         options, reply_tos = state.patterns.coming.pop(key)
         state.patterns.options[key] = options
+        state.patterns.changed += 1
         number = state.patterns.numbers[key] = state.draw()
         state.open.changes.patterns[key] = PatternRow(*key, pack_options(options), number)
         state.open.changes.gone_patterns.discard(key)
@@ -408,6 +409,7 @@ class Patterns:
         topic = self._state.find_topic(name, now.monotonic_s)
         subscription = topic.subscriptions.get(subscriber) if topic else None
         wanted = any(each == subscriber for each, _ in self._state.patterns.wanting(name))
+        wanted = wanted or name in self._state.link_topics.get(subscriber, ())
         if topic and subscription and not wanted:
             self._subscriptions.end(topic, subscription, "the subscription to the pattern was ended")
         return True
@@ -415,6 +417,7 @@ class Patterns:
     def _end(self, key: PatternKey) -> None:
         state = self._state
         del state.patterns.options[key], state.patterns.numbers[key]
+        state.patterns.changed += 1
         state.patterns.consumers.pop(key, None)
         state.open.changes.patterns.pop(key, None)
         state.open.changes.gone_patterns.add(key)

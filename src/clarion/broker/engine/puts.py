@@ -14,7 +14,7 @@ from clarion.broker.engine.state import PutTaken, Registered, State
 from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_unless_deleted
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
-from clarion.model.names import is_pattern, to_text
+from clarion.model.names import LINK, is_pattern, to_text
 from clarion.model.options import PLAIN_SETTINGS
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, made
 from clarion.wire import bodies
@@ -66,31 +66,41 @@ class Puts:
 
     def check_register(self, body: bodies.Register, now: Now) -> tuple[bytes, int | None]:
         """Return the nonce, and the publisher it was given to before; refuse another where there may be none."""
-        state = self._state
         check_nonce(body.nonce)
-        known = state.registered.get(body.nonce)
-        if known is None and (row := state.store.publisher_by_nonce(body.nonce)) is not None:
+        return body.nonce, self.find_publisher(body.nonce)
+
+    def find_publisher(self, nonce: bytes) -> int | None:
+        """Return the publisher that a nonce was given to; refuse where there is none, and may be no other."""
+        state = self._state
+        known = state.registered.get(nonce)
+        if known is None and (row := state.store.publisher_by_nonce(nonce)) is not None:
             known = None if state.is_leaving(row.publisher) else row.publisher
         if known is None:
             if state.next_publisher >= 1 << 32:
                 raise Refused(Code.LIMIT, "this broker has given out all its publisher ids")
             state.check_limit("max_publishers", state.publisher_count + 1, "publishers")
             state.check_row("nobody was registered")
-        return body.nonce, known
+        return known
 
     def register(self, reply_to: ReplyTo, plan: tuple[bytes, int | None], now: Now) -> None:
         """Answer with a publisher id, once it is on disk; the same nonce has the same id."""
         state, (nonce, known) = self._state, plan
         if known is None:
-            state.free_bytes -= ROW_BYTES
-            state.publisher_count += 1
-            known = state.next_publisher
-            state.next_publisher += 1
-            state.registered[nonce] = known
-            state.note_publisher(PublisherRow(known, nonce, now.unix_us))
-            state.open.on_durable.append(Registered(nonce))
-            state.counters["publishers_registered"] += 1
+            known = self.add_publisher(nonce, now)
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Registered(state.identity.broker, known))
+
+    def add_publisher(self, nonce: bytes, now: Now) -> int:
+        """Have a publisher registered with the open group; return its id."""
+        state = self._state
+        state.free_bytes -= ROW_BYTES
+        state.publisher_count += 1
+        known = state.next_publisher
+        state.next_publisher += 1
+        state.registered[nonce] = known
+        state.note_publisher(PublisherRow(known, nonce, now.unix_us))
+        state.open.on_durable.append(Registered(nonce))
+        state.counters["publishers_registered"] += 1
+        return known
 
     def forget(self, reply_to: ReplyTo, body: bodies.Forget, now: Now) -> None:
         """Drop a publisher that closed cleanly; one that is not there is already forgotten."""
@@ -117,7 +127,12 @@ class Puts:
         state = self._state
         before_us = now.silent_before_us(state.limits.publisher_expiry_s)
         for publisher in state.store.silent_publishers(before_us, _PUBLISHERS_AT_ONCE):
-            if not any(publisher in group.changes.publishers for group in state.groups()):
+            if any(publisher in group.changes.publishers for group in state.groups()):
+                continue
+            row = state.store.publisher(publisher)
+            if row is not None and row.nonce.startswith(LINK):  # of another broker, that may come back at any time
+                state.note_publisher(row._replace(seen_at_us=now.unix_us))
+            else:
                 self.drop_publisher(publisher)
                 state.counters["publishers_expired"] += 1
 
@@ -212,7 +227,7 @@ class Puts:
     def plan_on(self, topic: Topic, put: PutPlan, seen: PublisherRow | None, now: Now) -> NumberedPut:
         """Return how to take a batch on a topic that is there; refuse it where its number is not the next."""
         state, batch = self._state, put.batch
-        writer = self._writer(topic, batch.publisher, now)
+        writer = self.writer_of(topic, batch.publisher, now)
         if batch.number != writer.last_number + 1:
             receipt = writer.find(batch.number, batch.checksum, "batch", "receipts")
             if receipt.code and receipt.number <= writer.durable_number:
@@ -287,7 +302,7 @@ class Puts:
         most = self._state.limits.max_batch_bytes
         return min(most, topic.settings.max_batch_bytes or most) if topic is not None else most
 
-    def _writer(self, topic: Topic, publisher: int, now: Now) -> Writer:
+    def writer_of(self, topic: Topic, publisher: int, now: Now) -> Writer:
         """Return a publisher's numbers on a topic, read from the store where they are not at hand."""
         writer = topic.writers.get(publisher)
         if writer is None:
@@ -320,7 +335,7 @@ class Puts:
         batch = put.batch
         state.note_publisher(seen)
         topic = put.topic or self.make_topic(put.name, now)
-        writer = writer or self._writer(topic, batch.publisher, now)
+        writer = writer or self.writer_of(topic, batch.publisher, now)
         writer.seen_s = now.monotonic_s
         if receipt is None:
             first_offset, committed_at_us = topic.next_offset, max(topic.last_commit_us, now.unix_us)

@@ -72,6 +72,7 @@ class PatternTable:
             self.numbers[row.pattern, row.name] = row.number
             if row.token:
                 self.consumers[row.pattern, row.name] = (row.token, row.nonce)
+        self.changed = 0  # how often
         self.coming: dict[PatternKey, tuple[SubscriptionOptions, list[ReplyTo]]] = {}
         self.going: dict[PatternKey, list[ReplyTo]] = {}
 
@@ -204,9 +205,17 @@ class DelaysReleased(NamedTuple):
     """A round of messages that were due is on its topics."""
 
 
+class ForeignDone(NamedTuple):
+    """All that an origin has on one of its topics, up to a position, is on disk here, or not for anybody here."""
+
+    origin: int
+    topic: int
+    position: int
+
+
 Effect = (
     Reply | PutTaken | PutsTaken | TransactionTaken | Registered | Decided | Trimmed | TopicDeleted
-    | SubscriptionChanged | SessionAttached | Leasable | Delayed | DelaysReleased
+    | SubscriptionChanged | SessionAttached | Leasable | Delayed | DelaysReleased | ForeignDone
 )  # fmt: skip
 
 
@@ -264,6 +273,8 @@ class State:
         self.counters: Counter[str] = Counter()
         self.notices = Notices()
         self.out: list[Reply] = []
+        self.link_topics: dict[bytes, set[bytes]] = {}  # what other brokers want, by subscriber; patterns beside them
+        self.foreign_done: list[ForeignDone] = []  # to be told to their origins
         self._unloaded_at_s = 0.0
         self.free_bytes = store.free_bytes()
         self.forget_all()

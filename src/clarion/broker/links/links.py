@@ -1,0 +1,571 @@
+"""A broker's links: neighbours met, routes kept, interest spread, batches sent, carried and taken.
+
+Every broker tells the others which neighbours it hears, so all know the same graph and the same shortest-path trees. A
+batch is served by the broker that took it first, its origin: for each broker that subscribes to something there it has
+a durable subscription, whose cursor follows what that broker has confirmed. Batches, and what is said of them, travel
+in packets that the brokers in between carry and do not keep: what is lost on the way is sent again, and what comes
+again is known by its position.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from clarion.broker.engine import Engine, Now, Reply
+from clarion.broker.engine.link_reads import LinkBatch
+from clarion.broker.links.inbound import Inbound
+from clarion.broker.links.neighbours import End, Port, find_settings
+from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
+from clarion.broker.links.policy import ALL_TOPICS, LinkSettings, part_for, without_bytes
+from clarion.overlay.link_graph import Announcement, LinkGraph
+from clarion.wire.frames import Buffer, Kind
+from clarion.wire.link_bodies import (
+    CONFIRM,
+    DATA,
+    INTEREST,
+    INTEREST_DONE,
+    LINK_VERSION,
+    MAX_HOPS,
+    OLDEST_LINK_VERSION,
+    Interest,
+    InterestDone,
+    LinkConfirm,
+    LinkData,
+    LinkHello,
+    LinkPacket,
+    LinkPart,
+    LinkState,
+    decode_contents,
+    encode,
+)
+
+__all__ = ["LinkPeer", "Links", "Send"]
+
+_HELLO_EVERY_S = 1.0
+_DEAD_S = 5.0  # without a hello
+_PACKET_BYTES = 2**20
+_ANNOUNCED_AT_ONCE = 500
+_MOST_BROKERS = 10_000
+_LOOK_EVERY_S = 1.0
+
+
+class Send(NamedTuple):
+    """Something for a neighbour."""
+
+    port: Port
+    kind: int
+    body: msgspec.Struct
+    blobs: tuple[Buffer, ...] = ()
+
+
+class Links:
+    """Decides what a broker says over its links; performs nothing."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        settings: Sequence[LinkSettings] = (),
+        *,
+        start: bytes,
+        accepts: str = "any",
+        follow: Iterable[bytes] = (),
+        pass_by_bytes: int = 0,
+    ) -> None:
+        self._engine = engine
+        self.broker = engine.identity.broker
+        self.name = name
+        self._settings = settings
+        self._start = start
+        self._accepts = accepts
+        self._follow = tuple(follow)
+        self._pass_by_bytes = pass_by_bytes
+        self._ends: dict[Port, End] = {}
+        self._graph = LinkGraph()
+        self._number = 0  # of the last announcement
+        self._inbound: dict[int, Inbound] = {}
+        self._outbound: dict[int, Outbound] = {}
+        self._sessions = 0  # the number of the last one
+        self._epochs = 0
+        self._more = False
+        self._hello_at_s = self._look_at_s = -inf
+        self._reached: frozenset[int] = frozenset()
+        self._out: list[Send] = []
+        self._notices: list[str] = []
+        self.counters: Counter[str] = Counter()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is, or was, any link."""
+        return bool(self._ends)
+
+    def dial(self, port: Port, settings: LinkSettings) -> None:
+        """Have a link to where a broker should be listening."""
+        self._ends[port] = End(port, settings, is_dialled=True)
+
+    def take_sends(self) -> list[Send]:
+        """Return what is to be sent, in order, and forget it."""
+        out, self._out = self._out, []
+        return out
+
+    def take_notices(self) -> list[str]:
+        """Return what the log is to say, and forget it."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    # What comes in.
+
+    def heard(self, port: Port, kind: int, body: Any, blob: Buffer | None, now: Now) -> None:
+        """Take in what came over a connection."""
+        end = self._ends.get(port)
+        if kind == Kind.LINK_HELLO:
+            if end is None:
+                end = self._ends[port] = End(port, LinkSettings(), is_dialled=False)
+            self._hear_hello(end, body, now)
+        elif end is None or not end.is_up:
+            self.counters["link_unasked"] += 1
+        elif kind == Kind.LINK_STATE:
+            self._hear_state(end, body, now)
+        elif kind == Kind.LINK_PACKET:
+            self._hear_packet(end, body, memoryview(blob or b""), now)
+
+    def rejected(self, port: Port, text: str) -> None:
+        """Take in that what is at the other end knows nothing of links."""
+        end = self._ends.get(port)
+        if end is not None:
+            self._refuse(end, f"what listens there does not take links ({text})")
+
+    def lost(self, port: Port, now: Now) -> None:
+        """Take in that a connection is gone."""
+        end = self._ends.get(port)
+        if end is not None:
+            self._take_down(end, "the connection is gone", now)
+            if not end.is_dialled:
+                del self._ends[port]
+
+    def on_reply(self, reply: Reply, now: Now) -> None:
+        """Take in what the engine answered to one of our own requests."""
+        outbound = self._outbound.get(reply.peer.broker)
+        done = outbound.on_reply(reply, now) if outbound is not None else None
+        if outbound is not None and done is not None:
+            self._send_to(outbound.broker, INTEREST_DONE, done)
+
+    # Neighbours.
+
+    def _hear_hello(self, end: End, hello: LinkHello, now: Now) -> None:
+        why = self._why_not(end, hello)
+        if why:
+            self._refuse(end, why)
+            self._take_down(end, "", now)
+            self._send_hello(end, refused=why)
+            return
+        if hello.refused:
+            self._refuse(end, f"{hello.name} refuses: {hello.refused}")
+            self._take_down(end, "", now)
+            return
+        if end.hello is not None and end.hello.start != hello.start:
+            self._take_down(end, "it was started again", now)
+        settings = find_settings(hello, end, self._settings, self._accepts)
+        assert isinstance(settings, LinkSettings)
+        end.hello, end.settings, end.heard_s, end.refused = hello, settings, now.monotonic_s, ""
+        if hello.heard != self._start:
+            self._send_hello(end)
+        elif not end.is_up:
+            end.is_up, end.up_since_s = True, now.monotonic_s
+            end.seen_refusals.clear()
+            self._notices.append(f"link up: {end.shown}")
+            self._announce(now)
+            self._send_hello(end)
+            self._send_state(end, self._graph.announced.values())
+        elif hello.digest != self._digest():
+            self._send_state(end, self._graph.announced.values())
+
+    def _why_not(self, end: End, hello: LinkHello) -> str:
+        settings = find_settings(hello, end, self._settings, self._accepts)
+        if isinstance(settings, str):
+            return settings
+        if hello.broker == self.broker:
+            if hello.start == self._start:
+                return "the link leads back to this broker itself"
+            return f"both brokers have the id {self.broker:08x}: one of them runs on a copy of the other's store"
+        if hello.name == self.name:
+            return f"both brokers are called {self.name}: give one of them another name (--name)"
+        known = self._graph.announced.get(hello.broker)
+        if known is not None and known.store != hello.store and self._is_near(hello.broker):
+            return f"there are two brokers of the id {hello.broker:08x}, on different stores"
+        for other in self._graph.announced.values():
+            if other.name == hello.name and other.broker != hello.broker and self._is_near(other.broker):
+                return f"another broker ({other.broker:08x}) that can be reached is called {hello.name}, too"
+        return ""
+
+    def _is_near(self, broker: int) -> bool:
+        return broker in self._reached or any(end.is_up and end.broker == broker for end in self._ends.values())
+
+    def _refuse(self, end: End, why: str) -> None:
+        self.counters["links_refused"] += 1
+        end.refused = why
+        if why not in end.seen_refusals:
+            end.seen_refusals.add(why)
+            self._notices.append(f"no link with {end.shown}: {why}")
+
+    def _take_down(self, end: End, why: str, now: Now) -> None:
+        if end.is_up:
+            end.is_up = False
+            if why:
+                self._notices.append(f"link down: {end.shown}: {why}")
+            self._announce(now)
+
+    def _send_hello(self, end: End, refused: str = "") -> None:
+        identity = self._engine.identity
+        heard = end.hello.start if end.hello is not None and not refused else b""
+        hello = LinkHello(
+            OLDEST_LINK_VERSION, LINK_VERSION, self.broker, identity.store_uuid, self.name, self._start, heard,
+            self._digest(), refused,
+        )  # fmt: skip
+        self._out.append(Send(end.port, Kind.LINK_HELLO, hello))
+
+    def _up(self) -> dict[int, End]:
+        """Return the neighbours, by id, each by one of its connections."""
+        return {end.broker: end for end in self._ends.values() if end.is_up}
+
+    # The graph.
+
+    def _announce(self, now: Now) -> None:
+        self._number = max(self._number + 1, now.unix_us)
+        own = Announcement(
+            self.broker, self.name, self._engine.identity.store_uuid, self._number, tuple(sorted(self._up())),
+            self._start,
+        )  # fmt: skip
+        self._graph.hear(own)
+        self._flood([own], None)
+        self._graph_changed(now)
+
+    def _hear_state(self, end: End, state: LinkState, now: Now) -> None:
+        news = []
+        for each in state.announcements:
+            told = Announcement(*each)
+            known = self._graph.announced.get(told.broker)
+            if told.broker == self.broker:
+                if told.store != self._engine.identity.store_uuid:
+                    self.counters["link_id_conflicts"] += 1
+                elif told.number > self._number:  # of a time when the clock was ahead
+                    self._number = told.number
+                    self._announce(now)
+            elif known is not None and known.store != told.store and told.broker in self._reached:
+                self.counters["link_id_conflicts"] += 1
+            elif known is None and len(self._graph.announced) >= _MOST_BROKERS:
+                self.counters["link_too_many_brokers"] += 1
+            elif self._graph.hear(told):
+                news.append(told)
+        if news:
+            self._flood(news, end)
+            self._graph_changed(now)
+
+    def _flood(self, news: list[Announcement], but: End | None) -> None:
+        for end in self._up().values():
+            if but is None or end.broker != but.broker:
+                self._send_state(end, news)
+
+    def _send_state(self, end: End, announced: Iterable[Announcement]) -> None:
+        all_of_it = [tuple(each) for each in announced]
+        for at in range(0, len(all_of_it), _ANNOUNCED_AT_ONCE):
+            some: Any = tuple(all_of_it[at : at + _ANNOUNCED_AT_ONCE])
+            self._out.append(Send(end.port, Kind.LINK_STATE, LinkState(some)))
+
+    def _digest(self) -> int:
+        numbers = sorted((each.broker, each.number) for each in self._graph.announced.values())
+        return xxh3_64_intdigest(encode(numbers))
+
+    def _graph_changed(self, now: Now) -> None:
+        before, self._reached = self._reached, frozenset(self._graph.reached_from(self.broker))
+        for broker in self._reached:
+            inbound, start = self._inbound.get(broker), self._graph.announced[broker].start
+            if inbound is None:
+                inbound = self._inbound[broker] = Inbound(self._engine, broker, self._follow)
+            if broker not in before or inbound.start != start:
+                inbound.begin(self._next_epoch(), self._engine.interest.wanted, start)
+        for broker in before - self._reached:
+            if broker in self._outbound:
+                self._outbound[broker].stop()
+        for outbound in self._outbound.values():
+            outbound.route_changed(now)
+
+    def _next_epoch(self) -> bytes:
+        self._epochs += 1
+        return self._start[:8] + self._epochs.to_bytes(8, "big")
+
+    # Packets.
+
+    def _send_to(self, broker: int, what: int, contents: msgspec.Struct) -> None:
+        packet = LinkPacket(self.broker, (broker,), (self.broker,), what, encode(contents))
+        for neighbour in self._graph.split(self.broker, self.broker, [broker]):
+            end = self._up().get(neighbour)
+            if end is not None:
+                self._out.append(Send(end.port, Kind.LINK_PACKET, packet, (b"",)))
+
+    def _hear_packet(self, end: End, packet: LinkPacket, blob: memoryview, now: Now) -> None:
+        source, hops = packet.source, packet.hops
+        if source == self.broker or self.broker in hops or len(hops) > MAX_HOPS:
+            self.counters["link_loops"] += 1
+            return
+        if not hops or hops[0] != source or hops[-1] != end.broker:
+            self._forged(end, f"a packet of {source:08x} says that it came by others than it did")
+            return
+        if self._graph.parent(source, self.broker) != end.broker:  # routes change, and this is of before
+            self.counters["link_off_route"] += 1
+            return
+        if packet.what == DATA:
+            self._hear_data(end, packet, blob, now)
+            return
+        if self.broker in packet.to:
+            self._take_packet(packet, now)
+        others = [broker for broker in packet.to if broker != self.broker]
+        for neighbour, to in self._graph.split(source, self.broker, others).items():
+            following = self._up().get(neighbour)
+            if following is None:
+                continue
+            if packet.what == INTEREST and not self._accepts_all(following, to):
+                continue
+            carried = LinkPacket(source, tuple(to), (*hops, self.broker), packet.what, packet.contents)
+            self._out.append(Send(following.port, Kind.LINK_PACKET, carried, (b"",)))
+
+    def _accepts_all(self, end: End, origins: Iterable[int]) -> bool:
+        """Return whether what is wanted of brokers may come here by a link, and so may be asked for."""
+        for origin in origins:
+            told = self._graph.announced.get(origin)
+            if told is None or not end.settings.accepts(origin, told.name):
+                self.counters["link_origins_refused"] += 1
+                return False
+        return True
+
+    def _take_packet(self, packet: LinkPacket, now: Now) -> None:
+        contents, source = decode_contents(packet), packet.source
+        if contents is None:
+            self.counters["link_unreadable"] += 1
+        elif isinstance(contents, Interest):
+            outbound = self._outbound.get(source)
+            if outbound is None:
+                outbound = self._outbound[source] = Outbound(self._engine, source, 0)
+            done = outbound.take_interest(contents, now)
+            if done is not None:
+                self._send_to(source, INTEREST_DONE, done)
+        elif isinstance(contents, InterestDone) and source in self._inbound:
+            if self._inbound[source].take_done(contents):
+                inbound = self._inbound[source]
+                inbound.begin(self._next_epoch(), self._engine.interest.wanted, inbound.start)
+        elif isinstance(contents, LinkConfirm) and source in self._outbound:
+            self._outbound[source].take_confirm(contents, now)
+
+    def _forged(self, end: End, what: str) -> None:
+        self.counters["link_forged"] += 1
+        if what not in end.seen_refusals and len(end.seen_refusals) < 100:
+            end.seen_refusals.add(what)
+            self._notices.append(f"refused from {end.shown}: {what}")
+
+    # Batches: sent, carried, taken.
+
+    def _hear_data(self, end: End, packet: LinkPacket, blob: memoryview, now: Now) -> None:
+        source, data = packet.source, decode_contents(packet)
+        told = self._graph.announced[source]
+        if not end.settings.accepts(source, told.name):
+            self.counters["link_origins_refused"] += 1
+            what = f"messages of {told.name} ({source:08x}) may not come by this link (its `origins`)"
+            if what not in end.seen_refusals:
+                end.seen_refusals.add(what)
+                self._notices.append(f"refused from {end.shown}: {what}")
+            return
+        if not isinstance(data, LinkData) or sum(batch[4] for batch in data.batches) != len(blob):
+            self.counters["link_unreadable"] += 1
+            return
+        if end.settings.topics_in != ALL_TOPICS:
+            data, raw = without_bytes(data, blob, end.settings.topics_in, self.broker)
+            blob = memoryview(raw)
+        for part in data.parts:
+            if part.to == self.broker and source in self._inbound:
+                self._inbound[source].take(data, part, blob, told.store, now)
+        self._carry(source, packet.hops, data, blob)
+
+    def _carry(self, source: int, hops: tuple[int, ...], data: LinkData, blob: memoryview) -> None:
+        """Send batches on, each to the neighbours that it goes by from here."""
+        others = [part.to for part in data.parts if part.to != self.broker]
+        for neighbour, to in self._graph.split(source, self.broker, others).items():
+            end = self._up().get(neighbour)
+            if end is None:
+                continue
+            some, raw = part_for(data, blob, to)
+            if end.settings.topics_out != ALL_TOPICS:
+                some, raw = without_bytes(some, memoryview(raw), end.settings.topics_out, self.broker)
+            packet = LinkPacket(source, tuple(to), (*hops, self.broker), DATA, encode(some))
+            self._out.append(Send(end.port, Kind.LINK_PACKET, packet, (raw,)))
+            self.counters["link_packets_carried" if hops else "link_packets_sent"] += 1
+
+    def _send_batches(self, found: list[tuple[Outbound, list[LinkBatch]]], now: Now) -> None:
+        """Send batches; those for several brokers travel together."""
+        places: dict[tuple[int, int], int] = {}
+        batches: list[tuple[int, bytes, int, int, int, int]] = []
+        blobs: list[Buffer] = []
+        parts: dict[int, tuple[int, list[tuple[int, int, bool, int]]]] = {}
+        size = 0
+        for outbound, some in found:
+            for each in some:
+                batch = each.batch
+                key = (each.topic, batch.first_offset)
+                if key not in places:
+                    if size and size + len(batch.data) > _PACKET_BYTES:
+                        self._send_packet(batches, blobs, parts)
+                        places, batches, blobs, parts, size = {}, [], [], {}, 0
+                    places[key] = len(batches)
+                    ttl_ms = max(1, (batch.expires_at_us - now.unix_us) // 1000) if batch.expires_at_us else 0
+                    batches.append((
+                        each.topic, each.name, batch.first_offset, batch.count, len(batch.data), ttl_ms,
+                    ))  # fmt: skip
+                    blobs.append(batch.data)
+                    size += len(batch.data)
+                own = parts.setdefault(outbound.broker, (outbound.session, []))[1]
+                own.append((places[key], each.since, each.is_start, each.gone))
+        if batches:
+            self._send_packet(batches, blobs, parts)
+
+    def _send_packet(
+        self,
+        batches: list[tuple[int, bytes, int, int, int, int]],
+        blobs: list[Buffer],
+        parts: dict[int, tuple[int, list[tuple[int, int, bool, int]]]],
+    ) -> None:
+        data = LinkData(
+            tuple(batches), tuple(LinkPart(to, session, tuple(own)) for to, (session, own) in parts.items())
+        )
+        self._carry(self.broker, (), data, memoryview(b"".join(blobs)))
+
+    # On the loop's clock, and after every turn of it.
+
+    def turn(self, now: Now) -> None:
+        """Do what is due: say hello, spread what is wanted, send what is there, confirm what came."""
+        if now.monotonic_s >= self._hello_at_s:
+            self._hello_at_s = now.monotonic_s + _HELLO_EVERY_S
+            for end in list(self._ends.values()):
+                if end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
+                    self._take_down(end, f"nothing was heard for {_DEAD_S:g} s", now)
+                self._send_hello(end)
+        if not self._ends:
+            return
+        interest = self._engine.interest
+        interest.is_on = True
+        self._more = interest.look()
+        if interest.news and not self._more:  # else a topic may turn out to be wanted that a pattern covered before
+            news = interest.take_news()
+            for inbound in self._inbound.values():
+                inbound.take_news(news)
+        for origin, topic, position in self._engine.take_foreign_done():
+            if origin in self._inbound:
+                self._inbound[origin].on_disk(topic, position)
+        for broker in self._reached & self._inbound.keys():
+            inbound = self._inbound[broker]
+            confirm = inbound.take_confirm()
+            if confirm is not None:
+                self._send_to(broker, CONFIRM, confirm)
+            if self._may_want(broker):
+                part = inbound.next_part(now)
+                if part is not None:
+                    self._send_to(broker, INTEREST, part)
+        self._read_all(now)
+        if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
+            self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
+            self._pass_by(now)
+
+    def _may_want(self, broker: int) -> bool:
+        """Return whether messages of a broker may come by the link that they would come by."""
+        end = self._up().get(self._graph.parent(broker, self.broker) or 0)
+        return end is not None and end.settings.accepts(broker, self._graph.announced[broker].name)
+
+    def _read_all(self, now: Now) -> None:
+        found = []
+        for broker in sorted(self._reached & self._outbound.keys()):
+            outbound = self._outbound[broker]
+            some = outbound.read(max(self._sessions + 1, now.unix_us), now)
+            self._sessions = max(self._sessions, outbound.session)
+            if some:
+                found.append((outbound, some))
+        if found:
+            self._send_batches(found, now)
+
+    def _pass_by(self, now: Now) -> None:
+        for outbound in self._outbound.values():
+            for topic, start, stop in self._engine.link_reads.pass_by(outbound.name, self._pass_by_bytes, now):
+                self.counters["link_passed_by"] += stop - start
+                told = self._graph.announced.get(outbound.broker)
+                who = told.name if told is not None else f"{outbound.broker:08x}"
+                self._notices.append(
+                    f"{stop - start} messages of {topic.name!r} (offsets {start} to {stop - 1}) are not kept for {who},"
+                    f" which has not confirmed them, and more than {self._pass_by_bytes} bytes wait"
+                )
+
+    def next_deadline_s(self) -> float:
+        """Return when `turn` has something to do."""
+        if not self._ends:
+            return inf
+        times = [self._hello_at_s]
+        for broker in self._reached:
+            for side in (self._inbound.get(broker), self._outbound.get(broker)):
+                deadline_s = side.next_deadline_s() if side is not None else None
+                if deadline_s is not None:
+                    times.append(deadline_s)
+        return min(times)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `turn` is to be called again at once."""
+        return self._more or any(self._outbound[broker].has_more() for broker in self._reached & self._outbound.keys())
+
+    # What is told of it.
+
+    def status(self, now: Now) -> dict[str, Any]:
+        """Return the state of all links, and of all brokers that were heard of."""
+        return {
+            "broker": f"{self.broker:08x}",
+            "name": self.name,
+            "links": [self._end_status(end, now) for end in self._ends.values()],
+            "brokers": [
+                self._broker_status(told) for told in self._graph.announced.values() if told.broker != self.broker
+            ],
+            "counters": dict(self.counters),
+        }
+
+    def _end_status(self, end: End, now: Now) -> dict[str, Any]:
+        state = "up" if end.is_up else "refused" if end.refused else "down"
+        return {
+            "url": end.settings.url,
+            "name": end.hello.name if end.hello is not None else end.settings.name,
+            "broker": f"{end.broker:08x}" if end.broker else "",
+            "state": state,
+            "reason": end.refused,
+            "up_s": round(now.monotonic_s - end.up_since_s, 1) if end.is_up else None,
+        }
+
+    def _broker_status(self, told: Announcement) -> dict[str, Any]:
+        broker = told.broker
+        inbound, outbound = self._inbound.get(broker), self._outbound.get(broker)
+        topics, messages = self._engine.link_reads.lag(subscriber_name(broker))
+        parent = self._graph.parent(self.broker, broker)
+        return {
+            "name": told.name,
+            "broker": f"{broker:08x}",
+            "reachable": broker in self._reached,
+            "via": f"{self._first_hop(broker):08x}" if parent is not None else "",
+            "confirmed": inbound.is_confirmed if inbound is not None else False,
+            "received_messages": inbound.messages if inbound is not None else 0,
+            "gone_messages": inbound.gone if inbound is not None else 0,
+            "kept_out_messages": inbound.kept_out if inbound is not None else 0,
+            "sent_messages": outbound.messages if outbound is not None else 0,
+            "lag_topics": topics,
+            "lag_messages": messages,
+        }
+
+    def _first_hop(self, broker: int) -> int:
+        return next(iter(self._graph.split(self.broker, self.broker, [broker])), 0)

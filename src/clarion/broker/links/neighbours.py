@@ -1,0 +1,58 @@
+"""The ends of this broker's links: who is there, since when, and whether the link may be."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from clarion.broker.links.policy import LinkSettings
+from clarion.wire.link_bodies import LINK_VERSION, OLDEST_LINK_VERSION, LinkHello
+
+Port = Hashable  # how the edge tells connections apart
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    """One connection to a neighbour, or to where one should be."""
+
+    port: Port
+    settings: LinkSettings
+    is_dialled: bool
+    hello: LinkHello | None = None  # the last one that was not refused
+    heard_s: float = 0.0
+    is_up: bool = False  # both ends hear each other
+    up_since_s: float = 0.0
+    refused: str = ""  # why there is no link, by this broker or by the other
+    seen_refusals: set[str] = field(default_factory=set)  # that were told
+
+    @property
+    def broker(self) -> int:
+        """The neighbour's id; 0 where it is not known."""
+        return self.hello.broker if self.hello is not None else 0
+
+    @property
+    def shown(self) -> str:
+        """How the neighbour is called in messages."""
+        if self.hello is not None:
+            return f"{self.hello.name} ({self.hello.broker:08x})"
+        return self.settings.name or self.settings.url or "somebody"
+
+
+def find_settings(hello: LinkHello, end: End, known: Sequence[LinkSettings], accepts: str) -> LinkSettings | str:
+    """Return the settings of a link with who says this; a text where there may be none."""
+    if hello.newest_version < OLDEST_LINK_VERSION or hello.oldest_version > LINK_VERSION:
+        return (
+            f"it speaks link versions {hello.oldest_version} to {hello.newest_version}, this broker"
+            f" {OLDEST_LINK_VERSION} to {LINK_VERSION}: run the same release of Clarion on both"
+        )
+    if end.is_dialled:
+        wanted = end.settings.name
+        if wanted and wanted != hello.name:
+            return f"{wanted} is expected at {end.settings.url}, and {hello.name} is there"
+        return end.settings
+    for settings in known:
+        if settings.name == hello.name:
+            return settings
+    if accepts != "any":
+        return f"{hello.name} is not among the links that this broker accepts (accept_links = {accepts!r})"
+    return LinkSettings(name=hello.name)

@@ -1,0 +1,220 @@
+"""What goes to one other broker: its subscriptions here, and what was sent to it and not confirmed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from clarion.broker.engine import Engine, Now, Reply
+from clarion.broker.engine.link_reads import LinkBatch, LinkReader
+from clarion.broker.links.policy import is_among
+from clarion.model.names import LINK, is_pattern
+from clarion.wire import bodies
+from clarion.wire.codes import RETRIED
+from clarion.wire.frames import Kind, Request
+from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm
+
+WINDOW_BYTES = 4 * 2**20  # sent and not confirmed
+READ_BYTES = 2**20
+_LEAST_WAIT_S = 2.0  # for a confirmation, before all that is not confirmed is sent again
+_LONGEST_WAIT_S = 30.0
+
+
+class LinkPeer(NamedTuple):
+    """Another broker, as one who asks this one."""
+
+    broker: int
+
+
+def subscriber_name(broker: int) -> bytes:
+    """Return the name by which another broker subscribes."""
+    return LINK + f"{broker:08x}".encode()
+
+
+class Outbound:
+    """One broker that is sent what it subscribes to."""
+
+    def __init__(self, engine: Engine, broker: int, session: int) -> None:
+        self._engine = engine
+        self.broker = broker
+        self.name = subscriber_name(broker)
+        self._peer = LinkPeer(broker)
+        # Interest.
+        self._epoch = b""
+        self._number = 0  # of the last part that is done
+        self._done = InterestDone(b"", 0)  # and what it was answered
+        self._named: set[bytes] = set()  # in this epoch
+        self._asked: dict[int, bytes] = {}  # requests to the engine that are not answered, and what for
+        self._part: Interest | None = None  # the part that is being done
+        self._to_end: list[bytes] = []  # of it, once all that is new is subscribed to
+        self._offsets: list[tuple[bytes, int]] = []
+        self._refused: list[tuple[bytes, str]] = []
+        self._request = 0
+        # What was sent.
+        self.session = session
+        self.reader: LinkReader | None = None
+        self._unconfirmed: dict[int, deque[tuple[int, int]]] = {}  # by topic: end and size of batches
+        self.unconfirmed_bytes = 0
+        self._progress_s = 0.0
+        self._wait_s = _LEAST_WAIT_S
+        self._later: list[tuple[float, int]] = []  # topics to send again, and when
+        self.messages = 0
+
+    # Interest.
+
+    def take_interest(self, part: Interest, now: Now) -> InterestDone | None:
+        """Take in a part of what the broker wants; return the answer, None where it comes later."""
+        if part.epoch != self._epoch:
+            if part.number != 1:
+                return InterestDone(part.epoch, 0)
+            self._epoch, self._number, self._part = part.epoch, 0, None
+            self._named.clear()
+            self._asked.clear()
+        if part.number == self._number:
+            return self._done
+        if part.number != self._number + 1:
+            return InterestDone(part.epoch, 0)
+        if self._part is None:
+            self._part, self._offsets, self._refused = part, [], []
+            self._begin_part(part, now)
+        return self._go_on(now)
+
+    def _begin_part(self, part: Interest, now: Now) -> None:
+        self._named.update(name for name, _ in part.add)
+        self._named.difference_update(part.remove)
+        self._engine.link_reads.keep(self.name, self._named)
+        self._to_end = list(part.remove)
+        if part.complete:
+            known = self._engine.link_reads.subscribed(self.name)
+            self._to_end += [name for name in known if name not in self._named]
+        subscribes = [bodies.Subscribe(name, self.name, start) for name, start in part.add]
+        self._ask(Kind.SUBSCRIBE, subscribes, now)
+
+    def _ask(self, kind: int, some: Sequence[bodies.Subscribe | bodies.Unsubscribe], now: Now) -> None:
+        first = self._request + 1
+        self._request += len(some)
+        self._asked |= {first + place: body.topic for place, body in enumerate(some)}
+        for place, body in enumerate(some):
+            self._engine.handle(self._peer, Request(kind, first + place, body, None), now)
+
+    def _go_on(self, now: Now) -> InterestDone | None:
+        """End what is no longer wanted, once what is new is there: a topic may be wanted by another name, without a
+        moment in between when it is not."""
+        if self._asked or self._part is None:
+            return None
+        to_end, self._to_end = self._to_end, []
+        patterns = [name for name in self._named if is_pattern(name)]
+        ended = [name for name in to_end if is_pattern(name) or not is_among(name, patterns)]
+        self._ask(Kind.UNSUBSCRIBE, [bodies.Unsubscribe(name, self.name) for name in ended], now)
+        return None if self._asked else self._end_part(self._part)
+
+    def on_reply(self, reply: Reply, now: Now) -> InterestDone | None:
+        """Take in what the engine answered; return what the broker is told, once all is answered."""
+        name = self._asked.pop(reply.request_id, None)
+        if name is None or self._part is None:
+            return None
+        if isinstance(reply.body, bodies.Subscribed):
+            self._offsets.append((name, reply.body.cursor))
+        elif isinstance(reply.body, bodies.Refused) and reply.kind != Kind.NOT_SUBSCRIBED:
+            if reply.body.code in RETRIED:  # nothing is known of the others either: the part comes again
+                self._part = None
+                self._asked.clear()
+                return None
+            self._refused.append((name, reply.body.text))
+        return self._go_on(now)
+
+    def _end_part(self, part: Interest) -> InterestDone:
+        self._number, self._part = part.number, None
+        self._done = InterestDone(self._epoch, self._number, tuple(self._offsets), tuple(self._refused))
+        return self._done
+
+    # What is sent.
+
+    def read(self, session: int, now: Now) -> list[LinkBatch]:
+        """Return what is to be sent now; `session` is the number of the next one, if it is to be begun."""
+        if not self._number:
+            return []  # it is not known yet what the broker wants
+        reads = self._engine.link_reads
+        if self._is_overdue(now) or self.reader is None or not reads.is_known(self.reader):
+            self._begin(session, now)
+        assert self.reader is not None
+        while self._later and self._later[0][0] <= now.monotonic_s:
+            reads.again(self.reader, self._later.pop(0)[1])
+        room = min(READ_BYTES, WINDOW_BYTES - self.unconfirmed_bytes)
+        if room <= 0 or (not self.reader.ready and self.reader.scanned is None):
+            return []
+        found = reads.read(self.reader, room, now)
+        if found and not self.unconfirmed_bytes:
+            self._progress_s = now.monotonic_s
+        for each in found:
+            batch = each.batch
+            end, size = batch.first_offset + batch.count, len(batch.data)
+            self._unconfirmed.setdefault(each.topic, deque()).append((end, size))
+            self.unconfirmed_bytes += size
+            self.messages += batch.count
+        return found
+
+    def has_more(self) -> bool:
+        """Return whether there is something to send, and room for it."""
+        reader = self.reader
+        if not self._number or reader is None:
+            return bool(self._number)
+        return self.unconfirmed_bytes < WINDOW_BYTES and (bool(reader.ready) or reader.scanned is not None)
+
+    def _begin(self, session: int, now: Now) -> None:
+        self.session = session
+        self.reader = self._engine.link_reads.begin(self.name)
+        self._unconfirmed.clear()
+        self.unconfirmed_bytes = 0
+        self._later.clear()
+        self._progress_s = now.monotonic_s
+
+    def _is_overdue(self, now: Now) -> bool:
+        if not self.unconfirmed_bytes or now.monotonic_s < self._progress_s + self._wait_s:
+            return False
+        self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+        return True
+
+    def take_confirm(self, said: LinkConfirm, now: Now) -> None:
+        """Take in what the broker has, and what it wants again."""
+        if self.reader is None:
+            return
+        reads = self._engine.link_reads
+        for number, position in said.confirmed:
+            reads.confirm(self.reader, number, position, now)
+            sent = self._unconfirmed.get(number)
+            while sent and sent[0][0] <= position:
+                self.unconfirmed_bytes -= sent.popleft()[1]
+                self._progress_s, self._wait_s = now.monotonic_s, _LEAST_WAIT_S
+            if sent is not None and not sent:
+                del self._unconfirmed[number]
+        if said.session == self.session:
+            for number, after_ms in said.again:
+                for _, size in self._unconfirmed.pop(number, ()):
+                    self.unconfirmed_bytes -= size
+                self._later.append((now.monotonic_s + after_ms / 1000, number))
+            self._later.sort()
+
+    def route_changed(self, now: Now) -> None:
+        """What is under way may be lost: if it is not confirmed soon, send it again."""
+        self._wait_s = _LEAST_WAIT_S
+        self._progress_s = min(self._progress_s, now.monotonic_s - _LEAST_WAIT_S + 0.5)
+
+    def next_deadline_s(self) -> float | None:
+        """Return when there is something to do again."""
+        times = [self._later[0][0]] if self._later else []
+        if self.unconfirmed_bytes:
+            times.append(self._progress_s + self._wait_s)
+        return min(times, default=None)
+
+    def stop(self) -> None:
+        """The broker cannot be reached; what it has is asked when it can."""
+        if self.reader is not None:
+            self._engine.link_reads.end(self.name)
+            self.reader = None
+        self._epoch, self._number = b"", 0
+        self._part = None
+        self._asked.clear()
+        self._unconfirmed.clear()
+        self.unconfirmed_bytes = 0

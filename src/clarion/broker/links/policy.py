@@ -1,0 +1,77 @@
+"""What may cross a link, and from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clarion.model.names import matches
+from clarion.wire.link_bodies import LinkData, LinkPart
+
+ALL_TOPICS = (b"#",)
+ANY_ORIGIN = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """One link: where the other broker listens (empty: it is the one that calls), its name, and what may cross."""
+
+    url: str = ""
+    name: str = ""  # empty: whichever is there
+    topics_in: tuple[bytes, ...] = ALL_TOPICS  # or patterns
+    topics_out: tuple[bytes, ...] = ALL_TOPICS
+    origins: tuple[str, ...] = (ANY_ORIGIN,)  # names or ids of brokers whose messages may come in this way
+
+    def accepts(self, broker: int, name: str) -> bool:
+        """Return whether messages of a broker may come in this way."""
+        return not {ANY_ORIGIN, name, f"{broker:08x}"}.isdisjoint(self.origins)
+
+
+def is_among(topic: bytes, patterns: Iterable[bytes]) -> bool:
+    """Return whether a topic is one of those."""
+    return any(pattern == topic or matches(pattern, topic) for pattern in patterns)
+
+
+def without_bytes(data: LinkData, blob: memoryview, patterns: tuple[bytes, ...], by: int) -> tuple[LinkData, bytes]:
+    """Return what is left of batches where those on other topics may not cross: whom they are for is told that they
+    were there, and by whose policy they do not come."""
+    batches, blobs, refused, at = [], [], set(), 0
+    for place, batch in enumerate(data.batches):
+        topic, name, first_offset, count, size, ttl_ms = batch
+        if size and not is_among(name, patterns):
+            refused.add(place)
+            batch = (topic, name, first_offset, count, 0, ttl_ms)
+        else:
+            blobs.append(blob[at : at + size])
+        batches.append(batch)
+        at += size
+    parts = tuple(
+        LinkPart(
+            part.to, part.session, part.batches,
+            part.refused + tuple((n, by) for n, each in enumerate(part.batches) if each[0] in refused),
+        )
+        for part in data.parts
+    )  # fmt: skip
+    return LinkData(tuple(batches), parts), b"".join(blobs)
+
+
+def part_for(data: LinkData, blob: memoryview, to: Iterable[int]) -> tuple[LinkData, bytes]:
+    """Return of batches what is for some brokers."""
+    wanted = set(to)
+    parts = [part for part in data.parts if part.to in wanted]
+    needed = {each[0] for part in parts for each in part.batches}
+    places: dict[int, int] = {}
+    batches: list[tuple[int, bytes, int, int, int, int]] = []
+    blobs: list[memoryview] = []
+    at = 0
+    for place, batch in enumerate(data.batches):
+        if place in needed:
+            places[place] = len(batches)
+            batches.append(batch)
+            blobs.append(blob[at : at + batch[4]])
+        at += batch[4]
+    moved = tuple(
+        LinkPart(part.to, part.session, tuple((places[each[0]], *each[1:]) for each in part.batches), part.refused)
+        for part in parts
+    )
+    return LinkData(tuple(batches), moved), b"".join(blobs)

@@ -1,0 +1,121 @@
+"""What linked brokers tell each other: neighbours themselves, and brokers further away in packets that others carry."""
+
+from __future__ import annotations
+
+import msgspec
+
+from clarion.wire.bodies import Body
+
+LINK_VERSION = 1
+OLDEST_LINK_VERSION = 1
+MAX_HOPS = 32
+
+
+# Between neighbours.
+
+
+class LinkHello(Body):
+    """Who is at this end of a link, said again and again as long as it is. `refused` says why there is to be none."""
+
+    oldest_version: int
+    newest_version: int
+    broker: int
+    store: bytes  # its UUID
+    name: str
+    start: bytes  # random, of this start of the broker
+    heard: bytes = b""  # the start of the other end, as far as it was heard
+    digest: int = 0  # of all announcements known there
+    refused: str = ""
+
+
+class LinkState(Body):
+    """Announcements (`overlay.link_graph`), to be passed on where they are news."""
+
+    announcements: tuple[tuple[int, str, bytes, int, tuple[int, ...], bytes], ...]
+    # broker, name, store, number, linked, start
+
+
+class Interest(Body):
+    """What a broker wants of all that is put at another. Parts follow each other by `number`; the first of an `epoch`
+    begins anew, and with `complete` all that was not named since is not wanted any more."""
+
+    epoch: bytes
+    number: int
+    add: tuple[tuple[bytes, str], ...]  # topic or pattern, and where to start: "new" or "earliest"
+    remove: tuple[bytes, ...] = ()
+    complete: bool = False
+
+
+class InterestDone(Body):
+    """The part of this number is done, all on disk; 0: nothing is known of the epoch, so it is to be begun again."""
+
+    epoch: bytes
+    number: int
+    offsets: tuple[tuple[bytes, int], ...] = ()  # of topics: from which on everything comes
+    refused: tuple[tuple[bytes, str], ...] = ()  # and why
+
+
+class LinkData(Body):
+    """Batches of the broker that sends them, for one broker or several; they follow in the next frame."""
+
+    batches: tuple[tuple[int, bytes, int, int, int, int], ...]
+    # number and name of the topic, first offset, count, bytes, milliseconds to live (0: no end)
+    parts: tuple[LinkPart, ...]
+
+
+class LinkPart(Body):
+    """What of a LinkData is for one broker. All between `since` and the batch is not for it, or was `gone` before."""
+
+    to: int
+    session: int  # grows
+    batches: tuple[tuple[int, int, bool, int], ...]  # place in the LinkData, since, whether it is a beginning, gone
+    refused: tuple[tuple[int, int], ...] = ()  # place in `batches`, and the broker whose policy took its bytes out
+
+
+class LinkConfirm(Body):
+    """What of another broker's batches is on disk here, and what is to be sent again."""
+
+    session: int
+    confirmed: tuple[tuple[int, int], ...]  # number of the topic there, position
+    again: tuple[tuple[int, int], ...] = ()  # number of the topic there, after how many ms
+
+
+# In packets.
+
+INTEREST, INTEREST_DONE, DATA, CONFIRM = 1, 2, 3, 4
+_BODIES: dict[int, type[Body]] = {INTEREST: Interest, INTEREST_DONE: InterestDone, DATA: LinkData, CONFIRM: LinkConfirm}
+
+
+class LinkPacket(Body):
+    """Something from one broker for others, by whom it was carried so far, and what it is."""
+
+    source: int
+    to: tuple[int, ...]
+    hops: tuple[int, ...]
+    what: int
+    contents: bytes
+
+
+class AskLinks(Body):
+    """Ask for the state of links; `forget` names a broker, by name or id, that will not come back."""
+
+    forget: str = ""
+
+
+class LinksAre(Body):
+    """The state of a broker's links."""
+
+    values: dict[str, object]
+
+
+encode = msgspec.msgpack.Encoder().encode
+_DECODERS = {what: msgspec.msgpack.Decoder(body).decode for what, body in _BODIES.items()}
+
+
+def decode_contents(packet: LinkPacket) -> Body | None:
+    """Return what is in a packet; None where that is not known here, or cannot be read."""
+    decode = _DECODERS.get(packet.what)
+    try:
+        return None if decode is None else decode(packet.contents)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
