@@ -161,7 +161,7 @@ class World:
     def __init__(self, seed: int, wires: list[Wire], retention: str = "until-read") -> None:
         self.dice = Random(seed)
         self.retention = retention
-        self.wires = {wire: True for wire in wires}  # whether it works
+        self.wires = dict.fromkeys(wires, True)  # whether it works
         self.now_s = 100.0
         self.under_way: list[tuple[float, int, int, Wire, list[Any]]] = []
         self.sent = 0

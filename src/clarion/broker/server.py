@@ -17,6 +17,8 @@ import zmq
 from clarion.broker.committer import INDEX_AFTER_S, Committer, Outcome
 from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
 from clarion.broker.engine import Clock, Engine, Now, Reply
+from clarion.broker.link_sockets import Dialled, LinkSockets
+from clarion.broker.links import LinkPeer, Links
 from clarion.broker.settings import BrokerSettings
 from clarion.broker.transport import Listener, Peer, Transport
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
@@ -27,7 +29,18 @@ from clarion.version import __version__
 from clarion.wire.bodies import TELLING, Stats
 from clarion.wire.bundles import Frames
 from clarion.wire.codes import Code
-from clarion.wire.frames import BadFrames, Kind, UnknownVersion, pack_frames, parse_request, request_id_of
+from clarion.wire.frames import (
+    LINK_KINDS,
+    PUBLISHER_KINDS,
+    BadFrames,
+    Kind,
+    Request,
+    UnknownVersion,
+    pack_frames,
+    parse_request,
+    request_id_of,
+)
+from clarion.wire.link_bodies import AskLinks, LinksAre
 
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
@@ -36,6 +49,8 @@ _ALONE_REQUESTS = 2
 _WRONG_LISTENER = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _INDEX_SOON_S = 0.5
 _LINGER_MS = 2000
+_LINK_RETRY_S = 0.01
+_READ_ONLY = "this broker is a read-only cache of other brokers (its setting `follow`): put where the topic is from"
 _LONGEST_SLEEP_S = 1.0
 _AGAIN_S = 0.05  # after a commit of which nothing was kept, before the next one
 _STALLED_S = 2.0  # for one turn of the loop: the process was stopped, or the machine asleep
@@ -60,7 +75,8 @@ class Broker:
             settings.data, max_bytes=settings.max_store_bytes or None, crash_points=self._crash_points
         )
         try:
-            self._engine = Engine(self._store, settings.limits(), start=os.urandom(16))
+            start = os.urandom(16)
+            self._engine = Engine(self._store, settings.limits(), start=start)
             self._transport = Transport(
                 listen=settings.listen,
                 publishers=settings.listen_publishers or None,
@@ -68,6 +84,17 @@ class Broker:
                 max_batch_bytes=settings.max_batch_bytes,
                 max_connections=settings.max_connections,
             )
+            self._links = Links(
+                self._engine,
+                settings.name or f"broker-{self._store.identity.broker:08x}",
+                settings.links,
+                start=start,
+                accepts=settings.accept_links,
+                follow=settings.followed(),
+                pass_by_bytes=settings.link_max_bytes,
+            )
+            self._link_sockets = LinkSockets(settings.links, self._transport)
+            self._link_sockets.begin(self._links)
         except BaseException:
             self._store.close()
             raise
@@ -93,6 +120,8 @@ class Broker:
         """What the loop has to add to the engine's counters."""
         return {
             **self._transport.stats(),
+            **self._link_sockets.counters,
+            **self._links.counters,
             "commit_seconds": round(self._committer.seconds, 3),
             "clock_jumps": self._clock.jumps,
             "clock_off_s": round(self._clock.off_s, 3),
@@ -142,6 +171,7 @@ class Broker:
             self._transport.close(linger_ms=0)
             raise
         finally:
+            self._link_sockets.close()
             self._committer.close()
             self._store.close()
             self._let_go_of_signals()
@@ -155,6 +185,8 @@ class Broker:
         for listener in listeners:
             poller.register(listener.socket, zmq.POLLIN)
             poller.register(listener.monitor, zmq.POLLIN)
+        for dialled in self._link_sockets.dialled:
+            poller.register(dialled.socket, zmq.POLLIN)
         listening = True
         held_back: float | None = None
         look_at_s = 0.0
@@ -169,6 +201,8 @@ class Broker:
                 wait_s = min(wait_s, held_back)
             if listening and any(listener.unbundled for listener in listeners):
                 wait_s = 0.0
+            if self._links.is_on:
+                wait_s = 0.0 if self._links.has_more else min(wait_s, self._links.next_deadline_s() - turned_s)
             ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
             now = self._now()
             if not listening or now.monotonic_s - turned_s > _STALLED_S:  # nobody could be heard in that time
@@ -187,15 +221,38 @@ class Broker:
                 look_at_s = self._transport.look(now.monotonic_s, is_heard=is_heard)
             if now.monotonic_s >= deadline_s:  # what was asked for just now may have an earlier one: at the next turn
                 self._engine.tick(now)
+            if self._links.is_on:
+                self._go_on_with_links(ready, now)
             self._submit(alone=taken <= _ALONE_REQUESTS)
             self._send_replies()
             held_back = self._transport.send_held_back()
+            if self._link_sockets.send_waiting():
+                held_back = min(held_back or _LINK_RETRY_S, _LINK_RETRY_S)
             self._tell_notices(now)
             room = self._has_room()
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
                 listening = room
                 for listener in listeners:
                     poller.modify(listener.socket, zmq.POLLIN if room else 0)
+
+    def _go_on_with_links(self, ready: dict[Any, int], now: Now) -> None:
+        """Hear other brokers, and tell them what there is."""
+        for dialled in self._link_sockets.dialled:
+            if dialled.socket in ready and self._has_room():
+                for frames in self._link_sockets.receive(dialled):
+                    self._hear_dialled(dialled, frames, now)
+        self._links.turn(now)
+        for send in self._links.take_sends():
+            self._link_sockets.send(send)
+
+    def _hear_dialled(self, dialled: Dialled, frames: Frames, now: Now) -> None:
+        try:
+            request = parse_request(frames)
+        except BadFrames:
+            self._links.rejected(dialled, "it is no broker, or one of an older release")
+        else:
+            if request.kind in LINK_KINDS:
+                self._links.heard(dialled, request.kind, request.body, request.blob, now)
 
     def _take_requests(self, listener: Listener, now: Now) -> tuple[int, bool]:
         """Take what has come in at a listener; return how much that was, and whether it was all."""
@@ -217,8 +274,26 @@ class Broker:
         else:
             if request.kind in listener.closed_to:
                 self._engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_LISTENER)
+            elif request.kind in LINK_KINDS:
+                self._take_of_links(peer, request, now)
+            elif self._settings.follow and request.kind in PUBLISHER_KINDS:
+                self._engine.refuse(peer, request.request_id, Code.READ_ONLY, _READ_ONLY)
             else:
                 self._engine.handle(peer, request, now)
+
+    def _take_of_links(self, peer: Peer, request: Request, now: Now) -> None:
+        """Take what another broker says, or answer who asks about links."""
+        if request.kind != Kind.LINKS:
+            self._links.heard(peer, request.kind, request.body, request.blob, now)
+            return
+        assert isinstance(request.body, AskLinks)
+        why_not = self._links.forget(request.body.forget, now) if request.body.forget else ""
+        if why_not:
+            self._engine.refuse(peer, request.request_id, Code.MALFORMED, why_not)
+        else:
+            status = LinksAre(self._links.status(now))
+            self._transport.send(peer, pack_frames(Kind.ACK, request.request_id, status))
+            self._transport.flush()
 
     def _has_room(self) -> bool:
         return self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
@@ -267,6 +342,12 @@ class Broker:
         replies = self._engine.take_replies()
         if not replies:
             return
+        if self._links.is_on:
+            now = self._now()
+            for reply in replies:
+                if isinstance(reply.peer, LinkPeer):
+                    self._links.on_reply(reply, now)
+            replies = [reply for reply in replies if not isinstance(reply.peer, LinkPeer)]
         self._crash_points("before-replies")
         delivered = False
         for reply in replies:
@@ -309,5 +390,7 @@ class Broker:
     def _tell_notices(self, now: Now) -> None:
         for notice in self._clock.take_notices():
             log.warning("%s", notice)
+        for text in self._links.take_notices():
+            log.warning("%s", text)
         for level, text in self._engine.take_notices(now.monotonic_s):
             log.log(level, "%s", text)

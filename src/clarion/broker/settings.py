@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from clarion.broker.engine import Limits
+from clarion.broker.links.policy import LinkSettings, read_links
 from clarion.model.address import DEFAULT_URL, check_listen
 from clarion.model.arguments import duration_s, size_bytes
 from clarion.model.errors import BadSettings
+from clarion.model.names import from_text
+from clarion.model.options import KEEP
 
 ENVIRONMENT_PREFIX = "CLARION_"
 _NOT_SETTINGS = {"url", "crash_at", "clock_file"}  # other variables with our prefix
@@ -40,6 +43,20 @@ class BrokerSettings:
     listen: str = _setting(DEFAULT_URL, "address that serves both sides; not used when each has its own")
     listen_publishers: str = _setting("", "address for publishers alone; empty: they use `listen`")
     listen_subscribers: str = _setting("", "address for subscribers alone; empty: they use `listen`")
+    name: str = _setting("", "how other brokers call this one; empty: broker- and its id")
+    links: tuple[LinkSettings, ...] = _setting(
+        (), "other brokers to link with: addresses, or in a file a table [[links]] for each, with what may cross"
+    )
+    accept_links: str = _setting("any", "which brokers may link with this one: any, listed (in `links`) or none")
+    link_max_bytes: int = _setting(
+        0,
+        "bytes of a topic kept for a broker that does not confirm them, beyond which the oldest are given up, and that"
+        " is told; 0: all are kept, and publishers are slowed at the topic's own bound",
+        0,
+    )
+    follow: str = _setting(
+        "", "topics or patterns, with commas, of which this broker keeps a read-only copy: it then refuses puts"
+    )
     log_level: str = _setting("info", "debug, info, warning or error; logs go to standard error as JSON lines")
     default_retention: str = _setting(_DEFAULTS.default_retention, "of topics made by use: until-read or keep")
     max_topics_in_memory: int = _setting(
@@ -120,10 +137,16 @@ class BrokerSettings:
         if not self.listen and not (self.listen_publishers and self.listen_subscribers):
             _check_address("listen", self.listen)
 
+    def followed(self) -> tuple[bytes, ...]:
+        """Return the topics and patterns that are followed."""
+        return tuple(from_text(each.strip()) for each in self.follow.split(",") if each.strip())
+
     def limits(self) -> Limits:
         """Return the part that the engine needs."""
         names = {setting.name for setting in dataclasses.fields(Limits)}
         ours = {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+        if self.follow:
+            ours["default_retention"] = KEEP
         if self.max_store_bytes:  # or a small store would be nothing but reserve
             ours["disk_reserve_bytes"] = min(self.disk_reserve_bytes, self.max_store_bytes // 8)
         return Limits(**{name: value for name, value in ours.items() if name in names})
@@ -204,6 +227,8 @@ def _is_of_kubernetes(name: str, text: str, environment: Mapping[str, str]) -> b
 def _convert(name: str, value: Any) -> Any:
     """Return a value as the setting has it; of a text, sizes and durations may have units (64MB, 7d)."""
     default: Any = BrokerSettings.__dataclass_fields__[name].default
+    if name == "links":
+        return read_links(value)
     read = size_bytes if name.endswith("_bytes") else duration_s if name.endswith("_s") else None
     if read is not None and isinstance(value, str) and not _is_number(value):
         try:
@@ -236,6 +261,8 @@ def _check(name: str, value: Any) -> None:
         raise BadSettings(f"{name} is 0 or at least {LEAST_STORE_BYTES}, not {value}")
     if name.startswith("listen") and value:
         _check_address(name, value)
+    if name == "accept_links" and value not in ("any", "listed", "none"):
+        raise BadSettings(f"{name} is any, listed or none, not {value!r}")
     if name == "default_retention" and value not in ("until-read", "keep"):
         raise BadSettings(f"{name} is until-read or keep, not {value!r}")
     if name == "log_level" and value not in ("debug", "info", "warning", "error"):

@@ -161,7 +161,7 @@ class Transport:
         self.counters: Counter[str] = Counter()
         self._max_connections = min(max_connections, connections_possible(_SPARE_DESCRIPTORS))
         self._context = zmq.Context()
-        self._max_frame_bytes = max(max_batch_bytes, LARGE_BODY_BYTES) + _ENVELOPE_BYTES
+        self.max_frame_bytes = max(max_batch_bytes, LARGE_BODY_BYTES) + _ENVELOPE_BYTES
         self.listeners: list[Listener] = []
         self._held_back: dict[Peer, None] = {}
         self._gathering: dict[Peer, None] = {}  # those with something `outgoing`
@@ -192,7 +192,7 @@ class Transport:
             zmq.LINGER: 0,
             zmq.SNDHWM: _MESSAGES_QUEUED_PER_PEER,
             zmq.RCVHWM: _MESSAGES_UNCOUNTED if url.startswith("ipc:") else _MESSAGES_QUEUED_PER_PEER,
-            zmq.MAXMSGSIZE: self._max_frame_bytes,
+            zmq.MAXMSGSIZE: self.max_frame_bytes,
             # Peers send the heartbeats, and tell how long their silence may last. Where ZeroMQ sends them itself, one
             # that is due at a connection that broke while its queue was full ends the process (an assertion).
             zmq.HEARTBEAT_IVL: 0,
@@ -434,7 +434,7 @@ class Transport:
         for connection in endless:
             connection.endless = connection.endless or (unexplained, connection.queued)
             memory_grown, queue_grown = unexplained - connection.endless[0], connection.queued - connection.endless[1]
-            if connection.queued > self._max_frame_bytes + _IN_KERNEL_BYTES:
+            if connection.queued > self.max_frame_bytes + _IN_KERNEL_BYTES:
                 self._cut(connection, f"it sent {connection.queued} bytes without the end of a message")
             elif _MUCH_GROWN_BYTES + 3 * queue_grown < memory_grown < _MEMORY_PER_BYTE * queue_grown:
                 self._cut(connection, "it sends a message of very many frames")

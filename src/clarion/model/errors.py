@@ -101,6 +101,10 @@ class NoTopic(PermanentError):
     """There is no such topic at this broker."""
 
 
+class ReadOnly(PermanentError):
+    """This broker is a read-only cache of others: messages are put where their topics are from."""
+
+
 class AlreadyDone(PermanentError):
     """A transaction would ack a message that is acked already; nothing of it was done.
 

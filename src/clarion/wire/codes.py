@@ -34,6 +34,7 @@ class Code(IntEnum):
     ALREADY_DONE = 22  # what a transaction acks is acked already
     STALE = 23  # decided as of too long ago: things have changed, or a copy of it may be done and forgotten
     NO_SESSION = 24  # the fetch session is not known (any more): begin it again with the same nonce
+    READ_ONLY = 25  # a cache broker takes no messages
     WENT_BACK = 99  # never on the wire, said by the client itself: the store is not the one it spoke with
 
 
@@ -61,6 +62,7 @@ _ERRORS: dict[int, type[errors.ClarionError]] = {
     Code.ALREADY_DONE: errors.AlreadyDone,
     Code.STALE: errors.InDoubt,
     Code.NO_SESSION: errors.InvalidRequest,
+    Code.READ_ONLY: errors.ReadOnly,
 }
 
 # A client sends the same request again after these; everything else it raises.

@@ -256,6 +256,11 @@ class Engine:
         """Which broker this is, on which store."""
         return self._state.identity
 
+    @property
+    def foreign_is_done(self) -> bool:
+        """Whether `take_foreign_done` has something."""
+        return bool(self._state.foreign_done)
+
     def take_foreign_done(self) -> list[ForeignDone]:
         """Return what of other brokers is on disk here now, and forget it."""
         done, self._state.foreign_done = self._state.foreign_done, []

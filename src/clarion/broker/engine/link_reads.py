@@ -144,7 +144,7 @@ class LinkReads:
             del reader.at[number]
             if place.position > cursor and not place.gone:  # there was nothing for it
                 self.confirm(reader, number, place.position, now)
-        elif place.since == cursor < place.position:
+        elif place.since <= cursor < place.position:
             self.confirm(reader, number, cursor, now)
         if found and place.position < topic.visible_end:
             reader.ready[number] = None
@@ -156,8 +156,8 @@ class LinkReads:
         if topic is None or subscription is None:
             return
         place = reader.at.get(number)
-        if place is not None and place.since == position and not place.gone:  # what follows is not for it
-            position = place.since = place.position
+        if place is not None and place.since <= position and not place.gone:  # what follows is not for it
+            position = place.position
         cursor, stop = subscription.acked.cursor, min(position, topic.visible_end)
         if stop > cursor:
             self._subscriptions.take_ack(AckPlan(topic, subscription, subscription.token, [(cursor, stop)]), now)

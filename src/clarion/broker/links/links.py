@@ -24,7 +24,8 @@ from clarion.broker.links.neighbours import End, Port, find_settings
 from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
 from clarion.broker.links.policy import ALL_TOPICS, LinkSettings, part_for, without_bytes
 from clarion.overlay.link_graph import Announcement, LinkGraph
-from clarion.wire.frames import Buffer, Kind
+from clarion.wire import bodies
+from clarion.wire.frames import Buffer, Kind, Request
 from clarion.wire.link_bodies import (
     CONFIRM,
     DATA,
@@ -452,7 +453,10 @@ class Links:
             for end in list(self._ends.values()):
                 if end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
                     self._take_down(end, f"nothing was heard for {_DEAD_S:g} s", now)
-                self._send_hello(end)
+                if not end.is_dialled and not end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
+                    del self._ends[end.port]  # it calls again, if it is there
+                else:
+                    self._send_hello(end)
         if not self._ends:
             return
         interest = self._engine.interest
@@ -521,7 +525,33 @@ class Links:
     @property
     def has_more(self) -> bool:
         """Whether `turn` is to be called again at once."""
-        return self._more or any(self._outbound[broker].has_more() for broker in self._reached & self._outbound.keys())
+        return (
+            self._more
+            or self._engine.foreign_is_done
+            or any(self._outbound[broker].has_more() for broker in self._reached & self._outbound.keys())
+        )
+
+    def forget(self, name: str, now: Now) -> str:
+        """Keep nothing any more for a broker that will not come back; return why not, or ""."""
+        for told in self._graph.announced.values():
+            if told.broker in self._reached and name in (told.name, f"{told.broker:08x}"):
+                return f"{name} is linked with this broker right now; stop it first"
+        ids = {told.broker for told in self._graph.announced.values() if name in (told.name, f"{told.broker:08x}")}
+        if len(name) == 8 and not ids:  # it may not have been heard of since this broker was started
+            try:
+                ids.add(int(name, 16))
+            except ValueError:
+                pass
+        subscribed = [(broker, topic) for broker in ids for topic in self._subscribed(broker)]
+        if not subscribed:
+            return f"nothing is kept for a broker called {name}"
+        for broker, topic in subscribed:
+            body = bodies.Unsubscribe(topic, subscriber_name(broker))
+            self._engine.handle(LinkPeer(broker), Request(Kind.UNSUBSCRIBE, 0, body, None), now)
+        return ""
+
+    def _subscribed(self, broker: int) -> list[bytes]:
+        return self._engine.link_reads.subscribed(subscriber_name(broker))
 
     # What is told of it.
 

@@ -209,12 +209,9 @@ class Outbound:
         return min(times, default=None)
 
     def stop(self) -> None:
-        """The broker cannot be reached; what it has is asked when it can."""
+        """The broker cannot be reached, as far as is known here; it may know better, so what it wants stays."""
         if self.reader is not None:
             self._engine.link_reads.end(self.name)
             self.reader = None
-        self._epoch, self._number = b"", 0
-        self._part = None
-        self._asked.clear()
         self._unconfirmed.clear()
         self.unconfirmed_bytes = 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from clarion.model.names import matches
+from clarion.model.address import check_connect
+from clarion.model.errors import BadSettings
+from clarion.model.names import from_text, matches
 from clarion.wire.link_bodies import LinkData, LinkPart
 
 ALL_TOPICS = (b"#",)
@@ -25,6 +28,42 @@ class LinkSettings:
     def accepts(self, broker: int, name: str) -> bool:
         """Return whether messages of a broker may come in this way."""
         return not {ANY_ORIGIN, name, f"{broker:08x}"}.isdisjoint(self.origins)
+
+
+def read_links(value: Any) -> tuple[LinkSettings, ...]:
+    """Read links as settings have them: addresses with commas, or a list of addresses and tables."""
+    if isinstance(value, str):
+        value = [each.strip() for each in value.split(",") if each.strip()]
+    if not isinstance(value, (list, tuple)):
+        raise BadSettings(f"links are addresses, or tables [[links]], not {value!r}")
+    return tuple(_read_link(each) for each in value)
+
+
+def _read_link(value: Any) -> LinkSettings:
+    if isinstance(value, LinkSettings):
+        return value
+    if isinstance(value, str):
+        value = {"url": value}
+    if not isinstance(value, dict):
+        raise BadSettings(f"a link is an address or a table, not {value!r}")
+    known = {field.name for field in fields(LinkSettings)}
+    if unknown := sorted(set(value) - known):
+        raise BadSettings(f"a link has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    found: dict[str, Any] = {}
+    for name, its in value.items():
+        if name in ("url", "name"):
+            if not isinstance(its, str):
+                raise BadSettings(f"the {name} of a link is a text, not {its!r}")
+            found[name] = its
+        else:
+            if not isinstance(its, list) or not all(isinstance(each, str) for each in its):
+                raise BadSettings(f"{name} of a link is a list of texts, not {its!r}")
+            found[name] = tuple(its if name == "origins" else map(from_text, its))
+    if not found.get("url") and not found.get("name"):
+        raise BadSettings("a link needs a url to call, or the name of the broker that calls")
+    if found.get("url"):
+        check_connect(found["url"])
+    return LinkSettings(**found)
 
 
 def is_among(topic: bytes, patterns: Iterable[bytes]) -> bool:
