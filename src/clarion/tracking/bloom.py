@@ -110,23 +110,26 @@ def build_filters(keys: Keys, counts: Sequence[int], shapes: Sequence[Shape]) ->
     return [some.tobytes() for some in np.split(made, ends[:-1].astype(np.int64))]
 
 
-class Probe:
-    """A key that is looked for in many filters: hashed once."""
+def find_filters(keys: Keys, filters: Sequence[tuple[Shape, bytes]]) -> list[int]:
+    """Return which filters have the key in the same row, or seem to."""
+    bits = np.array([shape.bits for shape, _ in filters], dtype=np.uint64)
+    found: list[int] = []
+    left = list(range(len(filters)))
+    each = 0
+    while left:
+        found += [at for at in left if filters[at][0].hashes == each]
+        left = [at for at in left if filters[at][0].hashes > each]
+        places = _places(keys[left], each, bits[left]).tolist()
+        left = [at for at, place in zip(left, places, strict=True) if filters[at][1][place >> 3] >> (place & 7) & 1]
+        each += 1
+    return found
 
-    __slots__ = ("_hashed",)
 
-    def __init__(self, key: tuple[int, int]) -> None:
-        one = np.array([key], dtype=np.uint64)
-        self._hashed = [int(_hashed(one, each)[0]) for each in range(_MOST_HASHES)]
-
-    def is_in(self, data: bytes, shape: Shape) -> bool:
-        """Return whether the key was added to a filter with these bits, or seems so."""
-        bits = shape.bits
-        for hashed in self._hashed[: shape.hashes]:
-            place = hashed * bits >> 32
-            if not data[place >> 3] >> (place & 7) & 1:
-                return False
-        return True
+def salts_of(salt: int, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return for each history, by number, with what its keys are salted: `who` by exclusive or. Histories that have
+    the same keys would else err about the same ones, and one that supports another would say nothing."""
+    with np.errstate(over="ignore"):
+        return _mix(np.uint64(salt) + numbers * _GOLDEN)
 
 
 def _places(keys: Keys, function: int, bits: int | Keys) -> npt.NDArray[np.int64]:

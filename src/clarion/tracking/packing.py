@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clarion.tracking.accuracy import Accuracy
-from clarion.tracking.bloom import Shape, build_filters
+from clarion.tracking.bloom import Shape, build_filters, salts_of
 from clarion.tracking.history import Key
 
 if sys.version_info >= (3, 14):
@@ -113,6 +113,7 @@ def pack(
     packed: Mapping[int, Sequence[Range]],
     accuracy: Accuracy,
     *,
+    salt: int,
     latest: int,
     fewest: int = FEWEST_KEYS,
 ) -> tuple[list[Filter], Notes]:
@@ -134,8 +135,7 @@ def pack(
     chosen = np.flatnonzero(~exact)
     is_kept, lengths = _cut(ordered[chosen, 0], group[chosen], stamps[chosen], accuracy.capacity, fewest)
     exact[chosen[~is_kept]] = True
-    chosen = chosen[is_kept]
-    return list(_build(ordered[chosen], lengths, accuracy)), ordered[exact]
+    return list(_build(ordered[chosen[is_kept]], lengths, accuracy, salt)), ordered[exact]
 
 
 def _places_left(
@@ -179,8 +179,9 @@ def _cut(
     return is_kept, (stops - starts).tolist()
 
 
-def _build(notes: Notes, lengths: Sequence[int], accuracy: Accuracy) -> Iterator[Filter]:
+def _build(notes: Notes, lengths: Sequence[int], accuracy: Accuracy, salt: int) -> Iterator[Filter]:
     """Return the filters, built some at a time."""
+    notes[:, 1] ^= salts_of(salt, notes[:, 0])
     at = done = 0
     while done < len(lengths):
         stop, keys = done, 0
