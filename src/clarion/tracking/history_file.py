@@ -115,7 +115,7 @@ class HistorySettings:
 
     strategy: Strategy = "bloom"  # `log` packs notes exactly, too
     accuracy: Accuracy = field(default_factory=Accuracy)
-    pack_notes: int = 1 << 20  # that a packing has at most, about
+    pack_notes: int = 1 << 19  # that a packing has at most; it takes about 200 bytes of memory for each
     pack_after_s: float = 600.0  # since the first note that is not packed
     fewest_keys: int = FEWEST_KEYS  # that a history has in a packing to have a filter there
     max_age_s: float | None = None
@@ -293,9 +293,9 @@ class HistoryFile:
 
     def _settle_parts(self, packing: int, ordered: Notes, spans: list[Span]) -> None:
         """Remove parts of batches that came to be whole, and have the others belong to the packing."""
-        where = {span.history: ordered[span.start : span.stop] for span in spans}
-        rows = "SELECT DISTINCT stamp, who, history FROM part WHERE packing = 0"
-        for stamp, who, history in list(self._writer.execute(rows)):
+        rows = list(self._writer.execute("SELECT DISTINCT stamp, who, history FROM part WHERE packing = 0"))
+        where = {span.history: ordered[span.start : span.stop] for span in spans} if rows else {}
+        for stamp, who, history in rows:
             some = where.get(history, ordered[:0])
             start, stop = np.searchsorted(some[:, 2], np.array([stamp, stamp + 1], dtype=np.uint64))
             if np.uint64(to_unsigned(who)) in some[start:stop, 1]:

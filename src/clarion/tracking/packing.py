@@ -27,7 +27,7 @@ else:
 Notes = npt.NDArray[np.uint64]  # n rows of three: the history's number, who, and the stamp
 Range = tuple[int, int]  # stamps, the last one included
 
-FEWEST_KEYS = 32  # of a filter: with fewer, its row takes more room than it saves
+FEWEST_KEYS = 128  # of a history that has filters in a packing: fewer take less room as they are
 BLOCK_NOTES = 8192
 _PIECE_KEYS = 1 << 15  # of which filters are built at once, so that others have the interpreter in between
 
@@ -94,7 +94,7 @@ def order(notes: Notes) -> Notes:
     ordered = notes[np.lexsort((notes[:, 1], notes[:, 2], notes[:, 0]))]
     is_new = np.ones(len(ordered), dtype=np.bool_)
     is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return ordered[is_new]
+    return ordered if is_new.all() else ordered[is_new]
 
 
 def spans_of(ordered: Notes) -> list[Span]:
