@@ -110,7 +110,7 @@ def measure_file(histories: int, strategy: Strategy, efpp: float) -> None:
             f"{histories} histories, {strategy}, efpp {efpp:g}: save of {_NOTES // 300} notes"
             f" {statistics.median(saves) * 1e3:.1f} ms; journal {journal / len(notes):.2f} B a note; asked"
             f" {statistics.median(asked) * 1e3:.1f} ms before; packed in {packed_s:.2f} s ({packings} times), others"
-            f" waited {max(pauses) * 1e3:.0f} ms at most and {statistics.quantiles(pauses, n=100)[98] * 1e3:.1f} at p99;"
+            f" waited {max(pauses) * 1e3:.0f} ms at most, {statistics.quantiles(pauses, n=100)[98] * 1e3:.1f} at p99;"
             f" file {used * 8192 / len(notes):.2f} B a note, {filters} filters, {exact} exact; asked"
             f" {statistics.median(again) * 1e3:.1f} ms after; peak {_peak_mb() - before:.0f} MB more"
         )

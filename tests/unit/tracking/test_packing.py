@@ -26,9 +26,10 @@ def test_blocks_give_back_what_they_got_in_order_of_stamps(count: int) -> None:
         assert [histories_with(each, (who, stamp)) for each in blocks if each.first <= stamp <= each.last] == [[number]]
 
 
-@pytest.mark.parametrize(("jitter", "share"), [(0, 0.0), (100, 0.001), (1000, 0.03)])
-def test_clocks_that_jitter_leave_few_notes_exact(jitter: int, share: float) -> None:
-    """Ten packings of 20,000 notes, a stamp each, that come up to so many stamps too early or too late."""
+@pytest.mark.parametrize("jitter", [0, 100, 1000])
+def test_clocks_that_jitter_leave_few_notes_exact(jitter: int) -> None:
+    """Ten packings of 20,000 notes, a stamp each, that come up to so many stamps too early or too late: late are those
+    alone that come within twice the jitter after one of the nine bounds."""
     rng = np.random.default_rng(5)
     stamps = 1_000_000 + np.arange(200_000) + rng.integers(-jitter, jitter + 1, 200_000)
     ranges: list[Range] = []
@@ -40,7 +41,7 @@ def test_clocks_that_jitter_leave_few_notes_exact(jitter: int, share: float) -> 
         assert sum(each.keys for each in filters) + len(exact) == len(ordered)
         ranges += [(each.first, each.last) for each in filters]
         left += len(exact)
-    assert left <= share * len(stamps)
+    assert left <= 9 * 2 * jitter
     bounds = np.array(ranges)
     assert max(int(((bounds[:, 0] <= at) & (at <= bounds[:, 1])).sum()) for at in bounds.ravel()) <= 2
 
