@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -146,13 +146,17 @@ class HistoryFile:
 
     def __init__(self, file: Path, settings: HistorySettings, *, now_us: int) -> None:
         self.file, self.settings = file, settings
-        with self._typed_errors(), _closed_on_error(self._connect()) as self._writer:
+        with self._typed_errors(), ExitStack() as undoing:
+            self._writer = self._connect()
+            undoing.callback(self._writer.close)
             self._prepare(now_us)
             self._reader = self._connect()
+            undoing.callback(self._reader.close)
             self._salt = self._meta("salt")
             self._forget_names()
             found = self._writer.execute("SELECT coalesce(sum(notes), 0), min(at_us) FROM block WHERE packing = 0").get
             self._unpacked, self._unpacked_since_us = found
+            undoing.pop_all()
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.file), vfs=load_checksum_vfs())
@@ -469,12 +473,3 @@ class HistoryFile:
                     " histories begin anew"
                 ) from error
             raise StoreFailed(f"the disk failed under {self.file} ({said}); histories are not kept any more") from error
-
-
-@contextmanager
-def _closed_on_error(connection: apsw.Connection) -> Iterator[apsw.Connection]:
-    try:
-        yield connection
-    except BaseException:
-        connection.close()
-        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -257,3 +258,23 @@ def test_false_positives_are_as_frequent_as_claims_say(tmp_path: Path) -> None:
     assert expected > 100
     assert abs(len(found) - expected) < 4 * expected**0.5
     file.close()
+
+
+def test_a_reader_misses_nothing_while_another_thread_saves_and_packs(opened: HistoryFile) -> None:
+    tracker = Tracker()
+    _note(tracker, _PUBLISHED, 200)
+    _save(opened, tracker)
+
+    def write() -> None:
+        for each in range(1, 15):
+            _note(tracker, _PUBLISHED, 200, _STAMP + 200 * each)
+            _save(opened, tracker)
+            opened.pack(now_us=_NOW_US)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    asked = 0
+    while writer.is_alive() or not asked:
+        assert [claim.history for claim in opened.seen((_WHO, _STAMP + asked % 200))] == [_PUBLISHED]
+        asked += 1
+    writer.join()
