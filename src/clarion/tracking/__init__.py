@@ -1,1 +1,2 @@
-"""Bloom-filter histories that tell where any message went: keys, filters, histories, and what accuracy asks of them."""
+"""Where every batch went: what a broker notes and keeps of it, as filters and exactly, with the accuracy that this has;
+and the paths of messages that follow from what brokers answer."""

@@ -6,7 +6,9 @@ fpp = (1 - (1 - 1/m)^(kn))^k (Low-Overhead Message Tracking for Distributed Mess
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, exp, log, log1p
 
 import numpy as np
@@ -44,6 +46,7 @@ class Shape:
             )
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def for_keys(cls, keys: int, fpp: float) -> Shape:
         """Return the smallest shape that keeps the probability for so many keys, with the best count of functions."""
         if keys < 1 or not 0 < fpp < 1:
@@ -94,12 +97,51 @@ class BloomFilter:
         return self._bytes.tobytes()
 
 
-def _places(keys: Keys, function: int, bits: int) -> npt.NDArray[np.int64]:
-    """Return where one of the hash functions puts each key. Both halves of a key are mixed anew for each function (as
-    in SplitMix64), so functions are independent, which two hashes and their multiples are not in small filters."""
+def build_filters(keys: Keys, counts: Sequence[int], shapes: Sequence[Shape]) -> list[bytes]:
+    """Return the bits of many filters, all with the same count of functions: each has the next so many of the keys."""
+    (hashes,) = {shape.hashes for shape in shapes}
+    sizes = np.array([shape.bits for shape in shapes], dtype=np.uint64)
+    ends = np.cumsum(sizes) // 8
+    bits, begins = np.repeat(sizes, counts), np.repeat(ends * 8 - sizes, counts).astype(np.int64)
+    made = np.zeros(int(ends[-1]), dtype=np.uint8)
+    for each in range(hashes):
+        places = begins + _places(keys, each, bits)
+        np.bitwise_or.at(made, places >> 3, _BITS[places & 7])
+    return [some.tobytes() for some in np.split(made, ends[:-1].astype(np.int64))]
+
+
+def find_filters(keys: Keys, filters: Sequence[tuple[Shape, bytes]]) -> list[int]:
+    """Return which filters have the key in the same row, or seem to."""
+    bits = np.array([shape.bits for shape, _ in filters], dtype=np.uint64)
+    found: list[int] = []
+    left = list(range(len(filters)))
+    each = 0
+    while left:
+        found += [at for at in left if filters[at][0].hashes == each]
+        left = [at for at in left if filters[at][0].hashes > each]
+        places = _places(keys[left], each, bits[left]).tolist()
+        left = [at for at, place in zip(left, places, strict=True) if filters[at][1][place >> 3] >> (place & 7) & 1]
+        each += 1
+    return found
+
+
+def salts_of(salt: int, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return for each history, by number, with what its keys are salted: `who` by exclusive or. Histories that have
+    the same keys would else err about the same ones, and one that supports another would say nothing."""
     with np.errstate(over="ignore"):
-        mixed = _mix(_mix(keys[:, 0] + np.uint64(function + 1) * _GOLDEN) ^ keys[:, 1])
-    return (((mixed >> _32) * np.uint64(bits)) >> _32).astype(np.int64)  # the upper half of it, as a part of all bits
+        return _mix(np.uint64(salt) + numbers * _GOLDEN)
+
+
+def _places(keys: Keys, function: int, bits: int | Keys) -> npt.NDArray[np.int64]:
+    """Return where one of the hash functions puts each key, in a filter of so many bits or each in its own."""
+    return ((_hashed(keys, function) * np.asarray(bits, dtype=np.uint64)) >> _32).astype(np.int64)
+
+
+def _hashed(keys: Keys, function: int) -> npt.NDArray[np.uint64]:
+    """Return 32 bits for each key. Both halves of a key are mixed anew for each function (as in SplitMix64), so
+    functions are independent, which two hashes and their multiples are not in small filters."""
+    with np.errstate(over="ignore"):
+        return _mix(_mix(keys[:, 0] + np.uint64(function + 1) * _GOLDEN) ^ keys[:, 1]) >> _32
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -42,6 +42,7 @@ class Segment(msgspec.Struct, array_like=True, gc=False):
     filter: bytes
     exact: bytes = b""  # keys, 16 bytes each
     version: int = _VERSION
+    salt: int = 0  # of the filter: exclusive or with `who`
 
     def matches(self, stamp: int) -> bool:
         """Return whether the filter has to be asked for keys of this stamp."""
@@ -54,7 +55,8 @@ class Segment(msgspec.Struct, array_like=True, gc=False):
         if not self.matches(key[1]):
             return Found(False, 0.0)
         shape = Shape(self.bits, self.hashes)
-        seen = bool(BloomFilter(shape, self.filter).contains(np.array([key], dtype=np.uint64))[0])
+        salted = np.array([(key[0] ^ self.salt, key[1])], dtype=np.uint64)
+        seen = bool(BloomFilter(shape, self.filter).contains(salted)[0])
         return Found(seen, false_positives(self.bits, self.hashes, self.count))
 
 

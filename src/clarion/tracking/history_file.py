@@ -1,0 +1,475 @@
+"""The histories of a broker on disk: a SQLite file. Notes are first appended as they are, every few seconds, and packed
+later, many at once; a packing goes with the notes that it replaces in one transaction, so nothing that was saved is
+lost whenever the process ends. Everything is on disk when a method returns (WAL, synchronous=FULL).
+
+One thread writes (`save`, `pack`, `retain`) and another may read meanwhile (all the others).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+import numpy as np
+
+from clarion.model.errors import StoreCorrupt, StoreFailed, StoreFull, StoreTooNew
+from clarion.model.ids import STAMP_LIMIT, stamp_from_unix_s
+from clarion.store.disk_errors import described, is_damage, is_no_room
+from clarion.store.folder import sync_folder
+from clarion.store.index import CHECKSUM_BYTES, load_checksum_vfs
+from clarion.store.index_writes import to_signed, to_unsigned
+from clarion.tracking.accuracy import Accuracy
+from clarion.tracking.bloom import Shape, false_positives, find_filters, salts_of
+from clarion.tracking.history import Key, Segment
+from clarion.tracking.packing import (
+    FEWEST_KEYS,
+    Block,
+    Filter,
+    Notes,
+    Range,
+    Span,
+    histories_with,
+    make_blocks,
+    order,
+    pack,
+    read_block,
+    spans_of,
+)
+from clarion.tracking.tracker import Claim, HistoryName, Kind, Strategy, Unsaved, merge_claims
+
+APPLICATION_ID = 0x434C4846  # "CLHF"
+FORMAT_VERSION = 1
+_PAGE_BYTES = 8192
+_CACHE_KIB = 8192
+
+# A block or part of packing 0 is not packed yet. `history.packing` is the last one that the history is in.
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE history (
+    number INTEGER PRIMARY KEY, kind TEXT NOT NULL, origin INTEGER NOT NULL, via INTEGER NOT NULL,
+    subscriber BLOB NOT NULL, packing INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE packing (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, first INTEGER NOT NULL, last INTEGER NOT NULL, until_us INTEGER NOT NULL
+) STRICT;
+CREATE INDEX packing_stamps ON packing (last, first);
+CREATE TABLE block (
+    number INTEGER PRIMARY KEY, packing INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    notes INTEGER NOT NULL, at_us INTEGER NOT NULL, data BLOB NOT NULL
+) STRICT;
+CREATE INDEX block_stamps ON block (packing, last, first);
+CREATE TABLE filter (
+    number INTEGER PRIMARY KEY, packing INTEGER NOT NULL, history INTEGER NOT NULL, origin INTEGER NOT NULL,
+    first INTEGER NOT NULL, last INTEGER NOT NULL, keys INTEGER NOT NULL, bits INTEGER NOT NULL,
+    hashes INTEGER NOT NULL, data BLOB NOT NULL
+) STRICT;
+CREATE INDEX filter_stamps ON filter (packing, origin, last, first);
+CREATE INDEX filter_history ON filter (history, last, first);
+CREATE TABLE part (
+    stamp INTEGER NOT NULL, who INTEGER NOT NULL, history INTEGER NOT NULL, first INTEGER NOT NULL,
+    stop INTEGER NOT NULL, packing INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (stamp, who, history, first)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX part_packing ON part (packing);
+CREATE TABLE attachment (
+    topic BLOB NOT NULL, subscriber BLOB NOT NULL, first INTEGER NOT NULL, stop INTEGER, from_us INTEGER NOT NULL,
+    until_us INTEGER, PRIMARY KEY (topic, subscriber, first)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE received (
+    subscriber BLOB NOT NULL, topic BLOB NOT NULL, up_to INTEGER NOT NULL, PRIMARY KEY (subscriber, topic)
+) STRICT, WITHOUT ROWID;
+"""
+_BLOCKS_WITH = """
+SELECT first, last, notes, data FROM block WHERE packing = 0 AND last >= ?1 AND first <= ?1
+UNION ALL
+SELECT block.first, block.last, notes, data
+FROM packing CROSS JOIN block ON block.packing = packing.number AND block.last >= ?1 AND block.first <= ?1
+WHERE packing.last >= ?1 AND packing.first <= ?1
+"""
+_FILTERS_WITH = """
+SELECT history, keys, bits, hashes, data
+FROM packing CROSS JOIN filter INDEXED BY filter_stamps
+  ON filter.packing = packing.number AND origin = ?2 AND filter.last >= ?1 AND filter.first <= ?1
+WHERE packing.last >= ?1 AND packing.first <= ?1
+"""
+_ADD_PART = """
+INSERT INTO part (stamp, who, history, first, stop) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET stop = max(stop, excluded.stop), packing = 0
+"""
+_ATTACH = """
+INSERT INTO attachment (topic, subscriber, first, from_us) SELECT ?1, ?2, ?3, ?4
+WHERE NOT EXISTS (SELECT * FROM attachment WHERE topic = ?1 AND subscriber = ?2 AND stop IS NULL)
+ON CONFLICT DO UPDATE SET stop = NULL, until_us = NULL
+"""
+_DETACH = "UPDATE attachment SET stop = ?3, until_us = ?4 WHERE topic = ?1 AND subscriber = ?2 AND stop IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    """How histories are kept."""
+
+    strategy: Strategy = "bloom"  # `log` packs notes exactly, too
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    pack_notes: int = 1 << 19  # that a packing has at most; it takes about 200 bytes of memory for each
+    pack_after_s: float = 600.0  # since the first note that is not packed
+    fewest_keys: int = FEWEST_KEYS  # that a history has in a packing to have a filter there
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+
+
+class HistoryPart(NamedTuple):
+    """What a file has of a history, a filter or exact keys, for export."""
+
+    kind: Kind
+    origin: int
+    via: int
+    subscriber: bytes
+    segment: Segment
+
+
+class PartialBatch(NamedTuple):
+    """Messages of a batch that a history has, while it has not all of them."""
+
+    history: HistoryName
+    key: Key
+    first: int
+    stop: int
+
+
+class HistoryFile:
+    """An open file of histories."""
+
+    def __init__(self, file: Path, settings: HistorySettings, *, now_us: int) -> None:
+        self.file, self.settings = file, settings
+        with self._typed_errors(), ExitStack() as undoing:
+            self._writer = self._connect()
+            undoing.callback(self._writer.close)
+            self._prepare(now_us)
+            self._reader = self._connect()
+            undoing.callback(self._reader.close)
+            self._salt = self._meta("salt")
+            self._forget_names()
+            found = self._writer.execute("SELECT coalesce(sum(notes), 0), min(at_us) FROM block WHERE packing = 0").get
+            self._unpacked, self._unpacked_since_us = found
+            undoing.pop_all()
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self.file), vfs=load_checksum_vfs())
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        connection.set_busy_timeout(5000)
+        connection.pragma("synchronous", "full")
+        connection.pragma("cache_size", -_CACHE_KIB)
+        return connection
+
+    def _prepare(self, now_us: int) -> None:
+        """Make the tables of a new file; refuse another's file, and one of a newer version."""
+        writer = self._writer
+        if not writer.pragma("schema_version"):
+            writer.reserve_bytes(reserve=CHECKSUM_BYTES)
+            writer.pragma("page_size", _PAGE_BYTES)
+            writer.pragma("auto_vacuum", "incremental")
+            writer.pragma("journal_mode", "wal")
+            with self._transaction():
+                writer.execute(_TABLES)
+                salt = int.from_bytes(os.urandom(6))  # two brokers must not err about the same keys
+                writer.execute("INSERT INTO meta VALUES ('begins_us', ?), ('salt', ?)", (now_us, salt))
+                writer.pragma("application_id", APPLICATION_ID)
+                writer.pragma("user_version", FORMAT_VERSION)
+            sync_folder(self.file.parent)
+        if writer.pragma("application_id") != APPLICATION_ID:
+            raise StoreCorrupt(f"{self.file} is a database of something else; nothing was changed. Use another place")
+        if (version := writer.pragma("user_version")) > FORMAT_VERSION:
+            raise StoreTooNew(
+                f"{self.file} has format {version}, this Clarion knows up to {FORMAT_VERSION}; nothing was changed. Use"
+                " a newer Clarion"
+            )
+
+    def close(self) -> None:
+        """Let go of it; what was saved stays."""
+        self._reader.close()
+        self._writer.close()
+
+    # What the writing thread does.
+
+    def save(self, unsaved: Unsaved, *, now_us: int) -> None:
+        """Save all of it, or nothing where an error is raised: StoreFull while there is no room."""
+        notes: Notes = np.frombuffer(unsaved.notes, dtype=np.uint64).reshape(-1, 3)
+        blocks = list(make_blocks(notes))
+        parts = [
+            (stamp, to_signed(who), number, first, stop)
+            for (number, who, stamp), ranges in unsaved.parts.items()
+            for first, stop in zip(ranges[::2], ranges[1::2], strict=True)
+        ]
+        with self._typed_errors(), self._transaction():
+            many = self._writer.executemany
+            many("INSERT OR IGNORE INTO history VALUES (?, ?, ?, ?, ?, 0)", ((n, *name) for n, name in unsaved.names))
+            self._add_blocks(0, blocks, now_us)
+            many(_ADD_PART, parts)
+            for subscriber, topic, offset, at_us, begins in unsaved.attachments:
+                self._writer.execute(_ATTACH if begins else _DETACH, (topic, subscriber, offset, at_us))
+            many("REPLACE INTO received VALUES (?, ?, ?)", ((*who, up_to) for who, up_to in unsaved.received.items()))
+            if unsaved.published_us:
+                self._writer.execute("REPLACE INTO meta VALUES ('published_us', ?)", (unsaved.published_us,))
+        if blocks and not self._unpacked:
+            self._unpacked_since_us = now_us
+        self._unpacked += len(notes)
+
+    def _add_blocks(self, packing: int, blocks: list[Block], at_us: int) -> None:
+        self._writer.executemany(
+            "INSERT INTO block (packing, first, last, notes, at_us, data) VALUES (?, ?, ?, ?, ?, ?)",
+            ((packing, first, last, notes, at_us, data) for first, last, notes, data in blocks),
+        )
+
+    def is_pack_due(self, now_us: int) -> bool:
+        """Return whether there is enough to pack, or something for long enough."""
+        settings = self.settings
+        since_s = (now_us - (self._unpacked_since_us or now_us)) / 1e6
+        return self._unpacked >= settings.pack_notes or (self._unpacked > 0 and since_s >= settings.pack_after_s)
+
+    def pack(self, *, now_us: int) -> int:
+        """Pack what was saved first, so much as is packed at once, and return how many notes that were."""
+        with self._typed_errors():
+            numbers, notes, until_us = self._unpacked_notes()
+            if not numbers:
+                return 0
+            ordered = order(notes)
+            spans = spans_of(ordered)
+            filters: list[Filter] = []
+            exact = ordered
+            if self.settings.strategy == "bloom":
+                accuracy, fewest = self.settings.accuracy, self.settings.fewest_keys
+                latest = stamp_from_unix_s(now_us / 1e6 + accuracy.skew_s)
+                packed = self._packed(spans)
+                filters, exact = pack(
+                    ordered, spans, packed, accuracy, salt=self._salt, latest=latest, fewest=fewest
+                )  # fmt: skip
+            blocks = list(make_blocks(exact))
+            ends = (int(ordered[:, 2].min()), int(ordered[:, 2].max()), until_us)
+            with self._transaction():
+                execute, many = self._writer.execute, self._writer.executemany
+                execute("INSERT INTO packing (first, last, until_us) VALUES (?, ?, ?)", ends)
+                packing = self._writer.last_insert_rowid()
+                self._add_blocks(packing, blocks, until_us)
+                many(
+                    "INSERT INTO filter (packing, history, origin, first, last, keys, bits, hashes, data)"
+                    " VALUES (?1, ?2, (SELECT origin FROM history WHERE number = ?2), ?3, ?4, ?5, ?6, ?7, ?8)",
+                    (
+                        (packing, number, first, last, keys, shape.bits, shape.hashes, data)
+                        for number, first, last, keys, shape, data in filters
+                    ),
+                )
+                many("DELETE FROM block WHERE number = ?", ((number,) for number in numbers))
+                self._settle_parts(packing, ordered, spans)
+                many("UPDATE history SET packing = ? WHERE number = ?", ((packing, span.history) for span in spans))
+                found = execute("SELECT coalesce(sum(notes), 0), min(at_us) FROM block WHERE packing = 0").get
+        self._unpacked, self._unpacked_since_us = found
+        return len(notes)
+
+    def _unpacked_notes(self) -> tuple[list[int], Notes, int]:
+        """Return the first blocks that are not packed, by number, their notes, and when the last of them was saved."""
+        rows = "SELECT number, at_us, first, last, notes, data FROM block WHERE packing = 0 ORDER BY number"
+        numbers: list[int] = []
+        found: list[Notes] = []
+        count = until_us = 0
+        with closing(self._writer.execute(rows)) as cursor:
+            for number, at_us, *row in cursor:
+                if found and count + row[2] > self.settings.pack_notes:
+                    break
+                numbers.append(number)
+                found.append(read_block(Block(*row)))
+                count, until_us = count + row[2], max(until_us, at_us)
+        return numbers, np.concatenate(found) if found else np.zeros((0, 3), dtype=np.uint64), until_us
+
+    def _packed(self, spans: list[Span]) -> dict[int, list[Range]]:
+        """Return the ranges of filters that end where a history's new notes begin, or later."""
+        ranges = "SELECT first, last FROM filter WHERE history = ? AND last >= ?"
+        found = {
+            span.history: list(self._writer.execute(ranges, (span.history, span.first)))
+            for span in spans
+            if span.stop - span.start >= self.settings.fewest_keys
+        }
+        return {history: ranges for history, ranges in found.items() if ranges}
+
+    def _settle_parts(self, packing: int, ordered: Notes, spans: list[Span]) -> None:
+        """Remove parts of batches that came to be whole, and have the others belong to the packing."""
+        rows = list(self._writer.execute("SELECT DISTINCT stamp, who, history FROM part WHERE packing = 0"))
+        where = {span.history: ordered[span.start : span.stop] for span in spans} if rows else {}
+        for stamp, who, history in rows:
+            some = where.get(history, ordered[:0])
+            start, stop = np.searchsorted(some[:, 2], np.array([stamp, stamp + 1], dtype=np.uint64))
+            if np.uint64(to_unsigned(who)) in some[start:stop, 1]:
+                self._writer.execute(
+                    "DELETE FROM part WHERE stamp = ? AND who = ? AND history = ?", (stamp, who, history)
+                )
+        left = "SELECT DISTINCT history FROM part WHERE packing = 0"
+        self._writer.execute(f"UPDATE history SET packing = ? WHERE number IN ({left})", (packing,))
+        self._writer.execute("UPDATE part SET packing = ? WHERE packing = 0", (packing,))
+
+    def retain(self, *, now_us: int) -> int:
+        """Drop the oldest packings, whole, while they are too old or the file too large; return how many."""
+        dropped, settings = 0, self.settings
+        before_us = now_us - int(settings.max_age_s * 1e6) if settings.max_age_s is not None else 0
+        with self._typed_errors():
+            while True:
+                oldest = self._writer.execute("SELECT number, until_us FROM packing ORDER BY number LIMIT 1").get
+                if oldest is None or not (oldest[1] < before_us or self._is_too_large()):
+                    return dropped
+                with self._transaction():
+                    for table in ("block", "filter", "part"):
+                        self._writer.execute(f"DELETE FROM {table} WHERE packing = ?", (oldest[0],))
+                    self._writer.execute("DELETE FROM packing WHERE number = ?", (oldest[0],))
+                    self._writer.execute("DELETE FROM attachment WHERE until_us < ?", (oldest[1],))
+                    self._writer.execute("UPDATE meta SET value = ? WHERE key = 'begins_us'", (oldest[1],))
+                self._writer.execute("PRAGMA incremental_vacuum").fetchall()
+                dropped += 1
+
+    def _is_too_large(self) -> bool:
+        most, used = self.settings.max_bytes, self._writer.pragma("page_count") - self._writer.pragma("freelist_count")
+        return most is not None and used * _PAGE_BYTES > most
+
+    def _forget_names(self) -> None:
+        """Forget histories of which everything was dropped. Only now: while it runs, a broker keeps their numbers."""
+        oldest = self._writer.execute("SELECT coalesce(min(number), 0) FROM packing").get
+        gone = {number for (number,) in self._writer.execute(
+            "SELECT number FROM history WHERE packing BETWEEN 1 AND ?", (oldest - 1,)
+        )}  # fmt: skip
+        if gone:
+            rows = self._writer.execute("SELECT first, last, notes, data FROM block WHERE packing = 0")
+            gone.difference_update(*(read_block(Block(*row))[:, 0].tolist() for row in rows))
+            gone.difference_update(n for (n,) in self._writer.execute("SELECT history FROM part WHERE packing = 0"))
+            with self._transaction():
+                self._writer.executemany("DELETE FROM history WHERE number = ?", ((number,) for number in gone))
+
+    # What the reading thread may do.
+
+    @property
+    def begins_us(self) -> int:
+        """Since when everything is here: what was noted before was dropped, or never kept."""
+        return self._meta("begins_us")
+
+    @property
+    def published_us(self) -> int:
+        """The commit time up to which all that came from publishers and neighbours is here; 0 where nothing is."""
+        return self._meta("published_us")
+
+    def _meta(self, key: str) -> int:
+        with self._typed_errors():
+            return int(self._reader.execute("SELECT value FROM meta WHERE key = ?", (key,)).get or 0)
+
+    def names(self) -> dict[HistoryName, int]:
+        """Return the numbers of all histories, for the tracker to go on with."""
+        with self._typed_errors():
+            rows = self._reader.execute("SELECT number, kind, origin, via, subscriber FROM history")
+            return {HistoryName(*name): number for number, *name in rows}
+
+    def received(self) -> dict[tuple[bytes, bytes], int]:
+        """Return for each subscriber and topic the offset below which all that it acked is here."""
+        with self._typed_errors():
+            rows = self._reader.execute("SELECT subscriber, topic, up_to FROM received")
+            return {(subscriber, topic): up_to for subscriber, topic, up_to in rows}
+
+    def attached_at(self, topic: bytes, offset: int) -> list[bytes]:
+        """Return the subscribers that get the message of a topic at an offset, or got it."""
+        rows = """SELECT DISTINCT subscriber FROM attachment
+        WHERE topic = ?1 AND first <= ?2 AND (stop IS NULL OR stop > ?2) ORDER BY 1"""
+        with self._typed_errors():
+            return [subscriber for (subscriber,) in self._reader.execute(rows, (topic, offset))]
+
+    def seen(self, key: Key) -> list[Claim]:
+        """Return what histories claim of a batch."""
+        who, stamp = key
+        with self._typed_errors(), self._snapshot():
+            execute = self._reader.execute
+            whole = self._seen_in_filters(key, list(execute(_FILTERS_WITH, (stamp, who >> 32))))
+            for row in execute(_BLOCKS_WITH, (stamp,)):
+                whole |= dict.fromkeys(histories_with(Block(*row), key), 0.0)
+            claims = [Claim(self._name(number), efpp) for number, efpp in whole.items()]
+            rows = execute("SELECT history, first, stop FROM part WHERE stamp = ? AND who = ?", (stamp, to_signed(who)))
+            claims += [Claim(self._name(number), 0.0, ((first, stop),)) for number, first, stop in list(rows)]
+        return merge_claims(claims)
+
+    def _seen_in_filters(self, key: Key, rows: Sequence[tuple[int, int, int, int, bytes]]) -> dict[int, float]:
+        """Return which histories have a key in one of their filters, and the chance that one of those errs (Eq. 2)."""
+        numbers = [row[0] for row in rows]
+        keys = np.full((len(rows), 2), key, dtype=np.uint64)
+        keys[:, 0] ^= salts_of(self._salt, np.array(numbers, dtype=np.uint64))
+        found = find_filters(keys, [(Shape(bits, hashes), data) for _, _, bits, hashes, data in rows])
+        right = dict.fromkeys((numbers[at] for at in found), 1.0)
+        for number, count, bits, hashes, _ in rows:
+            if number in right:
+                right[number] *= 1 - false_positives(bits, hashes, count)
+        return {number: 1 - chance for number, chance in right.items()}
+
+    def _name(self, number: int) -> HistoryName:
+        row = "SELECT kind, origin, via, subscriber FROM history WHERE number = ?"
+        return HistoryName(*self._reader.execute(row, (number,)).get)
+
+    def parts(self) -> Iterator[HistoryPart]:
+        """Return everything that is here of whole batches: filters, and for each packing and history its exact keys."""
+        with self._typed_errors(), self._snapshot():
+            names = {number: name for name, number in self.names().items()}
+            columns = "number, first, last, keys, bits, hashes, data"
+            for history, *row in self._reader.execute(f"SELECT history, {columns} FROM filter"):
+                segment = Segment(*row)
+                segment.salt = int(salts_of(self._salt, np.array([history], dtype=np.uint64))[0])
+                yield HistoryPart(*names[history], segment)
+            blocks = self._reader.execute(
+                "SELECT packing, first, last, notes, data FROM block ORDER BY packing, number"
+            )
+            for packing, rows in groupby(blocks, lambda row: row[0]):
+                notes = order(np.concatenate([read_block(Block(*row[1:])) for row in rows]))
+                for span in spans_of(notes):
+                    exact = notes[span.start : span.stop, 1:].astype(">u8").tobytes()
+                    empty = Segment(packing, STAMP_LIMIT, -1, 0, 0, 0, b"", exact)
+                    yield HistoryPart(*names[span.history], empty)
+
+    def partial_batches(self) -> Iterator[PartialBatch]:
+        """Return what is here of batches that are not known to be whole."""
+        with self._typed_errors(), self._snapshot():
+            for stamp, who, number, first, stop, _ in self._reader.execute("SELECT * FROM part"):
+                yield PartialBatch(self._name(number), (to_unsigned(who), stamp), first, stop)
+
+    # Transactions and errors.
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Have the reader see one state: a packing in between would hide what it moves."""
+        self._reader.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._reader.execute("ROLLBACK")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._writer.execute("COMMIT")
+        except BaseException:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _typed_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            said = described(error)
+            if is_no_room(error, self.file):
+                raise StoreFull(
+                    f"no room for histories in {self.file} ({said}); nothing of the change was kept, all that was saved"
+                    " before is. Free space, or have histories dropped sooner"
+                ) from error
+            if is_damage(error):
+                raise StoreCorrupt(
+                    f"the histories in {self.file} are damaged ({said}). Messages are not: move this file away, and"
+                    " histories begin anew"
+                ) from error
+            raise StoreFailed(f"the disk failed under {self.file} ({said}); histories are not kept any more") from error
