@@ -96,6 +96,11 @@ class _Hits(NamedTuple):
     histories: Places
     logs: Floats  # of the chance that it is right
 
+    def among(self, wanted: Flags) -> _Hits:
+        """Return the hits of some rows."""
+        some = wanted[self.rows]
+        return _Hits(self.rows[some], self.histories[some], self.logs[some])
+
 
 _NONE: Places = np.zeros(0, dtype=np.int64)
 _Identity = tuple[int, str, int, int, bytes]  # of a history: its export, kind, origin, via, subscriber
@@ -219,16 +224,17 @@ class HistoryIndex:
     def _verdicts(self, keys: Keys, row_of: Places, hits: _Hits) -> Verdicts:
         rows, brokers, receivers = len(keys), len(self.brokers), max(1, len(self.receivers))
         receiver, via = self._receiver_of[hits.histories], self._via_of[hits.histories]
-        received = np.unique((hits.rows * receivers + receiver)[receiver >= 0])
+        received = _distinct((hits.rows * receivers + receiver)[receiver >= 0])
         # A neighbour without an export says nothing of itself, but a message that came from it was there.
         beyond = (via >= 0) & ~self._is_exported[via]
         at = hits.rows * brokers + self._broker_of[hits.histories]
-        carried = np.unique(np.concatenate([at, (hits.rows * brokers + via)[beyond]]))
+        carried = _distinct(np.concatenate([at, (hits.rows * brokers + via)[beyond]]))
         covered = self._are_covered(keys)
         states = np.where(covered, STATES.index(NEVER_SEEN), STATES.index(NOT_COVERED)).astype(np.int8)
         states[carried // brokers] = STATES.index(STOPPED)
         states[received // receivers] = STATES.index(DELIVERED)
-        stopped = states[carried // brokers] == STATES.index(STOPPED)
+        stopped = states == STATES.index(STOPPED)
+        last_seen = self._last_seen(carried[stopped[carried // brokers]], hits.among(stopped))
         return Verdicts(
             row_of,
             keys[:, 0] >> _32,
@@ -236,7 +242,7 @@ class HistoryIndex:
             -np.expm1(np.bincount(hits.rows, weights=hits.logs, minlength=rows)),
             Lists.of_pairs(carried, rows, brokers),
             Lists.of_pairs(received, rows, receivers),
-            Lists.of_pairs(self._last_seen(carried[stopped], hits), rows, brokers),
+            Lists.of_pairs(last_seen, rows, brokers),
         )
 
     def _last_seen(self, carried: Places, hits: _Hits) -> Places:
@@ -248,7 +254,7 @@ class HistoryIndex:
         left = (hits.rows * brokers + came_from)[(came_from >= 0) & (came_from != at)]
         last = carried[~np.isin(carried, left)]
         lost = ~np.isin(carried // brokers, last // brokers)  # in a circle, which only false positives make
-        return np.union1d(last, carried[lost])
+        return np.sort(np.concatenate([last, carried[lost]]))
 
     def _are_covered(self, keys: Keys) -> Flags:
         """Return for which keys the origin's own export would have them, had they been put."""
@@ -380,6 +386,13 @@ def _by_history(places: Places, histories: Places) -> dict[int, Places]:
     order = np.argsort(histories, kind="stable")
     numbers, begins = np.unique(histories[order], return_index=True)
     return dict(zip(numbers.tolist(), np.split(places[order], begins[1:]), strict=False))
+
+
+def _distinct(codes: Places) -> Places:
+    """Return each number once, in order. Hits come history by history, each in order: a few runs to merge, where
+    NumPy's `unique` would hash all of them."""
+    ordered = np.sort(codes, kind="stable")
+    return ordered[np.concatenate([[True], np.diff(ordered) > 0])] if len(ordered) else ordered
 
 
 def _ranges(begins: Places, ends: Places) -> tuple[Places, Places]:
