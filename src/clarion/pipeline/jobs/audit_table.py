@@ -143,13 +143,13 @@ def _lists(lists: Lists, names: list[str], rows: Any) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), values).take(pa.array(rows))
 
 
-def gathered(batches: Iterable[Any], count: int = IDS_AT_ONCE) -> Iterator[Any]:
-    """Return the first column of record batches in arrays of about `count` values, but for the last one."""
+def gathered(batches: Iterable[Any]) -> Iterator[Any]:
+    """Return the first column of record batches, as many of them together as are looked for at once."""
     some: list[Any] = []
     for batch in batches:
         if batch.num_rows:
             some.append(batch.column(0))
-        if sum(map(len, some)) >= count:
+        if sum(map(len, some)) >= IDS_AT_ONCE:
             yield pa.concat_arrays(some)
             some = []
     if some:
