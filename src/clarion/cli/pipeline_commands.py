@@ -713,7 +713,7 @@ def _tell_audited(done: Audited, index: HistoryIndex, elapsed_s: float) -> None:
         ("ids", f"{done.ids:,}"),
         *((state, f"{count:,} ({count / share:.2%})") for state, count in done.states.items() if count),
         ("looked for in", f"{len(index):,} histories, exports of {len(index.exports):,}"),
-        ("ids with a false positive", f"{done.wrong_expected:.2g} expected at most; {done.error_max:.1g} for any one"),
+        ("false positives", f"{done.wrong_expected:.2g} expected among all that is named"),
         ("time", readable_duration(max(1, round(elapsed_s)))),
     ])  # fmt: skip
     tables = {

@@ -58,7 +58,8 @@ class Verdicts(NamedTuple):
     rows: Places
     origins: npt.NDArray[np.uint64]  # brokers by their ids
     states: npt.NDArray[np.int8]  # places in STATES
-    errors: Floats  # the chance that any broker or receiver that is named here is a false positive
+    errors: Floats  # the chance that histories which name somebody here, any of them, do so of one they never had
+    doubts: Floats  # false positives that are to be expected, as histories that said no have it; they add up
     carried: Lists  # places in `brokers`
     received: Lists  # places in `receivers`
     last_seen: Lists  # where it was stopped: places in `brokers`; empty unless that is its state
@@ -94,7 +95,7 @@ class _Hits(NamedTuple):
 
     rows: Places
     histories: Places
-    logs: Floats  # of the chance that it is right
+    logs: Floats  # of the chance that one that was never there is not found
 
     def among(self, wanted: Flags) -> _Hits:
         """Return the hits of some rows."""
@@ -174,7 +175,7 @@ class HistoryIndex:
         piece, piece_key = _find(ordered, self._pieces)
         row_code, row_of = _rows(ids, key_of, len(keys), piece_key)
         row_key = row_code >> _COUNTER_BITS
-        hits = self._look_up(ordered, keys, piece_key, self._pieces_of[piece])
+        hits, doubts = self._look_up(ordered, keys, piece_key, self._pieces_of[piece])
         if len(row_key) > len(keys):
             some, rows = _ranges(np.searchsorted(row_key, hits.rows), np.searchsorted(row_key, hits.rows, "right"))
             hits = _Hits(rows, hits.histories[some], hits.logs[some])
@@ -183,15 +184,19 @@ class HistoryIndex:
             begin, end = (np.searchsorted(row_code, code + at[piece]) for at in (self._first, self._stop))
             some, rows = _ranges(begin, end)
             hits = _merged(hits, _Hits(rows, self._pieces_of[piece][some], np.zeros(len(rows))), len(self))
-        return self._verdicts(keys[row_key], row_of, hits)
+        return self._verdicts(keys[row_key], row_of, hits)._replace(doubts=doubts[row_key])
 
-    def _look_up(self, ordered: npt.NDArray[np.bytes_], keys: Keys, piece_key: Places, piece_of: Places) -> _Hits:
-        """Return the keys that were found as wholes."""
+    def _look_up(
+        self, ordered: npt.NDArray[np.bytes_], keys: Keys, piece_key: Places, piece_of: Places
+    ) -> tuple[_Hits, Floats]:
+        """Return the keys that were found as wholes, and for each key the false positives to be expected: where p of
+        those that are not there are found, each one that is not stands for p / (1 - p) that are."""
         found, exact_key = _find(ordered, self._exact)
         exact = _by_history(exact_key, self._exact_of[found])
         pieces = _by_history(piece_key, piece_of)
         slices = _slices(keys)
         hits: list[tuple[Places, int, Floats]] = []
+        doubts = np.zeros(len(keys))
         for (export, origin), group in groupby(self._histories, key=lambda one: (one.export, one.origin)):
             if (known := slices.get(origin)) is None:
                 continue
@@ -204,17 +209,18 @@ class HistoryIndex:
             for history in histories:
                 sure = np.unique(exact.get(history.number, _NONE)) - known.begin
                 among = None if history.is_carrier else np.flatnonzero(possible)
-                places, logs = _ask(history.filters, known, among, sure)
+                places, logs = _ask(history.filters, known, among, sure, doubts[known.begin :])
                 hits.append((places + known.begin, history.number, logs))
                 if history.is_carrier:
                     possible[places] = True
                     possible[pieces.get(history.number, _NONE) - known.begin] = True
         numbers = np.array([number for _, number, _ in hits], dtype=np.int64)
-        return _Hits(
+        found_as_wholes = _Hits(
             np.concatenate([_NONE, *(places for places, _, _ in hits)]),
             np.repeat(numbers, [len(places) for places, _, _ in hits]),
             np.concatenate([np.zeros(0), *(logs for _, _, logs in hits)]),
         )
+        return found_as_wholes, doubts
 
     def _is_outside(self, export: int, stamps: npt.NDArray[np.uint64]) -> Flags:
         """Return which stamps an export does not cover."""
@@ -240,6 +246,7 @@ class HistoryIndex:
             keys[:, 0] >> _32,
             states,
             -np.expm1(np.bincount(hits.rows, weights=hits.logs, minlength=rows)),
+            np.zeros(rows),
             Lists.of_pairs(carried, rows, brokers),
             Lists.of_pairs(received, rows, receivers),
             Lists.of_pairs(last_seen, rows, brokers),
@@ -287,7 +294,7 @@ def audit_keys(parts: Iterable[HistoryPart], keys: Keys) -> list[KeyAnswers]:
         exact = _sortable(read_ids(b"".join(part.segment.exact for part in some)))
         sure = np.flatnonzero(np.isin(_sortable(known.keys), exact))
         filters = _filters(some)
-        places, _ = _ask(filters, known, None, sure)
+        places, _ = _ask(filters, known, None, sure, np.zeros(len(keys)))
         seen, efpp = np.zeros(len(keys), dtype=np.bool_), np.zeros(len(keys))
         seen[order[places]] = True
         for each in filters:
@@ -296,9 +303,11 @@ def audit_keys(parts: Iterable[HistoryPart], keys: Keys) -> list[KeyAnswers]:
     return answers
 
 
-def _ask(filters: Sequence[_Filter], known: _Slice, among: Places | None, sure: Places) -> tuple[Places, Floats]:
-    """Return which keys of a slice, or among some of it, are in filters, with the logs of the chances that this is
-    right; and those that are there for sure."""
+def _ask(
+    filters: Sequence[_Filter], known: _Slice, among: Places | None, sure: Places, doubts: Floats
+) -> tuple[Places, Floats]:
+    """Return which keys of a slice, or among some of it, are in filters, and those that are there for sure; with logs
+    of the chances that they would not be found, had they never been there. What is not found adds to its doubt."""
     keys, stamps = (known.keys, known.stamps) if among is None else (known.keys[among], known.stamps[among])
     seen, logs = np.zeros(len(keys), dtype=np.bool_), np.zeros(len(keys))
     begins = np.searchsorted(stamps, np.array([each.first for each in filters], dtype=np.uint64))
@@ -308,13 +317,12 @@ def _ask(filters: Sequence[_Filter], known: _Slice, among: Places | None, sure: 
             left = np.flatnonzero(~seen[begin:end]) + begin
             seen[left[each.bloom.contains(keys[left])]] = True
             logs[begin:end] += each.log_right
-    places = np.flatnonzero(seen)
-    logs = logs[places]
-    if among is not None:
-        places = among[places]
-    if len(sure):
-        others = ~np.isin(places, sure)
-        places, logs = np.concatenate([places[others], sure]), np.concatenate([logs[others], np.zeros(len(sure))])
+    at = np.arange(len(keys)) if among is None else among
+    is_sure = np.isin(at, sure) if len(sure) else np.zeros(len(keys), dtype=np.bool_)
+    missing = ~(seen | is_sure)
+    doubts[at[missing]] += np.expm1(-logs[missing])
+    found = seen & ~is_sure
+    places, logs = np.concatenate([at[found], sure]), np.concatenate([logs[found], np.zeros(len(sure))])
     return places, logs
 
 

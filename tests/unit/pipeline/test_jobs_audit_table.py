@@ -42,7 +42,7 @@ def test_every_id_has_its_row(index: HistoryIndex, ids: pa.Array) -> None:
     assert {(row["origin"], row["origin_name"]) for row in rows} == {("000000a1", "north")}
     assert rows[1] == {
         "id": TEXTS[1], "origin": "000000a1", "origin_name": "north", "state": "never seen", "carried_by": [],
-        "received_by": [], "last_seen": [], "error": 0.0,
+        "received_by": [], "last_seen": [], "error": 0.0, "doubt": 0.0,
     }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_sums_agree_with_the_rows_however_they_are_cut(
     assert done.stopped_at == {"north": 1, "south": 1}
     rows = parquet.read_table(tmp_path / "out").to_pylist()
     assert [row["state"] for row in rows] == [*STATES, "no message id"]
-    assert done.wrong_expected == pytest.approx(sum(row["error"] for row in rows))
+    assert done.wrong_expected == pytest.approx(sum(row["doubt"] for row in rows))
     assert done.error_max == max(row["error"] for row in rows)
 
 

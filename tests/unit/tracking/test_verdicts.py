@@ -27,7 +27,9 @@ from tests.unit.tracking.broker_line import (
 )
 
 from clarion.model.ids import MessageId
+from clarion.tracking.accuracy import Accuracy
 from clarion.tracking.exported import HistoryPart
+from clarion.tracking.history import History
 from clarion.tracking.verdicts import STATES, HistoryIndex, Ids, Lists, audit_keys, read_ids
 
 
@@ -94,6 +96,20 @@ def test_the_error_is_the_chance_that_any_answer_is_wrong() -> None:
     assert by_id[1] == pytest.approx(each[0][1])
     assert 0 < by_id[1] < by_id[0] < 4e-5  # four filters; what bert received is known exactly
     assert by_id[2] == 0
+
+
+def test_doubts_add_up_to_the_false_positives_that_there_are() -> None:
+    """Filters that err often: of messages that were never put, as many are found as the others lead to expect."""
+    history = History(Accuracy(efpp=0.05, overlap=0, skew_s=0))
+    for stamp in range(0, 4000, 2):
+        history.add(key(NORTH, 7, stamp), latest=1 << 47)
+    index = HistoryIndex([export(NORTH, "north", HistoryPart("publisher", NORTH, 0, b"", history.segment()))])
+    asked = np.arange(4000, dtype=np.uint64)
+    found = index.judge(np.stack([np.full(4000, NORTH << 32 | 7, np.uint64), asked << np.uint64(16)], axis=1))
+    named = found.states[found.rows] == STATES.index("stopped")
+    assert named[::2].all()
+    assert found.doubts.sum() == pytest.approx(named[1::2].sum(), rel=0.5)
+    assert 0.02 * 2000 < found.doubts.sum() < 0.06 * 2000
 
 
 def test_a_part_of_a_batch_is_received_by_its_messages_alone() -> None:

@@ -36,13 +36,14 @@ _KEY_BYTES = 14  # of an id: all but the counter
 
 def audit(ids: DataFrame, index: HistoryIndex, *, column: str = "id") -> DataFrame:
     """Return a row for each id: id and origin, its broker (both hexadecimal), origin_name, state, carried_by,
-    received_by (`broker/subscriber`), last_seen and error.
+    received_by (`broker/subscriber`), last_seen, error and doubt.
 
     State is delivered: somebody received it; stopped: brokers carried it and nobody received it, and last_seen has
     those where it was last; never seen: its origin's histories cover its time and do not have it; not covered: they do
-    not, so nothing can be said; no message id. error is the chance that any broker or receiver that is named is a
-    false positive. Histories have no false negatives: what is not named did not have the message, as far as exports
-    go. `ids` are 16 bytes or 32 hexadecimal digits each, in `column`.
+    not, so nothing can be said; no message id. error is the chance that the histories which name somebody here, any of
+    them, do so of a message that they never had. doubt is how many false names are to be expected of such an id; the
+    sum is how many there are among all. Histories have no false negatives. `ids` are 16 bytes or 32 hexadecimal digits
+    each, in `column`.
     """
     if column not in ids.columns:
         raise no_column(column, ids.columns, "the table")

@@ -30,16 +30,18 @@ SCHEMA = pa.schema([
     ("received_by", pa.list_(pa.string())),
     ("last_seen", pa.list_(pa.string())),
     ("error", pa.float64()),
+    ("doubt", pa.float64()),
 ])  # fmt: skip
 SUMS = pa.schema([
     ("of", pa.string()),
     ("name", pa.string()),
     ("state", pa.string()),
     ("ids", pa.int64()),
-    ("error_sum", pa.float64()),
+    ("doubt", pa.float64()),
     ("error_max", pa.float64()),
 ])  # fmt: skip
-SUMMED = ["origin_name", "state", "received_by", "last_seen", "error"]  # columns that sums are made of
+SUMMED = ["origin_name", "state", "received_by", "last_seen", "error", "doubt"]  # columns that sums are made of
+_ADDED = ("error", "doubt")
 ORIGIN, RECEIVER, LAST_SEEN = "origin", "receiver", "last seen"
 _HEX_ID = "^[0-9a-fA-F]{32}$"
 _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".txt": "text", ".ids": "text"}
@@ -103,6 +105,7 @@ def to_rows(index: HistoryIndex, ids: Any) -> Any:
             _lists(found.received, index.receivers, rows),
             _lists(found.last_seen, index.brokers, rows),
             pa.array(np.append(found.errors, 0.0)[rows]),
+            pa.array(np.append(found.doubts, 0.0)[rows]),
         ],
         schema=SCHEMA,
     )  # fmt: skip
@@ -161,7 +164,7 @@ def sums_of(batches: Iterable[Any]) -> Any:
     found = []
     for batch in batches:
         rows = pa.table({name: batch.column(name) for name in SUMMED})
-        by_state = rows.select(["origin_name", "state", "error"]).rename_columns(["name", "state", "error"])
+        by_state = rows.select(["origin_name", "state", *_ADDED]).rename_columns(["name", "state", *_ADDED])
         found.append(_summed(ORIGIN, by_state))
         for of, column in ((RECEIVER, "received_by"), (LAST_SEEN, "last_seen")):
             lists = rows.column(column).combine_chunks()
@@ -170,17 +173,17 @@ def sums_of(batches: Iterable[Any]) -> Any:
             parents = pc.list_parent_indices(lists)
             each = {
                 "name": pc.list_flatten(lists),
-                **{name: rows.column(name).take(parents) for name in ("state", "error")},
+                **{name: rows.column(name).take(parents) for name in ("state", *_ADDED)},
             }
             found.append(_summed(of, pa.table(each)))
     return add_sums(pa.concat_tables([SUMS.empty_table(), *found]))
 
 
 def _summed(of: str, rows: Any) -> Any:
-    told = rows.group_by(["name", "state"]).aggregate([("error", "count"), ("error", "sum"), ("error", "max")])
+    told = rows.group_by(["name", "state"]).aggregate([("error", "count"), ("doubt", "sum"), ("error", "max")])
     table = told.append_column("of", pa.array([of] * len(told), pa.string()))
     return (
-        table.select(["of", "name", "state", "error_count", "error_sum", "error_max"])
+        table.select(["of", "name", "state", "error_count", "doubt_sum", "error_max"])
         .rename_columns(SUMS.names)
         .cast(SUMS)
     )
@@ -188,11 +191,9 @@ def _summed(of: str, rows: Any) -> Any:
 
 def add_sums(sums: Any) -> Any:
     """Return one row for each name and state."""
-    told = sums.group_by(["of", "name", "state"]).aggregate(
-        [("ids", "sum"), ("error_sum", "sum"), ("error_max", "max")]
-    )
+    told = sums.group_by(["of", "name", "state"]).aggregate([("ids", "sum"), ("doubt", "sum"), ("error_max", "max")])
     return (
-        told.select(["of", "name", "state", "ids_sum", "error_sum_sum", "error_max_max"])
+        told.select(["of", "name", "state", "ids_sum", "doubt_sum", "error_max_max"])
         .rename_columns(SUMS.names)
         .cast(SUMS)
     )
@@ -203,7 +204,7 @@ class Audited(NamedTuple):
 
     ids: int
     states: dict[str, int]
-    wrong_expected: float  # ids, at most, of which a false positive is told
+    wrong_expected: float  # brokers and receivers that are named of a message that they never had, in all
     error_max: float  # of one id
     origins: list[dict[str, Any]]
     receivers: dict[str, int]
@@ -229,7 +230,7 @@ def audited(sums: Any) -> Audited:
     return Audited(
         sum(states.values()),
         states,
-        sum(row["error_sum"] for row in by_origin),
+        sum(row["doubt"] for row in by_origin),
         max((row["error_max"] for row in by_origin), default=0.0),
         sorted(listed, key=lambda row: (-row["ids"], row["origin"])),
         *(dict(sorted(named[of].items(), key=lambda one: (-one[1], one[0]))) for of in (RECEIVER, LAST_SEEN)),
