@@ -62,8 +62,9 @@ bench-publisher: setup ## the tuned publisher against fixed batch sizes, the out
 	@$(PY) -m bench.outbox
 	@$(PY) -m bench.gateway
 
-bench-pipeline: setup ## Spark's source and sink in ratio to Parquet
+bench-pipeline: setup ## Spark's source and sink in ratio to Parquet, and an audit of a million messages
 	@$(PY) -m bench.pipeline
+	@$(PY) -m bench.audit
 
 torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, 300 of workflows, and 100 of nodes that poll
 	@$(PY) -m tests.integration.torture --kills 500

@@ -101,6 +101,7 @@ _ELSEWHERE: dict[str, list[str]] = {
     "pipeline rates": ["alerts"],
     "pipeline latency": ["alerts"],
     "pipeline channels": [],
+    "pipeline audit": ["{ids.txt}", "--histories", "{histories}"],
     "pipeline sweep": [],
 }
 _ARGUMENTS = {**dict(_RUNS), **_ELSEWHERE}

@@ -107,7 +107,7 @@ def test_nothing_is_missing_and_no_stamp_is_in_too_many_filters(
         broker.pack()
         broker.check()
         ranges: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-        for *name, segment in broker.file.parts():
+        for *name, segment, _parts in broker.file.parts():
             if segment.count:
                 assert segment.count <= capacity
                 ranges.setdefault(tuple(name), []).append((segment.first, segment.last))

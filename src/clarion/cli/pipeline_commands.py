@@ -58,9 +58,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from clarion.pipeline.jobs.archive import Archived
+    from clarion.pipeline.jobs.audit_table import Audited
     from clarion.pipeline.jobs.deliveries import Delivery
     from clarion.pipeline.jobs.latency import WatchedLatency
     from clarion.pipeline.jobs.replay import Replayed
+    from clarion.tracking.verdicts import HistoryIndex
 
 _HELP = """Run jobs on Spark: topics as tables, on this machine or on a cluster.
 
@@ -630,6 +632,101 @@ def channels(
         note(f"every channel is in {out}: clarion feeds plan {out}")
     if when is not None:
         note(f"when they change is in {when}")
+
+
+_TOLD_AT_ONCE = 20  # rows of a table that may be long
+
+
+@pipeline_app.command("audit")
+@tells_errors
+def audit(
+    context: typer.Context,
+    ids: str = typer.Argument(
+        ..., metavar="IDS", help="Parquet, CSV or text with message ids, a folder of it, or a lake."
+    ),
+    histories: list[Path] = option(..., "--histories DIR", "Where brokers' histories were exported to."),
+    column: str = option("id", "--column NAME", "Column with the ids: 16 bytes, or 32 hexadecimal digits."),
+    topics: list[bytes] | None = option(
+        None, "--topic TOPIC", "Of a lake: of these topics only.", parser=read_name, show_default="all"
+    ),
+    out: str | None = option(None, "--out DIR", "Write a row for each id as Parquet, into a new folder."),
+    no_spark: bool = option(False, "--without-spark", "Do it in this process, by NumPy alone."),
+    as_json: AsJson = False,
+) -> None:
+    """Tell of messages by the million who carried them, who received them, and where they stopped.
+
+    Each id is looked for in the exported histories of all brokers. It was
+    delivered, or stopped (brokers carried it, and nobody received it), or never
+    seen by its origin; not covered is what the origin's histories say nothing of.
+    Histories never forget what they had; that they name a broker or a subscriber
+    too many is as seldom as the column error says.
+
+    \b
+    Examples:
+      clarion pipeline audit ids.parquet --histories exports --out audit
+      clarion pipeline audit lake --topic alerts --histories north --histories south
+      clarion pipeline audit ids.txt --histories exports --without-spark --json
+    """
+    if not no_spark:
+        check_extra()
+    with needing("an audit needs pyarrow and numpy", "arrow,tracking"):
+        import numpy
+        import pyarrow
+    del numpy, pyarrow
+    from clarion.pipeline.jobs.audit_table import audit_here, check_out, find_ids
+    from clarion.tracking.exported import read_exports
+    from clarion.tracking.verdicts import HistoryIndex
+
+    files = find_ids(ids)
+    if topics and files.kind != "lake":
+        raise typer.BadParameter(f"{ids} is no lake, and has no topics", param_hint="--topic")
+    if no_spark and files.kind == "lake":
+        raise typer.BadParameter("a lake is read with Spark; name its Parquet files to do without", param_hint="IDS")
+    if out is not None and "://" not in out:
+        check_out(out)
+    index = HistoryIndex(read_exports(histories))
+    began_s = time.monotonic()
+    if no_spark:
+        with live_line(quiet=as_json) as show:
+            done = audit_here(files, index, out, column=column, on_progress=lambda count: show(f"{count:,} ids …"))
+    else:
+        with spark_session(context, "audit", quiet=as_json) as spark, live_line(quiet=as_json) as show:
+            from clarion.pipeline.jobs.audit import audit as run
+            from clarion.pipeline.jobs.audit import read_ids_of, write_audit
+
+            show(f"looking in {len(index):,} histories …")
+            found = run(read_ids_of(spark, files, column=column, topics=names_of(topics) or None), index, column=column)
+            done = write_audit(found, out)
+    elapsed_s = time.monotonic() - began_s
+    if as_json:
+        facts = {"histories": len(index), "not_exported": index.not_exported, "out": out}
+        print_json({**done._asdict(), **facts, "elapsed_s": round(elapsed_s, 3)})
+        return
+    _tell_audited(done, index, elapsed_s)
+    if out is not None:
+        note(f"a row for each id is in {out}")
+
+
+def _tell_audited(done: Audited, index: HistoryIndex, elapsed_s: float) -> None:
+    share = max(1, done.ids)
+    print_pairs([
+        ("ids", f"{done.ids:,}"),
+        *((state, f"{count:,} ({count / share:.2%})") for state, count in done.states.items() if count),
+        ("looked for in", f"{len(index):,} histories, exports of {len(index.exports):,}"),
+        ("false positives", f"{done.wrong_expected:.2g} expected among all that is named"),
+        ("time", readable_duration(max(1, round(elapsed_s)))),
+    ])  # fmt: skip
+    tables = {
+        "By origin": done.origins,
+        "Received by": [{"subscriber": name, "ids": count} for name, count in done.receivers.items()],
+        "Stopped: last seen at": [{"broker": name, "ids": count} for name, count in done.stopped_at.items()],
+    }
+    for title, rows in tables.items():
+        more = f" ({_TOLD_AT_ONCE} of {len(rows):,})" if len(rows) > _TOLD_AT_ONCE else ""
+        print_rows(rows[:_TOLD_AT_ONCE], title=title + more, empty="none")
+    if index.not_exported:
+        names = ", ".join(index.not_exported[:_TOLD_AT_ONCE])
+        note(f"of brokers that the histories name there is no export: {names}. Messages may have gone on from there")
 
 
 Number = TypeVar("Number", int, float)

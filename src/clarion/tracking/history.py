@@ -60,6 +60,17 @@ class Segment(msgspec.Struct, array_like=True, gc=False):
         return Found(seen, false_positives(self.bits, self.hashes, self.count))
 
 
+class HistoryPart(NamedTuple):
+    """A segment, and the history it is of."""
+
+    kind: str  # publisher: put here; routing: came here; subscriber: received by one of this broker's
+    origin: int  # the broker in the ids of its messages
+    via: int  # the neighbour that they came from; 0 for none
+    subscriber: bytes  # b"" for none
+    segment: Segment
+    parts: bytes = b""  # of batches, exactly: who and stamp (u64), the first counter and where it stops (u32)
+
+
 class _Range(NamedTuple):
     first: int
     last: int

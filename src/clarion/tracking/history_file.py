@@ -8,6 +8,7 @@ One thread writes (`save`, `pack`, `retain`) and another may read meanwhile (all
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from clarion.store.index import CHECKSUM_BYTES, load_checksum_vfs
 from clarion.store.index_writes import to_signed, to_unsigned
 from clarion.tracking.accuracy import Accuracy
 from clarion.tracking.bloom import Shape, false_positives, find_filters, salts_of
-from clarion.tracking.history import Key, Segment
+from clarion.tracking.history import HistoryPart, Key, Segment
 from clarion.tracking.packing import (
     FEWEST_KEYS,
     Block,
@@ -41,11 +42,12 @@ from clarion.tracking.packing import (
     read_block,
     spans_of,
 )
-from clarion.tracking.tracker import Claim, HistoryName, Kind, Strategy, Unsaved, merge_claims
+from clarion.tracking.tracker import Claim, HistoryName, Strategy, Unsaved, merge_claims
 
 APPLICATION_ID = 0x434C4846  # "CLHF"
 FORMAT_VERSION = 1
 _PAGE_BYTES = 8192
+_PART = struct.Struct(">QQII")  # of HistoryPart.parts
 _CACHE_KIB = 8192
 
 # A block or part of packing 0 is not packed yet. `history.packing` is the last one that the history is in.
@@ -120,16 +122,6 @@ class HistorySettings:
     fewest_keys: int = FEWEST_KEYS  # that a history has in a packing to have a filter there
     max_age_s: float | None = None
     max_bytes: int | None = None
-
-
-class HistoryPart(NamedTuple):
-    """What a file has of a history, a filter or exact keys, for export."""
-
-    kind: Kind
-    origin: int
-    via: int
-    subscriber: bytes
-    segment: Segment
 
 
 class PartialBatch(NamedTuple):
@@ -410,7 +402,7 @@ class HistoryFile:
         return HistoryName(*self._reader.execute(row, (number,)).get)
 
     def parts(self) -> Iterator[HistoryPart]:
-        """Return everything that is here of whole batches: filters, and for each packing and history its exact keys."""
+        """Return everything that is here: filters, exact keys for each packing and history, parts of batches."""
         with self._typed_errors(), self._snapshot():
             names = {number: name for name, number in self.names().items()}
             columns = "number, first, last, keys, bits, hashes, data"
@@ -427,6 +419,9 @@ class HistoryFile:
                     exact = notes[span.start : span.stop, 1:].astype(">u8").tobytes()
                     empty = Segment(packing, STAMP_LIMIT, -1, 0, 0, 0, b"", exact)
                     yield HistoryPart(*names[span.history], empty)
+            for stamp, who, number, first, stop, _ in self._reader.execute("SELECT * FROM part"):
+                nothing = Segment(0, STAMP_LIMIT, -1, 0, 0, 0, b"")
+                yield HistoryPart(*names[number], nothing, _PART.pack(to_unsigned(who), stamp, first, stop))
 
     def partial_batches(self) -> Iterator[PartialBatch]:
         """Return what is here of batches that are not known to be whole."""
