@@ -68,6 +68,13 @@ def owner_of(data: Buffer) -> tuple[int, int]:
     return _OWNER.unpack_from(data, _OWNER_AT)
 
 
+def key_of(data: Buffer) -> tuple[int, int]:
+    """Return the key of a batch for tracking: who put it (broker << 32 | publisher), and its stamp."""
+    broker, publisher = _OWNER.unpack_from(data, _OWNER_AT)
+    (stamp,) = _WIDE.unpack_from(data, _STAMP_AT)
+    return broker << 32 | publisher, stamp
+
+
 class Identity(TypedDict):
     """Whose batch it is, and which."""
 

@@ -44,8 +44,10 @@ from clarion.broker.engine.state import (
 )  # fmt: skip
 from clarion.broker.engine.subscriptions import Subscriptions
 from clarion.broker.engine.topic_log import on_trimmed
+from clarion.broker.engine.tracks import Tracks
 from clarion.broker.engine.transactions import Transactions
 from clarion.store.port import HistoryRow, Identity, Store
+from clarion.tracking.tracker import Tracker
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import DECIDED_KINDS, OLDEST_VERSION, PROTOCOL_VERSION, Kind, Request
@@ -69,13 +71,16 @@ class Engine:
     are on disk. Nothing is delivered or acknowledged before that.
     """
 
-    def __init__(self, store: Store, limits: Limits | None = None, *, start: bytes = b"") -> None:
+    def __init__(
+        self, store: Store, limits: Limits | None = None, *, start: bytes = b"", tracker: Tracker | None = None
+    ) -> None:
         self._start = start
         self._seen = Now(0.0, 0)
         self._clock_noted_s = -_CLOCK_EVERY_S
         self._state = state = State(store, limits or Limits())
         self._delays = Delays(state)
-        self._subscriptions = Subscriptions(state)
+        self.tracks = Tracks(state, tracker)
+        self._subscriptions = Subscriptions(state, self.tracks)
         self._puts = Puts(state, self._subscriptions, self._delays)
         self._many_puts = ManyPuts(state, self._puts)
         self._staged_puts = StagedPuts(state, self._puts)
@@ -85,7 +90,7 @@ class Engine:
         self._transactions = Transactions(state, self._subscriptions, self._puts)
         self._fetches = Fetches(state, self._subscriptions)
         self._patterns = Patterns(state, self._subscriptions, self._fetches)
-        self._retention = Retention(state, self._subscriptions)
+        self._retention = Retention(state, self._subscriptions, self.tracks)
         self.foreign_puts = ForeignPuts(state, self._puts)
         self.link_reads = LinkReads(state, self._subscriptions)
         self.interest = Interest(state)
@@ -340,6 +345,8 @@ class Engine:
             if state.sessions:
                 state.tell_sessions(topic)
         self._fetches.serve_woken(now)
+        if self.tracks.tracker is not None:
+            self.tracks.shown(group.shown)
 
     def _on_subscription_changed(self, effect: SubscriptionChanged, now: Now) -> None:
         self._patterns.matching.on_subscription_changed(effect, now)
@@ -376,6 +383,7 @@ class Engine:
         patterns = state.patterns
         state.forget_all()
         self._patterns.failed(patterns, code, text)
+        self.tracks.forget_topics()
         self._transactions.forget_all()
         self._delays.forget_all()
         self._staged_puts.forget_all()

@@ -8,6 +8,7 @@ from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import Subscriptions
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, has_expired, trim
 from clarion.broker.engine.topics import Subscription, Topic
+from clarion.broker.engine.tracks import Tracks
 from clarion.model.options import PLAIN_SETTINGS, TRIM, unpack_options, unpack_settings
 from clarion.store.port import UNTIL_READ, SubscriptionRow, TopicRow, TopicSummary
 
@@ -25,9 +26,10 @@ _UNUSED_S = 60.0  # for which a topic that is for a time may be without subscrip
 class Retention:
     """Decides what goes, of topics in memory at once, and of all others in a slow round."""
 
-    def __init__(self, state: State, subscriptions: Subscriptions) -> None:
+    def __init__(self, state: State, subscriptions: Subscriptions, tracks: Tracks) -> None:
         self._state = state
         self._subscriptions = subscriptions
+        self._tracks = tracks
         self._sweep_at_s = 0.0
         self._after = self._heads_after = b""
         self._page = _TOPICS_A_SWEEP
@@ -71,7 +73,7 @@ class Retention:
         if topic.deleted:
             return
         if topic.settings is PLAIN_SETTINGS and topic.retention == UNTIL_READ:
-            trim(self._state, topic, topic.slowest_cursor())
+            trim(self._state, topic, self._tracks.floor(topic, topic.slowest_cursor()))
             return
         live, bound = topic.slowest_cursor(), bound_bytes(topic, self._state.limits)
         below = self._below_age(topic, now)
@@ -81,7 +83,7 @@ class Retention:
             below = min(below, live)
         if topic.retention == UNTIL_READ:
             below = max(below, live)
-        trim(self._state, topic, below)
+        trim(self._state, topic, below if topic.settings.at_bound == TRIM else self._tracks.floor(topic, below))
 
     def _below_age(self, topic: Topic, now: Now) -> int:
         if not topic.settings.max_age_s or not topic.stored_bytes:

@@ -635,6 +635,7 @@ class State:
             for topic in self.topics.values()
             if not topic.uncommitted
             and not topic.waiting
+            and not topic.is_noted
             and not topic.is_leased()
             and topic not in self.read_topics  # its trim comes first
         ]

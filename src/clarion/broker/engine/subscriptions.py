@@ -12,6 +12,7 @@ from clarion.broker.engine.limits import MAX_NAME_BYTES, MAX_RANGES, ROW_BYTES
 from clarion.broker.engine.state import Leasable, Now, State, SubscriptionChanged, TopicDeleted
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, opened
 from clarion.broker.engine.topics import Subscription, Topic
+from clarion.broker.engine.tracks import Tracks
 from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
@@ -90,8 +91,9 @@ class Timers:
 class Subscriptions:
     """Makes, finds and ends subscriptions, and moves their cursors."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, tracks: Tracks) -> None:
         self._state = state
+        self._tracks = tracks
         self.timers = Timers()
 
     # SUBSCRIBE and UNSUBSCRIBE, of one topic.
@@ -214,6 +216,7 @@ class Subscriptions:
         state.open.changes.gone_subscriptions.discard((topic.number, name))
         state.open.on_durable.append(SubscriptionChanged(topic, name, is_there=True))
         self.changed(topic, made)
+        self._tracks.attached(topic, name, cursor, now)
         state.counters["subscribed"] += 1
         return made
 
@@ -221,6 +224,7 @@ class Subscriptions:
         """End a subscription, and tell who waits with it why."""
         state = self._state
         state.tell_sessions(topic)
+        self._tracks.detached(topic, subscription)
         topic.fetched_by = (-1, [])
         del topic.subscriptions[subscription.name]
         key = (topic.number, subscription.name)
@@ -472,7 +476,7 @@ class Subscriptions:
                     raise Refused(Code.MALFORMED, "what is lent of a shared subscription is acked with ACK")
                 is_next = len(ranges) == 1 and start == acked.cursor < stop <= topic.visible_end and not len(acked)
                 if is_next and token == subscription.token:
-                    self._go_ahead(topic, subscription, stop)  # the common case: acks in order
+                    self._go_ahead(topic, subscription, stop, now)  # the common case: acks in order
                 else:
                     self.take_ack(self.plan_ack(topic, subscription, token, ranges), now)
             except Refused as error:
@@ -480,11 +484,13 @@ class Subscriptions:
                 refused.append((number, error.code, error.text))
         return tuple(refused)
 
-    def _go_ahead(self, topic: Topic, subscription: Subscription, cursor: int) -> None:
+    def _go_ahead(self, topic: Topic, subscription: Subscription, cursor: int, now: Now) -> None:
         """Move the cursor, above which nothing is acked."""
         state = self._state
-        subscription.acked.cursor = cursor
+        before, subscription.acked.cursor = subscription.acked.cursor, cursor
         self._moved(topic, subscription)
+        if self._tracks.tracker is not None:
+            self._tracks.acked(topic, subscription, before, now)
         state.read_topics.add(topic)
         state.counters["acks"] += 1
 
@@ -508,6 +514,7 @@ class Subscriptions:
             state.counters["acks"] += 1
         if subscription.acked.cursor > cursor:
             state.read_topics.add(topic)
+            self._tracks.acked(topic, subscription, cursor, now)
 
     def finish(
         self, topic: Topic, subscription: Subscription, ranges: Sequence[tuple[int, int]], holder: Consumer | None

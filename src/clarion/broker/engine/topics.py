@@ -137,9 +137,9 @@ class Topic:
     """A topic while it is in memory. `next_offset` counts what was taken, `visible_end` what is committed."""
 
     __slots__ = (
-        "active_writers", "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "known_from",
-        "lag_noted_s", "lag_s", "last_commit_us", "name", "next_offset", "number", "recent", "recent_messages",
-        "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s", "tried_below",
+        "active_writers", "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "is_noted",
+        "known_from", "lag_noted_s", "lag_s", "last_commit_us", "name", "next_offset", "number", "recent", "recent_messages",
+        "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s", "tracked_below", "tried_below",
         "uncommitted", "unread_mark", "visible_bytes", "visible_end", "waiting", "writers",
     )  # fmt: skip
 
@@ -169,6 +169,8 @@ class Topic:
         self.tried_below = 0  # up to where a trim was tried last; what is left below it lies in batches still needed
         self.lag_s = 0.0  # from a commit to its delivery, of the quickest reader lately
         self.lag_noted_s = -inf  # when that was
+        self.is_noted = False  # where what was put or acked is noted, and that is not saved yet
+        self.tracked_below = self.slowest_cursor()  # of what was read, below which the saved notes have all
         self.unread_mark = (0, 0)  # an offset, and the bytes put below it: what one reader at least has read
 
     def row(self) -> TopicRow:

@@ -25,6 +25,7 @@ from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
 from clarion.broker.links.policy import ALL_TOPICS, LinkSettings, part_for, without_bytes
 from clarion.overlay.link_graph import Announcement, LinkGraph
 from clarion.wire import bodies
+from clarion.wire.batch import HEADER_BYTES
 from clarion.wire.frames import Buffer, Kind, Request
 from clarion.wire.link_bodies import (
     CONFIRM,
@@ -387,10 +388,18 @@ class Links:
         if end.settings.topics_in != ALL_TOPICS:
             data, raw = without_bytes(data, blob, end.settings.topics_in, self.broker)
             blob = memoryview(raw)
+        self._note_came(data, blob, end.broker)
         for part in data.parts:
             if part.to == self.broker and source in self._inbound:
                 self._inbound[source].take(data, part, blob, told.store, now)
         self._carry(source, packet.hops, data, blob)
+
+    def _note_came(self, data: LinkData, blob: memoryview, via: int) -> None:
+        at = 0
+        for *_, size, _ttl_ms in data.batches:
+            if size >= HEADER_BYTES:
+                self._engine.tracks.came(blob[at : at + size], via)
+            at += size
 
     def _carry(self, source: int, hops: tuple[int, ...], data: LinkData, blob: memoryview) -> None:
         """Send batches on, each to the neighbours that it goes by from here."""

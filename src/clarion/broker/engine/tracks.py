@@ -1,0 +1,249 @@
+"""What is noted of where batches went: those put here, those that came from other brokers, those that subscribers have.
+
+A batch is noted once for each, by its key. A subscriber has it when its last message is acked. Notes are saved a moment
+later, with how far they go; after a crash what is missing is noted again from the log. So nothing is let go of that the
+saved notes do not have yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+
+from clarion.broker.engine.clock import Now
+from clarion.broker.engine.state import State
+from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
+from clarion.broker.engine.topics import Subscription, Topic
+from clarion.model.names import LINK
+from clarion.store.port import StoredBatch
+from clarion.tracking.tracker import HistoryName, Tracker, Unsaved
+from clarion.wire.batch import key_of
+from clarion.wire.frames import Buffer
+
+_MARGIN_US = 180 * 1_000_000  # by which commit times of different topics may be out of order
+_TOPICS_AT_ONCE = 1000
+_READ_MESSAGES, _READ_BYTES = 1 << 20, 4 * 2**20
+
+
+class Tracks:
+    """Notes for the tracker of a broker; without one, nothing."""
+
+    def __init__(self, state: State, tracker: Tracker | None) -> None:
+        self._state = state
+        self.tracker = tracker
+        self._published = 0 if tracker is None else self._number("publisher", state.identity.broker)
+        self._subscribers: dict[tuple[int, bytes], int] = {}  # numbers of histories, by origin and subscriber
+        self._noted: set[Topic] = set()  # since notes were taken last
+        self._saving: dict[Topic, int] = {}  # by topic: below which nobody needs it when what was taken is saved
+        self._latest_us = 0  # commit time of what was noted
+
+    def _number(self, kind: str, origin: int, via: int = 0, subscriber: bytes = b"") -> int:
+        assert self.tracker is not None
+        return self.tracker.number_of(HistoryName(kind, origin, via, subscriber))  # type: ignore[arg-type]
+
+    # What happens.
+
+    def shown(self, shown: Iterable[tuple[Topic, StoredBatch]]) -> None:
+        """Note batches that are committed now and were put here."""
+        tracker, own = self.tracker, self._state.identity.broker
+        if tracker is None:
+            return
+        note, published = tracker.note, self._published
+        for topic, batch in shown:
+            data = batch.data
+            if not data:  # it was staged
+                read = self._read(topic, batch.first_offset, batch.first_offset + 1)
+                data = read[0].data if read else b""
+            if data:
+                who, stamp = key_of(data)
+                if who >> 32 == own:
+                    note(published, who, stamp)
+            self._mark(topic)
+            self._latest_us = batch.committed_at_us
+
+    def _mark(self, topic: Topic) -> None:
+        topic.is_noted = True
+        self._noted.add(topic)
+
+    def came(self, data: Buffer, via: int) -> None:
+        """Note that a batch of another broker came by a neighbour; 0: it is not known which."""
+        if self.tracker is not None:
+            who, stamp = key_of(data)
+            self.tracker.note(self._number("routing", who >> 32, via), who, stamp)
+
+    def acked(self, topic: Topic, subscription: Subscription, before: int, now: Now) -> None:
+        """Note the batches that a subscriber has now, its cursor having moved by its acks."""
+        tracker, name = self.tracker, subscription.name
+        if tracker is None or name.startswith(LINK):
+            return
+        after = subscription.acked.cursor
+        for batch in self._ending_in(topic, before, after):
+            if not has_expired(batch, now):
+                self._note_received(name, batch)
+        tracker.received_up_to(name, topic.name, after)
+        self._mark(topic)
+
+    def _note_received(self, subscriber: bytes, batch: StoredBatch) -> None:
+        assert self.tracker is not None
+        who, stamp = key_of(batch.data)
+        key = (who >> 32, subscriber)
+        number = self._subscribers.get(key)
+        if number is None:
+            number = self._subscribers[key] = self._number("subscriber", key[0], subscriber=subscriber)
+        self.tracker.note(number, who, stamp)
+
+    def attached(self, topic: Topic, name: bytes, cursor: int, now: Now) -> None:
+        """Note that somebody subscribes from an offset on."""
+        if self.tracker is not None and not name.startswith(LINK):
+            self.tracker.attached(name, topic.name, cursor, now.unix_us)
+            self.tracker.received_up_to(name, topic.name, cursor)
+
+    def detached(self, topic: Topic, subscription: Subscription) -> None:
+        """Note that somebody subscribes no longer; what it has of a batch that it has not all of is kept exactly."""
+        tracker, acked = self.tracker, subscription.acked
+        if tracker is None or subscription.name.startswith(LINK):
+            return
+        for start, stop in [(acked.cursor - 1, acked.cursor), *acked] if acked.cursor else acked:
+            for batch in self._read(topic, start, stop):
+                first, end = batch.first_offset, batch.first_offset + batch.count
+                have = (first, acked.cursor) if start < acked.cursor else (start, min(stop, end))
+                if end > have[1] or have[0] > first:
+                    who, stamp = key_of(batch.data)
+                    number = self._number("subscriber", who >> 32, subscriber=subscription.name)
+                    tracker.note_part(number, who, stamp, have[0] - first, have[1] - first)
+                else:
+                    self._note_received(subscription.name, batch)
+        tracker.detached(subscription.name, topic.name, acked.cursor, self._latest_us)
+
+    def _ending_in(self, topic: Topic, before: int, after: int) -> list[StoredBatch]:
+        """Return the batches whose last message is at or above one offset and below another."""
+        recent = topic.recent
+        if recent and recent[0].first_offset <= before:
+            place = bisect_right(recent, before, key=_first_offset) - 1
+            found = []
+            while place < len(recent) and (end := recent[place].first_offset + recent[place].count) <= after:
+                if end > before:
+                    found.append(recent[place])
+                place += 1
+            return found
+        batches = self._read(topic, before, after)
+        return [batch for batch in batches if before < batch.first_offset + batch.count <= after]
+
+    def _read(self, topic: Topic, start: int, stop: int) -> list[StoredBatch]:
+        found: list[StoredBatch] = []
+        try:
+            while start < stop:
+                page = read_batches(self._state, topic, start, min(stop - start, _READ_MESSAGES), _READ_BYTES)
+                found += [batch for batch in page if batch.first_offset < stop]
+                if not page:
+                    break
+                start = page[-1].first_offset + page[-1].count
+        except UNREAD as error:
+            count_unread(self._state, error)
+        return found
+
+    # What is saved, and what may go.
+
+    def floor(self, topic: Topic, below: int) -> int:
+        """Return below which offset a topic may let go of what was read: what is noted since is not saved yet."""
+        return min(below, topic.tracked_below) if topic.is_noted else below
+
+    def take(self) -> Unsaved | None:
+        """Return what is to be saved, if anything, and nothing is being saved."""
+        tracker = self.tracker
+        if tracker is None or self._saving:
+            return None
+        if self._latest_us:
+            tracker.published_up_to(self._latest_us)
+        unsaved = tracker.take()
+        if unsaved is not None:
+            self._saving = {topic: topic.slowest_cursor() for topic in self._noted}
+            self._noted = set()
+        return unsaved
+
+    def saved(self) -> None:
+        """Take in that what was taken is saved."""
+        assert self.tracker is not None
+        self.tracker.saved()
+        for topic, below in self._saving.items():
+            topic.tracked_below = max(topic.tracked_below, below)
+            topic.is_noted = topic in self._noted
+            if self._state.topics.get(topic.name) is topic:
+                self._state.read_topics.add(topic)
+        self._saving = {}
+
+    def failed(self) -> None:
+        """Take in that what was taken is not saved."""
+        assert self.tracker is not None
+        self.tracker.failed()
+        self._noted |= self._saving.keys()
+        self._saving = {}
+
+    def give_up(self) -> None:
+        """Note nothing any more: it cannot be saved."""
+        for topic in self._noted | self._saving.keys():
+            topic.is_noted = False
+        self.tracker, self._noted, self._saving = None, set(), {}
+
+    # After a crash, and after a commit that failed.
+
+    def forget_topics(self) -> None:
+        """Go on with topics as they are read from the store again."""
+        before = {**self._saving, **dict.fromkeys(self._noted, 0)}
+        saving, self._saving, self._noted = self._saving, {}, set()
+        for topic in before:
+            again = self._state.find_topic(topic.name, 0.0)
+            if again is not None and again.number == topic.number:
+                again.tracked_below = topic.tracked_below
+                self._mark(again)
+                if topic in saving:
+                    self._saving[again] = saving[topic]
+
+    def begin(self, received: Mapping[tuple[bytes, bytes], int], published_us: int, now: Now) -> int:
+        """Note again what the saved notes do not have; return how many batches that were."""
+        state, noted = self._state, 0
+        if self.tracker is None:
+            return 0
+        after = b""
+        while page := state.store.topics(after, _TOPICS_AT_ONCE):
+            after = page[-1].topic.name
+            for row, subscriptions in page:
+                behind = [
+                    (sub.name, received.get((sub.name, row.name)), sub.cursor)
+                    for sub in subscriptions
+                    if not sub.name.startswith(LINK)
+                ]
+                is_late = row.last_commit_us > published_us - _MARGIN_US and row.next_offset > row.first_offset
+                if not is_late and all(known is not None and known >= cursor for _, known, cursor in behind):
+                    continue
+                topic = state.find_topic(row.name, now.monotonic_s)
+                if topic is None:
+                    continue
+                topic.tracked_below = topic.first_offset
+                if is_late:
+                    start = state.store.offset_at(row.number, max(0, published_us - _MARGIN_US))
+                    noted += self._note_put(
+                        topic, self._read(topic, row.first_offset if start is None else start, topic.visible_end)
+                    )
+                for name, known, cursor in behind:
+                    self._note_acked(topic, name, known, cursor, now)
+        return noted
+
+    def _note_put(self, topic: Topic, batches: list[StoredBatch]) -> int:
+        for batch in batches:
+            if key_of(batch.data)[0] >> 32 != self._state.identity.broker:
+                self.came(batch.data, 0)
+        self.shown((topic, batch) for batch in batches)
+        return len(batches)
+
+    def _note_acked(self, topic: Topic, name: bytes, known: int | None, cursor: int, now: Now) -> None:
+        assert self.tracker is not None
+        if known is None or known < cursor:
+            for batch in self._ending_in(topic, max(known or 0, topic.first_offset), cursor):
+                self._note_received(name, batch)
+            self.tracker.received_up_to(name, topic.name, cursor)
+            self._mark(topic)
+
+
+def _first_offset(batch: StoredBatch) -> int:
+    return batch.first_offset
