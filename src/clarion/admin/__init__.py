@@ -8,6 +8,7 @@ from clarion.admin.admin import (
     SubscriptionDescription,
     TopicDescription,
     TopicUsage,
+    Trace,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "SubscriptionDescription",
     "TopicDescription",
     "TopicUsage",
+    "Trace",
 ]

@@ -34,7 +34,7 @@ from clarion.subscriber.subscriber_core import (
     start_fields,
 )
 from clarion.subscriber.subscriber_transactions import State
-from clarion.wire import bodies
+from clarion.wire import bodies, link_bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.bodies import TopicRow
 from clarion.wire.frames import Kind
@@ -67,6 +67,13 @@ class Admin:
         """Return the broker's counters since its start, and what it holds now; under "publishers" the PublisherReports
         of those who told of themselves lately."""
         return read_stats(self._call(Kind.STATS, bodies.AskStats()).read(bodies.Stats).values)
+
+    def trace(self, message: MessageId | str) -> Trace:
+        """Tell where a message went, by its id: where it was put, which brokers carried it and who received it, as far
+        as brokers track it. Any broker may be asked: it asks the others that it is linked with."""
+        wanted = MessageId.parse(message) if isinstance(message, str) else message
+        traced = self._call(Kind.TRACE, link_bodies.Trace(wanted.to_bytes())).read(link_bodies.Traced)
+        return Trace(traced.values, traced.text)
 
     # Topics.
 
@@ -328,6 +335,13 @@ def _checked(settings: TopicChanges, retention: str | None) -> dict[str, Any]:
 
 
 # What an administrator is told.
+
+
+class Trace(NamedTuple):
+    """Where a message went: as values, and drawn as a tree."""
+
+    values: dict[str, Any]
+    text: str
 
 
 class TopicChanges(TypedDict, total=False):

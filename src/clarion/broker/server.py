@@ -17,11 +17,13 @@ import zmq
 from clarion.broker.committer import INDEX_AFTER_S, Committer, Outcome
 from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
 from clarion.broker.engine import Clock, Engine, Now, Reply
+from clarion.broker.history_writer import HistoryWriter, new_tracker, open_histories
 from clarion.broker.link_sockets import Dialled, LinkSockets
 from clarion.broker.links import LinkPeer, Links
 from clarion.broker.settings import BrokerSettings
 from clarion.broker.transport import Listener, Peer, Transport
 from clarion.model.errors import FatalError, StoreFull, StoreUnavailable
+from clarion.model.ids import MessageId
 from clarion.session.service_process import StopSignals, raise_descriptor_limit
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
@@ -40,7 +42,7 @@ from clarion.wire.frames import (
     parse_request,
     request_id_of,
 )
-from clarion.wire.link_bodies import AskLinks, LinksAre
+from clarion.wire.link_bodies import AskLinks, LinksAre, Trace, Traced
 
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
@@ -76,7 +78,16 @@ class Broker:
         )
         try:
             start = os.urandom(16)
-            self._engine = Engine(self._store, settings.limits(), start=start)
+            histories = open_histories(settings, now_us=time.time_ns() // 1000)
+            tracker = new_tracker(histories)
+            self._engine = Engine(self._store, settings.limits(), start=start, tracker=tracker)
+            self._histories: HistoryWriter | None = None
+            if histories is not None:
+                begin = Now(time.monotonic(), time.time_ns() // 1000)
+                self._engine.tracks.begin(histories.received(), histories.published_us, begin)
+                self._histories = HistoryWriter(
+                    histories, self._engine.tracks, settings.tracking_persist_s, lambda: time.time_ns() // 1000
+                )
             self._transport = Transport(
                 listen=settings.listen,
                 publishers=settings.listen_publishers or None,
@@ -92,6 +103,7 @@ class Broker:
                 accepts=settings.accept_links,
                 follow=settings.followed(),
                 pass_by_bytes=settings.link_max_bytes,
+                histories=self._histories,
             )
             self._link_sockets = LinkSockets(settings.links, self._transport)
             self._link_sockets.begin(self._links)
@@ -171,6 +183,8 @@ class Broker:
             self._transport.close(linger_ms=0)
             raise
         finally:
+            if self._histories is not None:
+                self._histories.close()
             self._link_sockets.close()
             self._committer.close()
             self._store.close()
@@ -201,6 +215,8 @@ class Broker:
                 wait_s = min(wait_s, held_back)
             if listening and any(listener.unbundled for listener in listeners):
                 wait_s = 0.0
+            if self._histories is not None:
+                wait_s = min(wait_s, self._histories.next_deadline_s(turned_s) - turned_s)
             if self._links.is_on:
                 wait_s = 0.0 if self._links.has_more else min(wait_s, self._links.next_deadline_s() - turned_s)
             ready = dict(poller.poll(math.ceil(1000 * min(max(0.0, wait_s), _LONGEST_SLEEP_S))))
@@ -221,6 +237,8 @@ class Broker:
                 look_at_s = self._transport.look(now.monotonic_s, is_heard=is_heard)
             if now.monotonic_s >= deadline_s:  # what was asked for just now may have an earlier one: at the next turn
                 self._engine.tick(now)
+            if self._histories is not None:
+                self._histories.turn(now.monotonic_s)
             if self._links.is_on:
                 self._go_on_with_links(ready, now)
             self._submit(alone=taken <= _ALONE_REQUESTS)
@@ -283,6 +301,9 @@ class Broker:
 
     def _take_of_links(self, peer: Peer, request: Request, now: Now) -> None:
         """Take what another broker says, or answer who asks about links."""
+        if isinstance(request.body, Trace):
+            self._trace(peer, request.request_id, request.body.message, now)
+            return
         if request.kind != Kind.LINKS:
             self._links.heard(peer, request.kind, request.body, request.blob, now)
             return
@@ -294,6 +315,19 @@ class Broker:
             status = LinksAre(self._links.status(now))
             self._transport.send(peer, pack_frames(Kind.ACK, request.request_id, status))
             self._transport.flush()
+
+    def _trace(self, peer: Peer, request_id: int, message: bytes, now: Now) -> None:
+        def done(traced: Traced) -> None:
+            self._transport.send(peer, pack_frames(Kind.ACK, request_id, traced))
+            self._transport.flush()
+
+        try:
+            wanted = MessageId.from_bytes(message)
+        except ValueError as error:
+            self._engine.refuse(peer, request_id, Code.MALFORMED, str(error))
+            return
+        if not self._links.trace(wanted, done, now):
+            self._engine.refuse(peer, request_id, Code.BUSY, "too many paths are being looked for; try again")
 
     def _has_room(self) -> bool:
         return self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes

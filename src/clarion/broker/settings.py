@@ -57,6 +57,17 @@ class BrokerSettings:
     follow: str = _setting(
         "", "topics or patterns, with commas, of which this broker keeps a read-only copy: it then refuses puts"
     )
+    tracking: str = _setting(
+        "none", "what is kept of where messages went: none, log (exactly) or bloom (in less room, and nearly so)"
+    )
+    tracking_efpp: float = _setting(1e-5, "of bloom: the chance that a history claims a message that it never had", 0)
+    tracking_skew_s: float = _setting(
+        0.2, "of bloom: by how much stamps of publishers may be off the broker's clock", 0
+    )
+    tracking_peak_per_s: float = _setting(1000.0, "of bloom: batches a second that a history gets at most", 0)
+    tracking_persist_s: float = _setting(2.0, "how often what is noted of messages is saved", 0.01)
+    tracking_max_age_s: float = _setting(0.0, "how long it is kept where messages went; 0: for ever", 0)
+    tracking_max_bytes: int = _setting(0, "how many bytes that may take, about; 0: as many as the disk has", 0)
     log_level: str = _setting("info", "debug, info, warning or error; logs go to standard error as JSON lines")
     default_retention: str = _setting(_DEFAULTS.default_retention, "of topics made by use: until-read or keep")
     max_topics_in_memory: int = _setting(
@@ -263,6 +274,8 @@ def _check(name: str, value: Any) -> None:
         _check_address(name, value)
     if name == "accept_links" and value not in ("any", "listed", "none"):
         raise BadSettings(f"{name} is any, listed or none, not {value!r}")
+    if name == "tracking" and value not in ("none", "log", "bloom"):
+        raise BadSettings(f"{name} is none, log or bloom, not {value!r}")
     if name == "default_retention" and value not in ("until-read", "keep"):
         raise BadSettings(f"{name} is until-read or keep, not {value!r}")
     if name == "log_level" and value not in ("debug", "info", "warning", "error"):

@@ -71,6 +71,7 @@ class Kind(IntEnum):
     LINK_STATE = 51
     LINK_PACKET = 52
     LINKS = 53  # ask for them
+    TRACE = 54  # where a message went
 
 
 class BadFrames(ValueError):
@@ -137,8 +138,11 @@ _BODIES: dict[int, type[bodies.Body]] = {
     Kind.LINK_STATE: link_bodies.LinkState,
     Kind.LINK_PACKET: link_bodies.LinkPacket,
     Kind.LINKS: link_bodies.AskLinks,
+    Kind.TRACE: link_bodies.Trace,
 }
-LINK_KINDS = frozenset({Kind.LINK_HELLO, Kind.LINK_STATE, Kind.LINK_PACKET, Kind.LINKS})  # not for the engine
+LINK_KINDS = frozenset(
+    {Kind.LINK_HELLO, Kind.LINK_STATE, Kind.LINK_PACKET, Kind.LINKS, Kind.TRACE}
+)  # not for the engine
 REQUEST_KINDS = frozenset(_BODIES) - LINK_KINDS
 _DECODERS = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in _BODIES.items()}
 # Each is decided once: a nonce, and the count as of which, tell a copy that comes later (docs/protocol.md).

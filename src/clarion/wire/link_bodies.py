@@ -80,10 +80,37 @@ class LinkConfirm(Body):
     again: tuple[tuple[int, int], ...] = ()  # number of the topic there, after how many ms
 
 
+class AskTrace(Body):
+    """Ask what is known of a message, by its 16 bytes."""
+
+    number: int  # of the question
+    message: bytes
+
+
+class TraceIs(Body):
+    """What a broker knows of a message."""
+
+    number: int
+    broker: int
+    name: str
+    linked: tuple[int, ...]
+    claims: tuple[tuple[str, int, int, bytes, float, tuple[tuple[int, int], ...]], ...]
+    # kind, origin, via and subscriber of a history; the chance of an error; parts of the batch, none for all
+    strategy: str
+    begins_us: int
+
+
 # In packets.
 
-INTEREST, INTEREST_DONE, DATA, CONFIRM = 1, 2, 3, 4
-_BODIES: dict[int, type[Body]] = {INTEREST: Interest, INTEREST_DONE: InterestDone, DATA: LinkData, CONFIRM: LinkConfirm}
+INTEREST, INTEREST_DONE, DATA, CONFIRM, ASK_TRACE, TRACE_IS = 1, 2, 3, 4, 5, 6
+_BODIES: dict[int, type[Body]] = {
+    INTEREST: Interest,
+    INTEREST_DONE: InterestDone,
+    DATA: LinkData,
+    CONFIRM: LinkConfirm,
+    ASK_TRACE: AskTrace,
+    TRACE_IS: TraceIs,
+}
 
 
 class LinkPacket(Body):
@@ -106,6 +133,19 @@ class LinksAre(Body):
     """The state of a broker's links."""
 
     values: dict[str, object]
+
+
+class Trace(Body):
+    """Ask for the path of a message, by its 16 bytes: where it was put, who carried it, who has it."""
+
+    message: bytes
+
+
+class Traced(Body):
+    """The path of a message, as values and as a drawing."""
+
+    values: dict[str, object]
+    text: str
 
 
 encode = msgspec.msgpack.Encoder().encode

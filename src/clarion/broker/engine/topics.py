@@ -138,9 +138,10 @@ class Topic:
 
     __slots__ = (
         "active_writers", "bytes_total", "delayed_bytes", "deleted", "fetched_by", "first_offset", "is_noted",
-        "known_from", "lag_noted_s", "lag_s", "last_commit_us", "name", "next_offset", "number", "recent", "recent_messages",
-        "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s", "tracked_below", "tried_below",
-        "uncommitted", "unread_mark", "visible_bytes", "visible_end", "waiting", "writers",
+        "known_from", "lag_noted_s", "lag_s", "last_commit_us", "name", "next_offset", "number", "recent",
+        "recent_messages", "retention", "settings", "stored_bytes", "subscriptions", "takers", "touched_s",
+        "tracked_below", "tried_below", "uncommitted", "unread_mark", "visible_bytes", "visible_end", "waiting",
+        "writers",
     )  # fmt: skip
 
     def __init__(self, row: TopicRow, subscriptions: Iterable[SubscriptionRow], now_s: float) -> None:

@@ -10,7 +10,7 @@ again is known by its position.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -23,11 +23,14 @@ from clarion.broker.links.inbound import Inbound
 from clarion.broker.links.neighbours import End, Port, find_settings
 from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
 from clarion.broker.links.policy import ALL_TOPICS, LinkSettings, part_for, without_bytes
+from clarion.broker.links.traces import Histories, Traces
+from clarion.model.ids import MessageId
 from clarion.overlay.link_graph import Announcement, LinkGraph
 from clarion.wire import bodies
 from clarion.wire.batch import HEADER_BYTES
 from clarion.wire.frames import Buffer, Kind, Request
 from clarion.wire.link_bodies import (
+    ASK_TRACE,
     CONFIRM,
     DATA,
     INTEREST,
@@ -35,6 +38,8 @@ from clarion.wire.link_bodies import (
     LINK_VERSION,
     MAX_HOPS,
     OLDEST_LINK_VERSION,
+    TRACE_IS,
+    AskTrace,
     Interest,
     InterestDone,
     LinkConfirm,
@@ -43,6 +48,8 @@ from clarion.wire.link_bodies import (
     LinkPacket,
     LinkPart,
     LinkState,
+    Traced,
+    TraceIs,
     decode_contents,
     encode,
 )
@@ -55,6 +62,7 @@ _PACKET_BYTES = 2**20
 _ANNOUNCED_AT_ONCE = 500
 _MOST_BROKERS = 10_000
 _LOOK_EVERY_S = 1.0
+_ID_BYTES = 16
 
 
 class Send(NamedTuple):
@@ -79,6 +87,7 @@ class Links:
         accepts: str = "any",
         follow: Iterable[bytes] = (),
         pass_by_bytes: int = 0,
+        histories: Histories | None = None,
     ) -> None:
         self._engine = engine
         self.broker = engine.identity.broker
@@ -91,6 +100,7 @@ class Links:
         self._ends: dict[Port, End] = {}
         self._graph = LinkGraph()
         self._number = 0  # of the last announcement
+        self._traces = Traces(self.broker, name, self._graph.announced, self._ask_trace, histories)
         self._inbound: dict[int, Inbound] = {}
         self._outbound: dict[int, Outbound] = {}
         self._sessions = 0  # the number of the last one
@@ -363,6 +373,10 @@ class Links:
                 inbound.begin(self._next_epoch(), self._engine.interest.wanted, inbound.start)
         elif isinstance(contents, LinkConfirm) and source in self._outbound:
             self._outbound[source].take_confirm(contents, now)
+        elif isinstance(contents, AskTrace) and len(contents.message) == _ID_BYTES:
+            self._send_to(source, TRACE_IS, self._traces.answer(contents))
+        elif isinstance(contents, TraceIs):
+            self._traces.take(contents, source, self._reached, now)
 
     def _forged(self, end: End, what: str) -> None:
         self.counters["link_forged"] += 1
@@ -466,6 +480,7 @@ class Links:
                     del self._ends[end.port]  # it calls again, if it is there
                 else:
                     self._send_hello(end)
+        self._traces.tick(self._reached, now)
         if not self._ends:
             return
         interest = self._engine.interest
@@ -524,6 +539,8 @@ class Links:
         if not self._ends:
             return inf
         times = [self._hello_at_s]
+        if (deadline_s := self._traces.next_deadline_s()) is not None:
+            times.append(deadline_s)
         for broker in self._reached:
             for side in (self._inbound.get(broker), self._outbound.get(broker)):
                 deadline_s = side.next_deadline_s() if side is not None else None
@@ -561,6 +578,15 @@ class Links:
 
     def _subscribed(self, broker: int) -> list[bytes]:
         return self._engine.link_reads.subscribed(subscriber_name(broker))
+
+    # Where messages went.
+
+    def trace(self, message: MessageId, done: Callable[[Traced], None], now: Now) -> bool:
+        """Look for the path of a message, and tell it when it is known; return whether there is room for that."""
+        return self._traces.begin(message, done, self._reached, now)
+
+    def _ask_trace(self, broker: int, asked: AskTrace) -> None:
+        self._send_to(broker, ASK_TRACE, asked)
 
     # What is told of it.
 
