@@ -156,6 +156,8 @@ class BrokerSettings:
         """Return the part that the engine needs."""
         names = {setting.name for setting in dataclasses.fields(Limits)}
         ours = {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+        if self.tracking == "none":
+            ours["tracking_skew_s"] = 0.0
         if self.follow:
             ours["default_retention"] = KEEP
         if self.max_store_bytes:  # or a small store would be nothing but reserve

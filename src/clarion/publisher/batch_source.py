@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from clarion.model.errors import ClarionError, InvalidRequest, NoTopic, TooLarge
-from clarion.model.ids import next_stamp
 from clarion.model.names import to_text
 from clarion.publisher.outgoing_batch import OutgoingBatch
 from clarion.publisher.topic_queue import TopicQueue
+from clarion.tracking.skew import SkewAdjustment
 from clarion.wire import bodies
 from clarion.wire.batch_builder import HEADER_BYTES
 from clarion.wire.codes import Code
@@ -33,6 +33,7 @@ class BatchSource(Protocol):
     def needs_identity(self) -> bool: ...
     def seal_next(self, queue: TopicQueue, unix_s: float) -> OutgoingBatch: ...
     def on_welcome(self, welcome: bodies.Welcome) -> None: ...
+    def on_skew(self, stamp: int, correction: int) -> None: ...
     def on_register_answered(self) -> None: ...
     def on_answered(self, queue: TopicQueue) -> None: ...
     def on_open_refused(self, queue: TopicQueue, error: ClarionError) -> None: ...
@@ -49,7 +50,7 @@ class MemorySource:
 
     def __init__(self) -> None:
         self.core: PublisherCore
-        self._last_stamp = 0
+        self._clock = SkewAdjustment()
         self._stamped_unix_s = 0.0  # when that was
 
     def on_added(self, queue: TopicQueue, full: OutgoingBatch | None) -> None:
@@ -93,11 +94,11 @@ class MemorySource:
         assert identity is not None
         batch = queue.take_next()
         if unix_s == self._stamped_unix_s:
-            stamp = self._last_stamp + 1  # ahead of the time already
+            self._clock.last += 1  # ahead of the time already
         else:
-            stamp = next_stamp(self._last_stamp, unix_s)
+            self._clock.next_stamp(unix_s)
             self._stamped_unix_s = unix_s
-        self._last_stamp = stamp
+        stamp = self._clock.last
         try:
             batch.seal(
                 broker=identity.broker,
@@ -119,6 +120,10 @@ class MemorySource:
                 if batch.size + HEADER_BYTES > most:
                     queue.drop(batch)
                     self.core.fail(batch, TooLarge(f"this broker takes batches of at most {most} bytes"))
+
+    def on_skew(self, stamp: int, correction: int) -> None:
+        """The clock is off the broker's: correct what is added to it."""
+        self._clock.corrected(stamp, correction, self._stamped_unix_s)
 
     def on_register_answered(self) -> None:
         """The next batch is sealed with the identity, if there is one."""

@@ -566,6 +566,8 @@ class PublisherCore(CallersCore):
         elif len(tag.parts) == 1:
             ((queue, batch),) = tag.parts
             done = reply.read(bodies.PutDone)
+            if done.skew is not None and reply.times_sent == 1:
+                self.source.on_skew(*done.skew)
             if self._stored(queue, batch, done.first_offset, done.credit, now_s + done.credit_s, now_s):
                 self._instructions.append(Wake(batch))
         else:
@@ -573,6 +575,8 @@ class PublisherCore(CallersCore):
 
     def _on_puts_done(self, parts: Parts, reply: Reply, now_s: float) -> None:
         done = reply.read(bodies.PutsDone)
+        if done.skew is not None and reply.times_sent == 1:
+            self.source.on_skew(*done.skew)
         if self._tuner is not None:
             self._tuner.readers_lag_s = done.lag_ms / 1000
         refused = {place: bodies.Refused(code, text, s, n) for place, code, text, s, n in done.refused}

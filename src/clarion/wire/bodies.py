@@ -432,6 +432,7 @@ class PutDone(Body):
     credit: int
     credit_s: float
     sequence: int = 0
+    skew: tuple[int, int] | None = None  # the stamp of a batch that is off the broker's clock, and by how many stamps
 
 
 class PutsDone(Body):
@@ -447,6 +448,7 @@ class PutsDone(Body):
     ] = ()  # place, and of Refused: code, text, retry_after_s, expected
     sequence: int = 0
     lag_ms: int = 0  # from a commit to its delivery, lately, by the quickest reader of the topic that is read quickest
+    skew: tuple[int, int] | None = None  # as in PutDone, of one of the batches
 
 
 class FetchBegun(Body):

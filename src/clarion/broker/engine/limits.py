@@ -46,3 +46,4 @@ class Limits:
     max_state_bytes: int = 65_536
     staged_expiry_s: float = 86_400.0
     max_writers: int = 1_000_000
+    tracking_skew_s: float = 0.0  # by how much stamps may be off the broker's clock; 0: nobody looks

@@ -121,4 +121,6 @@ class ManyPuts:
             )
             lag_s = min((topic.readers_lag_s(now.monotonic_s) for _, topic, _, _ in parts), default=0.0)
             done.lag_ms = max(0, int(1000 * lag_s))
+            if parts and state.skews:
+                done.skew = state.skews.pop(parts[0][3].publisher, None)
             state.reply(answer.reply_to, Kind.ACK, done)

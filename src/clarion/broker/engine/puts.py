@@ -17,6 +17,7 @@ from clarion.broker.engine.topics import Topic, Writer
 from clarion.model.names import LINK, is_pattern, to_text
 from clarion.model.options import PLAIN_SETTINGS
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, made
+from clarion.tracking.skew import correction_of
 from clarion.wire import bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
@@ -350,6 +351,8 @@ class Puts:
             )  # fmt: skip
             writer.keep(receipt)
             state.open.changes.receipts.append(receipt)
+            if state.limits.tracking_skew_s:
+                self._check_skew(batch, now)
         else:
             state.counters["puts_repeated"] += 1
         return topic, writer, receipt
@@ -381,6 +384,8 @@ class Puts:
         ))  # fmt: skip
         writer.keep(receipt)
         state.open.changes.receipts.append(receipt)
+        if limits.tracking_skew_s:
+            self._check_skew(batch, now)
         return writer, receipt
 
     def make_topic(self, name: bytes, now: Now) -> Topic:
@@ -413,7 +418,14 @@ class Puts:
         body = bodies.PutDone(
             receipt.number, receipt.first_offset, receipt.committed_at_us, credit, state.limits.credit_s
         )
+        body.skew = state.skews.pop(receipt.publisher, None)
         state.reply(reply_to, Kind.ACK, body)
+
+    def _check_skew(self, batch: Batch, now: Now) -> None:
+        """Note, to be told with the answer, by how much the stamp of a batch is off (document 3.2 of tracking)."""
+        correction = correction_of(batch.stamp, now.unix_us / 1e6, self._state.limits.tracking_skew_s)
+        if correction:
+            self._state.skews[batch.publisher] = (batch.stamp, correction)
 
 
 def too_large(name: bytes, most: int) -> str:

@@ -284,6 +284,7 @@ class State:
         self.topics: dict[bytes, Topic] = {}
         self.numbered: dict[int, Topic] = {}  # the same, by number
         self.publishers: dict[int, PublisherRow] = {}
+        self.skews: dict[int, tuple[int, int]] = {}  # by publisher: a stamp that is off, and by how much, to be told
         self.registered: dict[bytes, int] = {}  # by nonce, those whose registration is not yet in the store
         self.open = Group()
         self.asked: dict[bytes, Asked] = {}  # what is being decided, by nonce

@@ -393,6 +393,9 @@ class Ledger:
 
     # What the broker says.
 
+    def on_skew(self, stamp: int, correction: int) -> None:
+        """What is stamped before it is on disk may wait for long: the broker's clock is not that of its stamps."""
+
     def on_welcome(self, welcome: bodies.Welcome) -> None:
         """Numbers belong to one store. Before another one is sent anything, what it may not have goes to quarantine."""
         self._here = Home(welcome.broker, welcome.store_uuid, welcome.timeline)

@@ -1,0 +1,138 @@
+"""A broker's notes of where batches went have no gaps: whatever is saved late, lost in a crash, acked out of order, or
+let go of by topics that were read."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tests.unit.broker.asker import Asker, body_of
+
+from clarion.broker.engine import Engine
+from clarion.tracking.tracker import HistoryName, Tracker, Unsaved
+from clarion.wire import bodies
+
+_TOPICS = [b"a", b"b", b"c"]
+_NAMES = [b"x", b"y"]
+
+
+class Tracked:
+    """A broker whose notes are saved now and then, beside the truth."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.asker = Asker()
+        self.names: dict[HistoryName, int] = {}
+        self.saved: set[tuple[int, int, int]] = set()
+        self.received: dict[tuple[bytes, bytes], int] = {}
+        self.published_us = 0
+        self.start()
+        self.publisher = self.asker.register()
+        self.numbers: dict[bytes, int] = {}
+        self.tokens: dict[tuple[bytes, bytes], int] = {}
+        self.put_keys: dict[int, tuple[bytes, int, int]] = {}  # by stamp: topic, first offset, count
+        self.acked: dict[tuple[bytes, bytes], set[int]] = {}
+        self.begun: dict[tuple[bytes, bytes], int] = {}
+
+    def start(self) -> None:
+        self.tracker = Tracker(self.names)
+        self.asker.engine = Engine(self.asker.store, self.asker.limits, tracker=self.tracker)
+        self.asker.engine.tracks.begin(self.received, self.published_us, self.asker.now)
+
+    def crash(self) -> None:
+        self.asker.settle()
+        self.start()
+        self.tokens.clear()
+
+    def save(self) -> None:
+        self.asker.settle()
+        tracks = self.asker.engine.tracks
+        unsaved = tracks.take()
+        if unsaved is None:
+            return
+        if self.dice.random() < 0.2:
+            tracks.failed()
+            return
+        self._keep(unsaved)
+        tracks.saved()
+
+    def _keep(self, unsaved: Unsaved) -> None:
+        self.names |= {name: number for number, name in unsaved.names}
+        notes = unsaved.notes.tolist()
+        self.saved |= set(zip(notes[::3], notes[1::3], notes[2::3], strict=True))
+        self.received |= unsaved.received
+        self.published_us = max(self.published_us, unsaved.published_us)
+
+    def subscribe(self, topic: bytes, name: bytes) -> None:
+        if (topic, name) not in self.begun:
+            self.begun[topic, name] = body_of(self.asker.subscribe(topic, name), bodies.Subscribed).cursor
+            self.acked[topic, name] = set()
+
+    def put(self, topic: bytes) -> None:
+        if not any(key[0] == topic for key in self.begun):
+            return
+        count = self.dice.choice((1, 1, 3))
+        number = self.numbers[topic] = self.numbers.get(topic, 0) + 1
+        packed = self.asker.batch(self.publisher, number, *[b"payload"] * count)
+        done = body_of(self.asker.put(topic, packed), bodies.PutDone)
+        self.put_keys[self.asker.last_stamp] = (topic, done.first_offset, count)
+
+    def ack(self, topic: bytes, name: bytes) -> None:
+        if (topic, name) not in self.begun:
+            return
+        if (topic, name) not in self.tokens:
+            self.tokens[topic, name] = self.asker.attach(topic, name, self.dice.randbytes(8)).token
+        self.asker.settle()
+        end = self.asker.state.topics[topic].visible_end
+        cursor = self.asker.state.topics[topic].subscriptions[name].acked.cursor
+        if cursor == end:
+            return
+        start = self.dice.choice((cursor, cursor, self.dice.randrange(cursor, end)))
+        stop = self.dice.randrange(start, end) + 1
+        body_of(self.asker.ack(topic, self.tokens[topic, name], (start, stop), name=name), bodies.Done)
+        self.acked[topic, name] |= set(range(start, stop))
+
+    def check(self) -> None:
+        """Each batch that was put, or received whole, is noted: saved or not."""
+        self.asker.settle()
+        names = self.names | self.tracker._numbers
+        for stamp, (topic, first, count) in self.put_keys.items():
+            who = 1 << 32 | self.publisher
+            claims = {claim.history for claim in self.tracker.seen((who, stamp)) if not claim.parts}
+            published = HistoryName("publisher", 1)
+            assert published in claims or (names[published], who, stamp) in self.saved
+            for (read, name), acked in self.acked.items():
+                history = HistoryName("subscriber", 1, 0, name)
+                has = history in claims or (names.get(history, -1), who, stamp) in self.saved
+                if read == topic and set(range(first, first + count)) <= acked:
+                    cursor = self.asker.store.subscriptions(self.asker.store.topic(topic).number)  # type: ignore[union-attr]
+                    (row,) = [each for each in cursor if each.name == name]
+                    assert has or row.cursor < first + count, "it has it, and that is not noted"
+                elif read == topic and not acked & set(range(first, first + count)):
+                    others = [key for key in self.acked if key[1] == name and key[0] != topic]
+                    assert not has or others, "it never had it"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_notes_have_no_gaps(seed: int) -> None:
+    tracked = Tracked(seed)
+    dice = tracked.dice
+    for _ in range(150):
+        topic, name = dice.choice(_TOPICS), dice.choice(_NAMES)
+        what = dice.choices(("subscribe", "put", "ack", "save", "tick", "crash"), (2, 10, 8, 2, 4, 0.5))[0]
+        if what == "subscribe":
+            tracked.subscribe(topic, name)
+        elif what == "put":
+            tracked.put(topic)
+        elif what == "ack":
+            tracked.ack(topic, name)
+        elif what == "save":
+            tracked.save()
+        elif what == "crash":
+            tracked.crash()
+        else:
+            tracked.asker.now_s += 1.1
+            tracked.asker.engine.tick(tracked.asker.now)
+            tracked.asker.settle()
+    tracked.check()
+    assert tracked.put_keys
